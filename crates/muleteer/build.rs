@@ -19,7 +19,8 @@ fn main() {
         println!("cargo::rerun-if-env-changed={name}");
     }
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    let given = std::env::var("MULETEER_BUILD_COMMIT").ok().filter(|commit| !commit.trim().is_empty());
+    let given =
+        std::env::var("MULETEER_BUILD_COMMIT").ok().filter(|commit| !commit.trim().is_empty());
     let repository = if given.is_none() { Repository::find() } else { None };
     if let Some(repository) = repository.as_ref().filter(|_| is_release) {
         for file in repository.files() {
@@ -27,11 +28,15 @@ fn main() {
         }
     }
     let commit = given.or_else(|| repository.as_ref().and_then(Repository::commit));
-    let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.trim().parse().ok()).map(day);
-    let date = epoch
-        .or_else(|| repository.as_ref().and_then(Repository::date))
-        .unwrap_or_else(|| day(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())));
-    let commit = commit.map_or("unknown commit".into(), |commit| commit.trim().chars().take(12).collect::<String>());
+    let epoch =
+        std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.trim().parse().ok()).map(day);
+    let date =
+        epoch.or_else(|| repository.as_ref().and_then(Repository::date)).unwrap_or_else(|| {
+            day(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+        });
+    let commit = commit.map_or("unknown commit".into(), |commit| {
+        commit.trim().chars().take(12).collect::<String>()
+    });
     let note = if is_release { "" } else { ", development build: may be newer" };
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     println!("cargo::rustc-env=VERSION_WITH_COMMIT={version} ({commit} {date}{note})");
@@ -71,7 +76,8 @@ impl Repository {
 
     fn commit(&self) -> Option<String> {
         let Some(branch) = self.branch() else { return self.head().filter(|head| is_id(head)) };
-        let loose = std::fs::read_to_string(self.shared.join(&branch)).map(|text| text.trim().to_string());
+        let loose =
+            std::fs::read_to_string(self.shared.join(&branch)).map(|text| text.trim().to_string());
         let packed = || {
             let text = std::fs::read_to_string(self.shared.join("packed-refs")).ok()?;
             let ids = text.lines().filter_map(|line| line.split_once(' '));
@@ -86,7 +92,8 @@ impl Repository {
         git.arg("--git-dir").arg(&self.own).args(["show", "--no-patch", "--format=%cs", "HEAD"]);
         let output = git.output().ok().filter(|output| output.status.success())?;
         let text = String::from_utf8(output.stdout).ok()?.trim().to_string();
-        let is_day = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        let is_day =
+            text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         is_day.then_some(text)
     }
 
@@ -111,7 +118,10 @@ fn day(seconds: u64) -> String {
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * of_year + 2) / 153;
-    let (day, month) = (of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
+    let (day, month) = (
+        of_year - (153 * shifted + 2) / 5 + 1,
+        if shifted < 10 { shifted + 3 } else { shifted - 9 },
+    );
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
 }

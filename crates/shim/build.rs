@@ -1,8 +1,10 @@
-//! How the shim is linked: there is one for each agent, so what it costs to start and to keep counts.
+//! How the shim is linked: there is one for each agent, so what it costs to start and to keep
+//! counts.
 //!
-//! At a fixed place, since relocations are most of the private memory of a program this small. And statically, where the
-//! C library can be had so: the loader's work is a quarter of what its exec takes, and its tables a third of the memory.
-//! `target-feature=+crt-static` would say it for everything that is built; this says it for one program.
+//! At a fixed place, since relocations are most of the private memory of a program this small. And
+//! statically, where the C library can be had so: the loader's work is a quarter of what its exec
+//! takes, and its tables a third of the memory. `target-feature=+crt-static` would say it for
+//! everything that is built; this says it for one program.
 //!
 //! It also names what is built, by a hash of the sources: a `muleteer` and a `muleteer-shim` that
 //! were built at different times can tell.
@@ -33,7 +35,8 @@ fn main() {
 /// crate.
 fn sources() -> u64 {
     let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> = ["src", "../protocol/src", "../process/src"].map(PathBuf::from).to_vec();
+    let mut folders: Vec<PathBuf> =
+        ["src", "../protocol/src", "../process/src"].map(PathBuf::from).to_vec();
     while let Some(folder) = folders.pop() {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         println!("cargo::rerun-if-changed={}", folder.display());
@@ -43,14 +46,14 @@ fn sources() -> u64 {
     }
     files.sort();
     let texts = files.iter().filter_map(|path| std::fs::read(path).ok());
-    texts
-        .flatten()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    texts.flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
-/// Puts in place of the shared libraries that rustc names (it was not told that this one program is static) scripts of
-/// the linker's that name the archives instead. `None` where the C library's archive is not installed, or a program
-/// cannot be linked that way.
+/// Puts in place of the shared libraries that rustc names (it was not told that this one program is
+/// static) scripts of the linker's that name the archives instead. `None` where the C library's
+/// archive is not installed, or a program cannot be linked that way.
 fn archives(dir: &Path) -> Option<()> {
     const LIBRARIES: [(&str, &str); 7] = [
         ("gcc_s", "GROUP(-lgcc_eh -l:libc.a)"),

@@ -46,7 +46,9 @@ impl Agent {
 
     fn script(self, agents: &Agents) -> (&'static str, String) {
         let (name, variable, cli, script) = match self {
-            Self::Claude => ("claude-agent-acp", "CLAUDE_CODE_EXECUTABLE", agents.claude(), agents.claude_acp()),
+            Self::Claude => {
+                ("claude-agent-acp", "CLAUDE_CODE_EXECUTABLE", agents.claude(), agents.claude_acp())
+            }
             Self::Codex => ("codex-acp", "CODEX_PATH", agents.codex(), agents.codex_acp()),
         };
         let node = agents.node();

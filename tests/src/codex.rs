@@ -18,7 +18,8 @@ pub fn binary(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Puts `codex` on the world's `PATH`, and a home beside it whose configuration knows `server` only.
+/// Puts `codex` on the world's `PATH`, and a home beside it whose configuration knows `server`
+/// only.
 pub fn install(world: &World, binary: &PathBuf, server: &ModelServer) {
     std::os::unix::fs::symlink(binary, world.bin().join("codex")).expect("a link to codex");
     std::fs::create_dir(home(world)).expect("a home for codex");

@@ -149,7 +149,10 @@ impl Collector {
             for resource in list(&body["resourceSpans"]) {
                 let attributes = list(&resource["resource"]["attributes"]);
                 let name = attributes.iter().find(|one| one["key"] == "service.name");
-                let service = name.and_then(|one| one["value"]["stringValue"].as_str()).unwrap_or_default().to_string();
+                let service = name
+                    .and_then(|one| one["value"]["stringValue"].as_str())
+                    .unwrap_or_default()
+                    .to_string();
                 for scope in list(&resource["scopeSpans"]) {
                     let all = list(&scope["spans"]).into_iter();
                     spans.extend(all.map(|json| Span { service: service.clone(), json }));
@@ -190,7 +193,8 @@ fn serve(stream: &TcpStream, shared: &Shared) {
         let refused = request.path == "/v1/metrics"
             && shared.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
         if refused {
-            if http::json(stream, shared.refusal.load(Ordering::Relaxed), &[], &json!({})).is_err() {
+            if http::json(stream, shared.refusal.load(Ordering::Relaxed), &[], &json!({})).is_err()
+            {
                 return;
             }
             continue;

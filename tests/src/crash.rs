@@ -1,8 +1,9 @@
 //! kill -9 at named points and at seeded moments, and what must hold afterwards.
 //!
-//! One scene: a dispatch whose agent appends one line per effect to a file of its repository, prints
-//! lines, and leaves a grandchild in a session of its own. A client waits for it with `spawn --wait`
-//! as a person would, and starts a daemon on demand when the one it had is gone. Afterwards:
+//! One scene: a dispatch whose agent appends one line per effect to a file of its repository,
+//! prints lines, and leaves a grandchild in a session of its own. A client waits for it with
+//! `spawn --wait` as a person would, and starts a daemon on demand when the one it had is gone.
+//! Afterwards:
 //!
 //! - no recorded event is lost, changed or doubled (`events`);
 //! - no effect happened twice, and the agent started at most once: there never was a second copy;
@@ -81,19 +82,25 @@ pub fn at_point(point: &str, nth: u32) {
         }
     } else {
         let status = daemon.ended();
-        assert!(status.code().is_none(), "{fault}: the daemon was to be killed, but {status}: {}", daemon.log());
+        assert!(
+            status.code().is_none(),
+            "{fault}: the daemon was to be killed, but {status}: {}",
+            daemon.log()
+        );
     }
     let before = events::lines(&scene.log());
     let output = client.finish();
     let state = scene.check(&output, &before);
-    // From the moment the release is announced nobody knows whether the agent ran, or how far it came.
-    let may_fail = ["shim.recorded", "shim.released", "shim.stdin_written", "shim.record_written"].contains(&point);
+    // From the moment the release is announced nobody knows whether the agent ran, or how far it
+    // came.
+    let may_fail = ["shim.recorded", "shim.released", "shim.stdin_written", "shim.record_written"]
+        .contains(&point);
     assert!(state == "success" || may_fail, "{fault}: the dispatch is {state}\n{}", output.stderr);
     scene.end(daemon);
 }
 
-/// The zygote dies at the point, or is stopped there until the daemon has enough of it: whether or not it had forked a
-/// shim by then, the agent runs once.
+/// The zygote dies at the point, or is stopped there until the daemon has enough of it: whether or
+/// not it had forked a shim by then, the agent runs once.
 ///
 /// # Panics
 /// When it does not, or the point was never passed.
@@ -102,16 +109,21 @@ pub fn zygote_at(point: &str, how: &str) {
     let scene = Scene::new();
     let once = scene.world.path().join("struck");
     let once = once.to_str().expect("a test's paths are UTF-8");
-    let daemon = scene.world.daemon_with(&[("MULETEER_FAULT", &fault), ("MULETEER_FAULT_ONCE", once)]);
+    let daemon =
+        scene.world.daemon_with(&[("MULETEER_FAULT", &fault), ("MULETEER_FAULT_ONCE", once)]);
     let output = scene.dispatch().finish();
-    assert!(daemon.log().contains("the zygote died with a request"), "{fault} was never passed: {}", daemon.log());
+    assert!(
+        daemon.log().contains("the zygote died with a request"),
+        "{fault} was never passed: {}",
+        daemon.log()
+    );
     let state = scene.check(&output, &[]);
     assert_eq!(state, "success", "{fault}\n{}", output.stderr);
     scene.end(daemon);
 }
 
-/// Makes the actor that passes the point panic, the `nth` time: a bug, contained. The daemon lives on,
-/// and the dispatch comes to the same end as if nothing had happened.
+/// Makes the actor that passes the point panic, the `nth` time: a bug, contained. The daemon lives
+/// on, and the dispatch comes to the same end as if nothing had happened.
 ///
 /// # Panics
 /// When it does not, or the point was never passed.
@@ -127,8 +139,8 @@ pub fn panic_at(point: &str, nth: u32) {
     scene.end(daemon);
 }
 
-/// The daemon dies (or the actor panics) as it tells an agent the answer to its question: the agent hears
-/// it, and once. The answer was given, so nobody is asked again.
+/// The daemon dies (or the actor panics) as it tells an agent the answer to its question: the agent
+/// hears it, and once. The answer was given, so nobody is asked again.
 ///
 /// # Panics
 /// When it does not, or the point was never passed.
@@ -150,7 +162,11 @@ pub fn answering(point: &str, how: &str) {
     assert_eq!(answered.code, Some(0), "{fault}: {answered:?}");
     if how == "kill" {
         let status = daemon.ended();
-        assert!(status.code().is_none(), "{fault}: the daemon was to be killed, but {status}: {}", daemon.log());
+        assert!(
+            status.code().is_none(),
+            "{fault}: the daemon was to be killed, but {status}: {}",
+            daemon.log()
+        );
     } else {
         // The answer is told when it is durable, and carried out after that.
         wait_until(&format!("{fault} to be passed"), PATIENCE, || {
@@ -160,7 +176,11 @@ pub fn answering(point: &str, how: &str) {
     // The reply may have come before the end, and then nobody has needed another daemon yet.
     world.muleteer(&["wait", &id]).deadline(PATIENCE * 4).run();
     let entry = world.wait_for_end(&id);
-    assert_eq!((&entry["state"], &entry["attempts"]), (&"success".into(), &1.into()), "{fault}: {entry}");
+    assert_eq!(
+        (&entry["state"], &entry["attempts"]),
+        (&"success".into(), &1.into()),
+        "{fault}: {entry}"
+    );
     assert_eq!(repo.effects("effects"), ["answered"], "{fault}");
     assert_eq!(world.events_of(&id, "permission_answered").len(), 1, "{fault}");
     let raw = world.muleteer(&["logs", &id, "--raw"]).ok();
@@ -191,15 +211,19 @@ pub fn seeded(seed: u64) {
     let output = client.finish();
     let state = scene.check(&output, &before);
     if killed.iter().all(|victim| matches!(victim, Victim::Daemon | Victim::Zygote)) {
-        assert_eq!(state, "success", "only daemons died, and no agent may suffer from that\n{}", output.stderr);
+        assert_eq!(
+            state, "success",
+            "only daemons died, and no agent may suffer from that\n{}",
+            output.stderr
+        );
     }
     let last = daemons.remove(0);
     scene.end(last);
 }
 
-/// The same with an agent that can go on with its session (`rehearsal`): whatever dies, the dispatch
-/// comes to a success, with every effect in its order. A step that was cut short may be done again,
-/// as a tool may; nothing that was finished is.
+/// The same with an agent that can go on with its session (`rehearsal`): whatever dies, the
+/// dispatch comes to a success, with every effect in its order. A step that was cut short may be
+/// done again, as a tool may; nothing that was finished is.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -238,7 +262,10 @@ pub fn session_nobody_heard_of() {
             .then_some(())
     });
     let before = scene.world.events();
-    assert!(before.iter().all(|event| event["event"] != "session_started"), "heard of already: {before:?}");
+    assert!(
+        before.iter().all(|event| event["event"] != "session_started"),
+        "heard of already: {before:?}"
+    );
     scene.strike(Victim::Everything);
     scene.check_resumable(client, 1);
     scene.end(daemon);
@@ -294,12 +321,18 @@ impl Scene {
         self.world.muleteer(&args).start()
     }
 
-    /// Waits for the end: a success, each effect in its order, and none more often than it was cut short.
+    /// Waits for the end: a success, each effect in its order, and none more often than it was cut
+    /// short.
     fn check_resumable(&self, client: Running, kills: usize) {
         let before = events::lines(&self.log());
         let output = client.finish();
         let entry = self.only_dispatch(&output);
-        assert_eq!((output.code, &entry["state"]), (Some(0), &Value::from("success")), "{entry}\n{}", output.stderr);
+        assert_eq!(
+            (output.code, &entry["state"]),
+            (Some(0), &Value::from("success")),
+            "{entry}\n{}",
+            output.stderr
+        );
         let mut effects = self.repo.effects("effects");
         let done = effects.len();
         effects.dedup();
@@ -327,7 +360,8 @@ impl Scene {
         let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
         let is_agent = |one: &&Process| shims.contains(&one.parent);
         let agents: Vec<u32> = all.iter().filter(is_agent).map(|one| one.pid).collect();
-        let daemons: Vec<u32> = all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+        let daemons: Vec<u32> =
+            all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
         if matches!(victim, Victim::Zygote | Victim::ZygoteAndShim) {
             daemons.iter().for_each(|daemon| processes::kill_zygote(*daemon));
         }
@@ -356,7 +390,12 @@ impl Scene {
             "failed" | "blocked" => 4,
             other => panic!("no final state of this dispatch: {other}\n{entry}\n{output:?}"),
         };
-        assert_eq!(output.code, Some(code), "the exit code of a {state} dispatch\n{}", output.stderr);
+        assert_eq!(
+            output.code,
+            Some(code),
+            "the exit code of a {state} dispatch\n{}",
+            output.stderr
+        );
         self.check_effects(&state, &entry);
         self.check_output(&state, entry["id"].as_str().unwrap_or_default());
         events::check(&self.log());
@@ -373,7 +412,10 @@ impl Scene {
         let status = self.world.status();
         match status["dispatches"].as_array().map(Vec::as_slice) {
             Some([one]) => one.clone(),
-            _ => panic!("one dispatch is wanted: {status}\nclient: {} {}", output.stdout, output.stderr),
+            _ => panic!(
+                "one dispatch is wanted: {status}\nclient: {} {}",
+                output.stdout, output.stderr
+            ),
         }
     }
 
@@ -381,7 +423,8 @@ impl Scene {
         let effects = self.repo.effects("effects");
         let starts = effects.iter().filter(|line| line.starts_with("start ")).count();
         assert!(starts <= 1, "a second copy of the agent ran: {effects:?}\n{entry}");
-        let wanted: Vec<String> = (1..=STEPS).map(|step| format!("step {step}")).chain(["end".to_string()]).collect();
+        let wanted: Vec<String> =
+            (1..=STEPS).map(|step| format!("step {step}")).chain(["end".to_string()]).collect();
         let steps = effects.get(1..).unwrap_or_default();
         assert!(wanted.starts_with(steps), "effects twice or out of order: {effects:?}\n{entry}");
         if state == "success" {
@@ -393,14 +436,18 @@ impl Scene {
         let raw = self.world.muleteer(&["logs", id, "--raw"]).ok();
         for step in 1..=STEPS {
             let count = raw.matches(&format!("line {step} of ")).count();
-            assert!(count <= 1, "line {step} of the agent stands {count} times in its output:\n{raw}");
+            assert!(
+                count <= 1,
+                "line {step} of the agent stands {count} times in its output:\n{raw}"
+            );
             assert!(count == 1 || state != "success", "line {step} of a success is lost:\n{raw}");
         }
     }
 
     /// Nothing but the daemon is left, and then not that either.
     fn end(self, faulty: Daemon) {
-        let pid = self.world.status()["daemon"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        let pid =
+            self.world.status()["daemon"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
         self.world.wait_for_nothing_left(&Vec::from_iter(pid));
         self.world.muleteer(&["daemon", "stop", "--agents", "stop"]).run();
         drop(faulty);

@@ -18,9 +18,17 @@ impl Daemon {
     }
 
     /// The same as the program that `words` start.
-    pub(crate) fn launch_under(world: &World, words: &[String], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn launch_under(
+        world: &World,
+        words: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let log = world.path().join("daemon.log");
-        let file = std::fs::File::options().create(true).append(true).open(&log).expect("the daemon's log");
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("the daemon's log");
         let mut muleteer = world.under(words, &["daemon", "-v"]);
         for (name, value) in variables {
             muleteer = muleteer.env(name, value);

@@ -27,10 +27,15 @@ pub fn read(path: &Path) -> Vec<Value> {
 pub fn check(path: &Path) {
     let mut ids = BTreeSet::new();
     for (at, line) in lines(path).iter().enumerate() {
-        let record = checked(line).unwrap_or_else(|fault| panic!("line {} of events.jsonl: {fault}\n{line}", at + 1));
+        let record = checked(line)
+            .unwrap_or_else(|fault| panic!("line {} of events.jsonl: {fault}\n{line}", at + 1));
         assert_eq!(record["v"], 1, "line {}: the version", at + 1);
         assert_eq!(record["seq"], at as u64 + 1, "line {}: a gap or a repeat in `seq`", at + 1);
-        assert!(record["ts"].is_string() && record["event"].is_string(), "line {}: no ts or event", at + 1);
+        assert!(
+            record["ts"].is_string() && record["event"].is_string(),
+            "line {}: no ts or event",
+            at + 1
+        );
         if let Some(id) = record["id"].as_str() {
             assert!(ids.insert(id.to_string()), "line {}: event id {id} stands twice", at + 1);
         }
@@ -48,8 +53,8 @@ fn checked(line: &str) -> Result<Value, String> {
     serde_json::from_str(line).map_err(|error| error.to_string())
 }
 
-/// Checks that what was recorded `before` a crash still stands, unchanged, in front of what is there
-/// now.
+/// Checks that what was recorded `before` a crash still stands, unchanged, in front of what is
+/// there now.
 ///
 /// # Panics
 /// Naming the first line that was lost or changed.
@@ -58,7 +63,8 @@ pub fn check_nothing_lost(before: &[String], path: &Path) {
     let now = lines(path);
     for (at, line) in before.iter().enumerate() {
         let here = now.get(at).map_or("nothing", String::as_str);
-        // A torn write can end in a newline of its own; only lines that were valid had been recorded.
+        // A torn write can end in a newline of its own; only lines that were valid had been
+        // recorded.
         if checked(line).is_ok() {
             assert_eq!(line, here, "line {} of events.jsonl was lost or changed", at + 1);
         }

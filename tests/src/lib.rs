@@ -1,6 +1,7 @@
 //! The harness of the system tests: real binaries, real processes, a world of their own each.
 //!
-//! - [`World`]: HOME, XDG directories and repositories of one test; nothing of it outlives the test.
+//! - [`World`]: HOME, XDG directories and repositories of one test; nothing of it outlives the
+//!   test.
 //! - [`Daemon`]: a daemon in the foreground, to be killed with `kill -9` at will.
 //! - [`wait_until`]: every wait is on a predicate, with a deadline. There is no bare sleep.
 //! - [`processes`]: what of a world is alive, told by its path in environment, arguments or cwd.
@@ -13,7 +14,8 @@
 //! - [`talk`], [`tally`]: what the model is asked, and a whole spec run played by it.
 //! - [`tbd`]: the real `tbd`, which keeps beads.
 //! - [`program`]: scripts that play a program.
-//! - [`frozen`], [`probe`], [`shape`]: the surface that users rely on, compared with checked-in files.
+//! - [`frozen`], [`probe`], [`shape`]: the surface that users rely on, compared with checked-in
+//!   files.
 //! - [`skip`]: how a test that cannot run says so.
 
 // This package exists to start processes and to measure time from outside.

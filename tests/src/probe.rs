@@ -44,7 +44,8 @@ impl Probe<'_> {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
-                    let pointer = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+                    let pointer =
+                        format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
                     let path = format!("{path}.{name}");
                     let mut said = self.kind(&pointer, value);
                     if !value.is_null() && self.with(&pointer, &Value::Null).is_ok() {
@@ -75,7 +76,10 @@ impl Probe<'_> {
                 let others = [json!(true), json!(1), json!("x"), json!([]), json!({})];
                 let taken = others.iter().filter(|other| self.with(pointer, other).is_ok());
                 let kinds: Vec<_> = taken.map(plain_kind).collect();
-                format!("null or {}", if kinds.is_empty() { "another".into() } else { kinds.join(" or ") })
+                format!(
+                    "null or {}",
+                    if kinds.is_empty() { "another".into() } else { kinds.join(" or ") }
+                )
             }
             Value::Number(_) if self.with(pointer, &json!(1.5)).is_ok() => "number".into(),
             Value::Number(_) if self.with(pointer, &json!(-1)).is_ok() => "integer".into(),

@@ -53,7 +53,8 @@ pub fn of_world(path: &Path) -> Vec<Process> {
     let needle = path.as_os_str().as_bytes();
     let own = std::process::id();
     let entries = std::fs::read_dir("/proc").expect("/proc");
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != own).filter_map(|pid| read(pid, needle)).collect()
 }
 
@@ -61,8 +62,9 @@ fn read(pid: u32, needle: &[u8]) -> Option<Process> {
     let file = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let (environment, arguments) = (file("environ"), file("cmdline"));
     let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
-    let ours =
-        contains(&environment, needle) || contains(&arguments, needle) || contains(cwd.as_os_str().as_bytes(), needle);
+    let ours = contains(&environment, needle)
+        || contains(&arguments, needle)
+        || contains(cwd.as_os_str().as_bytes(), needle);
     let stat = String::from_utf8_lossy(&file("stat")).into_owned();
     // `pid (any text) S ppid …`
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -77,37 +79,49 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     needle.is_empty() || haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// What each thread of a process waits for in the kernel, and what it has open: for whoever reads a failure.
+/// What each thread of a process waits for in the kernel, and what it has open: for whoever reads a
+/// failure.
 pub fn at_what(pid: u32) -> String {
-    let entries = |name: &str| std::fs::read_dir(format!("/proc/{pid}/{name}")).into_iter().flatten().flatten();
-    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    let entries = |name: &str| {
+        std::fs::read_dir(format!("/proc/{pid}/{name}")).into_iter().flatten().flatten()
+    };
+    let read = |path: std::path::PathBuf| {
+        std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
+    };
     let threads = entries("task").map(|thread| {
         let path = thread.path();
         format!("\n    {} {}", read(path.join("comm")), read(path.join("wchan")))
     });
-    let files = entries("fd").filter_map(|fd| Some(format!("\n    {}", std::fs::read_link(fd.path()).ok()?.display())));
+    let files = entries("fd")
+        .filter_map(|fd| Some(format!("\n    {}", std::fs::read_link(fd.path()).ok()?.display())));
     threads.chain(files).collect()
 }
 
 /// The shims among `all`. The child that is about to become the agent still looks like its shim.
 pub fn shims(all: &[Process]) -> Vec<&Process> {
-    let is_child_of_shim = |one: &Process| all.iter().any(|other| other.pid == one.parent && other.is_shim());
+    let is_child_of_shim =
+        |one: &Process| all.iter().any(|other| other.pid == one.parent && other.is_shim());
     all.iter().filter(|one| one.is_shim() && !is_child_of_shim(one)).collect()
 }
 
 /// The zygote of a daemon, which has nothing of a world about it but its parent.
 pub fn zygote(daemon: u32) -> Option<Process> {
     let entries = std::fs::read_dir("/proc").expect("/proc");
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter_map(|pid| read(pid, b"")).find(|one| one.parent == daemon && one.is_zygote())
 }
 
 /// SIGKILL to it, if there is one.
 pub fn kill_zygote(daemon: u32) {
-    let Some(zygote) = zygote(daemon).and_then(|one| Pid::from_raw(one.pid.cast_signed())) else { return };
+    let Some(zygote) = zygote(daemon).and_then(|one| Pid::from_raw(one.pid.cast_signed())) else {
+        return;
+    };
     let Ok(handle) = pidfd_open(zygote, PidfdFlags::empty()) else { return };
     // It is its child still, so the pid was not anybody else's by then.
-    if self::zygote(daemon).is_some_and(|one| one.pid.cast_signed() == zygote.as_raw_nonzero().get()) {
+    if self::zygote(daemon)
+        .is_some_and(|one| one.pid.cast_signed() == zygote.as_raw_nonzero().get())
+    {
         let _ = pidfd_send_signal(handle, Signal::KILL);
     }
 }
@@ -125,7 +139,8 @@ pub fn kill_9(path: &Path, pid: u32) {
 
 /// Signals a process of the world at `path`, and no other that has got its pid since.
 pub fn signal(path: &Path, pid: u32, signal: Signal) {
-    let Some(handle) = Pid::from_raw(pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+    let Some(handle) =
+        Pid::from_raw(pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
     else {
         return;
     };

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes an executable file, by a process of its own. Were it written by ours, every child that another test forks
-/// at the same moment would have it open for writing until its exec, and nobody could run it meanwhile (`ETXTBSY`).
+/// Writes an executable file, by a process of its own. Were it written by ours, every child that
+/// another test forks at the same moment would have it open for writing until its exec, and nobody
+/// could run it meanwhile (`ETXTBSY`).
 pub fn write(path: &Path, text: &str) {
     let mut writer = Command::new("sh")
         .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
@@ -29,14 +30,15 @@ pub fn copy(from: &Path, to: &Path) {
     assert!(status.success(), "{} cannot be copied: {status}", from.display());
 }
 
-/// A program in front of another one of that name: what has `words` among its arguments fails, the first time. Then
-/// there is a file `failed`.
+/// A program in front of another one of that name: what has `words` among its arguments fails, the
+/// first time. Then there is a file `failed`.
 ///
 /// # Panics
 /// When there is no such program.
 pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let real = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let real =
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
     let (real, failed) = (real.expect("the program itself"), failed.display());
     format!(
         "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) test -e '{failed}' || {{ : > '{failed}'; echo 'it is locked' >&2; exit 128; }} ;;\n\
@@ -51,7 +53,8 @@ pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
 /// When there is no such program.
 pub fn failing_always(name: &str, words: &str) -> String {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let real = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let real =
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
     let real = real.expect("the program itself");
     format!(
         "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) echo 'it is locked' >&2; exit 128 ;;\nesac\nexec '{}' \"$@\"\n",

@@ -40,16 +40,18 @@ impl Repo {
         String::from_utf8_lossy(&output.stdout).trim().to_string()
     }
 
-    /// How often git waited for the disk, in all commands of these names: `trace` is what it wrote where
-    /// `GIT_TRACE2_EVENT` led it.
+    /// How often git waited for the disk, in all commands of these names: `trace` is what it wrote
+    /// where `GIT_TRACE2_EVENT` led it.
     ///
     /// # Panics
     /// When the trace cannot be read.
     pub fn syncs(trace: &Path, commands: &[&str]) -> u64 {
         let text = std::fs::read_to_string(trace).expect("git was traced");
-        let events: Vec<serde_json::Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let events: Vec<serde_json::Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let named = |event: &&serde_json::Value| {
-            let words = event["argv"].as_array().into_iter().flatten().filter_map(|word| word.as_str());
+            let words =
+                event["argv"].as_array().into_iter().flatten().filter_map(|word| word.as_str());
             event["event"] == "start" && words.take(40).any(|word| commands.contains(&word))
         };
         let ids: Vec<_> = events.iter().filter(named).map(|event| &event["sid"]).collect();

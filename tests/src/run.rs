@@ -111,7 +111,8 @@ impl Running {
 
     /// What it has printed by now.
     pub fn stdout_so_far(&self) -> String {
-        String::from_utf8_lossy(&self.so_far.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        String::from_utf8_lossy(&self.so_far.lock().unwrap_or_else(PoisonError::into_inner))
+            .into_owned()
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -127,7 +128,8 @@ impl Running {
             if start.elapsed() > self.deadline {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
-                let so_far = |stream: &mpsc::Receiver<String>| stream.recv_timeout(Duration::from_secs(1));
+                let so_far =
+                    |stream: &mpsc::Receiver<String>| stream.recv_timeout(Duration::from_secs(1));
                 panic!(
                     "muleteer {} did not end within {:?}\nstdout: {}\nstderr: {}",
                     self.said,
@@ -139,10 +141,15 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         };
         let whole = |stream: &mpsc::Receiver<String>, name: &str| {
-            let held = |_| panic!("muleteer {} ended, but something keeps its {name} open", self.said);
+            let held =
+                |_| panic!("muleteer {} ended, but something keeps its {name} open", self.said);
             stream.recv_timeout(Duration::from_secs(5)).unwrap_or_else(held)
         };
-        Output { code: status.code(), stdout: whole(&self.stdout, "stdout"), stderr: whole(&self.stderr, "stderr") }
+        Output {
+            code: status.code(),
+            stdout: whole(&self.stdout, "stdout"),
+            stderr: whole(&self.stderr, "stderr"),
+        }
     }
 }
 
@@ -158,15 +165,22 @@ impl Output {
     /// When the exit code is another.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "exit code\nstdout: {}\nstderr: {}", self.stdout, self.stderr);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "exit code\nstdout: {}\nstderr: {}",
+            self.stdout,
+            self.stderr
+        );
         self
     }
 
     /// Stdout as one JSON document.
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| panic!("{error}\nstdout: {}\nstderr: {}", self.stdout, self.stderr))
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
+            panic!("{error}\nstdout: {}\nstderr: {}", self.stdout, self.stderr)
+        })
     }
 
     /// The code of the error that `--json` printed.
@@ -177,7 +191,10 @@ impl Output {
     }
 }
 
-fn collect(stream: Option<impl Read + Send + 'static>, so_far: &Arc<Mutex<Vec<u8>>>) -> mpsc::Receiver<String> {
+fn collect(
+    stream: Option<impl Read + Send + 'static>,
+    so_far: &Arc<Mutex<Vec<u8>>>,
+) -> mpsc::Receiver<String> {
     let (done, whole) = mpsc::channel();
     let so_far = so_far.clone();
     std::thread::spawn(move || {

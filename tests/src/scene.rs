@@ -31,7 +31,8 @@ impl Scene {
         let world = World::new();
         let server = ModelServer::start(steps);
         codex::install(&world, &binary, &server);
-        let mut options: Vec<_> = ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
+        let mut options: Vec<_> =
+            ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
         options.extend(codex::env_options(&world));
         Some(Self::new(world, server, options))
     }
@@ -73,7 +74,9 @@ impl Scene {
 
     /// Waits until scripted tools have left so many marks.
     pub fn wait_for_tools(&self, count: usize) {
-        wait_until("the tool to run", PATIENCE, || (self.repo.effects("effects").len() == count).then_some(()));
+        wait_until("the tool to run", PATIENCE, || {
+            (self.repo.effects("effects").len() == count).then_some(())
+        });
     }
 
     /// Waits until what the agent printed holds `sign` so often.
@@ -91,6 +94,10 @@ impl Scene {
     pub fn last_told(&self) -> String {
         let last = self.server.main_requests().pop().expect("a request of the model").body;
         // Of Anthropic's API, or OpenAI's.
-        if last["messages"].is_array() { last["messages"].to_string() } else { last["input"].to_string() }
+        if last["messages"].is_array() {
+            last["messages"].to_string()
+        } else {
+            last["input"].to_string()
+        }
     }
 }

@@ -54,7 +54,8 @@ impl Shapes {
     /// When a line is no JSON.
     pub fn add_lines(&mut self, name: &str, text: &str) {
         for line in text.lines() {
-            let value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
+            let value = serde_json::from_str(line)
+                .unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
             self.add(name, &value);
         }
     }
@@ -102,7 +103,10 @@ impl Shapes {
                 _ => seen < objects,
             };
             if is_missing {
-                differences.push(format!("- {name} {path}: missing in {} of {objects}", objects.saturating_sub(seen)));
+                differences.push(format!(
+                    "- {name} {path}: missing in {} of {objects}",
+                    objects.saturating_sub(seen)
+                ));
             }
         }
         differences
@@ -133,13 +137,16 @@ impl Shapes {
             }
         }
         // What is below a mark of a person's is kept too.
-        let marked: Vec<_> = frozen.iter().filter(|(_, known)| known.mark == "~").map(|(place, _)| place).collect();
+        let marked: Vec<_> =
+            frozen.iter().filter(|(_, known)| known.mark == "~").map(|(place, _)| place).collect();
         for (place, known) in &frozen {
             let (name, path) = place;
-            let is_observed = self.documents.get(name).is_some_and(|shape| shape.0.contains_key(path));
+            let is_observed =
+                self.documents.get(name).is_some_and(|shape| shape.0.contains_key(path));
             let is_kept = |above: &&(String, String)| {
                 let below = path.strip_prefix(above.1.as_str());
-                above.0 == *name && below.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+                above.0 == *name
+                    && below.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
             };
             if !is_observed && marked.iter().any(is_kept) {
                 lines.insert(format!("{name} {path}{}: {}", known.mark, joined(&known.types)));
@@ -217,8 +224,11 @@ mod tests {
     }
 
     fn frozen() -> BTreeSet<String> {
-        shapes(&[json!({"a": 1, "b": [{"c": "x", "d": null}], "map": {"x": 1, "y": 2}}), json!({"a": 2, "map": {}})])
-            .lines(&BTreeSet::new())
+        shapes(&[
+            json!({"a": 1, "b": [{"c": "x", "d": null}], "map": {"x": 1, "y": 2}}),
+            json!({"a": 2, "map": {}}),
+        ])
+        .lines(&BTreeSet::new())
     }
 
     #[test]
@@ -244,7 +254,10 @@ mod tests {
             changed[key] = value;
             shapes(&[changed]).differences(&frozen())
         };
-        assert_eq!(shapes(std::slice::from_ref(&whole)).differences(&frozen()), Vec::<String>::new());
+        assert_eq!(
+            shapes(std::slice::from_ref(&whole)).differences(&frozen()),
+            Vec::<String>::new()
+        );
         assert_eq!(with("a", json!("1")), ["- one .a: number (now string)"]);
         assert_eq!(with("new", json!(1)), ["+ one .new: number"]);
         assert_eq!(with("b", json!([{"c": "x"}])), ["- one .b[].d: missing in 1 of 1"]);
@@ -255,10 +268,14 @@ mod tests {
 
     #[test]
     fn lines_that_a_person_marked_stay() {
-        let marked: BTreeSet<String> = frozen().iter().map(|line| line.replace(".b?", ".b~")).collect();
+        let marked: BTreeSet<String> =
+            frozen().iter().map(|line| line.replace(".b?", ".b~")).collect();
         let observed = shapes(&[json!({"a": null, "map": {"x": 1}})]);
         let lines = observed.lines(&marked);
-        assert!(lines.contains("one .b~: array") && lines.contains("one .a: null|number"), "{lines:?}");
+        assert!(
+            lines.contains("one .b~: array") && lines.contains("one .a: null|number"),
+            "{lines:?}"
+        );
         assert!(lines.contains("one .b[].c: string"), "what is below it stays too: {lines:?}");
     }
 }

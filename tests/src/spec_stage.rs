@@ -68,7 +68,8 @@ impl SpecStage {
 
     pub fn begin(&self, more: &[&str]) -> Muleteer {
         let agent = self.agent.to_str().unwrap();
-        let mut args = vec!["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent];
+        let mut args =
+            vec!["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent];
         args.extend(more);
         self.muleteer(&args)
     }

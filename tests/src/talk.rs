@@ -1,5 +1,6 @@
-//! What a request of the model says, of either API: the prompts, and what the tools have answered so far.
-//! A player of many parts decides by it what comes next, without keeping anything in mind itself.
+//! What a request of the model says, of either API: the prompts, and what the tools have answered
+//! so far. A player of many parts decides by it what comes next, without keeping anything in mind
+//! itself.
 
 use crate::model_server::Request;
 use serde_json::Value;
@@ -18,7 +19,8 @@ pub struct Talk {
 
 impl Talk {
     pub fn of(request: &Request) -> Self {
-        let mut talk = Self { session: session(request), prompt: String::new(), results: vec![], answers: 0 };
+        let mut talk =
+            Self { session: session(request), prompt: String::new(), results: vec![], answers: 0 };
         let body = &request.body;
         for message in body["messages"].as_array().into_iter().flatten() {
             talk.answers += usize::from(message["role"] == "assistant");
@@ -28,7 +30,9 @@ impl Talk {
         }
         for item in body["input"].as_array().into_iter().flatten() {
             match item["type"].as_str() {
-                Some("function_call_output" | "custom_tool_call_output") => talk.results.push(text(&item["output"])),
+                Some("function_call_output" | "custom_tool_call_output") => {
+                    talk.results.push(text(&item["output"]))
+                }
                 Some("function_call" | "custom_tool_call") => talk.answers += 1,
                 _ if item["role"] == "user" => talk.take(&item["content"]),
                 _ => {}
@@ -66,7 +70,8 @@ impl Talk {
 
 /// A text, or a list of blocks with one each.
 fn text(content: &Value) -> String {
-    let blocks = content.as_array().into_iter().flatten().filter_map(|block| block["text"].as_str());
+    let blocks =
+        content.as_array().into_iter().flatten().filter_map(|block| block["text"].as_str());
     content
         .as_str()
         .map(String::from)

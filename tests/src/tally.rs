@@ -1,6 +1,7 @@
-//! A spec run on real agent CLIs: what they do is real (their tools, clones, rebases, pushes, the program
-//! they make and its tests), only what they think is scripted. Each part decides by what its tools answered,
-//! as a model would: it rebases again when its push is refused, and judges by what the program does.
+//! A spec run on real agent CLIs: what they do is real (their tools, clones, rebases, pushes, the
+//! program they make and its tests), only what they think is scripted. Each part decides by what
+//! its tools answered, as a model would: it rebases again when its push is refused, and judges by
+//! what the program does.
 
 use crate::model_server::{Request, Step};
 use crate::talk::Talk;
@@ -30,7 +31,8 @@ An unknown command is told on stderr, and the program ends with exit code 2.
 /// In the criteria, which nobody but the judge may ever be told.
 pub const SECRET: &str = "criterion-7f3a";
 
-/// A command of the program: the name of its bead, its module's body, what goes in and what comes out.
+/// A command of the program: the name of its bead, its module's body, what goes in and what comes
+/// out.
 struct Command {
     title: &'static str,
     name: &'static str,
@@ -40,7 +42,13 @@ struct Command {
 }
 
 const COMMANDS: [Command; 6] = [
-    command("Words", "words", "String(text.split(/\\s+/).filter(Boolean).length)", "one two  three", "3"),
+    command(
+        "Words",
+        "words",
+        "String(text.split(/\\s+/).filter(Boolean).length)",
+        "one two  three",
+        "3",
+    ),
     command("Lines", "lines", "String(text.split('\\n').length)", "a\\nb", "2"),
     command(
         "Longest",
@@ -50,7 +58,13 @@ const COMMANDS: [Command; 6] = [
         "bcd",
     ),
     command("Reverse", "reverse", "text.split('').reverse().join('')", "abc", "cba"),
-    command("Unique", "unique", "String(new Set(text.split(/\\s+/).filter(Boolean)).size)", "a b a", "2"),
+    command(
+        "Unique",
+        "unique",
+        "String(new Set(text.split(/\\s+/).filter(Boolean)).size)",
+        "a b a",
+        "2",
+    ),
     command("Shout", "shout", "text.toUpperCase()", "hey", "HEY"),
 ];
 
@@ -71,7 +85,8 @@ pub enum Length {
     Whole,
     /// Three beads, two of which wait for the first.
     Short,
-    /// The same, with nothing wrong with it; one of its agents and its judge wait where they may be killed.
+    /// The same, with nothing wrong with it; one of its agents and its judge wait where they may be
+    /// killed.
     Killed,
 }
 
@@ -136,7 +151,8 @@ fn decompose(length: Length, talk: &Talk) -> Step {
         )
     };
     let after = |id: &str, others: &[&str]| {
-        let line = |other: &&str| format!("{muleteer} bead dep add \"${id}\" \"${other}\" || exit 1\n");
+        let line =
+            |other: &&str| format!("{muleteer} bead dep add \"${id}\" \"${other}\" || exit 1\n");
         others.iter().map(line).collect::<String>()
     };
     let script = match (stage(talk).0, length) {
@@ -183,13 +199,17 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
         ("", _) if whole && title == "Unique" && !again => told("half", &files(length, title)),
         // It ends without a word about its bead, and with nothing committed.
         ("half", _) => Step::text("I have written unique.js, and have no time left for the rest."),
-        ("", _) if whole && title == "Unique" => {
-            told("work", "test -e src/unique.js && git status --short && git add --all && git commit --quiet -m Unique")
-        }
+        ("", _) if whole && title == "Unique" => told(
+            "work",
+            "test -e src/unique.js && git status --short && git add --all && git commit --quiet -m Unique",
+        ),
         ("", _) if whole && title == "Shout" && !again => told("lost", &files(length, title)),
         // The model's API refuses what it is asked; Claude Code gives up, with an error.
         ("lost", _) => Step::status(400),
-        ("", _) => told("work", &format!("{}\ngit add --all && git commit --quiet -m '{title}'", files(length, title))),
+        ("", _) => told(
+            "work",
+            &format!("{}\ngit add --all && git commit --quiet -m '{title}'", files(length, title)),
+        ),
         ("work" | "resolved", true) => told("tested", tests_of(title)),
         // Maintenance minds the tests of others.
         ("tested", true) | ("push", false) => rebase(talk),
@@ -206,12 +226,15 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
     };
     match (length, title) {
         (Length::Whole, _) => meet(title, at, well, talk, step),
-        (Length::Killed, "Words") if at == "rebase" => step.tells("pushing").awaits(&["daemon killed"]),
+        (Length::Killed, "Words") if at == "rebase" => {
+            step.tells("pushing").awaits(&["daemon killed"])
+        }
         _ => step,
     }
 }
 
-/// Who waits for whom, so that what is to happen between agents happens however fast each of them is.
+/// Who waits for whom, so that what is to happen between agents happens however fast each of them
+/// is.
 fn meet(title: &str, at: &str, well: bool, talk: &Talk, step: Step) -> Step {
     let first = !talk.results.iter().any(|result| result.contains("== push"));
     match (title, at, well) {
@@ -245,7 +268,9 @@ fn observation(title: &str, muleteer: &str) -> String {
             "{muleteer} bead create --title 'Observation: reverse takes letters of two units apart' --type task \
              --label observation"
         ),
-        "Words" => format!("{muleteer} bead create --title 'Observation: no colours' --type task --label observation"),
+        "Words" => format!(
+            "{muleteer} bead create --title 'Observation: no colours' --type task --label observation"
+        ),
         _ => "true".into(),
     }
 }
@@ -300,8 +325,8 @@ END"
         "The manual" => "{ echo '# Tally'; echo; sed -n 's/^  \\([a-z]*\\):.*/- `\\1`/p' src/commands.js; } > MANUAL.md
 test \"$(grep -c '^- ' MANUAL.md)\" = 6"
             .into(),
-        // What was said by those who know the criteria is not to be found. The word is put together, not to find
-        // this very line.
+        // What was said by those who know the criteria is not to be found. The word is put
+        // together, not to find this very line.
         "Unknown commands end with 2" => format!(
             "sed -i 's/process.exit(1)/process.exit(2)/' src/cli.js
 word={}; word=$word{}
@@ -355,18 +380,23 @@ fn maintain(talk: &Talk) -> Step {
     let muleteer = muleteer(talk);
     match stage(talk) {
         ("", _) => told("tested", "node --test"),
-        ("tested", true) => {
-            told("closed", &format!("{muleteer} bead close {bead} --reason 'nothing is broken' --no-change"))
-        }
+        ("tested", true) => told(
+            "closed",
+            &format!("{muleteer} bead close {bead} --reason 'nothing is broken' --no-change"),
+        ),
         ("tested", false) => told(
             "mended",
             "sed -i -e 's/the only command/a command/' \
              -e \"s/assert.deepEqual(Object.keys(commands), \\['words'\\])/assert.ok(commands.words)/\" \
              test/words.test.js && node --test && git commit --quiet --all -m 'chore: fix test/build breakage'",
         ),
-        ("mended", true) | ("push", false) => rebase(talk).awaits(&["longest pushed", "reverse pushed"]),
+        ("mended", true) | ("push", false) => {
+            rebase(talk).awaits(&["longest pushed", "reverse pushed"])
+        }
         ("rebase", true) => push(talk),
-        ("push", true) => told("closed", &format!("{muleteer} bead close {bead} --reason 'mended a test'")),
+        ("push", true) => {
+            told("closed", &format!("{muleteer} bead close {bead} --reason 'mended a test'"))
+        }
         ("closed", true) => Step::text("Maintenance is done."),
         _ => Step::text(format!("I do not know how to go on: {}", talk.last())),
     }
@@ -379,14 +409,22 @@ fn judge(length: Length, talk: &Talk) -> Step {
             "read",
             "cat \"$MULETEER_ACCEPTANCE_DIR\"/*.md; ls; cat src/commands.js; echo \"$MULETEER_OBSERVATIONS\"",
         ),
-        "read" if length == Length::Killed => told("tested", "node --test").tells("judging").awaits(&["judge killed"]),
+        "read" if length == Length::Killed => {
+            told("tested", "node --test").tells("judging").awaits(&["judge killed"])
+        }
         "read" => told("tested", "node --test"),
-        "tested" => told("tried", "code=0; echo x | node src/cli.js nope || code=$?; echo \"it ended with $code\""),
+        "tested" => told(
+            "tried",
+            "code=0; echo x | node src/cli.js nope || code=$?; echo \"it ended with $code\"",
+        ),
         _ => {
             let found = |sign: &str| talk.results.iter().any(|result| result.contains(sign));
             let tests = if found("== tested 0") { "all tests pass" } else { "tests fail" };
-            let mistakes =
-                if found("it ended with 2") { "as the spec has it" } else { "DRIFT: src/cli.js:6 ends with 1" };
+            let mistakes = if found("it ended with 2") {
+                "as the spec has it"
+            } else {
+                "DRIFT: src/cli.js:6 ends with 1"
+            };
             let secret = if found(SECRET) { "read the criteria" } else { "found no criteria" };
             // Who noted what stands in its prompt.
             let noted: Vec<String> = talk
@@ -395,7 +433,10 @@ fn judge(length: Length, talk: &Talk) -> Step {
                 .filter(|line| line.starts_with("- `") && line.contains("Observation: "))
                 .map(|line| {
                     let word = if line.contains("reverse") { "PROMOTE" } else { "DISMISS" };
-                    format!("{word} {}", line.trim_start_matches("- `").split('`').next().unwrap_or_default())
+                    format!(
+                        "{word} {}",
+                        line.trim_start_matches("- `").split('`').next().unwrap_or_default()
+                    )
                 })
                 .collect();
             Step::text(format!(
@@ -418,9 +459,12 @@ fn structure(talk: &Talk) -> Step {
             "DISMISS" => "dismiss",
             _ => return None,
         };
-        Some(json!({"beadId": id, "action": action, "reason": "as the judge says", "mergeWith": null}))
+        Some(
+            json!({"beadId": id, "action": action, "reason": "as the judge says", "mergeWith": null}),
+        )
     };
-    let issue = json!({"section": "Mistakes", "description": "the exit code is 1", "severity": "major"});
+    let issue =
+        json!({"section": "Mistakes", "description": "the exit code is 1", "severity": "major"});
     let bead = json!({"title": "Unknown commands end with 2", "description": "See Mistakes", "type": "bug"});
     Step::document(json!({
         "status": "success",

@@ -1,4 +1,5 @@
-//! A repository with a task list in it, and what must hold of the list and its log whatever happens.
+//! A repository with a task list in it, and what must hold of the list and its log whatever
+//! happens.
 
 use crate::run::Running;
 use crate::{Output, Repo, World, wait_until};
@@ -8,8 +9,18 @@ use std::time::Duration;
 /// Longer than any run of these tests may take on a loaded machine.
 pub const RUN: Duration = Duration::from_secs(240);
 
-const TYPES: [&str; 10] =
-    ["INIT", "Starting", "Completed", "ERROR", "CHECKPOINT", "ROLLBACK", "RECOVERY", "STATS", "LOCK", "WARN"];
+const TYPES: [&str; 10] = [
+    "INIT",
+    "Starting",
+    "Completed",
+    "ERROR",
+    "CHECKPOINT",
+    "ROLLBACK",
+    "RECOVERY",
+    "STATS",
+    "LOCK",
+    "WARN",
+];
 const CATEGORIES: [&str; 7] =
     ["ENV_SETUP", "CONFIG", "TASK_EXEC", "TEST_FAIL", "TIMEOUT", "DEPENDENCY", "SESSION_TIMEOUT"];
 
@@ -42,7 +53,8 @@ impl Scene {
     }
 
     pub fn add(&self, title: &str, validate: &str, more: &[&str]) -> String {
-        let args: Vec<_> = ["add", title, "--validate", validate].iter().chain(more).copied().collect();
+        let args: Vec<_> =
+            ["add", title, "--validate", validate].iter().chain(more).copied().collect();
         self.tasks(&args).expect_code(0).stdout.trim().to_string()
     }
 
@@ -56,15 +68,17 @@ impl Scene {
         self.tasks(&args)
     }
 
-    /// Begins a run with the daemon that is there, by a client that starts none: whoever kills daemons starts
-    /// the next one, and nobody else does. The client's own end says nothing.
+    /// Begins a run with the daemon that is there, by a client that starts none: whoever kills
+    /// daemons starts the next one, and nobody else does. The client's own end says nothing.
     pub fn begin(&self, script: &str, workers: u64) -> Running {
         let socket = wait_until("the daemon to answer", RUN, || {
             let status = self.world.status();
-            (status["daemon"]["running"] == true).then(|| status["daemon"]["socket"].as_str().map(String::from))?
+            (status["daemon"]["running"] == true)
+                .then(|| status["daemon"]["socket"].as_str().map(String::from))?
         });
         let workers = workers.to_string();
-        let args = ["tasks", "run", "--detach", "--concurrency", &workers, "--backend", "subprocess"];
+        let args =
+            ["tasks", "run", "--detach", "--concurrency", &workers, "--backend", "subprocess"];
         let args = [&args[..], &["--command", script]].concat();
         let client = self.world.muleteer(&args).current_dir(&self.repo.path).deadline(RUN);
         client.env("MULETEER_SOCKET", socket).start()
@@ -87,7 +101,8 @@ impl Scene {
     /// When it does not parse: it always must.
     pub fn list(&self) -> Value {
         let text = self.repo.read("harness-tasks.json");
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("the list always parses: {error}\n{text}"))
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("the list always parses: {error}\n{text}"))
     }
 
     pub fn all(&self) -> Vec<Value> {
@@ -130,7 +145,8 @@ impl Scene {
     /// # Errors
     /// What keeps the line from being one of the grammar.
     pub fn fits(&self, line: &str) -> Result<(), &'static str> {
-        let known: Vec<String> = self.all().iter().filter_map(|task| task["id"].as_str().map(String::from)).collect();
+        let known: Vec<String> =
+            self.all().iter().filter_map(|task| task["id"].as_str().map(String::from)).collect();
         fits(line, &known)
     }
 
@@ -140,17 +156,24 @@ impl Scene {
         for task in self.all() {
             let id = task["id"].as_str().expect("an id");
             assert_eq!(task["status"], "completed", "lost: {task}\n{log}");
-            assert_eq!(log.matches(&format!("] Completed [{id}] ")).count(), 1, "{id} is done once\n{log}");
+            assert_eq!(
+                log.matches(&format!("] Completed [{id}] ")).count(),
+                1,
+                "{id} is done once\n{log}"
+            );
             assert!(task["lease_expires_at"].is_null(), "a lease outlives its holder: {task}");
         }
         self.check_log();
     }
 
-    /// A task in the middle of which another tool or a killed session ended. The commit it began at.
+    /// A task in the middle of which another tool or a killed session ended. The commit it began
+    /// at.
     pub fn interrupt(&self, id: &str) -> String {
         let base = self.repo.git(&["rev-parse", "HEAD"]);
         let mut list = self.list();
-        for task in list["tasks"].as_array_mut().expect("tasks").iter_mut().filter(|task| task["id"] == id) {
+        for task in
+            list["tasks"].as_array_mut().expect("tasks").iter_mut().filter(|task| task["id"] == id)
+        {
             task["status"] = json!("in_progress");
             task["started_at_commit"] = json!(base);
         }
@@ -162,7 +185,9 @@ impl Scene {
     pub fn abandon(&self, id: &str) {
         self.interrupt(id);
         let mut list = self.list();
-        for task in list["tasks"].as_array_mut().expect("tasks").iter_mut().filter(|task| task["id"] == id) {
+        for task in
+            list["tasks"].as_array_mut().expect("tasks").iter_mut().filter(|task| task["id"] == id)
+        {
             task["claimed_by"] = json!("gone");
             task["lease_expires_at"] = json!("2025-07-01T10:00:00Z");
         }
@@ -187,7 +212,8 @@ impl Scene {
     }
 }
 
-/// `[ISO-timestamp] [SESSION-N] <TYPE> [task-id]? [category]? message`, and what each type must say.
+/// `[ISO-timestamp] [SESSION-N] <TYPE> [task-id]? [category]? message`, and what each type must
+/// say.
 fn fits(line: &str, known: &[String]) -> Result<(), &'static str> {
     let (at, rest) = bracketed(line).ok_or("no timestamp")?;
     let digits = |text: &str, form: &str| {
@@ -219,8 +245,17 @@ fn fits(line: &str, known: &[String]) -> Result<(), &'static str> {
         "INIT" => task.is_none(),
         "LOCK" => task.is_none() && (message == "released" || after("acquired (pid=").is_some()),
         "STATS" => {
-            let names = ["tasks_total", "completed", "failed", "pending", "blocked", "attempts_total", "checkpoints"];
-            let fields: Vec<_> = message.split(' ').filter_map(|field| field.split_once('=')).collect();
+            let names = [
+                "tasks_total",
+                "completed",
+                "failed",
+                "pending",
+                "blocked",
+                "attempts_total",
+                "checkpoints",
+            ];
+            let fields: Vec<_> =
+                message.split(' ').filter_map(|field| field.split_once('=')).collect();
             task.is_none()
                 && fields.iter().map(|(name, _)| *name).eq(names)
                 && fields.iter().all(|(_, value)| value.parse::<u64>().is_ok())
@@ -229,7 +264,9 @@ fn fits(line: &str, known: &[String]) -> Result<(), &'static str> {
         "Completed" => task.is_some() && after("(commit ").is_some_and(|rest| rest.ends_with(')')),
         "CHECKPOINT" => task.is_some() && after("step=").is_some_and(|rest| rest.ends_with('"')),
         "ROLLBACK" => task.is_some() && after("git reset --hard ").is_some(),
-        "RECOVERY" => task.is_some() && after("action=\"").is_some_and(|rest| rest.contains("\" reason=\"")),
+        "RECOVERY" => {
+            task.is_some() && after("action=\"").is_some_and(|rest| rest.contains("\" reason=\""))
+        }
         "ERROR" => bracketed(message).is_some_and(|(category, _)| CATEGORIES.contains(&category)),
         _ => true,
     };

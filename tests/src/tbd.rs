@@ -22,7 +22,11 @@ pub fn pinned(test: &str) -> Option<Agents> {
 /// Puts `tbd` on the world's `PATH`, and sets it up in the repository with `sup-` before its ids.
 pub fn install(world: &World, repo: &Repo, agents: &Agents) {
     let program = world.bin().join("tbd");
-    let script = format!("#!/bin/sh\nexec '{}' '{}' \"$@\"\n", agents.node().display(), agents.tbd().display());
+    let script = format!(
+        "#!/bin/sh\nexec '{}' '{}' \"$@\"\n",
+        agents.node().display(),
+        agents.tbd().display()
+    );
     crate::program::write(&program, &script);
     init(&program, &repo.path, &world.home());
 }

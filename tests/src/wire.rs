@@ -35,7 +35,9 @@ pub fn clients(socket: &Path) -> usize {
     // Number, references, protocol, flags, type, state (3: connected), inode, path.
     let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     fields
-        .filter(|fields| fields.get(5) == Some(&"03") && fields.get(7).is_some_and(|path| is_it(Path::new(path))))
+        .filter(|fields| {
+            fields.get(5) == Some(&"03") && fields.get(7).is_some_and(|path| is_it(Path::new(path)))
+        })
         .count()
 }
 
@@ -53,7 +55,9 @@ impl Wire {
 
     /// Connected and greeted, with the operator key or without.
     pub fn greeted(world: &World, key: bool) -> Self {
-        let key = key.then(|| std::fs::read_to_string(world.state().join("operator.key")).unwrap_or_default());
+        let key = key.then(|| {
+            std::fs::read_to_string(world.state().join("operator.key")).unwrap_or_default()
+        });
         Self::greeting(Self::connect(world).stream, key.map(|key| key.trim().to_string()))
     }
 
@@ -61,7 +65,11 @@ impl Wire {
     pub fn greeting(stream: UnixStream, operator_key: Option<String>) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a read timeout");
         let mut wire = Self { stream };
-        wire.send(&ClientFrame::Hello(Hello { versions: VERSIONS.to_vec(), client: "tests".into(), operator_key }));
+        wire.send(&ClientFrame::Hello(Hello {
+            versions: VERSIONS.to_vec(),
+            client: "tests".into(),
+            operator_key,
+        }));
         wire
     }
 
@@ -98,7 +106,9 @@ impl Wire {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
                 panic!("the connection is still open after {deadline:?}")
             }
             Err(_) => {}

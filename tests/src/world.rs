@@ -20,7 +20,8 @@ impl World {
         for dir in ["home", "state", "config", "cache", "run", "tmp", "bin"] {
             std::fs::create_dir(root.path().join(dir)).expect("a directory of the world");
         }
-        let identity = "[user]\n\tname = Tester\n\temail = tester@example.invalid\n[gc]\n\tauto = 0\n";
+        let identity =
+            "[user]\n\tname = Tester\n\temail = tester@example.invalid\n[gc]\n\tauto = 0\n";
         std::fs::write(root.path().join("home/.gitconfig"), identity).expect("a git identity");
         Self { root }
     }
@@ -85,7 +86,8 @@ impl World {
         let program = self.program();
         let Some((tool, rest)) = words.split_first() else { return self.muleteer(args) };
         let program = program.to_str().expect("a build's paths are UTF-8");
-        let words: Vec<&str> = rest.iter().map(String::as_str).chain([program]).chain(args.iter().copied()).collect();
+        let words: Vec<&str> =
+            rest.iter().map(String::as_str).chain([program]).chain(args.iter().copied()).collect();
         Muleteer::new(self, std::path::Path::new(tool), &words)
     }
 
@@ -184,7 +186,9 @@ impl World {
         let start = std::time::Instant::now();
         while start.elapsed() < PATIENCE {
             left = self.processes();
-            left.retain(|one| !(except.contains(&one.pid) || one.is_zygote() && except.contains(&one.parent)));
+            left.retain(|one| {
+                !(except.contains(&one.pid) || one.is_zygote() && except.contains(&one.parent))
+            });
             if left.is_empty() {
                 return;
             }
@@ -195,7 +199,10 @@ impl World {
             .map(|process| format!("{process}{}", processes::at_what(process.pid)))
             .collect();
         let log = std::fs::read_to_string(self.state().join("logs/daemon.log")).unwrap_or_default();
-        panic!("still alive after {PATIENCE:?}:\n{}\n--- the log of daemons started on demand\n{log}", list.join("\n"));
+        panic!(
+            "still alive after {PATIENCE:?}:\n{}\n--- the log of daemons started on demand\n{log}",
+            list.join("\n")
+        );
     }
 
     /// The end of a test that went well: the daemon is asked to stop with its agents, and then
@@ -222,9 +229,12 @@ impl World {
         search.push(path);
         command.env_clear().env("PATH", search).env("LANG", "C.UTF-8").env("HOME", self.home());
         command.env("TMPDIR", self.path().join("tmp")).env("GIT_CONFIG_NOSYSTEM", "1");
-        for (name, dir) in
-            [("STATE_HOME", "state"), ("CONFIG_HOME", "config"), ("CACHE_HOME", "cache"), ("RUNTIME_DIR", "run")]
-        {
+        for (name, dir) in [
+            ("STATE_HOME", "state"),
+            ("CONFIG_HOME", "config"),
+            ("CACHE_HOME", "cache"),
+            ("RUNTIME_DIR", "run"),
+        ] {
             command.env(format!("XDG_{name}"), self.path().join(dir));
         }
     }
@@ -234,8 +244,13 @@ impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.path().join("daemon.log")).unwrap_or_default();
-            let events = std::fs::read_to_string(self.state().join("events.jsonl")).unwrap_or_default();
-            eprintln!("--- the daemon's log\n{}\n--- the last events\n{}", last(&log, 15), last(&events, 15));
+            let events =
+                std::fs::read_to_string(self.state().join("events.jsonl")).unwrap_or_default();
+            eprintln!(
+                "--- the daemon's log\n{}\n--- the last events\n{}",
+                last(&log, 15),
+                last(&events, 15)
+            );
         }
         let left = processes::end_all(self.path());
         if !left.is_empty() && !std::thread::panicking() {
@@ -254,6 +269,7 @@ fn last(text: &str, lines: usize) -> String {
 /// Built once per test binary; a build that fails is not tried again by every test.
 fn binaries() -> &'static PathBuf {
     static BINARIES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BINARIES.get_or_init(|| xtask::binaries::ensure().map_err(|failure| failure.to_string()));
+    let built =
+        BINARIES.get_or_init(|| xtask::binaries::ensure().map_err(|failure| failure.to_string()));
     built.as_ref().unwrap_or_else(|failure| panic!("no binaries: {failure}"))
 }

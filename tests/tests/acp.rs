@@ -1,4 +1,5 @@
-//! The real ACP agents, driven by muleteer against the scripted model; and agents that keep to no rule.
+//! The real ACP agents, driven by muleteer against the scripted model; and agents that keep to no
+//! rule.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,29 +24,51 @@ fn edits_commits_and_returns_a_result(test: &str, agent: Agent) {
     assert_eq!(scene.repo.git(&["show", "HEAD:hello.txt"]), "hello");
     assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "2");
     let entry = scene.world.dispatch(&id);
-    assert_eq!((&entry["state"], &entry["turns"], &entry["backend"]), (&json!("success"), &json!(1), &json!("acp")));
+    assert_eq!(
+        (&entry["state"], &entry["turns"], &entry["backend"]),
+        (&json!("success"), &json!(1), &json!("acp"))
+    );
     assert_eq!(entry["result"]["summary"], "hello.txt is there", "{entry}");
     assert!(entry["tokens"]["input"].as_u64().unwrap() >= 1200, "{entry}");
-    assert_eq!(entry["cost_usd"].as_f64().unwrap() > 0.0, agent == Agent::Claude, "told by one, and not invented");
+    assert_eq!(
+        entry["cost_usd"].as_f64().unwrap() > 0.0,
+        agent == Agent::Claude,
+        "told by one, and not invented"
+    );
     let requests = scene.server.main_requests();
     assert_eq!(requests.len(), 3, "one request a step, and not one more");
     let first = requests[0].body.to_string();
-    assert!(first.contains("`developer` agent") && first.contains("[muleteer:prompt:"), "the role, the task, its key");
+    assert!(
+        first.contains("`developer` agent") && first.contains("[muleteer:prompt:"),
+        "the role, the task, its key"
+    );
     let called: Vec<Value> = scene.world.events_of(&id, "tool_called");
-    assert!(called.len() == 2 && called.iter().all(|call| call["tool"] == "Bash"), "each call once: {called:?}");
+    assert!(
+        called.len() == 2 && called.iter().all(|call| call["tool"] == "Bash"),
+        "each call once: {called:?}"
+    );
     let said = scene.world.events_of(&id, "agent_said");
-    assert!(said.iter().any(|said| said["text"].as_str().unwrap().contains("I write the file.")), "whole: {said:?}");
+    assert!(
+        said.iter().any(|said| said["text"].as_str().unwrap().contains("I write the file.")),
+        "whole: {said:?}"
+    );
     scene.world.finish(Some(daemon));
 }
 
 #[test]
 fn claude_edits_a_file_commits_and_returns_a_result_with_its_cost() {
-    edits_commits_and_returns_a_result("claude_edits_a_file_commits_and_returns_a_result_with_its_cost", Agent::Claude);
+    edits_commits_and_returns_a_result(
+        "claude_edits_a_file_commits_and_returns_a_result_with_its_cost",
+        Agent::Claude,
+    );
 }
 
 #[test]
 fn codex_edits_a_file_commits_and_returns_a_result_with_its_tokens() {
-    edits_commits_and_returns_a_result("codex_edits_a_file_commits_and_returns_a_result_with_its_tokens", Agent::Codex);
+    edits_commits_and_returns_a_result(
+        "codex_edits_a_file_commits_and_returns_a_result_with_its_tokens",
+        Agent::Codex,
+    );
 }
 
 /// The second process loads the session of the first.
@@ -70,7 +93,11 @@ fn a_further_turn(test: &str, agent: Agent) {
     assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
     let entry = scene.world.dispatch(&id);
     assert_eq!((&entry["session_id"], &entry["result"]["summary"]), (&session, &json!("two")));
-    assert_eq!(scene.world.events_of(&id, "tool_called").len(), 2, "the past that was told again is no news");
+    assert_eq!(
+        scene.world.events_of(&id, "tool_called").len(),
+        2,
+        "the past that was told again is no news"
+    );
     assert!(scene.last_told().contains("Write hello.txt"), "the second turn knows the first");
     scene.world.finish(Some(daemon));
 }
@@ -83,7 +110,9 @@ fn slash_prompts_reach_the_model(test: &str, agent: Agent) {
     assert_eq!(run.code, Some(0), "{run:?}");
     let id = run.stdout.trim().to_string();
     assert!(scene.last_told().contains("/login returns 500"), "{}", scene.last_told());
-    for (turn, text) in [(2, "/status is slow"), (3, " /compact lists are hard to read"), (4, "/mcp")] {
+    for (turn, text) in
+        [(2, "/status is slow"), (3, " /compact lists are hard to read"), (4, "/mcp")]
+    {
         scene.world.muleteer(&["send", &id, text]).ok();
         wait_until("the turn to end", PATIENCE, || {
             let entry = scene.world.dispatch(&id);
@@ -96,12 +125,18 @@ fn slash_prompts_reach_the_model(test: &str, agent: Agent) {
 
 #[test]
 fn a_prompt_that_begins_with_a_slash_reaches_claude_s_model() {
-    slash_prompts_reach_the_model("a_prompt_that_begins_with_a_slash_reaches_claude_s_model", Agent::Claude);
+    slash_prompts_reach_the_model(
+        "a_prompt_that_begins_with_a_slash_reaches_claude_s_model",
+        Agent::Claude,
+    );
 }
 
 #[test]
 fn a_prompt_that_begins_with_a_slash_reaches_codex_s_model() {
-    slash_prompts_reach_the_model("a_prompt_that_begins_with_a_slash_reaches_codex_s_model", Agent::Codex);
+    slash_prompts_reach_the_model(
+        "a_prompt_that_begins_with_a_slash_reaches_codex_s_model",
+        Agent::Codex,
+    );
 }
 
 #[test]
@@ -130,8 +165,16 @@ fn killed_in_the_middle(test: &str, agent: Agent) {
     let all = scene.world.processes();
     scene.world.kill_9(processes::shims(&all).first().expect("a shim").pid);
     let entry = scene.world.wait_for_end(&id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("went on")), "{entry}");
-    assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("went on")),
+        "{entry}"
+    );
+    assert_eq!(
+        scene.repo.effects("effects").len(),
+        1,
+        "the prompt that was taken was not sent again"
+    );
     let last = scene.last_told();
     assert!(last.contains("Write hello.txt"), "the loaded session holds the first prompt");
     let greeted = scene.world.events_of(&id, "agent_greeted");
@@ -141,7 +184,10 @@ fn killed_in_the_middle(test: &str, agent: Agent) {
 
 #[test]
 fn claude_killed_in_the_middle_goes_on_in_its_loaded_session() {
-    killed_in_the_middle("claude_killed_in_the_middle_goes_on_in_its_loaded_session", Agent::Claude);
+    killed_in_the_middle(
+        "claude_killed_in_the_middle_goes_on_in_its_loaded_session",
+        Agent::Claude,
+    );
 }
 
 #[test]
@@ -158,7 +204,9 @@ fn interrupted(test: &str, agent: Agent) {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
-    wait_until("the turn to be known", PATIENCE, || (scene.world.dispatch(&id)["turns"] == 1).then_some(()));
+    wait_until("the turn to be known", PATIENCE, || {
+        (scene.world.dispatch(&id)["turns"] == 1).then_some(())
+    });
     scene.world.muleteer(&["interrupt", &id]).ok();
     let session = scene.world.wait_for_state(&id, &["waiting"])["session_id"].clone();
     scene.world.muleteer(&["send", &id, "Leave it then"]).ok();
@@ -201,11 +249,20 @@ fn asks(test: &str, agent: Agent) {
         assert!(open[0].to_string().contains("touch"), "what it wants to do: {entry}");
         scene
             .world
-            .muleteer(&["answer", &id, answer, "--request", open[0]["request_id"].as_str().unwrap()])
+            .muleteer(&[
+                "answer",
+                &id,
+                answer,
+                "--request",
+                open[0]["request_id"].as_str().unwrap(),
+            ])
             .ok();
         let answered = || scene.world.events_of(&id, "permission_answered");
         wait_until("the answer", PATIENCE, || {
-            answered().iter().any(|event| event["request_id"] == open[0]["request_id"]).then_some(())
+            answered()
+                .iter()
+                .any(|event| event["request_id"] == open[0]["request_id"])
+                .then_some(())
         });
     };
     asked("deny");
@@ -246,14 +303,23 @@ fn goes_on_with_another_model(test: &str, agent: Agent, model: &str) {
     let id = scene.spawn(&[]).ok();
     scene.wait_for_the_tool();
     let refused = scene.world.muleteer(&["model", &id, "no-such-model"]).run();
-    assert_eq!(refused.code, Some(0), "it is asked, and says itself that there is none: {refused:?}");
-    wait_until("the agent's no", PATIENCE, || (!scene.world.events_of(&id, "model_refused").is_empty()).then_some(()));
+    assert_eq!(
+        refused.code,
+        Some(0),
+        "it is asked, and says itself that there is none: {refused:?}"
+    );
+    wait_until("the agent's no", PATIENCE, || {
+        (!scene.world.events_of(&id, "model_refused").is_empty()).then_some(())
+    });
     scene.world.muleteer(&["model", &id, model]).ok();
-    wait_until("the change", PATIENCE, || (!scene.world.events_of(&id, "model_changed").is_empty()).then_some(()));
+    wait_until("the change", PATIENCE, || {
+        (!scene.world.events_of(&id, "model_changed").is_empty()).then_some(())
+    });
     std::fs::write(scene.repo.path.join("go"), "").unwrap();
     scene.world.wait_for_end(&id);
-    // A new process, whose session says which model it had: it is told again. (Codex has the past summed up
-    // first, and shows its newer models their tools in a way that the scripted one does not know.)
+    // A new process, whose session says which model it had: it is told again. (Codex has the past
+    // summed up first, and shows its newer models their tools in a way that the scripted one does
+    // not know.)
     scene.world.muleteer(&["send", &id, "And two"]).ok();
     wait_until("the second turn to end", PATIENCE, || {
         (scene.world.events_of(&id, "dispatch_finished").len() == 2).then_some(())
@@ -280,14 +346,19 @@ fn codex_goes_on_with_another_model() {
 /// An agent of a few lines, which says what `script` says: it gets each of our messages as `$line`.
 fn scripted(world: &World, script: &str) -> String {
     let path = world.path().join("agent.sh");
-    std::fs::write(&path, format!("while IFS= read -r line; do\ncase \"$line\" in\n{script}\nesac\ndone\n")).unwrap();
+    std::fs::write(
+        &path,
+        format!("while IFS= read -r line; do\ncase \"$line\" in\n{script}\nesac\ndone\n"),
+    )
+    .unwrap();
     format!("sh {}", path.display())
 }
 
 fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
     world.configure("backends:\n  acp: {call_timeout: 1s}\ncategories:\n  coding: {max_restarts: 0, result: false}\n");
     let command = scripted(world, script);
-    let args = ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
+    let args =
+        ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
     world.muleteer(&args).ok()
 }
 
@@ -296,14 +367,19 @@ const OPENED: &str = r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/
 
 #[test]
 fn a_call_that_is_never_answered_ends_its_process_by_rule() {
-    for (script, call) in [("'') ;;".to_string(), "initialize"), (GREETED.to_string(), "session/new")] {
+    for (script, call) in
+        [("'') ;;".to_string(), "initialize"), (GREETED.to_string(), "session/new")]
+    {
         let world = World::new();
         let repo = world.repo("repo");
         let daemon = world.daemon();
         let id = spawn_scripted(&world, &repo, &script);
         let entry = world.wait_for_end(&id);
         let reason = entry["reason"].as_str().unwrap();
-        assert!(entry["state"] == "failed" && reason.contains(&format!("{call}: not answered in 1s")), "{entry}");
+        assert!(
+            entry["state"] == "failed" && reason.contains(&format!("{call}: not answered in 1s")),
+            "{entry}"
+        );
         assert_eq!(world.events_of(&id, "call_failed")[0]["call"], call);
         world.finish(Some(daemon));
     }
@@ -318,15 +394,20 @@ fn a_refused_call_says_why() {
     let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{refused}"));
     let entry = world.wait_for_end(&id);
     assert!(
-        entry["state"] == "failed" && entry["reason"].as_str().unwrap().contains("Authentication required"),
+        entry["state"] == "failed"
+            && entry["reason"].as_str().unwrap().contains("Authentication required"),
         "{entry}"
     );
-    assert_eq!(world.events_of(&id, "attempt_started").len(), 1, "another process would fare no better");
+    assert_eq!(
+        world.events_of(&id, "attempt_started").len(),
+        1,
+        "another process would fare no better"
+    );
     world.finish(Some(daemon));
 }
 
-/// What it asks of us that we do not do is refused at once, and what it may do is allowed at once: it
-/// never waits for ever.
+/// What it asks of us that we do not do is refused at once, and what it may do is allowed at once:
+/// it never waits for ever.
 #[test]
 fn what_an_agent_asks_of_us_is_answered() {
     let asks = r#"*'"session/prompt"'*)
@@ -347,7 +428,11 @@ fn what_an_agent_asks_of_us_is_answered() {
         (answers.len() == 2).then_some(answers)
     };
     let answers = wait_until("both to be answered", PATIENCE, answered);
-    assert_eq!((&answers[0]["answer"], &answers[1]["answer"]), (&json!("deny"), &json!("allow")), "{answers:?}");
+    assert_eq!(
+        (&answers[0]["answer"], &answers[1]["answer"]),
+        (&json!("deny"), &json!("allow")),
+        "{answers:?}"
+    );
     wait_until("it to say so", PATIENCE, || {
         let said = world.events_of(&id, "agent_said");
         said.iter().any(|said| said["text"] == "both answered").then_some(())
@@ -356,7 +441,8 @@ fn what_an_agent_asks_of_us_is_answered() {
     world.finish(Some(daemon));
 }
 
-/// A request is named as its agent names it; and who offers nothing to choose is not told that it may.
+/// A request is named as its agent names it; and who offers nothing to choose is not told that it
+/// may.
 #[test]
 fn a_request_is_answered_under_the_name_that_is_shown() {
     let permission = |id: &str, options: &str| {
@@ -385,15 +471,20 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
         let names = entry["waiting_for"].as_array()?.iter().map(|one| one["request_id"].clone());
         Some(names.collect::<Vec<_>>())
     };
-    wait_until("both to be asked", PATIENCE, || open().filter(|open| *open == [json!("s-1"), json!("s-2")]));
-    let answer =
-        |said: &str, request: &str| world.muleteer(&["answer", &id, said, "--request", request, "--json"]).run();
+    wait_until("both to be asked", PATIENCE, || {
+        open().filter(|open| *open == [json!("s-1"), json!("s-2")])
+    });
+    let answer = |said: &str, request: &str| {
+        world.muleteer(&["answer", &id, said, "--request", request, "--json"]).run()
+    };
     let refused = answer("allow", "s-2").expect_code(2);
     assert_eq!(refused.error_code(), "E_BAD_INPUT", "{refused:?}");
     answer("deny", "s-2").expect_code(0);
     answer("allow", "s-1").expect_code(0);
     for (file, name) in [("yes", "s-1"), ("no", "s-2"), ("none", "s-3")] {
-        let heard = || std::fs::read_to_string(repo.path.join(file)).ok().filter(|line| line.ends_with('\n'));
+        let heard = || {
+            std::fs::read_to_string(repo.path.join(file)).ok().filter(|line| line.ends_with('\n'))
+        };
         let heard = wait_until("the agent to hear it", PATIENCE, heard);
         assert_eq!(serde_json::from_str::<Value>(&heard).unwrap()["id"], name, "{heard}");
     }
@@ -431,14 +522,17 @@ fn an_agent_that_tells_its_past_after_it_has_loaded_takes_a_further_turn() {
         (entry["turns"] == 2 && entry["state"] == "success").then_some(entry)
     });
     assert_eq!(repo.effects("effects"), ["prompted", "prompted"], "{entry}");
-    assert_eq!(world.events_of(&id, "tool_called").len(), 0, "the past that was told again is no news");
+    assert_eq!(
+        world.events_of(&id, "tool_called").len(),
+        0,
+        "the past that was told again is no news"
+    );
     world.finish(Some(daemon));
 }
 
 #[test]
 fn a_turn_that_the_agent_cancels_by_itself_has_failed() {
-    let cancels =
-        r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"cancelled"}}';;"#;
+    let cancels = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"cancelled"}}';;"#;
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -455,7 +549,8 @@ fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> S
         "{id}backends:\n  acp: {{call_timeout: 10s}}\ncategories:\n  coding: {{max_restarts: 0, result: false}}\n"
     ));
     let command = scripted(world, script);
-    let args = ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
+    let args =
+        ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
     world.muleteer(&args).ok()
 }
 
@@ -464,7 +559,9 @@ fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> S
 fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
     let modes = r#""modes":{"currentModeId":"auto","availableModes":[{"id":"default"},{"id":"auto"},{"id":"bypassPermissions"}]}"#;
     let open = |call: &str, session: &str| {
-        format!("*'\"{call}\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"{call}\",\"result\":{{{session}{modes}}}}}';;")
+        format!(
+            "*'\"{call}\"'*) echo '{{\"jsonrpc\":\"2.0\",\"id\":\"{call}\",\"result\":{{{session}{modes}}}}}';;"
+        )
     };
     let set = r#"*'"session/set_mode"'*'"id":"mode"'*|*'"id":"mode"'*'"session/set_mode"'*) echo "$line" >> modes; echo '{"jsonrpc":"2.0","id":"mode","result":{}}';;"#;
     let prompted = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"done"}}}}'; echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
@@ -475,7 +572,12 @@ fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
         let world = World::new();
         let repo = world.repo("repo");
         let daemon = world.daemon();
-        let id = spawn_under(&world, &repo, permissions, &format!("{GREETED}\n{new}\n{load}\n{set}\n{prompted}"));
+        let id = spawn_under(
+            &world,
+            &repo,
+            permissions,
+            &format!("{GREETED}\n{new}\n{load}\n{set}\n{prompted}"),
+        );
         assert_eq!(world.wait_for_end(&id)["state"], "success");
         world.muleteer(&["send", &id, "more"]).ok();
         wait_until("the second turn to end", PATIENCE, || {
@@ -492,7 +594,8 @@ fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
     }
 }
 
-/// What is denied or asked about, and done without a word, ends the agent: whatever it says of its turn.
+/// What is denied or asked about, and done without a word, ends the agent: whatever it says of its
+/// turn.
 #[test]
 fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
     let uses = |command: &str, status: &str| {
@@ -511,7 +614,12 @@ fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
         let world = World::new();
         let repo = world.repo("repo");
         let daemon = world.daemon();
-        let id = spawn_under(&world, &repo, permissions, &format!("{GREETED}\n{OPENED}\n{}", uses(command, status)));
+        let id = spawn_under(
+            &world,
+            &repo,
+            permissions,
+            &format!("{GREETED}\n{OPENED}\n{}", uses(command, status)),
+        );
         let entry = world.wait_for_end(&id);
         assert_eq!(entry["state"], state, "{permissions}, {command}: {entry}");
         let broken = world.events_of(&id, "policy_broken");
@@ -549,7 +657,10 @@ fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
         assert_eq!(entry["state"], state, "{ended}: {entry}");
         let broken = world.events_of(&id, "policy_broken");
         assert_eq!(broken.len(), usize::from(state == "failed"), "{broken:?}");
-        assert!(state == "success" || entry["reason"].as_str().unwrap().contains("denied"), "{entry}");
+        assert!(
+            state == "success" || entry["reason"].as_str().unwrap().contains("denied"),
+            "{entry}"
+        );
         world.finish(Some(daemon));
     }
 }
@@ -557,23 +668,34 @@ fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
 #[test]
 fn agent_that_leaves_the_mode_in_which_it_asks_is_sent_back_or_stopped() {
     let modes = r#"{"currentModeId":"default","availableModes":[{"id":"default"},{"id":"yolo"}]}"#;
-    let opened = OPENED.replace(r#""sessionId":"s1""#, &format!(r#""sessionId":"s1","modes":{modes}"#));
+    let opened =
+        OPENED.replace(r#""sessionId":"s1""#, &format!(r#""sessionId":"s1","modes":{modes}"#));
     let leaves = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"done"}}}}'; echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"current_mode_update","currentModeId":"yolo"}}}';;"#;
     let ends = r#"echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"end_turn"}}';;"#;
-    for (answer, state) in [(r#""result":{}"#, "success"), (r#""error":{"code":-1,"message":"no"}"#, "failed")] {
+    for (answer, state) in
+        [(r#""result":{}"#, "success"), (r#""error":{"code":-1,"message":"no"}"#, "failed")]
+    {
         let world = World::new();
         let repo = world.repo("repo");
         let daemon = world.daemon();
         let set = format!(
             r#"*'"session/set_mode"'*) echo "$line" >> modes; echo '{{"jsonrpc":"2.0","id":"mode",{answer}}}'; {ends}"#
         );
-        let id = spawn_under(&world, &repo, "mode: ask", &format!("{GREETED}\n{opened}\n{leaves}\n{set}"));
+        let id = spawn_under(
+            &world,
+            &repo,
+            "mode: ask",
+            &format!("{GREETED}\n{opened}\n{leaves}\n{set}"),
+        );
         let entry = world.wait_for_end(&id);
         assert_eq!(entry["state"], state, "{answer}: {entry}");
         let set = repo.effects("modes");
         assert!(set.len() == 1 && set[0].contains(r#""modeId":"default""#), "{set:?}");
         assert_eq!(world.events_of(&id, "session_mode_changed").len(), 1);
-        assert_eq!(world.events_of(&id, "session_mode_stays").len(), usize::from(state == "failed"));
+        assert_eq!(
+            world.events_of(&id, "session_mode_stays").len(),
+            usize::from(state == "failed")
+        );
         world.finish(Some(daemon));
     }
 }
@@ -604,7 +726,11 @@ fn an_agent_that_never_asks_is_refused_under_a_closed_policy() {
             "--json",
         ];
         let refused = world.muleteer(&args).run();
-        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{command}: {refused:?}");
+        assert_eq!(
+            (refused.code, refused.error_code().as_str()),
+            (Some(2), "E_UNSUPPORTED"),
+            "{command}: {refused:?}"
+        );
     }
     world.finish(Some(daemon));
 }
@@ -618,10 +744,14 @@ fn an_agent_that_cannot_load_leaves_its_end_unknown_and_is_not_begun_anew() {
     let daemon = world.daemon();
     world.configure("backends:\n  acp: {call_timeout: 10s}\n");
     let command = scripted(&world, &format!("{greeted}\n{OPENED}\n{dies}"));
-    let args = ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
+    let args =
+        ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
     let id = world.muleteer(&args).ok();
     let entry = world.wait_for_end(&id);
-    assert!(entry["state"] == "blocked" && entry["reason"].as_str().unwrap().contains("unknown"), "{entry}");
+    assert!(
+        entry["state"] == "blocked" && entry["reason"].as_str().unwrap().contains("unknown"),
+        "{entry}"
+    );
     assert_eq!(repo.effects("effects"), ["began"], "once");
     world.finish(Some(daemon));
 }

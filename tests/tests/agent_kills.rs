@@ -1,7 +1,7 @@
-//! The kill campaign of the real agents: daemon, shim or agent is killed while a prompt is on its way,
-//! in each moment of that way. What must hold in every cell: the work is done once, the prompt stands
-//! in the model's conversation once and the model is asked no more often than it must be, and the
-//! transcript's word is in the events.
+//! The kill campaign of the real agents: daemon, shim or agent is killed while a prompt is on its
+//! way, in each moment of that way. What must hold in every cell: the work is done once, the prompt
+//! stands in the model's conversation once and the model is asked no more often than it must be,
+//! and the transcript's word is in the events.
 //!
 //! | moment | how it is made sure of |
 //! |---|---|
@@ -98,7 +98,8 @@ impl Scene {
             let all = self.world.processes();
             let shim = processes::shims(&all).first()?.pid;
             let name = if self.cli == Cli::Claude { "claude" } else { "codex" };
-            let is_agent = |one: &&processes::Process| one.parent == shim && one.command.contains(name);
+            let is_agent =
+                |one: &&processes::Process| one.parent == shim && one.command.contains(name);
             Some(Cast { shim, agent: all.iter().find(is_agent)?.pid })
         })
     }
@@ -108,9 +109,12 @@ impl Scene {
     }
 
     fn wait_for_effect(&self) {
-        wait_until("the tool to run", LONG, || (!self.repo.effects("effects").is_empty()).then_some(()));
+        wait_until("the tool to run", LONG, || {
+            (!self.repo.effects("effects").is_empty()).then_some(())
+        });
         if self.cli == Cli::Claude {
-            // It writes a call down a moment after it makes it: killed in between, its transcript knows of none.
+            // It writes a call down a moment after it makes it: killed in between, its transcript
+            // knows of none.
             wait_until("the call to be recorded", LONG, || {
                 files(&self.transcripts())
                     .iter()
@@ -137,7 +141,11 @@ impl Scene {
     }
 
     fn wait_for_the_spooled_end(&self, id: &str) {
-        let sign = if self.cli == Cli::Claude { "\"type\":\"result\"" } else { "\"type\":\"turn.completed\"" };
+        let sign = if self.cli == Cli::Claude {
+            "\"type\":\"result\""
+        } else {
+            "\"type\":\"turn.completed\""
+        };
         let spool = self.world.state().join("agents").join(id).join("spool");
         wait_until("the turn's end in the spool", LONG, || {
             files(&spool).iter().any(|file| text(file).contains(sign)).then_some(())
@@ -202,10 +210,15 @@ fn steps(moment: Moment, victim: Victim) -> Vec<Step> {
 
 fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
     let Some(scene) = Scene::new(cli, test, steps(moment, victim)) else { return };
-    let early = matches!(moment, Moment::BeforeSent | Moment::HalfWritten | Moment::Queued | Moment::Unheard);
-    let fault: &[(&str, &str)] = if early { &[("MULETEER_FAULT", "link.before_prompt=stop")] } else { &[] };
+    let early = matches!(
+        moment,
+        Moment::BeforeSent | Moment::HalfWritten | Moment::Queued | Moment::Unheard
+    );
+    let fault: &[(&str, &str)] =
+        if early { &[("MULETEER_FAULT", "link.before_prompt=stop")] } else { &[] };
     let daemon = scene.world.daemon_with(fault);
-    let padding = if moment == Moment::HalfWritten { "word ".repeat(60_000) } else { String::new() };
+    let padding =
+        if moment == Moment::HalfWritten { "word ".repeat(60_000) } else { String::new() };
     let id = scene.spawn(&format!("{TASK}\n{padding}"));
 
     if early {
@@ -218,7 +231,11 @@ fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
     scene.server.release();
     scene.repo.write("go", "");
     let entry = scene.end(&id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("it is written")), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("it is written")),
+        "{entry}"
+    );
     assert_eq!(scene.repo.effects("effects"), ["up"], "the work is done once");
     check_requests(&scene, steps(moment, victim).len());
     let wanted: &[&str] = match (victim, moment) {
@@ -229,7 +246,8 @@ fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
     };
     assert_eq!(scene.standings(&id), wanted, "the transcript's word");
     // Each answer of the model costs the same; one that reached nobody stands in nobody's books.
-    // Codex writes down what an answer used when the tools of it are done: then too it is not known.
+    // Codex writes down what an answer used when the tools of it are done: then too it is not
+    // known.
     let unknown = match moment {
         Moment::Recorded => true,
         Moment::MidTool | Moment::Unheard => cli == Cli::Codex,
@@ -248,7 +266,9 @@ fn reach(scene: &Scene, moment: Moment, daemon: &Daemon, cast: &Cast, id: &str) 
         Moment::HalfWritten | Moment::Queued | Moment::Unheard => {
             scene.signal(cast.agent, Signal::STOP);
             scene.signal(daemon.pid(), Signal::CONT);
-            wait_until("the prompt to come to its stdin", LONG, || (unread(cast.agent) > 0).then_some(()));
+            wait_until("the prompt to come to its stdin", LONG, || {
+                (unread(cast.agent) > 0).then_some(())
+            });
             if moment == Moment::Unheard {
                 scene.signal(cast.shim, Signal::STOP);
                 scene.signal(cast.agent, Signal::CONT);
@@ -267,7 +287,13 @@ fn reach(scene: &Scene, moment: Moment, daemon: &Daemon, cast: &Cast, id: &str) 
 }
 
 /// The daemon that lives afterwards.
-fn strike(scene: &Scene, moment: Moment, victim: Victim, cast: &Cast, mut daemon: Daemon) -> Daemon {
+fn strike(
+    scene: &Scene,
+    moment: Moment,
+    victim: Victim,
+    cast: &Cast,
+    mut daemon: Daemon,
+) -> Daemon {
     match victim {
         Victim::Daemon => {
             daemon.kill_9();
@@ -291,8 +317,13 @@ fn strike(scene: &Scene, moment: Moment, victim: Victim, cast: &Cast, mut daemon
 fn check_requests(scene: &Scene, count: usize) {
     let requests = scene.server.main_requests();
     for request in &requests {
-        let conversation = &request.body[if scene.cli == Cli::Claude { "messages" } else { "input" }];
-        assert_eq!(conversation.to_string().matches(TASK).count(), 1, "the prompt was sent again: {conversation}");
+        let conversation =
+            &request.body[if scene.cli == Cli::Claude { "messages" } else { "input" }];
+        assert_eq!(
+            conversation.to_string().matches(TASK).count(),
+            1,
+            "the prompt was sent again: {conversation}"
+        );
     }
     assert_eq!(requests.len(), count, "requests to the model");
 }
@@ -355,7 +386,10 @@ fn unknown_and_lost(cli: Cli, test: &str) {
     scene.world.kill_9(cast.agent);
     let entry = scene.end(&id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&json!("blocked"), &json!(1)), "{entry}");
-    assert!(entry["reason"].as_str().unwrap().contains("not known whether its prompt was taken"), "{entry}");
+    assert!(
+        entry["reason"].as_str().unwrap().contains("not known whether its prompt was taken"),
+        "{entry}"
+    );
     assert_eq!(scene.standings(&id), ["unknown"]);
     assert_eq!(scene.server.main_requests().len(), 1, "nothing was sent");
     let journal = scene.world.muleteer(&["journal", &id]).ok();
@@ -375,9 +409,16 @@ fn unknown_and_lost(cli: Cli, test: &str) {
         let over = ["success", "failed", "blocked"].contains(&entry["state"].as_str()?);
         (over && entry["attempts"].as_u64()? > 2).then_some(entry)
     });
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("begun anew")), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("begun anew")),
+        "{entry}"
+    );
     let last = scene.server.main_requests().pop().unwrap().body.to_string();
-    assert!(last.contains("And this") && !last.contains(TASK), "a new session, and no word is lost");
+    assert!(
+        last.contains("And this") && !last.contains(TASK),
+        "a new session, and no word is lost"
+    );
     let asked = scene
         .server
         .main_requests()

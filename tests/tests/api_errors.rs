@@ -1,5 +1,5 @@
-//! Trouble with the model's API is an event in the life of a dispatch: what it costs, how often the API
-//! is asked, and what journal and status say of it. Rehearsed agents first, then the real CLIs.
+//! Trouble with the model's API is an event in the life of a dispatch: what it costs, how often the
+//! API is asked, and what journal and status say of it. Rehearsed agents first, then the real CLIs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -62,7 +62,11 @@ fn a_limit_is_waited_for_by_all_who_share_it_and_survives_the_daemon() {
     assert!(reason(&entry).contains("rate limited (HTTP 429)"), "{entry}");
     let other = rehearse(&world, &repo, "well", WELL, &[]);
     let stranger = world.spawn(&repo, "echo hello", &[]).ok();
-    assert_eq!(ended(&world, &stranger)["state"], "success", "another backend has nothing to do with it");
+    assert_eq!(
+        ended(&world, &stranger)["state"],
+        "success",
+        "another backend has nothing to do with it"
+    );
 
     daemon.kill_9();
     let daemon = world.daemon();
@@ -75,7 +79,11 @@ fn a_limit_is_waited_for_by_all_who_share_it_and_survives_the_daemon() {
 
     for (id, summary) in [(&struck, "after the limit"), (&other, "well")] {
         let entry = ended(&world, id);
-        assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!(summary)), "{entry}");
+        assert_eq!(
+            (&entry["state"], &entry["result"]["summary"]),
+            (&json!("success"), &json!(summary)),
+            "{entry}"
+        );
         assert_eq!(counted(&world, id), 0);
     }
     assert_eq!(world.events_of(&struck, "api_waiting").len(), 1);
@@ -90,13 +98,18 @@ fn a_cli_that_tries_in_vain_is_ended() {
     world.configure("categories:\n  coding:\n    inactivity_timeout: 10s\n    api_timeout: 3s\n");
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let retry =
-        |status: &str| format!("      - emit: {{type: api_retry, attempt: 2, max: 9, delay_s: 1, status: {status}}}\n");
+    let retry = |status: &str| {
+        format!(
+            "      - emit: {{type: api_retry, attempt: 2, max: 9, delay_s: 1, status: {status}}}\n"
+        )
+    };
     let refused = format!("  - steps:\n{}      - hang: {{for: 1h}}\n", retry("401"));
-    let silent = format!("  - steps:\n{}", format!("{}      - wait: 1s\n", retry("null")).repeat(60));
-    for (name, turns, expected) in
-        [("refused", refused, "the model API refused the key"), ("silent", silent, "the model API: no answer for ")]
-    {
+    let silent =
+        format!("  - steps:\n{}", format!("{}      - wait: 1s\n", retry("null")).repeat(60));
+    for (name, turns, expected) in [
+        ("refused", refused, "the model API refused the key"),
+        ("silent", silent, "the model API: no answer for "),
+    ] {
         let id = rehearse(&world, &repo, name, &turns, &[]);
         let entry = ended(&world, &id);
         assert_eq!((&entry["state"], &entry["attempts"]), (&json!("failed"), &json!(1)), "{entry}");
@@ -131,7 +144,8 @@ fn a_parent_that_waits_leaves_its_place_to_its_child() {
     world.configure("pool:\n  max_agents: 1\n");
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = "muleteer spawn developer . 'the child' --backend subprocess --command 'echo child' --wait";
+    let script =
+        "muleteer spawn developer . 'the child' --backend subprocess --command 'echo child' --wait";
     let parent = world.spawn(&repo, script, &[]).ok();
     assert_eq!(ended(&world, &parent)["state"], "success");
     assert_eq!(world.status()["dispatches"].as_array().unwrap().len(), 2);
@@ -159,7 +173,9 @@ fn claude_is_refused() {
 fn claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up() {
     let test = "claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up";
     // Told when to come back, it waits by itself.
-    let Some(scene) = Scene::claude(test, [Step::status(429).header("retry-after", "3"), Step::success("well")]) else {
+    let Some(scene) =
+        Scene::claude(test, [Step::status(429).header("retry-after", "3"), Step::success("well")])
+    else {
         return;
     };
     let daemon = scene.world.daemon();
@@ -177,7 +193,11 @@ fn claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&NO_RETRIES).ok();
     let entry = ended(&scene.world, &id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("well")),
+        "{entry}"
+    );
     assert!(!scene.world.events_of(&id, "api_waiting").is_empty());
     assert_eq!(counted(&scene.world, &id), 0, "no failure of the agent");
     assert!(scene.server.main_requests().len() <= 4, "{}", scene.server.main_requests().len());
@@ -188,7 +208,11 @@ fn claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up() {
 #[test]
 fn claude_meets_errors_and_cut_streams() {
     let test = "claude_meets_errors_and_cut_streams";
-    let Some(scene) = Scene::claude(test, [Step::text("a cut text").die_mid(), Step::success("well")]) else { return };
+    let Some(scene) =
+        Scene::claude(test, [Step::text("a cut text").die_mid(), Step::success("well")])
+    else {
+        return;
+    };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     assert_eq!(ended(&scene.world, &id)["result"]["summary"], "well");
@@ -208,8 +232,10 @@ fn claude_meets_errors_and_cut_streams() {
 
 #[test]
 fn claude_meets_silence() {
-    for step in [Step::hang(Duration::from_secs(3600)), Step::text("a begun text").hang_mid(Duration::from_secs(3600))]
-    {
+    for step in [
+        Step::hang(Duration::from_secs(3600)),
+        Step::text("a begun text").hang_mid(Duration::from_secs(3600)),
+    ] {
         let Some(scene) = Scene::claude("claude_meets_silence", [step]) else { return };
         is_silent(&scene);
     }
@@ -250,11 +276,18 @@ fn codex_is_refused_and_limited() {
     scene.world.finish(Some(daemon));
 
     // As many as one process asks, then well.
-    let Some(scene) = Scene::codex(test, [Step::status(429).times(3), Step::success("well")]) else { return };
+    let Some(scene) = Scene::codex(test, [Step::status(429).times(3), Step::success("well")])
+    else {
+        return;
+    };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let entry = ended(&scene.world, &id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("well")),
+        "{entry}"
+    );
     assert_eq!(counted(&scene.world, &id), 0);
     assert!(scene.server.main_requests().len() <= 8, "{}", scene.server.main_requests().len());
     // Whom its own configuration names shares the limit, and nobody else.
@@ -272,9 +305,16 @@ fn codex_meets_an_overload() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let entry = ended(&scene.world, &id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("well")),
+        "{entry}"
+    );
     let waited = scene.world.events_of(&id, "api_waiting");
-    assert!(waited.iter().any(|event| event["trouble"] == "overload" && event["status"] == 529), "{waited:?}");
+    assert!(
+        waited.iter().any(|event| event["trouble"] == "overload" && event["status"] == 529),
+        "{waited:?}"
+    );
     assert_eq!(counted(&scene.world, &id), 0, "no failure of the agent");
     assert!(scene.server.main_requests().len() <= 13, "{}", scene.server.main_requests().len());
     scene.world.finish(Some(daemon));
@@ -294,25 +334,33 @@ fn codex_meets_errors_and_silence() {
     assert!(scene.server.main_requests().len() <= 12, "{}", scene.server.main_requests().len());
     scene.world.finish(Some(daemon));
 
-    for step in [Step::hang(Duration::from_secs(3600)), Step::text("a begun text").hang_mid(Duration::from_secs(3600))]
-    {
+    for step in [
+        Step::hang(Duration::from_secs(3600)),
+        Step::text("a begun text").hang_mid(Duration::from_secs(3600)),
+    ] {
         let Some(scene) = Scene::codex(test, [step]) else { return };
         is_silent(&scene);
     }
 }
 
-/// It tells tokens and no cost: a price makes a cost of them, and without one nobody promises a budget.
+/// It tells tokens and no cost: a price makes a cost of them, and without one nobody promises a
+/// budget.
 #[test]
 fn codex_costs_what_its_tokens_cost() {
     let test = "codex_costs_what_its_tokens_cost";
-    let Some(scene) = Scene::codex(test, [Step::success("well").usage(1_000_000, 100_000)]) else { return };
+    let Some(scene) = Scene::codex(test, [Step::success("well").usage(1_000_000, 100_000)]) else {
+        return;
+    };
     let mut daemon = scene.world.daemon();
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
     assert!(run.stderr.contains("the budget of $1.50 cannot be kept"), "{run:?}");
     assert_eq!(scene.world.dispatch(run.stdout.trim())["cost_usd"], 0.0);
     // Its category's is promised as well.
     let made = scene.spawn(&["--json"]).json();
-    assert!(made["warnings"][0].as_str().unwrap().contains("the budget of $10.00 cannot be kept"), "{made}");
+    assert!(
+        made["warnings"][0].as_str().unwrap().contains("the budget of $10.00 cannot be kept"),
+        "{made}"
+    );
     let id = made["dispatch_id"].as_str().unwrap();
     ended(&scene.world, id);
     let journal = scene.world.muleteer(&["journal", id]).ok();
@@ -360,14 +408,19 @@ fn acp_codex_is_refused() {
     acp_is_refused("acp_codex_is_refused", Agent::Codex);
 }
 
-/// However it is told: the agent waits by itself, or gives up and is waited for. It is no failure of its own.
+/// However it is told: the agent waits by itself, or gives up and is waited for. It is no failure
+/// of its own.
 fn acp_is_limited(test: &str, agent: Agent, status: u16, times: usize) {
     let steps = [Step::status(status).times(times), Step::success("well")];
     let Some(scene) = Scene::acp(test, agent, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let entry = ended(&scene.world, &id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&json!("success"), &json!("well")), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&json!("success"), &json!("well")),
+        "{entry}"
+    );
     let attempts = scene.world.events_of(&id, "attempt_finished");
     assert_eq!(counted(&scene.world, &id), 0, "no failure of the agent: {attempts:?}");
     let requests = scene.server.main_requests().len();
@@ -391,7 +444,9 @@ fn acp_codex_is_limited() {
 }
 
 fn acp_meets_errors(test: &str, agent: Agent) {
-    let Some(scene) = Scene::acp(test, agent, [Step::text("a cut text").die_mid(), Step::success("well")]) else {
+    let Some(scene) =
+        Scene::acp(test, agent, [Step::text("a cut text").die_mid(), Step::success("well")])
+    else {
         return;
     };
     let daemon = scene.world.daemon();
@@ -422,8 +477,10 @@ fn acp_codex_meets_errors() {
 }
 
 fn acp_meets_silence(test: &str, agent: Agent) {
-    for step in [Step::hang(Duration::from_secs(3600)), Step::text("a begun text").hang_mid(Duration::from_secs(3600))]
-    {
+    for step in [
+        Step::hang(Duration::from_secs(3600)),
+        Step::text("a begun text").hang_mid(Duration::from_secs(3600)),
+    ] {
         let Some(scene) = Scene::acp(test, agent, [step]) else { return };
         is_silent(&scene);
     }
@@ -447,7 +504,8 @@ fn acp_claude_stops_at_its_budget() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--budget-usd", "1"]).ok();
     let entry = ended(&scene.world, &id);
-    // What it costs is told with its context, which so much fills: Claude may end the turn by itself before we do.
+    // What it costs is told with its context, which so much fills: Claude may end the turn by
+    // itself before we do.
     let ends = [("partial", "budget limit reached"), ("failed", "the context is full")];
     let (state, why) = (entry["state"].as_str().unwrap(), reason(&entry));
     assert!(ends.iter().any(|(one, word)| *one == state && why.contains(word)), "{entry}");
@@ -457,7 +515,8 @@ fn acp_claude_stops_at_its_budget() {
     scene.world.finish(Some(daemon));
 }
 
-/// The API takes the request and says nothing, or no more: ours is the deadline, and the end says why.
+/// The API takes the request and says nothing, or no more: ours is the deadline, and the end says
+/// why.
 fn is_silent(scene: &Scene) {
     scene.world.configure("categories:\n  coding:\n    inactivity_timeout: 5s\n");
     let daemon = scene.world.daemon();

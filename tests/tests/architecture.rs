@@ -66,7 +66,10 @@ fn dependencies_point_to_the_right() {
         }
     }
     for (name, other) in NEVER {
-        assert!(!all[*name].iter().any(|dependency| dependency == other), "{name} must not depend on {other}");
+        assert!(
+            !all[*name].iter().any(|dependency| dependency == other),
+            "{name} must not depend on {other}"
+        );
     }
     for (name, of) in &all {
         let knows_ractor = of.iter().any(|dependency| dependency == "ractor");
@@ -79,7 +82,10 @@ fn every_crate_has_its_place() {
     let all = dependencies();
     let tools = ["xtask", "muleteer-tests", "muleteer-fuzz"];
     for name in all.keys() {
-        assert!(layer(name).is_some() || tools.contains(&name.as_str()), "{name} stands in no layer");
+        assert!(
+            layer(name).is_some() || tools.contains(&name.as_str()),
+            "{name} stands in no layer"
+        );
     }
 }
 
@@ -108,7 +114,10 @@ fn the_top_level_holds_what_the_issue_names() {
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
     for file in listed.lines() {
         let top = file.split('/').next().unwrap();
-        assert!(top.starts_with('.') || allowed.contains(&top), "`{top}` does not belong on the top level");
+        assert!(
+            top.starts_with('.') || allowed.contains(&top),
+            "`{top}` does not belong on the top level"
+        );
     }
 }
 
@@ -132,13 +141,17 @@ fn documentation_links_lead_to_files_and_headings() {
     let mut broken = vec![];
     for page in pages() {
         let text = prose(&read(&page));
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+        for link in
+            text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
+        {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
             }
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
-            let found = target.exists() && (anchor.is_empty() || anchors(&read(&target)).contains(anchor));
+            let target =
+                if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let found =
+                target.exists() && (anchor.is_empty() || anchors(&read(&target)).contains(anchor));
             if !found {
                 broken.push(format!("{}: {link}", page.display()));
             }
@@ -190,7 +203,9 @@ fn design_pages_name_files_and_tests_that_exist() {
         let tests = text
             .split("\n\n")
             .filter_map(|part| part.split_once("Test: ").or(part.split_once("Tests: ")));
-        for name in tests.flat_map(|(_, named)| code_spans(named)).filter(|name| is_function_name(name)) {
+        for name in
+            tests.flat_map(|(_, named)| code_spans(named)).filter(|name| is_function_name(name))
+        {
             if !functions.contains(name) {
                 missing.push(format!("{}: no test {name}", page.display()));
             }
@@ -199,7 +214,8 @@ fn design_pages_name_files_and_tests_that_exist() {
     assert!(missing.is_empty(), "files and tests that are not there: {missing:#?}");
 }
 
-/// Numbers of decisions mean nothing to a reader, and neither does a document that is not in the repository.
+/// Numbers of decisions mean nothing to a reader, and neither does a document that is not in the
+/// repository.
 #[test]
 fn no_text_cites_a_number_of_a_decision_or_a_missing_document() {
     let root = xtask::workspace::root();
@@ -218,13 +234,17 @@ fn no_text_cites_a_number_of_a_decision_or_a_missing_document() {
             found.push(file.strip_prefix(&root).unwrap_or(&file).display().to_string());
         }
     }
-    assert!(found.is_empty(), "link the page in docs/design, or give the reason itself: {found:#?}");
+    assert!(
+        found.is_empty(),
+        "link the page in docs/design, or give the reason itself: {found:#?}"
+    );
 }
 
 /// The pages that people read.
 fn pages() -> Vec<PathBuf> {
     let root = xtask::workspace::root();
-    let mut found = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name)).to_vec();
+    let mut found =
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name)).to_vec();
     found.extend(files_of(&root.join("docs"), "md"));
     found
 }
@@ -244,13 +264,18 @@ fn code_spans(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_function_name(name: &str) -> bool {
-    name.contains('_') && name.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')
+    name.contains('_')
+        && name
+            .chars()
+            .all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')
 }
 
 fn functions(source: &str) -> Vec<String> {
     let names = source.split("fn ").skip(1);
     names
-        .map(|rest| rest.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect())
+        .map(|rest| {
+            rest.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
+        })
         .collect()
 }
 
@@ -286,7 +311,8 @@ fn every_error_code_of_the_sources_has_its_exit_code() {
                 .collect();
             let closed = text[at + 1 + code.len()..].starts_with('"');
             if closed && code.len() > 2 && !table.contains(&format!("\"{code}\"")) {
-                missing.insert(format!("{code} ({})", file.strip_prefix(&crates).unwrap().display()));
+                missing
+                    .insert(format!("{code} ({})", file.strip_prefix(&crates).unwrap().display()));
             }
         }
     }

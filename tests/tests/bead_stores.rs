@@ -31,14 +31,18 @@ impl Shop {
             command = Some(Program::Argv(vec![world.bin().join("tbd").to_str().unwrap().into()]));
         }
         let settings = Beads { store: choice, command, timeout: Span::from_secs(60) };
-        let mut shop = Self { store: Store::new(&repo.path, &settings, None), world, settings, made: 0 };
+        let mut shop =
+            Self { store: Store::new(&repo.path, &settings, None), world, settings, made: 0 };
         shop.store = shop.another();
         Some(shop)
     }
 
     /// Who else opens it: nothing is known but what is on disk.
     fn another(&self) -> Store {
-        let variables = [("HOME", self.world.home().display().to_string()), ("PATH", std::env::var("PATH").unwrap())];
+        let variables = [
+            ("HOME", self.world.home().display().to_string()),
+            ("PATH", std::env::var("PATH").unwrap()),
+        ];
         let env = variables.map(|(name, value)| (name.to_string(), value)).to_vec();
         Store::new(&self.world.path().join("repo"), &self.settings, Some(env))
     }
@@ -86,7 +90,8 @@ const RULES: &[(&str, Rule)] = &[
 
 fn made_and_changed(shop: &mut Shop) {
     let text = "Two lines,\n\"quoted\" — and  a: [colon]\n\n## Notes of its own\nend";
-    let more = json!({"description": text, "issue_type": "bug", "priority": 1, "labels": ["b", "a:1/2"]});
+    let more =
+        json!({"description": text, "issue_type": "bug", "priority": 1, "labels": ["b", "a:1/2"]});
     let id = shop.create("-- its 'title' #1", more);
     let bead = shop.show(&id);
     assert_eq!((bead.title.as_str(), bead.description.as_str()), ("-- its 'title' #1", text));
@@ -94,22 +99,36 @@ fn made_and_changed(shop: &mut Shop) {
     let mut labels = bead.labels;
     labels.sort();
     assert_eq!((labels.len(), labels[0].as_str(), bead.dependencies.len()), (2, "a:1/2", 0));
-    shop.ask(&json!({"op": "update", "id": id, "status": "in_progress", "priority": 0, "title": "yes",
-        "description": "other", "add_labels": ["c"], "remove_labels": ["b"]}));
+    shop.ask(
+        &json!({"op": "update", "id": id, "status": "in_progress", "priority": 0, "title": "yes",
+        "description": "other", "add_labels": ["c"], "remove_labels": ["b"]}),
+    );
     let bead = shop.show(&id);
-    assert_eq!((bead.title.as_str(), bead.description.as_str(), bead.priority), ("yes", "other", 0));
-    assert_eq!((bead.status, bead.labels), (Status::InProgress, vec!["a:1/2".to_string(), "c".into()]));
+    assert_eq!(
+        (bead.title.as_str(), bead.description.as_str(), bead.priority),
+        ("yes", "other", 0)
+    );
+    assert_eq!(
+        (bead.status, bead.labels),
+        (Status::InProgress, vec!["a:1/2".to_string(), "c".into()])
+    );
     shop.ask(&json!({"op": "update", "id": id, "status": "blocked"}));
     assert_eq!(shop.show(&id).status, Status::Blocked);
     shop.ask(&json!({"op": "close", "id": id, "reason": "-done", "no_change": true}));
     let bead = shop.show(&id);
-    assert_eq!((bead.status, bead.no_change, bead.close_reason.as_deref()), (Status::Closed, true, Some("-done")));
+    assert_eq!(
+        (bead.status, bead.no_change, bead.close_reason.as_deref()),
+        (Status::Closed, true, Some("-done"))
+    );
     assert!(bead.closed_at.is_some());
     // Said twice is said once; said otherwise, the last word counts.
     shop.ask(&json!({"op": "close", "id": id, "reason": "-done", "no_change": true}));
     shop.ask(&json!({"op": "close", "id": id, "reason": "with work"}));
     let bead = shop.show(&id);
-    assert_eq!((bead.status, bead.no_change, bead.close_reason.as_deref()), (Status::Closed, false, Some("with work")));
+    assert_eq!(
+        (bead.status, bead.no_change, bead.close_reason.as_deref()),
+        (Status::Closed, false, Some("with work"))
+    );
     shop.ask(&json!({"op": "reopen", "id": id}));
     let bead = shop.show(&id);
     assert_eq!((bead.status, bead.closed_at, bead.close_reason), (Status::Open, None, None));
@@ -117,14 +136,20 @@ fn made_and_changed(shop: &mut Shop) {
     shop.ask(&json!({"op": "update", "id": id, "status": "in_progress"}));
     let bead = shop.show(&id);
     assert_eq!((bead.status, bead.closed_at), (Status::InProgress, None));
-    assert_eq!(shop.list(json!({"op": "list", "status": "in_progress", "labels": ["c", "a:1/2"]})), ["yes"]);
+    assert_eq!(
+        shop.list(json!({"op": "list", "status": "in_progress", "labels": ["c", "a:1/2"]})),
+        ["yes"]
+    );
     assert!(shop.list(json!({"op": "list", "labels": ["c", "b"]})).is_empty(), "labels are ANDed");
     // By a unique beginning, and what is no bead.
     assert_eq!(shop.show(&id[..id.len() - 1]).id, id);
     assert_eq!(shop.code(json!({"op": "show", "id": "nothing"})), "E_NOT_FOUND");
     assert_eq!(shop.code(json!({"op": "update", "id": id, "status": "done"})), "E_BAD_INPUT");
     assert_eq!(shop.code(json!({"op": "create", "title": " "})), "E_BAD_INPUT");
-    assert_eq!(shop.code(json!({"op": "create", "title": "t", "labels": ["muleteer-key:x"]})), "E_BAD_INPUT");
+    assert_eq!(
+        shop.code(json!({"op": "create", "title": "t", "labels": ["muleteer-key:x"]})),
+        "E_BAD_INPUT"
+    );
 }
 
 fn dependencies(shop: &mut Shop) {
@@ -133,7 +158,11 @@ fn dependencies(shop: &mut Shop) {
     let c = shop.create("c", json!({"labels": ["observation"]}));
     assert_eq!(shop.show(&b).blockers().collect::<Vec<_>>(), [a.as_str()]);
     assert!(shop.show(&a).dependencies.is_empty(), "it is b that waits");
-    assert_eq!(shop.list(json!({"op": "ready"})), ["a"], "neither who waits nor what is only noted");
+    assert_eq!(
+        shop.list(json!({"op": "ready"})),
+        ["a"],
+        "neither who waits nor what is only noted"
+    );
     shop.ask(&json!({"op": "dep_add", "id": c, "on": b}));
     shop.ask(&json!({"op": "dep_add", "id": c, "on": b}));
     assert_eq!(shop.show(&c).dependencies.len(), 1, "said twice is said once");
@@ -180,7 +209,10 @@ fn staging(shop: &mut Shop) {
     shop.ask(&json!({"op": "discard", "run": "r", "keep": null}));
     assert_eq!(shop.list(json!({"op": "list"})), ["kept", "after"]);
     assert_eq!(shop.show(&after).blockers().collect::<Vec<_>>(), [kept.as_str()]);
-    assert_eq!((shop.show(&kept).labels, shop.show(&kept).staged), (vec!["run:r".to_string()], None));
+    assert_eq!(
+        (shop.show(&kept).labels, shop.show(&kept).staged),
+        (vec!["run:r".to_string()], None)
+    );
 }
 
 /// What `br` wrote (its sample), with a line of everything that is seldom.
@@ -195,16 +227,26 @@ fn exchange(shop: &mut Shop) {
     assert_eq!(shop.list(json!({"op": "ready"})), ["Second"]);
     shop.ask(&json!({"op": "close", "id": "sup-54o", "reason": "fixed"}));
     let bead = shop.show("sup-54o");
-    assert_eq!((bead.status, &bead.extra["source_repo"]), (Status::Closed, &json!("r")), "what is not ours stays");
+    assert_eq!(
+        (bead.status, &bead.extra["source_repo"]),
+        (Status::Closed, &json!("r")),
+        "what is not ours stays"
+    );
     let mut newer = beads[0].clone();
     newer.title = "Second, anew".into();
-    assert!(shop.ask(&import(&[newer.clone()])).beads.is_empty(), "what was changed here since is left alone");
+    assert!(
+        shop.ask(&import(&[newer.clone()])).beads.is_empty(),
+        "what was changed here since is left alone"
+    );
     newer.updated_at = "2100-01-01T00:00:00Z".into();
     newer.extra.insert("estimated_minutes".into(), 30.into());
     shop.ask(&import(&[newer]));
     let bead = shop.show("sup-54o");
     assert_eq!((bead.title.as_str(), bead.status.clone()), ("Second, anew", Status::Open));
-    assert_eq!((&bead.extra["estimated_minutes"], bead.blockers().collect::<Vec<_>>()), (&json!(30), vec!["sup-idj"]));
+    assert_eq!(
+        (&bead.extra["estimated_minutes"], bead.blockers().collect::<Vec<_>>()),
+        (&json!(30), vec!["sup-idj"])
+    );
 }
 
 /// As we write it: every field of ours is there.
@@ -227,7 +269,8 @@ fn every_rule(choice: BeadStoreChoice, test: &str) {
         for (name, rule) in RULES {
             scope.spawn(move || {
                 let Some(mut shop) = Shop::open(choice, test) else { return };
-                let kept = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rule(&mut shop)));
+                let kept =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rule(&mut shop)));
                 assert!(kept.is_ok(), "broken: {name}");
             });
         }
@@ -261,7 +304,8 @@ fn an_export_follows_links_feeds_pipes_and_keeps_the_mode() {
     assert_eq!(repo.read("real.jsonl").trim(), all.trim());
     assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
     let pipe = repo.path.join("pipe");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
     let (read, told) = mpsc::channel();
     std::thread::spawn(move || read.send(std::fs::read_to_string(pipe).unwrap()));
     bead(&["export", "pipe"]).ok();

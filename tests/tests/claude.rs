@@ -35,7 +35,8 @@ fn it_edits_a_file_commits_and_returns_a_result_with_its_cost() {
     assert!(entry["session_id"].is_string() && entry["turns"] == 1, "{entry}");
     assert_eq!(scene.server.main_requests().len(), 3, "one request a step, and not one more");
     let events = scene.world.events();
-    let bash = events.iter().filter(|event| event["event"] == "tool_called" && event["tool"] == "Bash");
+    let bash =
+        events.iter().filter(|event| event["event"] == "tool_called" && event["tool"] == "Bash");
     assert_eq!(bash.count(), 2);
     assert_eq!(count(&events, "result_received"), 1);
     let journal = scene.world.muleteer(&["journal", &id]).ok();
@@ -80,7 +81,11 @@ fn a_prompt_that_begins_with_a_slash_reaches_the_model_and_a_cli_command_does_no
     let run = scene.spawn_with("/login returns 500 since yesterday", &["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
     let id = run.stdout.trim().to_string();
-    assert!(scene.last_told().contains("/login returns 500 since yesterday"), "{}", scene.last_told());
+    assert!(
+        scene.last_told().contains("/login returns 500 since yesterday"),
+        "{}",
+        scene.last_told()
+    );
     let turns = |count: u64| {
         wait_until("the turn to end", PATIENCE, || {
             let entry = scene.world.dispatch(&id);
@@ -94,7 +99,9 @@ fn a_prompt_that_begins_with_a_slash_reaches_the_model_and_a_cli_command_does_no
     let refused = scene.world.muleteer(&["send", &id, "--cli-command", "no slash"]).run();
     assert_eq!(refused.code, Some(2), "{refused:?}");
     scene.world.muleteer(&["send", &id, "--cli-command", "/cost"]).ok();
-    wait_until("the command to run", PATIENCE, || (scene.world.dispatch(&id)["turns"].as_u64()? >= 3).then_some(()));
+    wait_until("the command to run", PATIENCE, || {
+        (scene.world.dispatch(&id)["turns"].as_u64()? >= 3).then_some(())
+    });
     assert!(!scene.last_told().contains("The prompt is:\\n\\n/cost"), "{}", scene.last_told());
     scene.world.finish(Some(daemon));
 }
@@ -121,8 +128,15 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
     let entry = scene.world.wait_for_end(&id);
     assert_eq!(entry["state"], "success", "{entry}");
     assert_eq!(entry["result"]["summary"], "went on");
-    assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
-    assert!(scene.last_told().contains("Write hello.txt"), "the resumed session holds the first prompt");
+    assert_eq!(
+        scene.repo.effects("effects").len(),
+        1,
+        "the prompt that was taken was not sent again"
+    );
+    assert!(
+        scene.last_told().contains("Write hello.txt"),
+        "the resumed session holds the first prompt"
+    );
     scene.world.wait_for_nothing_left(&[daemon.pid()]);
     scene.world.finish(Some(daemon));
 }
@@ -143,7 +157,8 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
 #[test]
 fn an_interrupt_keeps_the_session_for_a_further_turn() {
     let test = "an_interrupt_keeps_the_session_for_a_further_turn";
-    let steps = [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
+    let steps =
+        [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
     let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
@@ -156,13 +171,14 @@ fn an_interrupt_keeps_the_session_for_a_further_turn() {
     scene.world.finish(Some(daemon));
 }
 
-/// What a person adds becomes part of the running turn, and that is said; what still waits in Claude's
-/// own queue when it is killed was not taken, and is not lost.
+/// What a person adds becomes part of the running turn, and that is said; what still waits in
+/// Claude's own queue when it is killed was not taken, and is not lost.
 #[test]
 fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     let test = "a_message_to_a_busy_session_is_folded_into_its_turn";
-    let waiting =
-        |name: &str| Step::bash(&format!("echo {name} >> effects; while [ ! -e {name} ]; do sleep 0.05; done"));
+    let waiting = |name: &str| {
+        Step::bash(&format!("echo {name} >> effects; while [ ! -e {name} ]; do sleep 0.05; done"))
+    };
     let steps = [waiting("one"), waiting("two"), Step::success("all three").times(2)];
     let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
@@ -192,9 +208,11 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
         .iter()
         .map(|one| one["standing"].clone())
         .collect();
-    // Claude writes a call down a moment after it tells of it: killed in between, what was folded in stands last.
+    // Claude writes a call down a moment after it tells of it: killed in between, what was folded
+    // in stands last.
     assert!(
-        standings == ["mid_tool", "mid_tool", "not_taken"] || standings == ["mid_tool", "unanswered", "not_taken"],
+        standings == ["mid_tool", "mid_tool", "not_taken"]
+            || standings == ["mid_tool", "unanswered", "not_taken"],
         "{standings:?}"
     );
     let last = scene.last_told();
@@ -207,17 +225,22 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     scene.world.finish(Some(daemon));
 }
 
-/// What its process used of its turns before it died, the one that resumes its session does not get again.
+/// What its process used of its turns before it died, the one that resumes its session does not get
+/// again.
 #[test]
 fn a_limit_of_turns_is_of_all_its_processes() {
     let test = "a_limit_of_turns_is_of_all_its_processes";
     let first = Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done");
-    let Some(scene) = Scene::claude(test, [first, Step::bash("echo more >> effects")]) else { return };
+    let Some(scene) = Scene::claude(test, [first, Step::bash("echo more >> effects")]) else {
+        return;
+    };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--max-turns", "3"]).ok();
     scene.wait_for_the_tool();
     let before = scene.world.wait_for_state(&id, &["running"]);
-    wait_until("the call to be recorded", PATIENCE, || scene.world.events_of(&id, "tool_called").pop());
+    wait_until("the call to be recorded", PATIENCE, || {
+        scene.world.events_of(&id, "tool_called").pop()
+    });
     scene.world.kill_9(u32::try_from(before["pid"].as_u64().unwrap()).unwrap());
     let entry = scene.world.wait_for_end(&id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&json!("partial"), &json!(2)), "{entry}");
@@ -227,7 +250,8 @@ fn a_limit_of_turns_is_of_all_its_processes() {
     scene.world.finish(Some(daemon));
 }
 
-/// An answer that is long in coming is one all the same, though nothing whole is said and no cpu used.
+/// An answer that is long in coming is one all the same, though nothing whole is said and no cpu
+/// used.
 #[test]
 fn an_answer_that_comes_slowly_is_no_stall() {
     let test = "an_answer_that_comes_slowly_is_no_stall";

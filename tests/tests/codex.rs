@@ -36,9 +36,15 @@ fn it_edits_a_file_commits_and_returns_a_result_with_its_tokens() {
     let requests = scene.server.main_requests();
     assert_eq!(requests.len(), 3, "one request a step, and not one more");
     let first = requests[0].body["input"].to_string();
-    assert!(first.contains("`developer` agent") && first.contains("Write hello.txt"), "the role, then the task");
+    assert!(
+        first.contains("`developer` agent") && first.contains("Write hello.txt"),
+        "the role, then the task"
+    );
     assert!(first.contains("[muleteer:prompt:"), "the prompt carries its key");
-    assert_eq!(requests[0].body["text"]["format"]["schema"]["additionalProperties"], false, "the schema is strict");
+    assert_eq!(
+        requests[0].body["text"]["format"]["schema"]["additionalProperties"], false,
+        "the schema is strict"
+    );
     assert_eq!(scene.world.events_of(&id, "tool_called").len(), 2);
     assert_eq!(scene.world.events_of(&id, "result_received").len(), 1);
     scene.world.finish(Some(daemon));
@@ -97,8 +103,16 @@ fn killed_in_the_middle_it_goes_on_in_the_same_session() {
     assert_eq!((&entry["state"], &entry["session_id"]), (&json!("success"), &session), "{entry}");
     assert_eq!(entry["result"]["summary"], "went on");
     let attempts = scene.world.events_of(&id, "attempt_finished");
-    assert_eq!(attempts.iter().filter(|event| event["counted"] == true).count(), 1, "one counted restart");
-    assert_eq!(scene.repo.effects("effects").len(), 1, "the prompt that was taken was not sent again");
+    assert_eq!(
+        attempts.iter().filter(|event| event["counted"] == true).count(),
+        1,
+        "one counted restart"
+    );
+    assert_eq!(
+        scene.repo.effects("effects").len(),
+        1,
+        "the prompt that was taken was not sent again"
+    );
     let input = scene.last_told();
     assert_eq!(input.matches("Write hello.txt").count(), 1, "{input}");
     assert!(input.contains("ended unexpectedly"), "{input}");
@@ -117,7 +131,11 @@ fn killed_itself_it_is_resumed() {
     let before = scene.world.wait_for_state(&id, &["running"]);
     scene.world.kill_9(u32::try_from(before["pid"].as_u64().unwrap()).unwrap());
     let entry = scene.world.wait_for_end(&id);
-    assert_eq!((&entry["state"], &entry["session_id"]), (&json!("success"), &before["session_id"]), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["session_id"]),
+        (&json!("success"), &before["session_id"]),
+        "{entry}"
+    );
     assert_eq!((scene.repo.effects("effects").len(), &entry["attempts"]), (1, &json!(2)));
     scene.world.finish(Some(daemon));
 }
@@ -131,7 +149,11 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
     let entry = scene.world.dispatch(run.stdout.trim());
-    assert_eq!((&entry["result"]["summary"], &entry["turns"]), (&json!("now in form"), &json!(2)), "{entry}");
+    assert_eq!(
+        (&entry["result"]["summary"], &entry["turns"]),
+        (&json!("now in form"), &json!(2)),
+        "{entry}"
+    );
     assert_eq!(scene.server.main_requests().len(), 2);
     scene.world.finish(Some(daemon));
 }
@@ -139,7 +161,8 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
 #[test]
 fn an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session() {
     let test = "an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session";
-    let steps = [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
+    let steps =
+        [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
     let Some(scene) = Scene::codex(test, steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
@@ -156,7 +179,10 @@ fn an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session() {
 #[test]
 fn a_refused_key_fails_at_once_and_a_cut_stream_is_asked_again() {
     let test = "a_refused_key_fails_at_once_and_a_cut_stream_is_asked_again";
-    let Some(scene) = Scene::codex(test, [Step::text("cut").die_mid(), Step::success("well")]) else { return };
+    let Some(scene) = Scene::codex(test, [Step::text("cut").die_mid(), Step::success("well")])
+    else {
+        return;
+    };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--wait"]).ok();
     assert_eq!(scene.world.dispatch(&id)["result"]["summary"], "well");

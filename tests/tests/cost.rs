@@ -21,7 +21,16 @@ fn spender(world: &World, repo: &Repo, role: &str) -> String {
     std::fs::write(&scenario, SCENARIO).unwrap();
     let scenario = scenario.to_str().unwrap();
     let id = world
-        .muleteer(&["spawn", role, repo.to_str(), "spend", "--scenario", scenario, "--model", "actor"])
+        .muleteer(&[
+            "spawn",
+            role,
+            repo.to_str(),
+            "spend",
+            "--scenario",
+            scenario,
+            "--model",
+            "actor",
+        ])
         .ok();
     wait_until("the second usage to be recorded", PATIENCE, || {
         (world.events_of(&id, "usage_recorded").len() == 2).then_some(())
@@ -40,9 +49,11 @@ fn nothing_spent_is_forgotten_by_a_killed_daemon() {
     let mut daemon = world.daemon();
     spender(&world, &one, "developer");
     spender(&world, &two, "reviewer");
-    let live: Vec<Value> = ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
+    let live: Vec<Value> =
+        ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
     daemon.kill_9();
-    let dead: Vec<Value> = ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
+    let dead: Vec<Value> =
+        ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
     // Each tells whether there was a daemon, and nothing else is different.
     let without = |bills: &[Value], running: bool| -> Vec<Value> {
         assert!(bills.iter().all(|bill| bill["running"] == running), "{bills:?}");
@@ -53,13 +64,23 @@ fn nothing_spent_is_forgotten_by_a_killed_daemon() {
         let total = &bill["total"];
         assert_eq!((&total["cost_usd"], &total["dispatches"]), (&1.5.into(), &2.into()), "{bill}");
         assert_eq!((&total["input"], &total["output"]), (&4000.into(), &200.into()), "{bill}");
-        assert_eq!((&total["cache_read"], &total["cache_write"]), (&14.into(), &10.into()), "{bill}");
-        let sum: f64 = bill["rows"].as_array().unwrap().iter().map(|row| row["cost_usd"].as_f64().unwrap()).sum();
+        assert_eq!(
+            (&total["cache_read"], &total["cache_write"]),
+            (&14.into(), &10.into()),
+            "{bill}"
+        );
+        let sum: f64 = bill["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["cost_usd"].as_f64().unwrap())
+            .sum();
         assert_eq!(sum, 1.5, "{bill}");
     }
     let keys = |at: usize, by: &str| -> Vec<String> {
         let rows = dead[at]["rows"].as_array().unwrap();
-        let mut keys: Vec<_> = rows.iter().map(|row| row[by].as_str().unwrap().to_string()).collect();
+        let mut keys: Vec<_> =
+            rows.iter().map(|row| row[by].as_str().unwrap().to_string()).collect();
         keys.sort();
         keys
     };
@@ -118,7 +139,8 @@ fn what_the_workers_of_a_task_list_spend_is_spent_on_its_repository() {
         .into_iter()
         .filter(|event| event["event"] == "dispatch_created")
         .collect();
-    let in_clone = |event: &Value| event["project"].as_str().unwrap().contains("/.muleteer/worktrees/tasks/");
+    let in_clone =
+        |event: &Value| event["project"].as_str().unwrap().contains("/.muleteer/worktrees/tasks/");
     assert!(dirs.iter().all(in_clone), "{dirs:?}");
     is_all_of(&scene.world, &scene.repo, dirs.len());
     scene.end();

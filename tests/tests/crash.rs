@@ -1,6 +1,7 @@
 //! The crash campaign: every named point once, and seeded moments. `cargo xtask crash` does more.
 //!
-//! `MULETEER_CRASH_POINT` picks one point, `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how many.
+//! `MULETEER_CRASH_POINT` picks one point, `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS`
+//! how many.
 
 use muleteer_process::fault::POINTS;
 use muleteer_tests::crash::{
@@ -20,8 +21,9 @@ fn passings(point: &str) -> &'static [u32] {
     if point.starts_with("ledger.") { &[1, 2, 4] } else { &[1] }
 }
 
-/// Those of task lists, of clones and of answers are not passed by a dispatch that asks nothing and has no clone;
-/// `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`] try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
+/// Those of task lists, of clones and of answers are not passed by a dispatch that asks nothing and
+/// has no clone; `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`]
+/// try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
     let elsewhere = |point: &str| {
         ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of))
@@ -96,7 +98,8 @@ fn seeds() -> Vec<u64> {
     if let Some(seed) = variable("MULETEER_CRASH_SEED") {
         return vec![seed.parse().expect("a seed is a number")];
     }
-    let count = variable("MULETEER_CRASH_SEEDS").map_or(SEEDS_IN_CI, |count| count.parse().expect("a number"));
+    let count = variable("MULETEER_CRASH_SEEDS")
+        .map_or(SEEDS_IN_CI, |count| count.parse().expect("a number"));
     let from = variable("MULETEER_CRASH_FROM").map_or(0, |from| from.parse().expect("a number"));
     (from..from + count).collect()
 }
@@ -129,13 +132,19 @@ fn broken<T>(tried: &[(u64, Option<T>)]) -> Vec<u64> {
 #[test]
 fn seeded_moments() {
     let broken = broken(&try_seeds(crash::seeded));
-    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S"
+    );
 }
 
 #[test]
 fn seeded_moments_of_an_agent_that_can_resume() {
     let broken = broken(&try_seeds(crash::seeded_resumable));
-    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S");
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --seed S"
+    );
 }
 
 /// Found by a slow machine: the agent began anew under the id it already had, and was refused.
@@ -144,7 +153,8 @@ fn a_session_that_nobody_heard_of_is_gone_on_with() {
     crash::session_nobody_heard_of();
 }
 
-/// Found by the campaign: a runtime that got no threads hung as it unwound, holding the daemon's lock.
+/// Found by the campaign: a runtime that got no threads hung as it unwound, holding the daemon's
+/// lock.
 #[test]
 fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {
     if let Err(why) = crash::syscalls::available() {
@@ -152,7 +162,8 @@ fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {
     }
     for nth in 1..=3 {
         let fault = crash::syscalls::Fault::Error("EAGAIN");
-        let tried = crash::syscalls::inject(Injection { at_shim: false, call: "clone3", nth, fault });
+        let tried =
+            crash::syscalls::inject(Injection { at_shim: false, call: "clone3", nth, fault });
         assert_eq!(tried, Tried::Held, "clone3 is passed {nth} times");
     }
 }
@@ -169,7 +180,10 @@ fn seeded_power_cuts() {
     let tried = try_seeds(|seed| recorded[usize::from(seed % 2 == 1)].cut(seed));
     let broken = broken(&tried);
     eprintln!("{} power cuts tried, {} violations", tried.len(), broken.len());
-    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S"
+    );
 }
 
 /// The same of a list of tasks, by one worker and by two.
@@ -183,7 +197,10 @@ fn seeded_power_cuts_of_a_task_list() {
     let tried = try_seeds(|seed| recorded[usize::from(seed % 2 == 1)].cut(seed));
     let broken = broken(&tried);
     eprintln!("{} power cuts of task lists tried, {} violations", tried.len(), broken.len());
-    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S"
+    );
 }
 
 /// The same of a spec run, with its judge, its remote and its pull request.
@@ -197,7 +214,10 @@ fn seeded_power_cuts_of_a_spec_run() {
     let tried = try_seeds(|seed| recorded.cut(seed));
     let broken = broken(&tried);
     eprintln!("{} power cuts of spec runs tried, {} violations", tried.len(), broken.len());
-    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S");
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --power --seed S"
+    );
 }
 
 /// Faults at system calls. Needs `strace` and the right to trace.
@@ -215,5 +235,8 @@ fn seeded_system_calls() {
         count(Tried::NotPassed),
         broken.len()
     );
-    assert!(broken.is_empty(), "broken with seeds {broken:?}; repeat one: cargo xtask crash --calls --seed S");
+    assert!(
+        broken.is_empty(),
+        "broken with seeds {broken:?}; repeat one: cargo xtask crash --calls --seed S"
+    );
 }

@@ -31,7 +31,9 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 fn nothing_is_left(world: &World) {
     world.wait_for_nothing_left(&[]);
     assert_eq!(temporary(world), [] as [PathBuf; 0]);
-    for place in [world.home(), world.runtime(), world.path().join("state"), world.path().join("config")] {
+    for place in
+        [world.home(), world.runtime(), world.path().join("state"), world.path().join("config")]
+    {
         assert_eq!(entries(&place), [] as [PathBuf; 0], "{}", place.display());
     }
 }
@@ -40,7 +42,11 @@ fn nothing_is_left(world: &World) {
 fn all_of_it_holds_and_nothing_is_left() {
     let world = World::new();
     let output = demo(&world, &[]).run().expect_code(0);
-    assert!(!output.stdout.contains('✗') && output.stdout.contains("all 14 hold"), "{}", output.stdout);
+    assert!(
+        !output.stdout.contains('✗') && output.stdout.contains("all 14 hold"),
+        "{}",
+        output.stdout
+    );
     assert!(!output.stdout.contains('\u{1b}'), "no colours where there is no terminal");
     for told in [
         "kill -9",
@@ -60,7 +66,8 @@ fn all_of_it_holds_and_nothing_is_left() {
 fn json_is_the_events_as_lines_and_then_the_checks() {
     let world = World::new();
     let output = demo(&world, &["--json"]).run().expect_code(0);
-    let lines: Vec<Value> = output.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let (last, events) = lines.split_last().expect("lines");
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["seq"], at + 1, "each event once, in order");
@@ -68,7 +75,11 @@ fn json_is_the_events_as_lines_and_then_the_checks() {
     assert_eq!(last["ok"], true, "{last}");
     let checks = last["checks"].as_array().expect("checks");
     assert!(checks.iter().all(|check| check["ok"] == true && check["seen"].is_string()), "{last}");
-    assert_eq!((&last["run"]["status"], &last["run"]["beads"]["closed"]), (&"completed".into(), &4.into()), "{last}");
+    assert_eq!(
+        (&last["run"]["status"], &last["run"]["beads"]["closed"]),
+        (&"completed".into(), &4.into()),
+        "{last}"
+    );
     assert_eq!(last["kept"], Value::Null);
     nothing_is_left(&world);
 }
@@ -77,12 +88,14 @@ fn json_is_the_events_as_lines_and_then_the_checks() {
 fn a_kept_demo_can_be_looked_at() {
     let world = World::new();
     let output = demo(&world, &["--keep", "--json"]).run().expect_code(0);
-    let last: Value = serde_json::from_str(output.stdout.lines().last().expect("a line")).expect("JSON");
+    let last: Value =
+        serde_json::from_str(output.stdout.lines().last().expect("a line")).expect("JSON");
     let kept = PathBuf::from(last["kept"].as_str().expect("a folder"));
     world.wait_for_nothing_left(&[]);
     let mut status = world.muleteer(&["status", "--json"]);
     for line in std::fs::read_to_string(kept.join("env.sh")).expect("env.sh").lines() {
-        let (name, value) = line.strip_prefix("export ").and_then(|rest| rest.split_once('=')).expect("an export");
+        let (name, value) =
+            line.strip_prefix("export ").and_then(|rest| rest.split_once('=')).expect("an export");
         status = status.env(name, value.trim_matches('\''));
     }
     let status = status.json();
@@ -98,7 +111,9 @@ fn it_needs_no_home_and_no_shim_beside_it() {
     let mut command = Command::new(&alone);
     command.arg("demo").current_dir(world.path());
     world.environment(&mut command);
-    for name in ["HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "LANG"] {
+    for name in
+        ["HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "LANG"]
+    {
         command.env_remove(name);
     }
     let output = command.output().expect("the demo runs");
@@ -119,7 +134,8 @@ fn interrupted_it_cleans_up() {
     });
     assert!(running.is_running());
     let raw = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a pid");
-    rustix::process::kill_process(raw, rustix::process::Signal::INT).expect("a signal to our child");
+    rustix::process::kill_process(raw, rustix::process::Signal::INT)
+        .expect("a signal to our child");
     let output = running.finish().expect_code(4);
     assert!(output.stderr.contains("E_CANCELLED"), "{}", output.stderr);
     nothing_is_left(&world);

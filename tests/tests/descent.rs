@@ -1,4 +1,5 @@
-//! What an agent that another one dispatched may have: never more than that one, whatever configuration is given to it.
+//! What an agent that another one dispatched may have: never more than that one, whatever
+//! configuration is given to it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +13,9 @@ fn created(world: &World, id: &str) -> Value {
 /// A rehearsal whose only step is `step`.
 fn scenario(world: &World, name: &str, step: &str) -> String {
     let file = world.path().join(name);
-    let text = format!("v: 1\nturns:\n  - steps:\n      - {step}\n      - result: {{status: success, summary: s}}\n");
+    let text = format!(
+        "v: 1\nturns:\n  - steps:\n      - {step}\n      - result: {{status: success, summary: s}}\n"
+    );
     std::fs::write(&file, text).unwrap();
     file.display().to_string()
 }
@@ -22,7 +25,16 @@ fn parent(world: &World, repo: &Repo, script: &str) -> String {
     let file = world.path().join("parent.sh");
     std::fs::write(&file, script).unwrap();
     let run = scenario(world, "parent.yaml", &format!("run: sh -e {} > said 2>&1", file.display()));
-    let spawn = ["spawn", "developer", repo.to_str(), "the parent", "--backend", "rehearsal", "--scenario", &run];
+    let spawn = [
+        "spawn",
+        "developer",
+        repo.to_str(),
+        "the parent",
+        "--backend",
+        "rehearsal",
+        "--scenario",
+        &run,
+    ];
     let id = world.muleteer(&spawn).ok();
     let entry = world.wait_for_end(&id);
     let said = std::fs::read_to_string(repo.path.join("said")).unwrap_or_default();
@@ -44,7 +56,9 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     std::fs::write(&file, open).unwrap();
     let daemon = world.daemon();
     let child = scenario(&world, "child.yaml", "ask: {permission: \"rm -rf build\", for: 5s}");
-    let spawn = format!("muleteer spawn developer DIR 'the child' --backend rehearsal --scenario '{child}' --wait");
+    let spawn = format!(
+        "muleteer spawn developer DIR 'the child' --backend rehearsal --scenario '{child}' --wait"
+    );
     let there = spawn.replace("DIR", &format!("'{}'", other.to_str()));
     let here = spawn.replace("DIR", ".");
     let by_file = format!("--config '{}'", file.display());
@@ -62,7 +76,8 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
         let id = std::fs::read_to_string(repo.path.join(child)).unwrap();
         let id = id.trim();
         let answered = world.events_of(id, "permission_answered");
-        let said: Vec<_> = answered.iter().map(|event| (&event["answer"], &event["by"], &event["rule"])).collect();
+        let said: Vec<_> =
+            answered.iter().map(|event| (&event["answer"], &event["by"], &event["rule"])).collect();
         let denied = (&json!("deny"), &json!("policy"), &json!("*"));
         assert_eq!(said, [denied], "{child}");
         let within = &created(&world, id)["permissions"]["within"][0];
@@ -70,7 +85,10 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     }
     for refused in ["refused-1", "refused-2"] {
         let said = std::fs::read_to_string(repo.path.join(refused)).unwrap();
-        assert!(said.contains("E_UNSUPPORTED") && said.contains("whoever dispatches it"), "{refused}: {said}");
+        assert!(
+            said.contains("E_UNSUPPORTED") && said.contains("whoever dispatches it"),
+            "{refused}: {said}"
+        );
     }
     assert!(!repo.path.join("ran").exists(), "who cannot ask is not held by a policy");
     let claude = std::fs::read_to_string(repo.path.join("claude")).unwrap();
@@ -107,13 +125,23 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
     let daemon = world.daemon();
     let evil = evil.display();
     let spawn = "muleteer spawn developer . x --backend claude-code";
-    let names = ["PATH", "HOME", "LD_PRELOAD", "BASH_ENV", "NODE_OPTIONS", "GIT_SSH_COMMAND", "CLAUDE_CONFIG_DIR"];
+    let names = [
+        "PATH",
+        "HOME",
+        "LD_PRELOAD",
+        "BASH_ENV",
+        "NODE_OPTIONS",
+        "GIT_SSH_COMMAND",
+        "CLAUDE_CONFIG_DIR",
+    ];
     let refused: String = names
         .iter()
         .map(|name| format!("! {spawn} --env {name}={evil} --json > refused-{name}\n"))
         .collect();
     // Passed on by the client as its own, which it is not.
-    let set = format!("PATH='{evil}':\"$PATH\" HOME='{evil}' GIT_SSH='{evil}/x' CLAUDE_CODE_SHELL_PREFIX='{evil}/x'");
+    let set = format!(
+        "PATH='{evil}':\"$PATH\" HOME='{evil}' GIT_SSH='{evil}/x' CLAUDE_CODE_SHELL_PREFIX='{evil}/x'"
+    );
     let script = format!(
         "{refused}{spawn} --env FINE=yes > fine\nm=$(command -v muleteer)\n{set} \"$m\" {} > child\n",
         &spawn[9..]
@@ -123,7 +151,8 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
         let said = std::fs::read_to_string(repo.path.join(format!("refused-{name}"))).unwrap();
         assert!(said.contains("E_FORBIDDEN") && said.contains(name), "{said}");
     }
-    let child = |name: &str| std::fs::read_to_string(repo.path.join(name)).unwrap().trim().to_string();
+    let child =
+        |name: &str| std::fs::read_to_string(repo.path.join(name)).unwrap().trim().to_string();
     for name in ["fine", "child"] {
         let id = child(name);
         wait_until("the child to begin", PATIENCE, || world.events_of(&id, "agent_spawned").pop());
@@ -169,8 +198,13 @@ fn a_childs_budget_is_what_its_parent_has_left() {
     let none = world.path().join("none.yaml");
     std::fs::write(&none, "categories: {coding: {budget_usd: null}}\n").unwrap();
     let daemon = world.daemon();
-    let spend = |usd: f64| format!("echo '{{\"type\":\"usage\",\"input\":1,\"output\":1,\"cost_usd\":{usd}}}'");
-    let spawn = format!("muleteer spawn developer . x --backend subprocess --command \"{}\"", "sh spends.sh");
+    let spend = |usd: f64| {
+        format!("echo '{{\"type\":\"usage\",\"input\":1,\"output\":1,\"cost_usd\":{usd}}}'")
+    };
+    let spawn = format!(
+        "muleteer spawn developer . x --backend subprocess --command \"{}\"",
+        "sh spends.sh"
+    );
     repo.write("spends.sh", &format!("cat > /dev/null\n{}\n", spend(0.25)));
     let (rich, none) = (rich.display(), none.display());
     let script = format!(
@@ -180,17 +214,25 @@ fn a_childs_budget_is_what_its_parent_has_left() {
         spend(0.5)
     );
     let parent = world.spawn(&repo, &script, &["--budget-usd", "1"]).ok();
-    wait_until("what it spent to be known", PATIENCE, || world.events_of(&parent, "usage_recorded").pop());
+    wait_until("what it spent to be known", PATIENCE, || {
+        world.events_of(&parent, "usage_recorded").pop()
+    });
     repo.write("go", "");
     assert_eq!(world.wait_for_end(&parent)["state"], "success");
-    let child = |n: usize| std::fs::read_to_string(repo.path.join(format!("child-{n}"))).unwrap().trim().to_string();
+    let child = |n: usize| {
+        std::fs::read_to_string(repo.path.join(format!("child-{n}"))).unwrap().trim().to_string()
+    };
     for (n, budget) in [(1, 0.5), (2, 0.25), (3, 0.0), (4, 0.0)] {
         assert_eq!(created(&world, &child(n))["limits"]["budget_usd"], budget, "child {n}");
     }
     for n in [3, 4] {
         let entry = world.dispatch(&child(n));
         assert!(entry["reason"].as_str().unwrap().contains("budget"), "{entry}");
-        assert_eq!(world.events_of(&child(n), "agent_spawned"), Vec::<Value>::new(), "nothing is left to begin with");
+        assert_eq!(
+            world.events_of(&child(n), "agent_spawned"),
+            Vec::<Value>::new(),
+            "nothing is left to begin with"
+        );
     }
     world.finish(Some(daemon));
 }

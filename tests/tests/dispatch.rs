@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const RESULT: &str = r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
+const RESULT: &str =
+    r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
 
 fn keys(value: &Value) -> Vec<&str> {
     value
@@ -25,7 +26,10 @@ fn keys(value: &Value) -> Vec<&str> {
 fn succeeded(world: &World, repo: &Repo) -> String {
     let script = format!("echo working; echo hi > a.txt; {RESULT}");
     let id = world.spawn(repo, &script, &["--wait"]).ok();
-    assert!(!id.is_empty() && !id.contains(char::is_whitespace), "plain spawn prints only the id: {id:?}");
+    assert!(
+        !id.is_empty() && !id.contains(char::is_whitespace),
+        "plain spawn prints only the id: {id:?}"
+    );
     id
 }
 
@@ -60,7 +64,9 @@ fn a_dispatch_succeeds_and_everything_says_so() {
         .collect();
     assert_eq!(names.first().map(String::as_str), Some("dispatch_created"));
     assert_eq!(names.last().map(String::as_str), Some("dispatch_finished"));
-    for once in ["attempt_started", "agent_spawned", "agent_exited", "attempt_finished", "result_received"] {
+    for once in
+        ["attempt_started", "agent_spawned", "agent_exited", "attempt_finished", "result_received"]
+    {
         assert_eq!(names.iter().filter(|name| *name == once).count(), 1, "{once} in {names:?}");
     }
     world.finish(Some(daemon));
@@ -80,7 +86,10 @@ fn who_stops_waiting_learns_whom_they_waited_for() {
     });
     world.signal(waiting.pid(), rustix::process::Signal::INT);
     let said = waiting.finish().expect_code(130);
-    assert_eq!((said.error_code().as_str(), &said.json()["error"]["dispatch_id"]), ("E_CANCELLED", &json!(id)));
+    assert_eq!(
+        (said.error_code().as_str(), &said.json()["error"]["dispatch_id"]),
+        ("E_CANCELLED", &json!(id))
+    );
     assert_eq!(world.dispatch(&id)["state"], "running");
     std::fs::write(world.home().join("go"), "").unwrap();
     world.muleteer(&["wait", &id]).ok();
@@ -146,7 +155,8 @@ fn status_has_the_keys_of_the_contract() {
         assert!(keys(&entry["result"]).contains(&key), "result.{key} in {entry}");
     }
     let tree = world.muleteer(&["tree", "--json"]).json();
-    for key in ["name", "strategy", "restart", "restarts_in_window", "state", "children", "process"] {
+    for key in ["name", "strategy", "restart", "restarts_in_window", "state", "children", "process"]
+    {
         assert!(keys(&tree).contains(&key), "{key} is missing in {tree}");
     }
     let children: Vec<&str> = tree["children"]
@@ -176,7 +186,11 @@ fn the_agent_gets_its_prompt_and_its_variables() {
     for name in ["MULETEER_SOCKET", "MULETEER_JOURNAL", "MULETEER_PROMPT_FILE", "TRACEPARENT"] {
         assert!(env.contains(&format!("{name}=")), "{name} in the agent's environment:\n{env}");
     }
-    assert!(env.contains(&format!("MULETEER_DISPATCH_ID={id}")) && env.contains("MULETEER_ROLE=developer"), "{env}");
+    assert!(
+        env.contains(&format!("MULETEER_DISPATCH_ID={id}"))
+            && env.contains("MULETEER_ROLE=developer"),
+        "{env}"
+    );
     assert!(!env.contains("A_SECRET_OF_THE_SHELL"), "only names on the list pass");
     assert!(!repo.read("args.txt").contains("do it"), "a prompt is never in argv");
     assert!(repo.read("which.txt").contains("muleteer"), "muleteer is on the agent's PATH");
@@ -191,8 +205,16 @@ fn exit_codes_of_the_contract() {
     let code = |script: &str| world.spawn(&repo, script, &["--wait"]).run().code;
     assert_eq!(code("exit 0"), Some(0), "exit 0 is success");
     assert_eq!(code("exit 7"), Some(4), "any other exit is failure");
-    assert_eq!(code(r#"echo '{"type":"result","status":"partial","summary":"half"}'"#), Some(4), "partial");
-    assert_eq!(code(r#"echo '{"type":"result","status":"blocked","summary":"stuck"}'"#), Some(4), "blocked");
+    assert_eq!(
+        code(r#"echo '{"type":"result","status":"partial","summary":"half"}'"#),
+        Some(4),
+        "partial"
+    );
+    assert_eq!(
+        code(r#"echo '{"type":"result","status":"blocked","summary":"stuck"}'"#),
+        Some(4),
+        "blocked"
+    );
 
     let killed = world.spawn(&repo, "sleep 1000", &[]).ok();
     world.wait_for_state(&killed, &["running"]);
@@ -228,10 +250,14 @@ fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = format!("echo '- found the cause in a.rs' >> \"$MULETEER_JOURNAL\"; sleep 0.5; {RESULT}");
+    let script =
+        format!("echo '- found the cause in a.rs' >> \"$MULETEER_JOURNAL\"; sleep 0.5; {RESULT}");
     let id = world.spawn(&repo, &script, &["--wait", "--feature", "login"]).ok();
     let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
-    assert!(journal.starts_with(&format!("{}/.agents/journals/login/", repo.to_str())), "{journal}");
+    assert!(
+        journal.starts_with(&format!("{}/.agents/journals/login/", repo.to_str())),
+        "{journal}"
+    );
     let text = wait_until("the journal to be completed", PATIENCE, || {
         let text = std::fs::read_to_string(&journal).unwrap_or_default();
         text.contains("completed").then_some(text)
@@ -239,11 +265,15 @@ fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
     assert!(text.contains("found the cause in a.rs"), "the agent's own line stays:\n{text}");
     assert_eq!(world.muleteer(&["journal", &id]).ok(), text.trim());
     let entries = world.events_of(&id, "journal_entry");
-    assert!(entries.iter().any(|event| event["text"].as_str().unwrap().contains("found the cause")), "{entries:?}");
+    assert!(
+        entries.iter().any(|event| event["text"].as_str().unwrap().contains("found the cause")),
+        "{entries:?}"
+    );
     world.finish(Some(daemon));
 }
 
-/// In place, which empties the file first: at once, and slowly while a line of ours is due; and as editors do.
+/// In place, which empties the file first: at once, and slowly while a line of ours is due; and as
+/// editors do.
 #[test]
 fn an_agent_that_rewrites_its_journal_keeps_its_lines() {
     let world = World::new();
@@ -265,14 +295,18 @@ fn an_agent_that_rewrites_its_journal_keeps_its_lines() {
         while [ ! -e end ]; do sleep 0.05; done
     "#;
     let id = world.spawn(&repo, script, &[]).ok();
-    wait_until("our line to be due", PATIENCE, || (!world.events_of(&id, "tool_called").is_empty()).then_some(()));
+    wait_until("our line to be due", PATIENCE, || {
+        (!world.events_of(&id, "tool_called").is_empty()).then_some(())
+    });
     let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
     let text = || std::fs::read_to_string(&journal).unwrap_or_default();
     holds_for("that nothing is put into what is being written", Duration::from_millis(600), || {
         text().ends_with("- slowly 1\n")
     });
     repo.write("go", "");
-    wait_until("our line to be put back once it is closed", PATIENCE, || text().contains("Due").then_some(()));
+    wait_until("our line to be put back once it is closed", PATIENCE, || {
+        text().contains("Due").then_some(())
+    });
     repo.write("end", "");
     world.wait_for_end(&id);
     let text = wait_until("the journal to be completed", PATIENCE, || {
@@ -281,13 +315,16 @@ fn an_agent_that_rewrites_its_journal_keeps_its_lines() {
     let mut lines: Vec<String> = (1..=6).map(|n| format!("- at once {n}")).collect();
     lines.extend(["- plainly 1", "- moved 1", "- slowly 1", "- slowly 2"].map(String::from));
     let entries = world.events_of(&id, "journal_entry");
-    assert_eq!(entries.iter().map(|entry| entry["text"].as_str().unwrap()).collect::<Vec<_>>(), lines);
-    for line in
+    assert_eq!(
+        entries.iter().map(|entry| entry["text"].as_str().unwrap()).collect::<Vec<_>>(),
         lines
-            .iter()
-            .map(String::as_str)
-            .chain(["attempt 1 started", "agent started", "tool_use: Due", "finished"])
-    {
+    );
+    for line in lines.iter().map(String::as_str).chain([
+        "attempt 1 started",
+        "agent started",
+        "tool_use: Due",
+        "finished",
+    ]) {
         assert_eq!(text.matches(line).count(), 1, "{line} in\n{text}");
     }
     world.finish(Some(daemon));
@@ -330,7 +367,8 @@ fn what_cannot_be_read_without_a_daemon_is_an_error() {
     let world = World::new();
     std::fs::create_dir_all(world.state().parent().unwrap()).unwrap();
     std::fs::write(world.state(), "no directory").unwrap();
-    for verb in [&["status", "--json"][..], &["status", "abcd2345", "--json"], &["cost", "--json"]] {
+    for verb in [&["status", "--json"][..], &["status", "abcd2345", "--json"], &["cost", "--json"]]
+    {
         let output = world.muleteer(verb).run().expect_code(4);
         assert_eq!(output.error_code(), "E_STORE_IO", "{verb:?}: {}", output.stdout);
     }
@@ -401,7 +439,8 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
+    let script =
+        format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
     let id = world.spawn(&repo, &script, &["--wait", "--worktree"]).ok();
     let made = world.events_of(&id, "worktree_created");
     assert_eq!(made.len(), 1);
@@ -409,7 +448,11 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     assert_eq!(made[0]["path"], world.dispatch(&id)["worktree"]);
     assert_eq!(repo.read("b.txt"), "", "the checkout is untouched");
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
-    assert_eq!(repo.git(&["status", "--porcelain"]), "", "`.muleteer` and the journals stay out of git status");
+    assert_eq!(
+        repo.git(&["status", "--porcelain"]),
+        "",
+        "`.muleteer` and the journals stay out of git status"
+    );
 
     // Its directories would be empty, and nobody would know why.
     repo.write(".gitmodules", "[submodule \"lib\"]\n\tpath = lib\n\turl = ../lib\n");
@@ -420,14 +463,16 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     world.finish(Some(daemon));
 }
 
-/// "Success" stays true when the power fails: its commit, tree and file are on the disk, and so is the branch.
+/// "Success" stays true when the power fails: its commit, tree and file are on the disk, and so is
+/// the branch.
 #[test]
 fn work_that_came_home_is_on_the_disk() {
     let world = World::new();
     let repo = world.repo("repo");
     let trace = world.path().join("git.trace");
     let daemon = world.daemon_with(&[("GIT_TRACE2_EVENT", trace.to_str().unwrap())]);
-    let script = format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
+    let script =
+        format!("echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && {RESULT}");
     let id = world.spawn(&repo, &script, &["--wait", "--worktree"]).ok();
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
     assert_eq!(Repo::syncs(&trace, &["unpack-objects", "index-pack"]), 3);
@@ -448,9 +493,12 @@ fn one_that_ends_leaves_its_place_to_the_next() {
     };
     let names = ["first", "second", "third"];
     let ids = names.map(spawn);
-    let begun = |name: &str| wait_until(name, PATIENCE, || (repo.effects("effects").last()? == name).then_some(()));
+    let begun = |name: &str| {
+        wait_until(name, PATIENCE, || (repo.effects("effects").last()? == name).then_some(()))
+    };
     begun("first");
-    let states = || ids.each_ref().map(|id| world.dispatch(id)["state"].as_str().unwrap().to_string());
+    let states =
+        || ids.each_ref().map(|id| world.dispatch(id)["state"].as_str().unwrap().to_string());
     assert_eq!(states(), ["running", "queued", "queued"]);
     world.muleteer(&["kill", &ids[0]]).ok();
     begun("second");
@@ -467,7 +515,10 @@ fn work_that_cannot_come_home_at_once_comes_home_a_moment_later() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    program::write(&world.bin().join("git"), &program::failing_once("git", " fetch ", &world.home().join("failed")));
+    program::write(
+        &world.bin().join("git"),
+        &program::failing_once("git", " fetch ", &world.home().join("failed")),
+    );
     let id = world
         .spawn(&repo, "git commit -q --allow-empty -m precious", &["--worktree", "--wait"])
         .ok();
@@ -496,7 +547,10 @@ echo $? > "$DEPTH.code"
     assert_eq!(repo.effects("depths"), ["0", "1", "2"]);
     assert_eq!((repo.read("1.code").trim(), repo.read("2.code").trim()), ("0", "2"));
     let refused = repo.read("2.json");
-    assert!(refused.contains("E_TOO_DEEP"), "whatever configuration the agent asks with: {refused}");
+    assert!(
+        refused.contains("E_TOO_DEEP"),
+        "whatever configuration the agent asks with: {refused}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -511,7 +565,8 @@ fn an_answer_too_long_for_one_frame_comes_in_parts() {
         "changes": vec![text("c", 60_000); 8]});
     repo.write("result.json", &format!("{result}\n"));
     let ids: Vec<_> = (0..20).map(|_| world.spawn(&repo, "cat result.json", &[]).ok()).collect();
-    let wait: Vec<_> = ["wait", "--json"].into_iter().chain(ids.iter().map(String::as_str)).collect();
+    let wait: Vec<_> =
+        ["wait", "--json"].into_iter().chain(ids.iter().map(String::as_str)).collect();
     let ended = world.muleteer(&wait).deadline(PATIENCE).run().expect_code(0).json();
     let named: Vec<_> = ended["dispatches"]
         .as_array()
@@ -534,7 +589,8 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     world.configure("env: {pass: [GEMINI_API_KEY]}\n");
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "MY_SECRET"];
+    let keys =
+        ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY", "MY_SECRET"];
     let script = |name: &str, text: &str| {
         let path = format!("{}/{name}", repo.to_str());
         program::write(path.as_ref(), &format!("#!/bin/sh\n{text}\n"));
@@ -542,26 +598,36 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     };
     let tell = script("told.sh", "{ env; command -v muleteer; } > \"told.$MULETEER_DISPATCH_ID\"");
     let spawn = |backend: &str, command: &str| {
-        let asked = ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", command];
+        let asked =
+            ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", command];
         let spawn = world.muleteer(&[&asked[..], &["--env", "PATH=/usr/bin:/bin"]].concat());
         let id = keys.iter().fold(spawn, |spawn, key| spawn.env(key, "dummy")).ok();
         world.wait_for_end(&id);
         id
     };
-    let has = |id: &str, key: &str| repo.read(&format!("told.{id}")).lines().any(|line| line == format!("{key}=dummy"));
+    let has = |id: &str, key: &str| {
+        repo.read(&format!("told.{id}")).lines().any(|line| line == format!("{key}=dummy"))
+    };
     for (backend, own) in [
         ("claude-code", vec!["ANTHROPIC_API_KEY", "GEMINI_API_KEY"]),
         ("codex", vec!["OPENAI_API_KEY", "GEMINI_API_KEY"]),
         ("subprocess", keys[..4].to_vec()),
     ] {
         let id = spawn(backend, &tell);
-        assert_eq!(keys.into_iter().filter(|key| has(&id, key)).collect::<Vec<_>>(), own, "{backend}");
+        assert_eq!(
+            keys.into_iter().filter(|key| has(&id, key)).collect::<Vec<_>>(),
+            own,
+            "{backend}"
+        );
         assert!(repo.read(&format!("told.{id}")).trim_end().ends_with("/bin/muleteer"));
     }
     // Whom it dispatches gets what it was not given itself.
     spawn(
         "claude-code",
-        &script("nest.sh", "muleteer spawn developer . x --backend codex --command \"$PWD/told.sh\" > nested"),
+        &script(
+            "nest.sh",
+            "muleteer spawn developer . x --backend codex --command \"$PWD/told.sh\" > nested",
+        ),
     );
     let nested = repo.read("nested").trim().to_string();
     world.wait_for_end(&nested);
@@ -569,7 +635,8 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     world.finish(Some(daemon));
 }
 
-/// The end of a dispatch is durable before its journal tells of it; who follows the journal sees it all the same.
+/// The end of a dispatch is durable before its journal tells of it; who follows the journal sees it
+/// all the same.
 #[test]
 fn who_follows_a_journal_sees_its_last_line() {
     let world = World::new();
@@ -584,9 +651,9 @@ fn who_follows_a_journal_sees_its_last_line() {
     world.finish(Some(daemon));
 }
 
-/// The journal is made before the agent is started; where it cannot be, that is on record and the work goes on.
-/// In a sandbox an agent may write its journal and not read what is ours: the daemon does neither for it, and a pipe
-/// holds nobody up.
+/// The journal is made before the agent is started; where it cannot be, that is on record and the
+/// work goes on. In a sandbox an agent may write its journal and not read what is ours: the daemon
+/// does neither for it, and a pipe holds nobody up.
 #[test]
 fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for() {
     let world = World::new();
@@ -596,8 +663,12 @@ fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for
     std::fs::write(&secret, "- 00:00 — sealed\n").unwrap();
     let exclude = std::path::Path::new(repo.to_str()).join(".git/info/exclude");
     let link = format!("ln -s '{}' x; mv -f x \"$MULETEER_JOURNAL\"", secret.display());
-    for (number, replace) in ["mkfifo x; mv -f x \"$MULETEER_JOURNAL\"", &link].into_iter().enumerate() {
-        let script = format!("{replace}; echo '{{\"type\":\"text\",\"text\":\"told\"}}'; echo run >> effects");
+    for (number, replace) in
+        ["mkfifo x; mv -f x \"$MULETEER_JOURNAL\"", &link].into_iter().enumerate()
+    {
+        let script = format!(
+            "{replace}; echo '{{\"type\":\"text\",\"text\":\"told\"}}'; echo run >> effects"
+        );
         let id = world.spawn(&repo, &script, &["--feature", &format!("f{number}"), "--wait"]).ok();
         assert_eq!(world.dispatch(&id)["state"], "success", "{replace}");
         let faults = || world.events_of(&id, "fault");
@@ -614,7 +685,8 @@ fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for
     world.finish(Some(daemon));
 }
 
-/// Each line of an agent's is an event for good: what it writes by the million does not become ours.
+/// Each line of an agent's is an event for good: what it writes by the million does not become
+/// ours.
 #[test]
 fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
     const MOST: usize = 10_000;
@@ -630,7 +702,8 @@ fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
     world.finish(Some(daemon));
 }
 
-/// A directory that was removed beneath its shell names no project; one that is given is needed only.
+/// A directory that was removed beneath its shell names no project; one that is given is needed
+/// only.
 #[test]
 fn from_a_directory_that_is_gone_a_project_can_be_named() {
     let world = World::new();
@@ -657,7 +730,10 @@ fn from_a_directory_that_is_gone_a_project_can_be_named() {
     assert_eq!(repo.effects("effects"), ["run"]);
     let nowhere = run("");
     assert_eq!(nowhere.status.code(), Some(2), "{nowhere:?}");
-    assert!(String::from_utf8_lossy(&nowhere.stdout).contains("E_PROJECT_NOT_FOUND"), "{nowhere:?}");
+    assert!(
+        String::from_utf8_lossy(&nowhere.stdout).contains("E_PROJECT_NOT_FOUND"),
+        "{nowhere:?}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -672,7 +748,8 @@ fn what_somebody_writes_as_a_journal_is_made_is_kept() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).ok()?;
         stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
     });
-    let created = world.events().into_iter().find(|event| event["event"] == "dispatch_created").unwrap();
+    let created =
+        world.events().into_iter().find(|event| event["event"] == "dispatch_created").unwrap();
     let journal = Path::new(created["journal"].as_str().unwrap());
     assert!(!journal.exists(), "it is about to be made");
     std::fs::create_dir_all(journal.parent().unwrap()).unwrap();
@@ -695,10 +772,9 @@ fn a_journal_that_cannot_be_written_holds_nothing_up() {
     assert_eq!(repo.effects("effects"), ["run"]);
     let of_its_own = |event: &serde_json::Value| event["dispatch_id"] == id.as_str();
     assert!(
-        world
-            .events()
-            .iter()
-            .any(|event| event["event"] == "fault" && event["what"] == "journal" && of_its_own(event))
+        world.events().iter().any(|event| event["event"] == "fault"
+            && event["what"] == "journal"
+            && of_its_own(event))
     );
     world.finish(Some(daemon));
 }
@@ -713,10 +789,13 @@ fn plain_output_is_activity() {
         .spawn(&repo, "while [ ! -e \"$HOME/stop\" ]; do echo line; sleep 0.1; done", &[])
         .ok();
     // Its start writes events of its own.
-    wait_until("its turn to begin", PATIENCE, || (!world.events_of(&id, "turn_started").is_empty()).then_some(()));
+    wait_until("its turn to begin", PATIENCE, || {
+        (!world.events_of(&id, "turn_started").is_empty()).then_some(())
+    });
     let seen = || world.dispatch(&id)["last_activity"].as_str().map(String::from);
     let first = wait_until("a sign of life", PATIENCE, &seen);
-    let events = || std::fs::read_to_string(world.state().join("events.jsonl")).unwrap().lines().count();
+    let events =
+        || std::fs::read_to_string(world.state().join("events.jsonl")).unwrap().lines().count();
     let before = events();
     wait_until("another one", PATIENCE, || seen().filter(|at| *at > first));
     assert_eq!(events(), before, "and nothing was written for it");
@@ -745,10 +824,24 @@ fn a_role_of_no_category_is_refused_with_its_place() {
     std::fs::create_dir_all(role.parent().unwrap()).unwrap();
     std::fs::write(&role, "---\ncategory: reserch\n---\nYou are.\n").unwrap();
     let daemon = world.daemon();
-    let args = ["spawn", "critic", repo.to_str(), "x", "--backend", "subprocess", "--command", "true", "--json"];
+    let args = [
+        "spawn",
+        "critic",
+        repo.to_str(),
+        "x",
+        "--backend",
+        "subprocess",
+        "--command",
+        "true",
+        "--json",
+    ];
     let refused = world.muleteer(&args).run().expect_code(2);
     let error = &refused.json()["error"];
-    assert_eq!((refused.error_code().as_str(), &error["line"]), ("E_CONFIG_INVALID", &json!(2)), "{error}");
+    assert_eq!(
+        (refused.error_code().as_str(), &error["line"]),
+        ("E_CONFIG_INVALID", &json!(2)),
+        "{error}"
+    );
     assert_eq!(error["file"], json!(role), "{error}");
     world.finish(Some(daemon));
 }

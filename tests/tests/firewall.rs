@@ -1,5 +1,5 @@
-//! Agents that try to get through the firewall of a run (docs/design/sandbox.md): what they are held
-//! from by the kernel, and what is noticed where it does not.
+//! Agents that try to get through the firewall of a run (docs/design/sandbox.md): what they are
+//! held from by the kernel, and what is noticed where it does not.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -94,7 +94,10 @@ true
     assert!(!stage.world.home().join("ran").exists(), "the harness ran the agent's code");
     checked_for_home(&document);
     let branch = format!("muleteer/{}", document["run_id"].as_str().unwrap());
-    assert!(!stage.repo.git(&["ls-tree", "--name-only", &branch]).contains("uncommitted"), "{branch}");
+    assert!(
+        !stage.repo.git(&["ls-tree", "--name-only", &branch]).contains("uncommitted"),
+        "{branch}"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -110,7 +113,8 @@ fn a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement(
 printf '#!/bin/sh\ncp "$MULETEER_ACCEPTANCE_DIR/user-stories.md" "$HOME/leaked"\n' > "$HOME/hook.sh"
 chmod +x "$HOME/hook.sh"
 "#;
-    let script = attack(hook).replace("judge) ", "judge) test ! -x \"$HOME/hook.sh\" || \"$HOME/hook.sh\"; ");
+    let script = attack(hook)
+        .replace("judge) ", "judge) test ! -x \"$HOME/hook.sh\" || \"$HOME/hook.sh\"; ");
     let stage = Stage::new(&script);
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
@@ -138,7 +142,8 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
     stage.world.finish(Some(daemon));
 }
 
-/// A person's own criteria: what is judged by is a copy as they were, and nobody who writes code sees either.
+/// A person's own criteria: what is judged by is a copy as they were, and nobody who writes code
+/// sees either.
 #[test]
 fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
     // Beside HOME, as the test has it.
@@ -154,7 +159,10 @@ fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
     });
     stage.repo.write("criteria/user-stories.md", "something else\n");
     let document = stage.over(&run);
-    assert_eq!(document["status"], "completed", "the judge finds the word that was sealed: {document}");
+    assert_eq!(
+        document["status"], "completed",
+        "the judge finds the word that was sealed: {document}"
+    );
     let acceptance = stage.events(&run).into_iter().find(|event| event["purpose"] == "acceptance");
     assert_eq!(acceptance, None, "nobody was asked to write any");
     if confined() {
@@ -189,16 +197,23 @@ git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH"
     let run = document["run_id"].as_str().unwrap();
     let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap();
     assert_eq!(through(&stage), "", "{log}");
-    assert!(stage.names(run).iter().any(|name| name == "push_undone"), "{log}\n{:?}", stage.names(run));
+    assert!(
+        stage.names(run).iter().any(|name| name == "push_undone"),
+        "{log}\n{:?}",
+        stage.names(run)
+    );
     let branch = format!("muleteer/{run}");
     let files = stage.repo.git(&["ls-tree", "--name-only", &branch]);
-    assert!(["Base.txt", "Left.txt", "Right.txt"].iter().all(|name| files.contains(name)), "{files}");
+    assert!(
+        ["Base.txt", "Left.txt", "Right.txt"].iter().all(|name| files.contains(name)),
+        "{files}"
+    );
     assert!(!stage.repo.git(&["log", "--format=%s", &branch]).contains("evil"));
     stage.world.finish(Some(daemon));
 }
 
-/// The daemon works outside of any sandbox: what agents put into the hub must not make it run their programs, take
-/// other people's files away, or push what nobody judged.
+/// The daemon works outside of any sandbox: what agents put into the hub must not make it run their
+/// programs, take other people's files away, or push what nobody judged.
 #[test]
 fn what_an_agent_puts_into_the_hub_is_neither_run_nor_believed() {
     let pushed = "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;";
@@ -233,8 +248,7 @@ echo attacked > "$HOME/attacked") > "$HOME/attack.log" 2>&1
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let said =
-        "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
+    let said = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), said);
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
@@ -245,14 +259,17 @@ echo attacked > "$HOME/attacked") > "$HOME/attack.log" 2>&1
     let run = document["run_id"].as_str().unwrap();
     assert!(stage.names(run).iter().any(|name| name == "push_undone"), "{:?}", stage.names(run));
     assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
-    let subjects = stage.repo.git(&["--git-dir", origin, "log", "--format=%s", &format!("muleteer/{run}")]);
+    let subjects =
+        stage.repo.git(&["--git-dir", origin, "log", "--format=%s", &format!("muleteer/{run}")]);
     assert!(subjects.contains("Mended") && !subjects.contains("evil"), "{subjects}");
     stage.world.finish(Some(daemon));
 }
 
 #[test]
 fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
-    let stage = Stage::new(&attack("git push --quiet \"$(dirname \"$HOME\")/origin.git\" HEAD:main || echo refused"));
+    let stage = Stage::new(&attack(
+        "git push --quiet \"$(dirname \"$HOME\")/origin.git\" HEAD:main || echo refused",
+    ));
     // Held back, it would not find the remote, which lies in the temporary directory here.
     stage.configure("sandbox: off\n");
     let origin = stage.world.path().join("origin.git");
@@ -268,7 +285,8 @@ fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
     stage.world.finish(Some(daemon));
 }
 
-/// What is read-only can be connected to: a container engine that listens there does whatever it is told to, outside.
+/// What is read-only can be connected to: a container engine that listens there does whatever it is
+/// told to, outside.
 #[test]
 fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
     use std::os::unix::net::UnixListener;
@@ -276,7 +294,8 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
     if !confined() {
         return skip(test, "no namespaces");
     }
-    for (configured, reached) in [("", false), ("sandbox: {show: [~/engine/docker.sock]}\n", true)] {
+    for (configured, reached) in [("", false), ("sandbox: {show: [~/engine/docker.sock]}\n", true)]
+    {
         let stage = Stage::new(&attack(
             "for socket in \"$HOME/engine/docker.sock\" \"$HOME/link\"; do timeout 5 muleteer --socket \"$socket\" daemon stop; done\n\
              rm -f \"$HOME/engine/docker.sock\" && through removed\nmv \"$HOME/engine\" \"$HOME/moved\" && through moved\ntrue",
@@ -302,7 +321,8 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
     }
 }
 
-/// With everything below HOME, as it is for a person: the folders above what is hidden stay where they are.
+/// With everything below HOME, as it is for a person: the folders above what is hidden stay where
+/// they are.
 #[test]
 fn no_parent_of_what_is_hidden_can_be_moved_away() {
     if !confined() {
@@ -340,10 +360,12 @@ true
         std::fs::create_dir(home.join("dot")).unwrap();
         std::fs::write(home.join("dot/config.yaml"), "").unwrap();
         std::os::unix::fs::symlink("dot", home.join("current")).unwrap();
-        std::os::unix::fs::symlink("../../current/config.yaml", config.join("config.yaml")).unwrap();
+        std::os::unix::fs::symlink("../../current/config.yaml", config.join("config.yaml"))
+            .unwrap();
     }
     let agent = stage.agent.to_str().unwrap();
-    let args = ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"];
+    let args =
+        ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"];
     let output = at_home(&args).run();
     let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap_or_default();
     assert_eq!(through(&stage), "", "{log}");
@@ -359,8 +381,9 @@ true
     stage.world.wait_for_nothing_left(&[]);
 }
 
-/// Where HOME is the repository agents may write what lies there: then nothing is said to be enforced that is not, and
-/// what git, the harness and the next run go by is read-only all the same.
+/// Where HOME is the repository agents may write what lies there: then nothing is said to be
+/// enforced that is not, and what git, the harness and the next run go by is read-only all the
+/// same.
 #[test]
 fn a_repository_that_is_home_keeps_what_is_gone_by() {
     if !confined() {
@@ -387,7 +410,17 @@ true
     stage.repo.write(".gitconfig", &identity);
     let at_home = |args: &[&str]| stage.muleteer(args).without_env("XDG_CONFIG_HOME");
     let agent = stage.agent.to_str().unwrap();
-    let output = at_home(&["run", "--spec", "plan.md", "--backend", "subprocess", "--command", agent, "--json"]).run();
+    let output = at_home(&[
+        "run",
+        "--spec",
+        "plan.md",
+        "--backend",
+        "subprocess",
+        "--command",
+        agent,
+        "--json",
+    ])
+    .run();
     let log = std::fs::read_to_string(stage.world.home().join("attack.log")).unwrap_or_default();
     assert_eq!(through(&stage), "", "{log}");
     let document = last(&output.expect_code(0).stdout);

@@ -1,4 +1,5 @@
-//! Input from other programs that `serde_json` refuses and JavaScript's JSON accepts, or that is damaged.
+//! Input from other programs that `serde_json` refuses and JavaScript's JSON accepts, or that is
+//! damaged.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -8,7 +9,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The agent prints a file and ends with exit code 0: only the line in the file says that it failed.
+/// The agent prints a file and ends with exit code 0: only the line in the file says that it
+/// failed.
 #[test]
 fn a_failed_verdict_that_needs_repair_or_is_damaged_is_no_success() {
     let world = World::new();
@@ -77,9 +79,12 @@ fn list_that_needs_repair_refuses_a_stop_and_can_be_changed() {
     let file = scene.repo.path.join("harness-tasks.json");
     let list = std::fs::read_to_string(&file).unwrap();
     let (before, after) = list.split_once('~').unwrap();
-    for (broken, end) in
-        [(&br"\ud83d"[..], &b""[..]), (b"caf\xe9", b""), (b"\", \"x\": 1e999, \"y\": \"", b""), (b"", b"\0\0")]
-    {
+    for (broken, end) in [
+        (&br"\ud83d"[..], &b""[..]),
+        (b"caf\xe9", b""),
+        (b"\", \"x\": 1e999, \"y\": \"", b""),
+        (b"", b"\0\0"),
+    ] {
         std::fs::write(&file, [before.as_bytes(), broken, after.as_bytes(), end].concat()).unwrap();
         let (code, said) = stop(&scene, br#"{"session_id":"s"}"#);
         assert!(code == Some(0) && said.contains("task-001"), "{said}");
@@ -101,7 +106,9 @@ fn unreadable_active_list_refuses_a_stop_a_bounded_number_of_times() {
     let refusals = (0..9).take_while(|at| {
         let (code, said) = stop(&scene, event(*at > 0).as_bytes());
         assert_eq!(code, Some(0), "{said}");
-        said.contains("\"block\"") && said.contains("cannot be read") && said.contains("harness-tasks.json:1")
+        said.contains("\"block\"")
+            && said.contains("cannot be read")
+            && said.contains("harness-tasks.json:1")
     });
     assert_eq!(refusals.count(), 5);
 }
@@ -112,7 +119,9 @@ fn settings_that_need_repair_take_hooks_and_keep_their_bytes() {
     let repo = world.repo("repo");
     let settings = repo.path.join(".claude/settings.json");
     std::fs::create_dir_all(settings.parent().unwrap()).unwrap();
-    let hooks = |verb: &str| world.muleteer(&["hooks", verb, "--project", repo.to_str()]).run().expect_code(0);
+    let hooks = |verb: &str| {
+        world.muleteer(&["hooks", verb, "--project", repo.to_str()]).run().expect_code(0)
+    };
     let read = |path: &Path| std::fs::read(path).unwrap();
     for old in [
         &b"\xef\xbb\xbf{\"a\":1}\n"[..],

@@ -12,7 +12,8 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(at: &Path) -> Option<Self> {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(at).output();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(at).output();
         mounted.is_ok_and(|output| output.status.success()).then(|| Self(at.into()))
     }
 
@@ -55,20 +56,29 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_a_state_that_passes() {
     let world = World::new();
     let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
-        return skip("a_full_disk_is_a_state_that_passes", "a tmpfs cannot be mounted here (not root)");
+        return skip(
+            "a_full_disk_is_a_state_that_passes",
+            "a tmpfs cannot be mounted here (not root)",
+        );
     };
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let script = "echo start >> effects; while [ ! -e go ]; do echo chatter chatter chatter; sleep 0.01; done; echo end >> effects";
     let id = world.spawn(&repo, script, &[]).ok();
-    wait_until("the agent to run", PATIENCE, || (!repo.effects("effects").is_empty()).then_some(()));
+    wait_until("the agent to run", PATIENCE, || {
+        (!repo.effects("effects").is_empty()).then_some(())
+    });
     disk.fill();
 
     let refused = wait_until("a create to be refused", PATIENCE, || {
         let output = world.spawn(&repo, "echo two >> effects", &["--json"]).run();
         (output.code != Some(0)).then_some(output)
     });
-    assert_eq!((refused.code, refused.error_code().as_str()), (Some(3), "E_DISK_FULL"), "{refused:?}");
+    assert_eq!(
+        (refused.code, refused.error_code().as_str()),
+        (Some(3), "E_DISK_FULL"),
+        "{refused:?}"
+    );
     assert!(daemon.is_alive());
     assert_eq!(world.dispatch(&id)["state"], "running", "reading works");
 
@@ -79,19 +89,27 @@ fn a_full_disk_is_a_state_that_passes() {
     });
     assert_eq!(world.wait_for_end(&second)["state"], "success");
     repo.write("go", "");
-    assert_eq!(world.wait_for_end(&id)["state"], "success", "the agent waited in its pipe, and went on");
+    assert_eq!(
+        world.wait_for_end(&id)["state"],
+        "success",
+        "the agent waited in its pipe, and went on"
+    );
     let effects = repo.effects("effects");
     assert!(effects.contains(&"three".into()) && effects.contains(&"end".into()), "{effects:?}");
     world.expect_clean_end(Some(daemon));
     drop(disk); // before the world, whose directory a mounted disk would keep busy
 }
 
-/// Room for a request and none for what its agent would put out: who reads why it failed must learn of the disk.
+/// Room for a request and none for what its agent would put out: who reads why it failed must learn
+/// of the disk.
 #[test]
 fn what_a_shim_died_of_is_in_the_reason() {
     let world = World::new();
     let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
-        return skip("what_a_shim_died_of_is_in_the_reason", "a tmpfs cannot be mounted here (not root)");
+        return skip(
+            "what_a_shim_died_of_is_in_the_reason",
+            "a tmpfs cannot be mounted here (not root)",
+        );
     };
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -100,28 +118,38 @@ fn what_a_shim_died_of_is_in_the_reason() {
     let ended = world.wait_for_end(&id);
     let reason = ended["reason"].as_str().unwrap_or_default();
     assert_eq!(ended["state"], "failed", "{ended}");
-    assert!(reason.contains("before it started the agent") && reason.contains("No space left"), "{reason}");
+    assert!(
+        reason.contains("before it started the agent") && reason.contains("No space left"),
+        "{reason}"
+    );
     disk.empty();
     world.expect_clean_end(Some(daemon));
     drop(disk);
 }
 
-/// Whoever fills the disk must be ended before anything else can be done, and by whoever comes after the daemon too.
+/// Whoever fills the disk must be ended before anything else can be done, and by whoever comes
+/// after the daemon too.
 #[test]
 fn an_agent_is_ended_however_full_the_disk_is() {
     for daemon_dies in [false, true] {
         let world = World::new();
         let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
-            return skip("an_agent_is_ended_however_full_the_disk_is", "a tmpfs cannot be mounted here (not root)");
+            return skip(
+                "an_agent_is_ended_however_full_the_disk_is",
+                "a tmpfs cannot be mounted here (not root)",
+            );
         };
         let repo = world.repo("repo");
         let mut daemon = world.daemon();
         let scenario = world.path().join("scenario.yaml");
         std::fs::write(&scenario, "v: 1\nturns: [{steps: [{hang: {}}]}]\n").unwrap();
-        let args = ["spawn", "developer", repo.to_str(), "x", "--backend", "rehearsal", "--scenario"];
+        let args =
+            ["spawn", "developer", repo.to_str(), "x", "--backend", "rehearsal", "--scenario"];
         let spawned = world.muleteer(&[&args[..], &[scenario.to_str().unwrap()]].concat()).run();
         let id = spawned.expect_code(0).stdout.trim().to_string();
-        wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+        wait_until("the agent to run", PATIENCE, || {
+            (world.dispatch(&id)["state"] == "running").then_some(())
+        });
         disk.fill();
         // The last page of the log has room yet.
         for text in ["x".repeat(500), "x".into()] {

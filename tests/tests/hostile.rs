@@ -31,7 +31,8 @@ fn resident_kilobytes(pid: u32) -> u64 {
 fn malformed_frames_end_their_own_connection_only() {
     let world = World::new();
     let daemon = world.daemon();
-    let bodies: [&[u8]; 6] = [b"", b"\xc1", b"hello", b"\x81\xa1t\xa5hello", &[0xff; 512], &[0x91; 60_000]];
+    let bodies: [&[u8]; 6] =
+        [b"", b"\xc1", b"hello", b"\x81\xa1t\xa5hello", &[0xff; 512], &[0x91; 60_000]];
     for body in bodies {
         let mut wire = Wire::connect(&world);
         let _ = wire.raw(&wire::header(body.len() as u32));
@@ -72,7 +73,8 @@ fn a_huge_frame_is_refused_before_its_body_is_read() {
 fn slow_and_half_open_peers_hold_nobody_up() {
     let world = World::new();
     let daemon = world.daemon();
-    let silent: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(wire::socket(&world)).unwrap()).collect();
+    let silent: Vec<UnixStream> =
+        (0..64).map(|_| UnixStream::connect(wire::socket(&world)).unwrap()).collect();
     let mut dripping = Wire::connect(&world);
     dripping.raw(&wire::header(1000)[..2]).unwrap();
     still_serves(&world, &daemon);
@@ -93,7 +95,8 @@ fn idle_peers_keep_nobody_out() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let socket = wire::socket(&world);
-    let silent: Vec<UnixStream> = (0..PEERS).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let silent: Vec<UnixStream> =
+        (0..PEERS).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     still_serves(&world, &daemon);
     drop(silent);
     let key = std::fs::read_to_string(world.state().join("operator.key")).unwrap();
@@ -108,7 +111,8 @@ fn idle_peers_keep_nobody_out() {
     world.finish(Some(daemon));
 }
 
-/// A mark that is of no dispatch is an agent's all the same, or somebody's who copied it: the key does not help it.
+/// A mark that is of no dispatch is an agent's all the same, or somebody's who copied it: the key
+/// does not help it.
 #[test]
 fn a_process_with_an_unknown_nonce_may_only_read() {
     let world = World::new();
@@ -120,7 +124,11 @@ fn a_process_with_an_unknown_nonce_may_only_read() {
     ask(&["status", &id, "--json"]).expect_code(0);
     for args in [&["kill", &id, "--json"][..], &["daemon", "stop", "--json"]] {
         let refused = ask(args);
-        assert_eq!((refused.code, refused.error_code().as_str()), (Some(3), "E_FORBIDDEN"), "{refused:?}");
+        assert_eq!(
+            (refused.code, refused.error_code().as_str()),
+            (Some(3), "E_FORBIDDEN"),
+            "{refused:?}"
+        );
     }
     assert_eq!(world.dispatch(&id)["state"], "running");
     repo.write("go", "");
@@ -179,7 +187,9 @@ fn another_user_is_refused_though_the_socket_stands_open() {
     let world = World::new();
     let daemon = world.daemon();
     let socket = wire::socket(&world);
-    let open = |path: &Path, mode: u32| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let open = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap()
+    };
     for folder in socket.ancestors().skip(1).take_while(|folder| folder.starts_with(world.path())) {
         open(folder, 0o711);
     }
@@ -288,7 +298,8 @@ fn a_repeated_create_is_answered_and_not_repeated() {
     world.finish(Some(daemon));
 }
 
-/// Of many that want one id at the same moment for different work, one gets it, and what runs is its.
+/// Of many that want one id at the same moment for different work, one gets it, and what runs is
+/// its.
 #[test]
 fn creates_of_one_id_at_once_have_one_winner() {
     let world = World::new();
@@ -302,7 +313,9 @@ fn creates_of_one_id_at_once_have_one_winner() {
                 project: repo.to_str().into(),
                 prompt: format!("prompt {n}"),
                 backend: Some("subprocess".into()),
-                command: Some(Command::Shell(format!("cat >> effects; echo ' command {n}' >> effects"))),
+                command: Some(Command::Shell(format!(
+                    "cat >> effects; echo ' command {n}' >> effects"
+                ))),
                 env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
                 ..Spawn::default()
             };
@@ -318,7 +331,10 @@ fn creates_of_one_id_at_once_have_one_winner() {
     let winners: Vec<_> = (0..8).filter(|n| won(&answers[*n])).collect();
     assert_eq!(winners.len(), 1, "{answers:?}");
     for answer in answers.iter().filter(|answer| !won(answer)) {
-        assert!(matches!(answer, Some(ServerFrame::Error { error, .. }) if error.code == "E_ID_TAKEN"), "{answer:?}");
+        assert!(
+            matches!(answer, Some(ServerFrame::Error { error, .. }) if error.code == "E_ID_TAKEN"),
+            "{answer:?}"
+        );
     }
     assert_eq!(world.wait_for_end("onlyonewin")["state"], "success");
     let n = winners[0];
@@ -334,10 +350,13 @@ fn an_agent_that_calls_operator_verbs_is_refused() {
     let victim = world
         .spawn(&repo, "echo up >> victim; while [ ! -e done ]; do sleep 0.05; done", &[])
         .ok();
-    wait_until("the victim to run", PATIENCE, || (!repo.effects("victim").is_empty()).then_some(()));
+    wait_until("the victim to run", PATIENCE, || {
+        (!repo.effects("victim").is_empty()).then_some(())
+    });
     let key = world.state().join("operator.key");
-    // Through its own socket; then through the daemon's with every mark of an agent taken off (the client
-    // then even shows the operator key); then that again from an orphan in a session of its own.
+    // Through its own socket; then through the daemon's with every mark of an agent taken off (the
+    // client then even shows the operator key); then that again from an orphan in a session of its
+    // own.
     let script = format!(
         r#"
         muleteer kill {victim} --json > own.json; echo $? > own.code
@@ -421,14 +440,18 @@ fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
     for verb in [&["events"][..], &["logs", &id], &["status", &id]] {
         let shown = world.muleteer(&[verb, &["--color", "always"]].concat()).ok();
         let wild = |c: &char| matches!(c, '\u{7}' | '\r' | '\u{9b}');
-        assert!(!shown.contains("\u{1b}]") && shown.chars().all(|c| !wild(&c)), "{verb:?}: {shown:?}");
+        assert!(
+            !shown.contains("\u{1b}]") && shown.chars().all(|c| !wild(&c)),
+            "{verb:?}: {shown:?}"
+        );
     }
     let events = world.muleteer(&["events"]).ok();
     assert!(events.contains("m]0;pwn"), "it is shown all the same: {events}");
     world.finish(Some(daemon));
 }
 
-/// What the doctor asks of the kernel is asked by people who are not root too, and the sandbox works for them.
+/// What the doctor asks of the kernel is asked by people who are not root too, and the sandbox
+/// works for them.
 #[test]
 fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
     const NOBODY: u32 = 65534;
@@ -458,7 +481,8 @@ fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
     let daemon = world.daemon();
     let id = world.spawn(&repo, "ln -sf /dev/zero \"$MULETEER_JOURNAL\"", &["--wait"]).ok();
     let other = world.spawn(&repo, "true", &["--wait"]).ok();
-    // It is made anew at the end, as what its agent has put there is none; so it is put there again.
+    // It is made anew at the end, as what its agent has put there is none; so it is put there
+    // again.
     let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
     let _ = std::fs::remove_file(&journal);
     std::os::unix::fs::symlink("/dev/zero", &journal).unwrap();
@@ -499,7 +523,8 @@ fn limits_that_a_command_prints_are_nobody_else_s() {
 #[test]
 fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
     let stopping = "kill -STOP $PPID; echo stopped >> effects; sleep 1000";
-    let again = "trap '' TERM; while :; do kill -STOP $PPID; echo stopped >> effects; sleep 0.01; done";
+    let again =
+        "trap '' TERM; while :; do kill -STOP $PPID; echo stopped >> effects; sleep 0.01; done";
     let world = World::new();
     let daemon = world.daemon();
     let faults = |id: &str| {
@@ -509,7 +534,9 @@ fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
     let start = |name: &str, script: &str, more: &[&str]| {
         let repo = world.repo(name);
         let id = world.spawn(&repo, script, more).ok();
-        wait_until("the shim to be stopped", PATIENCE, || (!repo.effects("effects").is_empty()).then_some(()));
+        wait_until("the shim to be stopped", PATIENCE, || {
+            (!repo.effects("effects").is_empty()).then_some(())
+        });
         id
     };
     let once = start("once", stopping, &[]);
@@ -522,12 +549,18 @@ fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
     world.muleteer(&["kill", &again]).run().expect_code(0);
     assert_eq!(world.wait_for_end(&again)["state"], "killed");
     let told = faults(&again);
-    assert!(told.iter().all(|told| told.contains("told to go on") || told.contains("it is killed")), "{told:?}");
+    assert!(
+        told.iter().all(|told| told.contains("told to go on") || told.contains("it is killed")),
+        "{told:?}"
+    );
 
     let limited = start("limited", stopping, &["--timeout", "2s"]);
     let ended = world.wait_for_end(&limited);
     assert_eq!(ended["state"], "failed", "{ended}");
-    assert!(world.events_of(&limited, "dispatch_finished")[0].to_string().contains("timeout"), "{ended}");
+    assert!(
+        world.events_of(&limited, "dispatch_finished")[0].to_string().contains("timeout"),
+        "{ended}"
+    );
 
     let left = start("left", stopping, &[]);
     world.muleteer(&["daemon", "stop", "--agents", "stop"]).run().expect_code(0);
@@ -541,7 +574,8 @@ fn a_shim_that_is_stopped_before_it_says_who_it_is_goes_on() {
     let world = World::new();
     let repo = world.repo("repo");
     let once = world.path().join("once");
-    let variables = [("MULETEER_FAULT", "shim.begun=stop"), ("MULETEER_FAULT_ONCE", once.to_str().unwrap())];
+    let variables =
+        [("MULETEER_FAULT", "shim.begun=stop"), ("MULETEER_FAULT_ONCE", once.to_str().unwrap())];
     let daemon = world.daemon_with(&variables);
     let id = world.spawn(&repo, "echo start >> effects", &["--wait"]).run().expect_code(0);
     assert_eq!(repo.effects("effects"), ["start"]);

@@ -14,7 +14,12 @@ fn who_follows_ends_when_its_reader_has_gone() {
     wait_until("the agent to run", muleteer_tests::PATIENCE, || {
         (world.dispatch(&id)["state"] == "running").then_some(())
     });
-    for args in [&["events", "-f"][..], &["logs", &id, "-f"], &["status", "--watch"], &["journal", &id, "-f"]] {
+    for args in [
+        &["events", "-f"][..],
+        &["logs", &id, "-f"],
+        &["status", "--watch"],
+        &["journal", &id, "-f"],
+    ] {
         let output = world.muleteer_into(args, "head -n 1").run().expect_code(0);
         assert!(!output.stdout.is_empty(), "{args:?}");
     }
@@ -32,9 +37,18 @@ fn logs_of_a_removed_agent_say_so() {
     assert_eq!(said.stderr, "");
     let folder = world.state().join("agents").join(&id);
     std::fs::remove_dir_all(&folder).unwrap();
-    for args in [&["logs", &id][..], &["logs", &id, "--raw"], &["logs", &id, "--json"], &["logs", &id, "-f"]] {
+    for args in [
+        &["logs", &id][..],
+        &["logs", &id, "--raw"],
+        &["logs", &id, "--json"],
+        &["logs", &id, "-f"],
+    ] {
         let said = world.muleteer(args).run().expect_code(0);
-        assert!(said.stderr.contains(&format!("{} was removed", folder.display())), "{args:?}: {}", said.stderr);
+        assert!(
+            said.stderr.contains(&format!("{} was removed", folder.display())),
+            "{args:?}: {}",
+            said.stderr
+        );
     }
     world.finish(Some(daemon));
 }

@@ -1,5 +1,5 @@
-//! MCP servers that work, and some that do not, with each of the real agents: configured where its user
-//! configures them.
+//! MCP servers that work, and some that do not, with each of the real agents: configured where its
+//! user configures them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,21 +40,25 @@ fn claude_calls_an_mcp_server_and_tells_of_broken_ones() {
     let servers = json!({"mcpServers": {"sup": {"command": command, "args": args}, "gone": broken, "dies": crashes}});
     std::fs::write(&file, servers.to_string()).unwrap();
     let file = file.display();
-    scene
-        .world
-        .configure(&format!("backends:\n  claude_code:\n    args: [--strict-mcp-config, --mcp-config, {file}]\n"));
+    scene.world.configure(&format!(
+        "backends:\n  claude_code:\n    args: [--strict-mcp-config, --mcp-config, {file}]\n"
+    ));
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}");
     let id = run.stdout.trim();
     assert_eq!(scene.repo.effects("effects"), ["pinged"]);
-    let notices: Vec<_> = scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
+    let notices: Vec<_> =
+        scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
     for server in ["gone", "dies"] {
         assert!(notices.iter().any(|text| text.contains(server)), "{server}: {notices:?}");
     }
     assert!(!notices.iter().any(|text| text.contains("`sup`")), "{notices:?}");
     let journal = scene.world.muleteer(&["journal", id]).ok();
-    assert!(journal.contains("MCP server `gone`") || journal.contains("MCP server gone"), "{journal}");
+    assert!(
+        journal.contains("MCP server `gone`") || journal.contains("MCP server gone"),
+        "{journal}"
+    );
     scene.world.finish(Some(daemon));
 }
 
@@ -71,11 +75,15 @@ fn codex_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
     assert_eq!(scene.repo.effects("effects"), ["pinged"]);
     let called = scene.world.events_of(id, "tool_called");
     assert!(called.iter().any(|event| event["tool"].to_string().contains("ping")), "{called:?}");
-    let notices: Vec<_> = scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
+    let notices: Vec<_> =
+        scene.world.events_of(id, "agent_notice").iter().map(|e| e["text"].to_string()).collect();
     assert_eq!(notices.len(), 1, "{notices:?}");
     assert!(notices[0].contains("MCP server `gone` does not work"), "{notices:?}");
     let journal = scene.world.muleteer(&["journal", id]).ok();
-    assert!(journal.contains("MCP server `gone`") || journal.contains("MCP server gone"), "{journal}");
+    assert!(
+        journal.contains("MCP server `gone`") || journal.contains("MCP server gone"),
+        "{journal}"
+    );
     scene.world.finish(Some(daemon));
 }
 
@@ -106,16 +114,25 @@ fn acp_calls_one(test: &str, agent: Agent) {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(scene.repo.effects("effects"), ["pinged"]);
     let called = scene.world.events_of(run.stdout.trim(), "tool_called");
-    assert!(called.iter().any(|event| event["tool"] == "mcp__sup__ping"), "as rules name it: {called:?}");
+    assert!(
+        called.iter().any(|event| event["tool"] == "mcp__sup__ping"),
+        "as rules name it: {called:?}"
+    );
     scene.world.finish(Some(daemon));
 }
 
 #[test]
 fn claude_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
-    acp_calls_one("claude_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one", Agent::Claude);
+    acp_calls_one(
+        "claude_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one",
+        Agent::Claude,
+    );
 }
 
 #[test]
 fn codex_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
-    acp_calls_one("codex_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one", Agent::Codex);
+    acp_calls_one(
+        "codex_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one",
+        Agent::Codex,
+    );
 }

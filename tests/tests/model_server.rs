@@ -34,7 +34,8 @@ fn result(events: &[Value]) -> &Value {
 fn a_tool_call_and_an_answer() {
     let Some(binary) = claude::binary("a_tool_call_and_an_answer") else { return };
     let world = World::new();
-    let server = ModelServer::start([Step::bash("echo hello > made.txt"), Step::text("It is done.")]);
+    let server =
+        ModelServer::start([Step::bash("echo hello > made.txt"), Step::text("It is done.")]);
     let events = run(&world, &binary, &server, &[]);
     assert_eq!(result(&events)["is_error"], false);
     assert_eq!(result(&events)["result"], "It is done.");

@@ -1,4 +1,5 @@
-//! An agent that works and is sick: told of, and ended where it goes on; one that only looks so is left alone.
+//! An agent that works and is sick: told of, and ended where it goes on; one that only looks so is
+//! left alone.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +36,8 @@ const STOP: &str = "categories:\n  coding:\n    monitors: {loop: stop, spiral: s
 const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: {command: make}, times: 200, every: 50ms, \
                       ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: success, summary: never}\n";
 
-/// A looping agent is warned of, then ended, its journal kept; a person's word sends it another way.
+/// A looping agent is warned of, then ended, its journal kept; a person's word sends it another
+/// way.
 #[test]
 fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks() {
     let world = World::new();
@@ -50,7 +52,10 @@ fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks(
     assert!(reason.starts_with("loop: Bash make failed in the same way "), "{reason}");
     assert_eq!(spoke(&world, &id), pairs(&[("loop", "warn"), ("loop", "stop")]));
     let journal = world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("[harness] loop: Bash make failed in the same way 4 times\n"), "{journal}");
+    assert!(
+        journal.contains("[harness] loop: Bash make failed in the same way 4 times\n"),
+        "{journal}"
+    );
     assert!(journal.contains("times, so it is ended"), "{journal}");
 
     let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"another way\"}\n";
@@ -58,7 +63,11 @@ fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks(
     world.muleteer(&["send", &id, "there is no main.c: write it"]).ok();
     world.muleteer(&["wait", &id]).run();
     let entry = world.dispatch(&id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"success".into(), &"another way".into()), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&"success".into(), &"another way".into()),
+        "{entry}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -82,7 +91,8 @@ fn a_circle_without_configuration_is_warned_of_once_and_ends_nothing() {
     world.finish(Some(daemon));
 }
 
-/// Whoever takes over has not seen what the agent did before, and finds it in its circle all the same.
+/// Whoever takes over has not seen what the agent did before, and finds it in its circle all the
+/// same.
 #[test]
 fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
     let world = World::new();
@@ -91,7 +101,9 @@ fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
     let mut daemon = world.daemon();
     let slow = CIRCLE.replace("every: 50ms", "every: 1s");
     let id = rehearse(&world, &repo, "developer", &slow);
-    wait_until("it to call", PATIENCE, || (!world.events_of(&id, "tool_called").is_empty()).then_some(()));
+    wait_until("it to call", PATIENCE, || {
+        (!world.events_of(&id, "tool_called").is_empty()).then_some(())
+    });
     daemon.kill_9();
     let daemon = world.daemon();
     assert_eq!(world.muleteer(&["wait", &id]).run().code, Some(4));
@@ -108,12 +120,17 @@ fn edits_outside_of_a_roles_scope_are_told_and_end_nothing() {
     let repo = world.repo("repo");
     let roles = repo.path.join(".muleteer/roles");
     std::fs::create_dir_all(&roles).unwrap();
-    std::fs::write(roles.join("api.md"), "---\nname: api\nscope: [src/api/**]\n---\nYou keep the API.\n").unwrap();
+    std::fs::write(
+        roles.join("api.md"),
+        "---\nname: api\nscope: [src/api/**]\n---\nYou keep the API.\n",
+    )
+    .unwrap();
     let daemon = world.daemon();
     let write = |path: &str| format!("      - write: {{path: {path}, text: \"x\\n\"}}\n");
-    let steps: String = ["src/api/a.rs", "src/ui/a.rs", "src/ui/b.rs", "src/ui/c.rs", "src/ui/d.rs"]
-        .map(write)
-        .concat();
+    let steps: String =
+        ["src/api/a.rs", "src/ui/a.rs", "src/ui/b.rs", "src/ui/c.rs", "src/ui/d.rs"]
+            .map(write)
+            .concat();
     let turns = format!("  - steps:\n{steps}      - result: {{status: success, summary: s}}\n");
     let id = rehearse(&world, &repo, "api", &turns);
     world.muleteer(&["wait", &id]).run();
@@ -138,7 +155,8 @@ fn a_real_codex_in_a_circle_is_ended_and_is_told_another_way() {
 }
 
 fn circle() -> [Step; 3] {
-    // The model holds its breath until the agent is ended, or goes on after that with a harmless call.
+    // The model holds its breath until the agent is ended, or goes on after that with a harmless
+    // call.
     let held = Step::bash("true").held();
     [Step::bash("ls no-such-folder && date").times(6), held, Step::success("another way").times(3)]
 }
@@ -151,12 +169,19 @@ fn ended_in_its_circle(scene: Scene) {
     let id = run.stdout.trim().to_string();
     let entry = scene.world.dispatch(&id);
     assert_eq!(entry["state"], "stalled", "{entry}");
-    assert!(entry["reason"].as_str().unwrap().starts_with("loop: Bash ls no-such-folder"), "{entry}");
+    assert!(
+        entry["reason"].as_str().unwrap().starts_with("loop: Bash ls no-such-folder"),
+        "{entry}"
+    );
     assert_eq!(spoke(&scene.world, &id), pairs(&[("loop", "warn"), ("loop", "stop")]));
     scene.server.release();
     scene.world.muleteer(&["send", &id, "make the folder first"]).ok();
     scene.world.muleteer(&["wait", &id]).run();
     let entry = scene.world.dispatch(&id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"success".into(), &"another way".into()), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&"success".into(), &"another way".into()),
+        "{entry}"
+    );
     scene.world.finish(Some(daemon));
 }

@@ -1,4 +1,5 @@
-//! What an agent may do, what it asks, and who answers: the real `claude` against the scripted model.
+//! What an agent may do, what it asks, and who answers: the real `claude` against the scripted
+//! model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -56,8 +57,9 @@ fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
     let Some(scene) = claude(test, ASK, steps) else { return };
     let daemon = scene.world.daemon();
     let waiting = scene.spawn(&["--wait"]).start();
-    let id =
-        wait_until("a dispatch", PATIENCE, || scene.world.status()["dispatches"][0]["id"].as_str().map(str::to_string));
+    let id = wait_until("a dispatch", PATIENCE, || {
+        scene.world.status()["dispatches"][0]["id"].as_str().map(str::to_string)
+    });
 
     let ask = scene.asked(&id);
     assert_eq!(
@@ -73,10 +75,15 @@ fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
     assert!(journal.contains("waits for an answer: may it use Bash: touch one?"), "{journal}");
     assert!(!scene.has("one"), "it waits");
 
-    let wrong = scene.world.muleteer(&["answer", &id, "allow", "--request", "nosuch", "--json"]).run();
+    let wrong =
+        scene.world.muleteer(&["answer", &id, "allow", "--request", "nosuch", "--json"]).run();
     assert_eq!((wrong.code, wrong.error_code().as_str()), (Some(2), "E_NOT_FOUND"), "{wrong:?}");
     let unknown = scene.world.muleteer(&["answer", "zzzzzzzz", "allow", "--json"]).run();
-    assert_eq!((unknown.code, unknown.error_code().as_str()), (Some(2), "E_NOT_FOUND"), "{unknown:?}");
+    assert_eq!(
+        (unknown.code, unknown.error_code().as_str()),
+        (Some(2), "E_NOT_FOUND"),
+        "{unknown:?}"
+    );
     let request = ask["request_id"].as_str().unwrap();
     let answered = scene
         .world
@@ -90,7 +97,10 @@ fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
     assert_eq!(scene.answer(&id, "leave two alone")["answer"], "text");
     let run = waiting.finish();
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert!(run.stderr.contains("may it use Bash: touch one?") && run.stderr.contains(&how), "{run:?}");
+    assert!(
+        run.stderr.contains("may it use Bash: touch one?") && run.stderr.contains(&how),
+        "{run:?}"
+    );
     assert!(run.stderr.contains("may it use Bash: touch two?"), "{run:?}");
     assert!(!scene.has("two"));
     assert!(scene.last_told().contains("leave two alone"), "the agent is told why");
@@ -119,7 +129,11 @@ fn a_policy_allows_and_denies_without_asking() {
     let id = run.stdout.trim();
     assert_eq!([scene.has("one"), scene.has("two"), scene.has("three")], [true, false, false]);
     let by = || json!("policy");
-    assert_eq!(scene.answers(id), [(json!("allow"), by()), (json!("deny"), by())], "the third Claude refuses itself");
+    assert_eq!(
+        scene.answers(id),
+        [(json!("allow"), by()), (json!("deny"), by())],
+        "the third Claude refuses itself"
+    );
     let rules: Vec<_> = scene
         .world
         .events_of(id, "permission_answered")
@@ -148,7 +162,11 @@ fn a_question_reaches_a_person_under_an_open_policy() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let ask = scene.asked(&id);
-    assert_eq!((&ask["kind"], &ask["options"]), (&json!("question"), &json!(["Red", "Blue"])), "{ask}");
+    assert_eq!(
+        (&ask["kind"], &ask["options"]),
+        (&json!("question"), &json!(["Red", "Blue"])),
+        "{ask}"
+    );
     assert_eq!([scene.has("one"), scene.has("two")], [true, false], "commands are not asked about");
     assert_eq!(scene.answer(&id, "blue")["answer"], "text");
     let entry = scene.world.wait_for_end(&id);
@@ -161,20 +179,25 @@ fn a_question_reaches_a_person_under_an_open_policy() {
         .map(|request| request.body.to_string())
         .collect::<String>();
     assert!(told.contains("\\\"Which colour?\\\"=\\\"Blue\\\""), "{told}");
-    assert!(scene.answers(&id).iter().all(|(_, by)| by == "operator" || by == "policy"), "{:?}", scene.answers(&id));
+    assert!(
+        scene.answers(&id).iter().all(|(_, by)| by == "operator" || by == "policy"),
+        "{:?}",
+        scene.answers(&id)
+    );
     scene.world.finish(Some(daemon));
 }
 
 /// Nobody watches a task list, so its agent decides by itself and goes on.
 #[test]
 fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there() {
-    let test = "questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there";
+    let test =
+        "questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there";
     let Some(binary) = muleteer_tests::claude::binary(test) else { return };
     let scene = muleteer_tests::task_list::Scene::new();
     muleteer_tests::claude::link(&scene.world, &binary);
-    scene
-        .world
-        .configure("categories: {coding: {answer_timeout: 2s}}\npermissions: {ask: [\"Bash(touch two)\"]}\n");
+    scene.world.configure(
+        "categories: {coding: {answer_timeout: 2s}}\npermissions: {ask: [\"Bash(touch two)\"]}\n",
+    );
     scene.add("Write one", "test -f one", &[]);
     let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
         "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
@@ -190,7 +213,8 @@ fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is
     let args: Vec<_> = ["run", "--backend", "claude-code"].into_iter().chain(options).collect();
     scene.tasks(&args).expect_code(0);
     assert_eq!(scene.status("task-001"), "completed");
-    let told: String = server.main_requests().iter().map(|request| request.body.to_string()).collect();
+    let told: String =
+        server.main_requests().iter().map(|request| request.body.to_string()).collect();
     for part in ["Nobody is here to answer", "Nobody has answered for 2s"] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -207,7 +231,11 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     let test = "a_question_outlives_the_daemon_and_is_answered_to_its_successor";
     let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
         "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
-    let steps = [Step::tool("AskUserQuestion", question), Step::bash("touch one"), Step::success("blue it is")];
+    let steps = [
+        Step::tool("AskUserQuestion", question),
+        Step::bash("touch one"),
+        Step::success("blue it is"),
+    ];
     // Waiting is no stall, in the new daemon either.
     let impatient = format!("{ASK}categories:\n  coding:\n    inactivity_timeout: 2s\n");
     let Some(scene) = claude(test, &impatient, steps) else { return };
@@ -217,7 +245,11 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     assert_eq!((&ask["kind"], &ask["options"]), (&json!("question"), &json!(["Red", "Blue"])));
     assert!(ask["text"].as_str().unwrap().contains("Which colour?"), "{ask}");
     let allowed = scene.world.muleteer(&["answer", &id, "allow", "--json"]).run();
-    assert_eq!((allowed.code, allowed.error_code().as_str()), (Some(2), "E_BAD_INPUT"), "{allowed:?}");
+    assert_eq!(
+        (allowed.code, allowed.error_code().as_str()),
+        (Some(2), "E_BAD_INPUT"),
+        "{allowed:?}"
+    );
 
     daemon.kill_9();
     let mut daemon = scene.world.daemon();
@@ -226,8 +258,14 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
         scene.world.dispatch(&id)["state"] == "waiting"
     });
     assert_eq!(scene.answer(&id, "blue")["answer"], "text");
-    wait_until("the next question", PATIENCE, || (scene.asked(&id)["target"] == "touch one").then_some(()));
-    assert!(scene.last_told().contains("\\\"Which colour?\\\"=\\\"Blue\\\""), "{}", scene.last_told());
+    wait_until("the next question", PATIENCE, || {
+        (scene.asked(&id)["target"] == "touch one").then_some(())
+    });
+    assert!(
+        scene.last_told().contains("\\\"Which colour?\\\"=\\\"Blue\\\""),
+        "{}",
+        scene.last_told()
+    );
 
     daemon.kill_9();
     // Answering starts a daemon where none runs.
@@ -274,11 +312,13 @@ fn an_agent_that_dies_while_it_waits_asks_again() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let first = scene.asked(&id)["request_id"].clone();
-    // Claude asks a moment before it writes down that it does; killed in between, nobody knows how far it was.
+    // Claude asks a moment before it writes down that it does; killed in between, nobody knows how
+    // far it was.
     let projects = scene.world.home().join(".claude/projects");
     wait_until("the call in its transcript", PATIENCE, || {
         let folders = std::fs::read_dir(&projects).ok()?.flatten();
-        let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten().flatten());
+        let files = folders
+            .flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten().flatten());
         let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
         texts.any(|text| text.contains("touch one")).then_some(())
     });
@@ -296,19 +336,32 @@ fn an_agent_that_dies_while_it_waits_asks_again() {
 #[test]
 fn another_model_is_seen_at_the_model_s_server() {
     let test = "another_model_is_seen_at_the_model_s_server";
-    let steps =
-        [Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"), Step::success("changed").times(2)];
+    let steps = [
+        Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"),
+        Step::success("changed").times(2),
+    ];
     let Some(scene) = claude(test, "", steps) else { return };
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--model", "claude-opus-4-5"]).ok();
     scene.wait_for_the_tool();
     scene.world.muleteer(&["model", &id, "claude-haiku-4-5"]).ok();
-    wait_until("its CLI to say yes", PATIENCE, || scene.world.events_of(&id, "model_changed").pop());
+    wait_until("its CLI to say yes", PATIENCE, || {
+        scene.world.events_of(&id, "model_changed").pop()
+    });
     std::fs::write(scene.repo.path.join("go"), "").unwrap();
     let entry = scene.world.wait_for_end(&id);
-    assert_eq!((&entry["state"], &entry["model"]), (&json!("success"), &json!("claude-haiku-4-5")), "{entry}");
-    let asked: Vec<_> = scene.server.main_requests().iter().map(|request| request.body["model"].clone()).collect();
-    assert_eq!((&asked[0], asked.last()), (&json!("claude-opus-4-5"), Some(&json!("claude-haiku-4-5"))), "{asked:?}");
+    assert_eq!(
+        (&entry["state"], &entry["model"]),
+        (&json!("success"), &json!("claude-haiku-4-5")),
+        "{entry}"
+    );
+    let asked: Vec<_> =
+        scene.server.main_requests().iter().map(|request| request.body["model"].clone()).collect();
+    assert_eq!(
+        (&asked[0], asked.last()),
+        (&json!("claude-opus-4-5"), Some(&json!("claude-haiku-4-5"))),
+        "{asked:?}"
+    );
 
     // One that has ended goes on with it as well.
     scene.world.muleteer(&["model", &id, "claude-opus-4-5"]).ok();
@@ -329,18 +382,27 @@ fn who_cannot_ask_is_not_dispatched_under_a_policy() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let refused = world.spawn(&repo, "true", &["--json"]).run();
-    assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{refused:?}");
+    assert_eq!(
+        (refused.code, refused.error_code().as_str()),
+        (Some(2), "E_UNSUPPORTED"),
+        "{refused:?}"
+    );
     let bad = World::new();
     bad.configure("permissions:\n  allow: [\"Bash(\"]\n");
     let found = bad.muleteer(&["config", "check", "--json"]).run();
-    assert_eq!((found.code, found.error_code().as_str()), (Some(2), "E_CONFIG_INVALID"), "{found:?}");
+    assert_eq!(
+        (found.code, found.error_code().as_str()),
+        (Some(2), "E_CONFIG_INVALID"),
+        "{found:?}"
+    );
     assert!(found.stdout.contains("is no rule"), "{found:?}");
     let model = world.muleteer(&["model", "zzzz", "x", "--json"]).run();
     assert_eq!(model.error_code(), "E_NOT_FOUND");
     world.finish(Some(daemon));
 }
 
-const LOOKER: &str = "---\nname: looker\ntools: Read, Grep\ndisallowedTools: Bash\n---\nYou only read.\n";
+const LOOKER: &str =
+    "---\nname: looker\ntools: Read, Grep\ndisallowedTools: Bash\n---\nYou only read.\n";
 
 /// A backend that cannot keep what the role says of tools does not run it.
 #[test]
@@ -350,7 +412,10 @@ fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
     let daemon = world.daemon();
     std::fs::create_dir_all(repo.path.join(".claude/agents")).unwrap();
     let role = |name: &str, front: &str| {
-        repo.write(&format!(".claude/agents/{name}.md"), &format!("---\nname: {name}\n{front}\n---\nYou look.\n"));
+        repo.write(
+            &format!(".claude/agents/{name}.md"),
+            &format!("---\nname: {name}\n{front}\n---\nYou look.\n"),
+        );
     };
     role("reader", "tools: Read, Grep");
     role("toolless", "tools: []");
@@ -363,12 +428,36 @@ fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
         ("writer", "`disallowedTools`"),
         ("planner", "`permissionMode`"),
     ] {
-        let args = ["spawn", name, repo.to_str(), "look", "--backend", "subprocess", "--command", "true", "--json"];
+        let args = [
+            "spawn",
+            name,
+            repo.to_str(),
+            "look",
+            "--backend",
+            "subprocess",
+            "--command",
+            "true",
+            "--json",
+        ];
         let refused = world.muleteer(&args).run();
-        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "E_UNSUPPORTED"), "{refused:?}");
+        assert_eq!(
+            (refused.code, refused.error_code().as_str()),
+            (Some(2), "E_UNSUPPORTED"),
+            "{refused:?}"
+        );
         assert!(refused.stdout.contains(key) || refused.stderr.contains(key), "{refused:?}");
     }
-    let args = ["spawn", "bold", repo.to_str(), "look", "--backend", "subprocess", "--command", "true", "--wait"];
+    let args = [
+        "spawn",
+        "bold",
+        repo.to_str(),
+        "look",
+        "--backend",
+        "subprocess",
+        "--command",
+        "true",
+        "--wait",
+    ];
     assert_eq!(world.muleteer(&args).run().code, Some(0));
     world.finish(Some(daemon));
 }
@@ -376,7 +465,8 @@ fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
 #[test]
 fn claude_has_no_tool_that_its_role_does_not_name() {
     let test = "claude_has_no_tool_that_its_role_does_not_name";
-    let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
+    let steps =
+        [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
     let Some(scene) = claude(test, "", steps) else { return };
     std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
     scene.repo.write(".muleteer/roles/developer.md", &LOOKER.replace("looker", "developer"));
@@ -392,24 +482,35 @@ fn claude_has_no_tool_that_its_role_does_not_name() {
         .filter_map(|tool| tool["name"].as_str())
         .collect();
     assert!(tools.contains(&"Read") && tools.contains(&"AskUserQuestion"), "{tools:?}");
-    assert!(!tools.contains(&"Bash") && !tools.contains(&"Write") && !tools.contains(&"Edit"), "{tools:?}");
+    assert!(
+        !tools.contains(&"Bash") && !tools.contains(&"Write") && !tools.contains(&"Edit"),
+        "{tools:?}"
+    );
     scene.world.finish(Some(daemon));
 }
 
 #[test]
 fn claude_has_no_tools_where_its_role_names_none() {
     let test = "claude_has_no_tools_where_its_role_names_none";
-    let Some(scene) = claude(test, "", [Step::bash("touch one"), Step::success("as far as it may")]) else { return };
+    let Some(scene) =
+        claude(test, "", [Step::bash("touch one"), Step::success("as far as it may")])
+    else {
+        return;
+    };
     std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
     scene.repo.write(".muleteer/roles/developer.md", "---\ntools: []\n---\nYou think.\n");
     let daemon = scene.world.daemon();
     let run = scene.spawn(&["--wait"]).run();
     assert_eq!((run.code, scene.has("one")), (Some(0), false), "{run:?}");
     let first = scene.server.main_requests().remove(0).body;
-    let names = first["tools"].as_array().into_iter().flatten().filter_map(|tool| tool["name"].as_str());
+    let names =
+        first["tools"].as_array().into_iter().flatten().filter_map(|tool| tool["name"].as_str());
     // Its result is no tool of its own choice, and the placeholder can be called for nothing.
     let of_the_cli = ["StructuredOutput", "DeferredToolPlaceholder"];
-    assert_eq!(names.filter(|name| !of_the_cli.contains(name)).collect::<Vec<_>>(), Vec::<&str>::new());
+    assert_eq!(
+        names.filter(|name| !of_the_cli.contains(name)).collect::<Vec<_>>(),
+        Vec::<&str>::new()
+    );
     scene.world.finish(Some(daemon));
 }
 
@@ -417,8 +518,11 @@ fn claude_has_no_tools_where_its_role_names_none() {
 #[test]
 fn claude_under_dont_ask_is_refused_by_the_policy() {
     let test = "claude_under_dont_ask_is_refused_by_the_policy";
-    let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
-    let Some(scene) = claude(test, "permissions: {allow: [\"Bash(touch two)\"]}\n", steps) else { return };
+    let steps =
+        [Step::bash("touch one"), Step::bash("touch two"), Step::success("as far as it may")];
+    let Some(scene) = claude(test, "permissions: {allow: [\"Bash(touch two)\"]}\n", steps) else {
+        return;
+    };
     std::fs::create_dir_all(scene.repo.path.join(".muleteer/roles")).unwrap();
     scene
         .repo
@@ -428,7 +532,8 @@ fn claude_under_dont_ask_is_refused_by_the_policy() {
     assert_eq!(scene.world.wait_for_end(&id)["state"], "success");
     assert_eq!([scene.has("one"), scene.has("two")], [false, true]);
     let answered = scene.world.events_of(&id, "permission_answered");
-    let refused = answered.iter().find(|event| event.to_string().contains("permissionMode dontAsk"));
+    let refused =
+        answered.iter().find(|event| event.to_string().contains("permissionMode dontAsk"));
     assert_eq!(refused.map(|event| event["by"].clone()), Some("policy".into()), "{answered:?}");
     scene.world.finish(Some(daemon));
 }
@@ -470,8 +575,8 @@ fn a_parent_answers_what_its_child_asks() {
     world.finish(Some(daemon));
 }
 
-/// The daemon dies after it has written the answer down and before it says so; the client asks again, and by then
-/// the agent asks something else.
+/// The daemon dies after it has written the answer down and before it says so; the client asks
+/// again, and by then the agent asks something else.
 #[test]
 fn an_answer_that_is_repeated_says_what_it_said_and_answers_nothing_else() {
     let world = World::new();

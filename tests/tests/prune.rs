@@ -12,7 +12,8 @@ const TURN: &str = "v: 1\nturns:\n  - steps:\n      - say: told\n      - result:
 fn spoken_to(world: &World, repo: &Repo) -> String {
     let scenario = world.path().join("scenario.yaml");
     std::fs::write(&scenario, TURN).unwrap();
-    let words = ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal", "--scenario"];
+    let words =
+        ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal", "--scenario"];
     let id = world.muleteer(&[&words[..], &[scenario.to_str().unwrap()]].concat()).ok();
     world.wait_for_end(&id);
     free(world, &id);
@@ -22,7 +23,9 @@ fn spoken_to(world: &World, repo: &Repo) -> String {
 /// Its shim is through with its last steps.
 fn free(world: &World, id: &str) {
     let lock = files(world, id).join("lock");
-    wait_until("its shim to be gone", PATIENCE, || muleteer_process::lock::try_lock(&lock).unwrap().map(drop));
+    wait_until("its shim to be gone", PATIENCE, || {
+        muleteer_process::lock::try_lock(&lock).unwrap().map(drop)
+    });
 }
 
 fn files(world: &World, id: &str) -> PathBuf {
@@ -43,7 +46,9 @@ fn what_has_ended_goes_and_is_known_as_before() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let lives = world.spawn(&repo, "touch up; until [ -e go ]; do sleep 0.1; done", &[]).ok();
-    wait_until("it to live", PATIENCE, || std::path::Path::new(repo.to_str()).join("up").exists().then_some(()));
+    wait_until("it to live", PATIENCE, || {
+        std::path::Path::new(repo.to_str()).join("up").exists().then_some(())
+    });
     let ended = spoken_to(&world, &repo);
     let before = [world.dispatch(&ended), world.muleteer(&["journal", &ended]).run().stdout.into()];
 
@@ -54,9 +59,15 @@ fn what_has_ended_goes_and_is_known_as_before() {
     assert!(files(&world, &ended).exists() && removals(&world, &ended) == 0);
 
     let done = prune(&world, &["--older-than", "0s"]).expect_code(0).json();
-    assert_eq!(done, json!({ "dispatches": 1, "bytes": would["bytes"], "dry_run": false, "faults": [] }));
+    assert_eq!(
+        done,
+        json!({ "dispatches": 1, "bytes": would["bytes"], "dry_run": false, "faults": [] })
+    );
     assert!(!files(&world, &ended).exists() && files(&world, &lives).exists());
-    assert_eq!([world.dispatch(&ended), world.muleteer(&["journal", &ended]).run().stdout.into()], before);
+    assert_eq!(
+        [world.dispatch(&ended), world.muleteer(&["journal", &ended]).run().stdout.into()],
+        before
+    );
     assert_eq!(world.muleteer(&["wait", &ended]).run().code, Some(0));
     let refused = world.muleteer(&["send", &ended, "go on", "--json"]).run().expect_code(2).json();
     assert_eq!(refused["error"]["code"], "E_UNSUPPORTED");
@@ -88,7 +99,8 @@ fn a_removal_that_was_cut_off_is_finished_by_the_next() {
         (!files(&world, &id).exists()).then_some(())
     });
     assert_eq!(removals(&world, &id), 1, "what is recorded is not recorded again");
-    let refused: Value = world.muleteer(&["send", &id, "go on", "--json"]).run().expect_code(2).json();
+    let refused: Value =
+        world.muleteer(&["send", &id, "go on", "--json"]).run().expect_code(2).json();
     assert_eq!(refused["error"]["code"], "E_UNSUPPORTED");
     world.finish(Some(daemon));
 }

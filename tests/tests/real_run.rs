@@ -1,5 +1,6 @@
-//! A spec run on the real `claude`, and one on the real `codex`: [`tally`] has what they are to make and what
-//! each of them thinks; the rest (decomposition, clones, rebases, pushes, tests, the judge) is real.
+//! A spec run on the real `claude`, and one on the real `codex`: [`tally`] has what they are to
+//! make and what each of them thinks; the rest (decomposition, clones, rebases, pushes, tests, the
+//! judge) is real.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -47,7 +48,8 @@ impl Stage {
         codex::install(&world, &binary, &server);
         // It tells tokens only.
         world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
-        let mut options: Vec<_> = ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
+        let mut options: Vec<_> =
+            ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
         options.extend(codex::env_options(&world));
         Some(Self::new(world, server, options))
     }
@@ -132,10 +134,21 @@ impl Stage {
             (&enforced["judge_read_only"], &enforced["acceptance_hidden"]),
             (&"checked".into(), &"checked".into())
         );
-        assert_eq!(enforced["reason"].as_str().unwrap().contains("HOME"), self.confined, "{enforced}");
-        let judged: Vec<_> = self.events(&run, "judge_finished").iter().map(|event| event["verdict"].clone()).collect();
+        assert_eq!(
+            enforced["reason"].as_str().unwrap().contains("HOME"),
+            self.confined,
+            "{enforced}"
+        );
+        let judged: Vec<_> = self
+            .events(&run, "judge_finished")
+            .iter()
+            .map(|event| event["verdict"].clone())
+            .collect();
         assert_eq!(judged, verdicts);
-        assert!(!self.repo.path.join(".muleteer/worktrees").join(&run).exists(), "worktrees are tidied away");
+        assert!(
+            !self.repo.path.join(".muleteer/worktrees").join(&run).exists(),
+            "worktrees are tidied away"
+        );
 
         // Each agent was asked once, and what it cost is known.
         let started = self.events(&run, "agent_started").len();
@@ -143,9 +156,13 @@ impl Stage {
         assert!(openings.values().all(|times| *times == 1), "{openings:?}");
         assert_eq!(openings.len(), started, "{openings:?}");
         let finished = self.events(&run, "agent_finished");
-        let costs: Vec<f64> = finished.iter().map(|event| event["cost_usd"].as_f64().unwrap()).collect();
-        // Who is killed in a turn cannot say what it cost, and Claude's prices are not ours to know.
-        let unpaid = finished.iter().filter(|event| event["cost_usd"] == 0.0 && event["status"] == "success");
+        let costs: Vec<f64> =
+            finished.iter().map(|event| event["cost_usd"].as_f64().unwrap()).collect();
+        // Who is killed in a turn cannot say what it cost, and Claude's prices are not ours to
+        // know.
+        let unpaid = finished
+            .iter()
+            .filter(|event| event["cost_usd"] == 0.0 && event["status"] == "success");
         assert_eq!((costs.len(), unpaid.count()), (started, 0), "{finished:?}");
         let (sum, told) = (costs.iter().sum::<f64>(), document["cost_usd"].as_f64().unwrap());
         assert!((sum - told).abs() < 1e-6, "{sum} {told}");
@@ -168,8 +185,8 @@ impl Stage {
         // Nobody who wrote code has ever seen what it was judged by.
         for talk in requests.iter().map(Talk::of) {
             assert!(!talk.last().contains("LEAKED"), "{}", talk.last());
-            let knows =
-                talk.results.iter().any(|told| told.contains(tally::SECRET)) || talk.prompt.contains(tally::SECRET);
+            let knows = talk.results.iter().any(|told| told.contains(tally::SECRET))
+                || talk.prompt.contains(tally::SECRET);
             let may = talk.prompt.contains("acceptance criteria");
             assert!(!knows || may, "{}", talk.prompt);
         }
@@ -186,11 +203,18 @@ impl Stage {
         openings
     }
 
-    /// The branch in a folder of its own, with its tests passed and a mistake told as the spec has it.
+    /// The branch in a folder of its own, with its tests passed and a mistake told as the spec has
+    /// it.
     fn result(&self, branch: &str) -> PathBuf {
         let folder = self.world.path().join("result");
-        self.repo
-            .git(&["worktree", "add", "--quiet", "--detach", folder.to_str().unwrap(), branch]);
+        self.repo.git(&[
+            "worktree",
+            "add",
+            "--quiet",
+            "--detach",
+            folder.to_str().unwrap(),
+            branch,
+        ]);
         let (code, said) = node(&folder, &["--test"], "");
         assert_eq!(code, Some(0), "{said}");
         assert_eq!(node(&folder, &["src/cli.js", "nope"], "x").0, Some(2));
@@ -240,14 +264,30 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
         let of = |event: &&Value| stage.bead(event["bead_id"].as_str().unwrap())["title"] == title;
         retried.iter().filter(of).map(|event| event["reuse"].clone()).collect::<Vec<_>>()
     };
-    assert_eq!((how("Unique"), how("Shout"), retried.len()), (vec![true.into()], vec![false.into()], 2), "{retried:?}");
+    assert_eq!(
+        (how("Unique"), how("Shout"), retried.len()),
+        (vec![true.into()], vec![false.into()], 2),
+        "{retried:?}"
+    );
     let again = stage.heard("Unique", |talk| talk.prompt.contains("The attempt before yours"));
-    assert!(again.prompt.contains("have no time left for the rest"), "it is told the last lines: {}", again.prompt);
+    assert!(
+        again.prompt.contains("have no time left for the rest"),
+        "it is told the last lines: {}",
+        again.prompt
+    );
 
     // Both added the same line: the second had a conflict, and both lines are there.
     let lines = stage.heard("Lines", |talk| talk.last().contains("== resolved"));
-    assert!(lines.results.iter().any(|told| told.contains("CONFLICT (content)")), "{:?}", lines.results);
-    assert!(lines.last().contains("UU src/commands.js") && lines.last().contains("== resolved 0"), "{}", lines.last());
+    assert!(
+        lines.results.iter().any(|told| told.contains("CONFLICT (content)")),
+        "{:?}",
+        lines.results
+    );
+    assert!(
+        lines.last().contains("UU src/commands.js") && lines.last().contains("== resolved 0"),
+        "{}",
+        lines.last()
+    );
     // Both pushed at once: one of them was refused, and went on until it was not.
     let pushes = ["Longest", "Reverse"].map(|title| {
         let all = stage.heard(title, |talk| talk.last().contains("== closed")).results;
@@ -259,7 +299,10 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
 
     // What merges broke was mended beside the others' work.
     let mended = stage.events(&run, "maintenance_finished");
-    assert!(!mended.is_empty() && mended.iter().all(|event| event["status"] == "success"), "{mended:?}");
+    assert!(
+        !mended.is_empty() && mended.iter().all(|event| event["status"] == "success"),
+        "{mended:?}"
+    );
     let branch = format!("muleteer/{run}");
     let log = stage.repo.git(&["log", "--format=%s", &branch]);
     assert_eq!(log.matches("chore: fix test/build breakage").count(), 1, "{log}");
@@ -270,7 +313,10 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
         let ids = list.as_array().unwrap().iter().map(|id| id.as_str().unwrap());
         ids.map(|id| stage.bead(id)["title"].as_str().unwrap().to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(titles(&triage["promoted"]), ["Observation: reverse takes letters of two units apart"]);
+    assert_eq!(
+        titles(&triage["promoted"]),
+        ["Observation: reverse takes letters of two units apart"]
+    );
     assert_eq!(titles(&triage["dismissed"]), ["Observation: no colours"]);
     let folder = stage.result(&branch);
     for (name, input, output) in [
@@ -281,7 +327,11 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
         ("unique", "a b a", "2"),
         ("shout", "hey", "HEY"),
     ] {
-        assert_eq!(node(&folder, &["src/cli.js", name], input), (Some(0), output.to_string()), "{name}");
+        assert_eq!(
+            node(&folder, &["src/cli.js", name], input),
+            (Some(0), output.to_string()),
+            "{name}"
+        );
     }
     assert!(std::fs::read_to_string(folder.join("MANUAL.md")).unwrap().contains("- `shout`"));
     stage.world.finish(Some(daemon));
@@ -313,14 +363,25 @@ fn a_spec_becomes_a_program_over_acp(test: &str, agent: Agent) {
     for start in stage.events(&run, "agent_started") {
         let logs = stage.muleteer(&["logs", start["dispatch"].as_str().unwrap(), "--json"]).json();
         let events = logs["events"].as_array().unwrap();
-        let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
-        assert!(of("permission").is_empty(), "the policy allows everything: {:?}", of("permission"));
-        let calls: Vec<_> = of("tool_call").iter().map(|call| call["id"].clone()).filter(|id| id != "plan").collect();
+        let of =
+            |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+        assert!(
+            of("permission").is_empty(),
+            "the policy allows everything: {:?}",
+            of("permission")
+        );
+        let calls: Vec<_> = of("tool_call")
+            .iter()
+            .map(|call| call["id"].clone())
+            .filter(|id| id != "plan")
+            .collect();
         let once: std::collections::BTreeSet<_> = calls.iter().map(ToString::to_string).collect();
         assert_eq!(once.len(), calls.len(), "{calls:?}");
         assert_eq!(of("tool_result").len(), of("tool_call").len(), "{events:?}");
         if start["purpose"] == "structure" {
-            let whole = |event: &&&Value| event["text"].as_str().is_some_and(|text| text.contains("specDrift"));
+            let whole = |event: &&&Value| {
+                event["text"].as_str().is_some_and(|text| text.contains("specDrift"))
+            };
             let verdicts = of("text");
             let verdict = verdicts.iter().find(whole).unwrap()["text"].as_str().unwrap();
             assert!(verdict.contains("newBeads"), "in one piece: {verdict}");
@@ -331,19 +392,28 @@ fn a_spec_becomes_a_program_over_acp(test: &str, agent: Agent) {
 
 #[test]
 fn a_short_spec_becomes_a_program_by_the_real_claude_over_acp() {
-    a_spec_becomes_a_program_over_acp("a_short_spec_becomes_a_program_by_the_real_claude_over_acp", Agent::Claude);
+    a_spec_becomes_a_program_over_acp(
+        "a_short_spec_becomes_a_program_by_the_real_claude_over_acp",
+        Agent::Claude,
+    );
 }
 
 #[test]
 fn a_short_spec_becomes_a_program_by_the_real_codex_over_acp() {
-    a_spec_becomes_a_program_over_acp("a_short_spec_becomes_a_program_by_the_real_codex_over_acp", Agent::Codex);
+    a_spec_becomes_a_program_over_acp(
+        "a_short_spec_becomes_a_program_by_the_real_codex_over_acp",
+        Agent::Codex,
+    );
 }
 
-/// With no sandbox around them the judge is kept from writing by its CLI's own means, and looked at afterwards.
+/// With no sandbox around them the judge is kept from writing by its CLI's own means, and looked at
+/// afterwards.
 #[test]
 fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_edit() {
     let test = "without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_edit";
-    let (Some(claude), Some(codex)) = (Stage::claude(test, Length::Short), Stage::codex(test, Length::Short)) else {
+    let (Some(claude), Some(codex)) =
+        (Stage::claude(test, Length::Short), Stage::codex(test, Length::Short))
+    else {
         return;
     };
     for stage in [claude.unconfined(), codex.unconfined()] {
@@ -367,19 +437,23 @@ fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_
     }
 }
 
-/// The daemon dies while agents are at work: they go on without it, and are adopted. The judge dies while it
-/// waits for the model: what it was told lies where nobody else may look, and is found there all the same.
+/// The daemon dies while agents are at work: they go on without it, and are adopted. The judge dies
+/// while it waits for the model: what it was told lies where nobody else may look, and is found
+/// there all the same.
 #[test]
 fn a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice() {
     let test = "a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice";
     let Some(stage) = Stage::claude(test, Length::Killed) else { return };
     let mut daemon = stage.world.daemon();
-    let told = |mark: &str| wait_until(mark, PATIENCE, || stage.server.was_told(mark).then_some(()));
+    let told =
+        |mark: &str| wait_until(mark, PATIENCE, || stage.server.was_told(mark).then_some(()));
     let run = stage.begin(&["--detach"]).ok();
     told("pushing");
     daemon.kill_9();
     let resumed = stage.muleteer(&["run", "--resume", &run, "--json"]).start();
-    wait_until("the next daemon", PATIENCE, || (stage.world.status()["daemon"]["running"] == true).then_some(()));
+    wait_until("the next daemon", PATIENCE, || {
+        (stage.world.status()["daemon"]["running"] == true).then_some(())
+    });
     stage.server.tell("daemon killed");
     told("judging");
     let judge = stage.events(&run, "agent_started").pop().unwrap();
@@ -387,9 +461,13 @@ fn a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice() {
     let dispatch = judge["dispatch"].as_str().unwrap();
     let shim = stage.world.events_of(dispatch, "agent_spawned")[0]["shim_pid"].as_u64().unwrap();
     stage.world.kill_9(u32::try_from(shim).unwrap());
-    let probed =
-        wait_until("its transcript to be read", PATIENCE, || stage.world.events_of(dispatch, "prompt_probed").pop());
-    assert!(["mid_tool", "unanswered"].iter().any(|taken| probed["standing"] == *taken), "{probed}");
+    let probed = wait_until("its transcript to be read", PATIENCE, || {
+        stage.world.events_of(dispatch, "prompt_probed").pop()
+    });
+    assert!(
+        ["mid_tool", "unanswered"].iter().any(|taken| probed["standing"] == *taken),
+        "{probed}"
+    );
     stage.server.tell("judge killed");
 
     let output = resumed.finish();

@@ -18,12 +18,16 @@ sleep 1000
 "#;
 
 fn shim(world: &World) -> Process {
-    wait_until("a shim", PATIENCE, || processes::shims(&world.processes()).first().map(|one| (*one).clone()))
+    wait_until("a shim", PATIENCE, || {
+        processes::shims(&world.processes()).first().map(|one| (*one).clone())
+    })
 }
 
 /// Waits until the agent of `repo` has made its first effect.
 fn agent_runs(repo: &Repo) {
-    wait_until("the agent to run", PATIENCE, || (!repo.effects("effects").is_empty()).then_some(()));
+    wait_until("the agent to run", PATIENCE, || {
+        (!repo.effects("effects").is_empty()).then_some(())
+    });
 }
 
 fn start(world: &World, repo: &Repo, script: &str) -> String {
@@ -63,7 +67,10 @@ fn a_shim_killed_in_the_middle_of_a_tool_takes_everything_with_it() {
     world.kill_9(shim(&world).pid);
     let entry = world.wait_for_end(&id);
     assert_eq!(entry["state"], "failed", "{entry}");
-    assert!(entry.to_string().contains("unknown"), "the outcome is unknown, and the status says so: {entry}");
+    assert!(
+        entry.to_string().contains("unknown"),
+        "the outcome is unknown, and the status says so: {entry}"
+    );
     only_the_daemon_is_left(&world, &daemon);
     assert_eq!(repo.effects("effects").len(), 1, "a subprocess agent is never restarted by itself");
     assert_eq!(entry["attempts"], 1);
@@ -98,7 +105,8 @@ fn a_killed_agent_with_a_stubborn_grandchild_is_wholly_ended() {
     world.finish(Some(daemon));
 }
 
-/// It forks shims, which are the daemon's children as if it had started them itself; and nobody depends on it.
+/// It forks shims, which are the daemon's children as if it had started them itself; and nobody
+/// depends on it.
 #[test]
 fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
     let world = World::new();
@@ -134,7 +142,8 @@ fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
     assert!(!processes::is_alive(next.pid), "a daemon that was stopped has seen its zygote off");
 }
 
-/// What it was asked for it still holds, with the agent's lock: woken up, it would start what another has started by then.
+/// What it was asked for it still holds, with the agent's lock: woken up, it would start what
+/// another has started by then.
 #[test]
 fn a_zygote_that_is_stopped_is_ended_and_the_agent_started_by_another() {
     let world = World::new();
@@ -179,8 +188,7 @@ fn an_adopted_agent_is_heard_by_the_next_daemon() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
-    let script =
-        "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > said; echo $? > code";
+    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > said; echo $? > code";
     let id = start(&world, &repo, script);
     daemon.kill_9();
     let daemon = world.daemon();
@@ -192,7 +200,8 @@ fn an_adopted_agent_is_heard_by_the_next_daemon() {
     world.finish(Some(daemon));
 }
 
-/// A daemon comes back to all of them at once; who cannot answer is waited for by its own link alone.
+/// A daemon comes back to all of them at once; who cannot answer is waited for by its own link
+/// alone.
 #[test]
 fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_before() {
     let world = World::new();
@@ -208,7 +217,9 @@ fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_befo
     world.signal(shims[1], Signal::STOP);
     let daemon = world.daemon();
     let adoptions = || ids.each_ref().map(|id| world.events_of(id, "agent_adopted").len());
-    wait_until("two adoptions", PATIENCE, || (adoptions().iter().sum::<usize>() >= 2).then_some(()));
+    wait_until("two adoptions", PATIENCE, || {
+        (adoptions().iter().sum::<usize>() >= 2).then_some(())
+    });
     assert_eq!(adoptions(), [1, 0, 1], "one that does not answer is in nobody's hands");
     let first = world.events().into_iter().find(|event| event["event"] == "agent_adopted").unwrap();
     assert_eq!(first["more"], true, "they are recorded together: {first}");
@@ -236,7 +247,11 @@ fn an_agent_that_ends_while_no_daemon_lives_is_told_truly() {
     world.wait_for_nothing_left(&[]);
     let daemon = world.daemon();
     let entry = world.wait_for_end(&id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"partial".into(), &"half of it".into()), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&"partial".into(), &"half of it".into()),
+        "{entry}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -280,7 +295,10 @@ fn the_runtime_directory_may_vanish() {
     repo.write("go", "");
     assert_eq!(world.wait_for_end(&id)["state"], "success");
     let inner: Value = serde_json::from_str(&repo.read("inner.json")).unwrap();
-    assert_eq!(inner["daemon"]["running"], true, "the agent's own socket is bound anew at each start");
+    assert_eq!(
+        inner["daemon"]["running"], true,
+        "the agent's own socket is bound anew at each start"
+    );
     world.finish(Some(daemon));
 }
 
@@ -315,7 +333,10 @@ fn stopping_the_daemon_keeps_its_agents() {
     let mut daemon = world.daemon();
     let id = start(&world, &repo, "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done");
     let said = world.muleteer(&["daemon", "stop"]).run().expect_code(0);
-    assert!(format!("{}{}", said.stdout, said.stderr).contains('h'), "how long the lease lasts: {said:?}");
+    assert!(
+        format!("{}{}", said.stdout, said.stderr).contains('h'),
+        "how long the lease lasts: {said:?}"
+    );
     daemon.ended();
     assert!(processes::is_alive(shim(&world).pid));
     let daemon = world.daemon();
@@ -349,13 +370,18 @@ fn a_damaged_spool_is_read_to_its_last_good_record() {
         let world = World::new();
         let repo = world.repo("repo");
         let mut daemon = world.daemon();
-        let id = start(&world, &repo, "echo start >> effects; echo one; sleep 0.3; echo two; sleep 1000");
+        let id = start(
+            &world,
+            &repo,
+            "echo start >> effects; echo one; sleep 0.3; echo two; sleep 1000",
+        );
         let printed = || world.muleteer(&["logs", &id, "--raw"]).ok().contains("two").then_some(());
         wait_until("the output to be spooled", PATIENCE, printed);
         daemon.kill_9();
         assert!(processes::end_all(world.path()).is_empty());
         let spool = world.state().join("agents").join(&id).join("spool");
-        let segment = std::fs::read_dir(&spool).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
+        let segment =
+            std::fs::read_dir(&spool).unwrap().flatten().map(|entry| entry.path()).max().unwrap();
         let mut bytes = std::fs::read(&segment).unwrap();
         let at = bytes
             .windows(3)
@@ -391,20 +417,30 @@ fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {
     let daemon = world.daemon();
     assert_eq!(world.wait_for_end(&id)["state"], "failed");
     let faults = world.events_of(&id, "fault");
-    assert!(faults.iter().any(|fault| fault["message"].as_str().unwrap().contains("cannot be read")), "{faults:?}");
-    let restarted = world.events().iter().filter(|event| event["event"] == "actor_restarted").count();
+    assert!(
+        faults.iter().any(|fault| fault["message"].as_str().unwrap().contains("cannot be read")),
+        "{faults:?}"
+    );
+    let restarted =
+        world.events().iter().filter(|event| event["event"] == "actor_restarted").count();
     assert_eq!(restarted, 0, "no actor fails over and over");
     world.finish(Some(daemon));
 }
 
-/// What the daemon and the shim wrote for themselves and did not sync, lost or emptied, as a power cut leaves it.
+/// What the daemon and the shim wrote for themselves and did not sync, lost or emptied, as a power
+/// cut leaves it.
 fn power_cut(world: &World, id: &str, emptied: bool) {
     assert!(processes::end_all(world.path()).is_empty());
     let dir = world.state().join("agents").join(id);
     let own = |name: &str| name == "meta.json" || name == "key" || name.starts_with("launch-");
     for entry in std::fs::read_dir(&dir).unwrap().flatten() {
         if own(&entry.file_name().to_string_lossy()) {
-            if emptied { std::fs::write(entry.path(), "") } else { std::fs::remove_file(entry.path()) }.unwrap();
+            if emptied {
+                std::fs::write(entry.path(), "")
+            } else {
+                std::fs::remove_file(entry.path())
+            }
+            .unwrap();
         }
     }
     std::fs::remove_dir_all(dir.join("spool")).unwrap();
@@ -430,12 +466,16 @@ fn after_a_power_cut_nothing_that_has_run_is_started_again() {
     }
 }
 
-/// The agent had begun, and the daemon died before it heard of that: the ledger knows of the attempt only.
+/// The agent had begun, and the daemon died before it heard of that: the ledger knows of the
+/// attempt only.
 #[test]
 fn after_a_power_cut_an_attempt_nobody_had_heard_of_is_not_made_again() {
     let world = World::new();
     let repo = world.repo("repo");
-    let mut daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "one"), ("MULETEER_FAULT", "start.after_shim=kill")]);
+    let mut daemon = world.daemon_with(&[
+        ("MULETEER_FAULT_BOOT", "one"),
+        ("MULETEER_FAULT", "start.after_shim=kill"),
+    ]);
     let id = world.spawn(&repo, "echo start >> effects; sleep 1000", &[]).ok();
     daemon.ended();
     agent_runs(&repo);
@@ -460,10 +500,19 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
     let repo = world.repo("repo");
     let scenario = world.path().join("scenario.yaml");
     let steps = "v: 1\nturns:\n  - steps:\n      - run: cat README.md >> ../../../seen; git status --porcelain >> ../../../seen\n";
-    std::fs::write(&scenario, format!("{steps}      - result: {{status: success, summary: done}}\n")).unwrap();
-    let mut daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "one"), ("MULETEER_FAULT", "start.before_shim=kill")]);
-    let args = ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal", "--worktree"];
-    let id = world.muleteer(&[&args[..], &["--scenario", scenario.to_str().unwrap()]].concat()).ok();
+    std::fs::write(
+        &scenario,
+        format!("{steps}      - result: {{status: success, summary: done}}\n"),
+    )
+    .unwrap();
+    let mut daemon = world.daemon_with(&[
+        ("MULETEER_FAULT_BOOT", "one"),
+        ("MULETEER_FAULT", "start.before_shim=kill"),
+    ]);
+    let args =
+        ["spawn", "developer", repo.to_str(), "do it", "--backend", "rehearsal", "--worktree"];
+    let id =
+        world.muleteer(&[&args[..], &["--scenario", scenario.to_str().unwrap()]].concat()).ok();
     daemon.ended();
     power_cut(&world, &id, false);
     let clone = std::path::Path::new(repo.to_str()).join(".muleteer/worktrees").join(&id);
@@ -508,7 +557,8 @@ fn a_clone_that_was_made_is_told_once_whoever_finds_it() {
     }
 }
 
-/// Without the files that name them nobody can look for what an agent left, so nothing is started beside it.
+/// Without the files that name them nobody can look for what an agent left, so nothing is started
+/// beside it.
 #[test]
 fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twice() {
     let world = World::new();
@@ -546,7 +596,11 @@ fn a_damaged_database_is_made_anew_or_named() {
         if running && world.status()["daemon"]["running"] != true { None } else { Some(running) }
     });
     if answered {
-        assert_eq!(world.dispatch(&id)["state"], "success", "the events are the truth, and the database follows");
+        assert_eq!(
+            world.dispatch(&id)["state"],
+            "success",
+            "the events are the truth, and the database follows"
+        );
     } else {
         assert_eq!(daemon.ended().code(), Some(3));
         assert!(daemon.log().contains("muleteer.db"), "{}", daemon.log());
@@ -561,11 +615,15 @@ fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
     world.configure(&format!("pool:\n  max_agents: {AGENTS}\n"));
     let repo = world.repo("repo");
     let daemon = world.daemon_with(&[("MULETEER_FAULT", "pool.look:60=panic")]);
-    let script = "echo \"start $$\" >> effects; while [ ! -e go ]; do sleep 0.5; done; echo end >> effects";
+    let script =
+        "echo \"start $$\" >> effects; while [ ! -e go ]; do sleep 0.5; done; echo end >> effects";
     let ids: Vec<String> = (0..AGENTS).map(|_| world.spawn(&repo, script, &[]).ok()).collect();
-    wait_until("every agent to run", PATIENCE, || (repo.effects("effects").len() == AGENTS).then_some(()));
+    wait_until("every agent to run", PATIENCE, || {
+        (repo.effects("effects").len() == AGENTS).then_some(())
+    });
     let is_restart = |event: &Value| {
-        event["event"] == "actor_restarted" && event["actor"].as_str().is_some_and(|name| name.contains("pool"))
+        event["event"] == "actor_restarted"
+            && event["actor"].as_str().is_some_and(|name| name.contains("pool"))
     };
     let mut extra = vec![];
     wait_until("the pool to panic", PATIENCE, || {
@@ -579,7 +637,11 @@ fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
     repo.write("go", "");
     for id in ids.iter().chain(&extra) {
         let entry = world.wait_for_end(id);
-        assert_eq!((&entry["state"], &entry["attempts"]), (&"success".into(), &1.into()), "{entry}");
+        assert_eq!(
+            (&entry["state"], &entry["attempts"]),
+            (&"success".into(), &1.into()),
+            "{entry}"
+        );
     }
     assert_eq!(repo.effects("effects").len(), 2 * AGENTS, "each once, to its end");
     assert_eq!(repo.effects("extras").len(), extra.len());
@@ -596,7 +658,8 @@ fn a_ledger_that_panics_five_times_loses_nothing_and_repeats_nothing() {
     assert!(daemon.is_alive());
     assert_eq!(world.dispatch(&id)["state"], "success");
     assert_eq!(repo.effects("effects"), ["run"]);
-    let is_restart = |event: &Value| event["event"] == "actor_restarted" && event["actor"] == "ledger";
+    let is_restart =
+        |event: &Value| event["event"] == "actor_restarted" && event["actor"] == "ledger";
     wait_until("five restarts on record", PATIENCE, || {
         (world.events().iter().filter(|event| is_restart(event)).count() == 5).then_some(())
     });
@@ -629,14 +692,20 @@ fn a_torn_last_event_is_cut_and_a_bad_line_before_it_is_named() {
     assert!(refused.error_code().contains("CORRUPT"), "{refused:?}");
     let error = &refused.json()["error"];
     assert!(
-        error["file"].as_str().is_some_and(|file| file.ends_with("events.jsonl")) && error["line"].is_u64(),
+        error["file"].as_str().is_some_and(|file| file.ends_with("events.jsonl"))
+            && error["line"].is_u64(),
         "{error}"
     );
-    assert_eq!(std::fs::read(&path).unwrap(), flipped, "nothing was changed on the way to the error");
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        flipped,
+        "nothing was changed on the way to the error"
+    );
 }
 
-/// Whoever spoils the user's configuration (an agent may) takes nobody's `kill` away: what is on its way is supervised as
-/// the daemon before it did, nothing new is begun, and a daemon that nobody needs says what is wrong instead.
+/// Whoever spoils the user's configuration (an agent may) takes nobody's `kill` away: what is on
+/// its way is supervised as the daemon before it did, nothing new is begun, and a daemon that
+/// nobody needs says what is wrong instead.
 #[test]
 fn a_configuration_that_is_wrong_leaves_no_agent_without_a_daemon() {
     let world = World::new();
@@ -651,14 +720,21 @@ fn a_configuration_that_is_wrong_leaves_no_agent_without_a_daemon() {
     let daemon = world.daemon();
     let refused = world.spawn(&repo, "true", &["--json"]).run().expect_code(2);
     let error = &refused.json()["error"];
-    assert_eq!((refused.error_code().as_str(), &error["line"]), ("E_CONFIG_INVALID", &json!(2)), "{error}");
+    assert_eq!(
+        (refused.error_code().as_str(), &error["line"]),
+        ("E_CONFIG_INVALID", &json!(2)),
+        "{error}"
+    );
     let told = wait_until("the fault", PATIENCE, || {
         world
             .events()
             .into_iter()
             .find(|event| event["event"] == "fault" && event["what"] == "configuration")
     });
-    assert!(told["message"].as_str().is_some_and(|text| text.contains("config.yaml:2: ")), "{told}");
+    assert!(
+        told["message"].as_str().is_some_and(|text| text.contains("config.yaml:2: ")),
+        "{told}"
+    );
     assert_eq!(world.dispatch(&waiting)["state"], "queued", "the pool is as small as it was");
     world.muleteer(&["kill", &id]).ok();
     assert_eq!(world.wait_for_end(&id)["state"], "killed");

@@ -1,6 +1,6 @@
-//! What the real `claude` does with a prompt that it gets a second time, in a resumed session: the rules
-//! about prompts (docs/design/dispatch-lifecycle.md) stand on it. No daemon; what it prints goes
-//! through `muleteer parse`.
+//! What the real `claude` does with a prompt that it gets a second time, in a resumed session: the
+//! rules about prompts (docs/design/dispatch-lifecycle.md) stand on it. No daemon; what it prints
+//! goes through `muleteer parse`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -48,8 +48,21 @@ impl Scene {
     /// A process that gets the prompt and no other, in the session made or resumed by `how`.
     fn prompted(&self, how: &str) -> Process {
         let mut command = Command::new(&self.claude);
-        command.args(["-p", "--output-format", "stream-json", "--input-format", "stream-json", "--verbose"]);
-        command.args(["--replay-user-messages", "--permission-mode", "bypassPermissions", how, SESSION]);
+        command.args([
+            "-p",
+            "--output-format",
+            "stream-json",
+            "--input-format",
+            "stream-json",
+            "--verbose",
+        ]);
+        command.args([
+            "--replay-user-messages",
+            "--permission-mode",
+            "bypassPermissions",
+            how,
+            SESSION,
+        ]);
         self.world.environment(&mut command);
         command
             .envs(claude::variables(&self.server))
@@ -94,7 +107,9 @@ fn kinds<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 #[test]
 fn after_a_complete_answer_it_is_acknowledged_and_nothing_follows() {
     let steps = [Step::text("done"), Step::text("a second answer")];
-    let Some(scene) = Scene::new("after_a_complete_answer_it_is_acknowledged_and_nothing_follows", steps) else {
+    let Some(scene) =
+        Scene::new("after_a_complete_answer_it_is_acknowledged_and_nothing_follows", steps)
+    else {
         return;
     };
     let mut first = scene.prompted("--session-id");
@@ -104,7 +119,11 @@ fn after_a_complete_answer_it_is_acknowledged_and_nothing_follows() {
     let events = scene.again();
     let prompts = kinds(&events, "prompt");
     assert_eq!(prompts.len(), 1, "{events:?}");
-    assert_eq!((&prompts[0]["key"], &prompts[0]["repeated"]), (&json!(KEY), &json!(true)), "{events:?}");
+    assert_eq!(
+        (&prompts[0]["key"], &prompts[0]["repeated"]),
+        (&json!(KEY), &json!(true)),
+        "{events:?}"
+    );
     assert!(kinds(&events, "result").is_empty(), "nobody waits for an answer: {events:?}");
     assert_eq!(scene.asked(), 1, "the model is not asked again");
 }
@@ -112,15 +131,25 @@ fn after_a_complete_answer_it_is_acknowledged_and_nothing_follows() {
 #[test]
 fn in_the_middle_of_a_tool_nothing_runs() {
     let waiting = Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done");
-    let Some(scene) = Scene::new("in_the_middle_of_a_tool_nothing_runs", [waiting, Step::text("more")]) else { return };
+    let Some(scene) =
+        Scene::new("in_the_middle_of_a_tool_nothing_runs", [waiting, Step::text("more")])
+    else {
+        return;
+    };
     let first = scene.prompted("--session-id");
-    wait_until("the tool to run", PATIENCE, || (!scene.repo.effects("effects").is_empty()).then_some(()));
+    wait_until("the tool to run", PATIENCE, || {
+        (!scene.repo.effects("effects").is_empty()).then_some(())
+    });
     drop(first);
     scene.repo.write("go", "");
 
     let events = scene.again();
     assert!(kinds(&events, "result").is_empty(), "{events:?}");
-    assert_eq!((scene.asked(), scene.repo.effects("effects").len()), (1, 1), "so it must be told to go on");
+    assert_eq!(
+        (scene.asked(), scene.repo.effects("effects").len()),
+        (1, 1),
+        "so it must be told to go on"
+    );
 }
 
 #[test]
@@ -134,7 +163,8 @@ fn recorded_and_unanswered_it_runs() {
         let file = folders
             .map(|folder| folder.path().join(format!("{SESSION}.jsonl")))
             .find(|file| file.exists())?;
-        let recorded = std::fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("\"uuid\":\"{KEY}\"")));
+        let recorded = std::fs::read_to_string(file)
+            .is_ok_and(|text| text.contains(&format!("\"uuid\":\"{KEY}\"")));
         (recorded && scene.asked() == 1).then_some(())
     });
     drop(first);

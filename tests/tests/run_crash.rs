@@ -1,7 +1,8 @@
-//! The crash campaign of a spec run: every named point, and seeded moments. `cargo xtask crash --runs` does more.
+//! The crash campaign of a spec run: every named point, and seeded moments.
+//! `cargo xtask crash --runs` does more.
 //!
-//! `MULETEER_RUN_POINT` picks one point (with `:nth`), `MULETEER_CRASH_SEED` one seed, `MULETEER_CRASH_SEEDS` how
-//! many.
+//! `MULETEER_RUN_POINT` picks one point (with `:nth`), `MULETEER_CRASH_SEED` one seed,
+//! `MULETEER_CRASH_SEEDS` how many.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,22 +40,34 @@ fn a_run_killed_as_it_comes_home_to_what_is_checked_out_comes_to_the_same() {
 /// One run, one of whose shims dies at each point in the order of its life.
 #[test]
 fn a_run_whose_shims_die_at_every_named_point_comes_to_the_same() {
-    let points: Vec<&str> = POINTS.iter().copied().filter(|point| point.starts_with("shim.")).collect();
+    let points: Vec<&str> =
+        POINTS.iter().copied().filter(|point| point.starts_with("shim.")).collect();
     runs::shims_through(&points);
 }
 
-/// Its beads are kept by another program: what was asked of that is there, and is not asked for twice.
+/// Its beads are kept by another program: what was asked of that is there, and is not asked for
+/// twice.
 #[test]
 fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
-    let points = ["tbd.after_call:1", "tbd.before_call:2", "tbd.after_call:5", "tbd.before_call:4", "tbd.after_call:6"];
-    runs::through_with_tbd("a_run_on_tbd_killed_around_its_calls_comes_to_the_same", &points.map(String::from));
+    let points = [
+        "tbd.after_call:1",
+        "tbd.before_call:2",
+        "tbd.after_call:5",
+        "tbd.before_call:4",
+        "tbd.after_call:6",
+    ];
+    runs::through_with_tbd(
+        "a_run_on_tbd_killed_around_its_calls_comes_to_the_same",
+        &points.map(String::from),
+    );
 }
 
 /// Each point alone, and at later passings: for `cargo xtask crash --runs`.
 #[test]
 #[ignore = "takes minutes; `cargo xtask crash --runs` runs it"]
 fn a_run_killed_at_each_point_alone_comes_to_the_same() {
-    let passings = |point: &str| if point.contains("commit") || point.contains("checkpoint") { 30 } else { 1 };
+    let passings =
+        |point: &str| if point.contains("commit") || point.contains("checkpoint") { 30 } else { 1 };
     let trials: Vec<String> = RUN_POINTS
         .iter()
         .flat_map(|point| (1..=passings(point)).map(move |nth| format!("{point}:{nth}")))
@@ -67,7 +80,9 @@ fn a_run_killed_at_seeded_moments_comes_to_the_same() {
     let seeds: Vec<u64> = match variable("MULETEER_CRASH_SEED") {
         Some(seed) => vec![seed.parse().expect("a seed is a number")],
         None => {
-            let number = |name, otherwise| variable(name).map_or(otherwise, |value| value.parse().expect("a number"));
+            let number = |name, otherwise| {
+                variable(name).map_or(otherwise, |value| value.parse().expect("a number"))
+            };
             let from = number("MULETEER_CRASH_FROM", 0);
             (from..from + number("MULETEER_CRASH_SEEDS", SEEDS_IN_CI)).collect()
         }
@@ -98,7 +113,10 @@ fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
                 while let Some(one) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if catch_unwind(AssertUnwindSafe(|| trial(one))).is_err() {
                         eprintln!("{one:?} broke something");
-                        broken.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{one:?}"));
+                        broken
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .push(format!("{one:?}"));
                     }
                 }
             });
@@ -108,7 +126,8 @@ fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
     assert!(broken.is_empty(), "broken: {broken:?}; repeat one: cargo xtask crash --runs --seed S");
 }
 
-/// What is in it may end each daemon that goes on with it, and all other runs and agents would wait for ever.
+/// What is in it may end each daemon that goes on with it, and all other runs and agents would wait
+/// for ever.
 #[test]
 fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so() {
     let stage = Stage::new(AGENT);
@@ -128,7 +147,8 @@ fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so
     assert_eq!(document["status"], "failed", "{document}");
     let shown = stage.muleteer(&["run", "--status", &run]).run();
     assert!(shown.stdout.contains("2 daemons crashed"), "{shown:?}");
-    let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    let over =
+        last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(over["status"], "completed", "{over}");
     stage.world.finish(Some(daemon));
 }
@@ -152,9 +172,10 @@ fn kept(stage: &Stage, run: &str) -> Value {
 #[test]
 fn failed_run_killed_around_keeping_its_work_names_the_branch() {
     // `Right` waits for `Left`, which cannot be done: the run ends before its judge.
-    let agent = AGENT
-        .replace("bead dep add \"$c\" \"$a\"", "bead dep add \"$c\" \"$b\"")
-        .replace("  echo \"$title\" > ", "  test \"$title\" = Base || exit 3\n  echo \"$title\" > ");
+    let agent = AGENT.replace("bead dep add \"$c\" \"$a\"", "bead dep add \"$c\" \"$b\"").replace(
+        "  echo \"$title\" > ",
+        "  test \"$title\" = Base || exit 3\n  echo \"$title\" > ",
+    );
     for point in KEEP_POINTS {
         let stage = Stage::new(&agent);
         stage.configure(ALONE);
@@ -176,7 +197,9 @@ fn failed_run_killed_around_keeping_its_work_names_the_branch() {
 /// The daemon that sets the run aside is killed as it does, and so is one that keeps its work.
 #[test]
 fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
-    for point in ASIDE_POINTS.iter().chain(KEEP_POINTS.iter().filter(|point| **point != "run.before_rest")) {
+    for point in
+        ASIDE_POINTS.iter().chain(KEEP_POINTS.iter().filter(|point| **point != "run.before_rest"))
+    {
         let stage = Stage::new(AGENT);
         stage.configure(ALONE);
         // The agent that decomposes and the one of `Base` have had their worktrees then.
@@ -190,9 +213,17 @@ fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
         let daemon = stage.world.daemon();
         let document = kept(&stage, &run);
         assert_eq!(document["status"], "failed", "{point}: {document}");
-        assert!(document["reason"].as_str().unwrap().contains("2 daemons crashed"), "{point}: {document}");
-        assert_eq!(stage.names(&run).iter().filter(|name| *name == "run_rested").count(), 1, "{point}");
-        let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+        assert!(
+            document["reason"].as_str().unwrap().contains("2 daemons crashed"),
+            "{point}: {document}"
+        );
+        assert_eq!(
+            stage.names(&run).iter().filter(|name| *name == "run_rested").count(),
+            1,
+            "{point}"
+        );
+        let over =
+            last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
         assert_eq!(over["status"], "completed", "{point}: {over}");
         stage.world.finish(Some(daemon));
     }
@@ -215,9 +246,11 @@ fn run_set_aside_whose_work_crashes_daemons_is_left_alone() {
     let daemon = stage.world.daemon_with(&[("MULETEER_FAULT", keeping)]);
     assert!(!stage.names(&run).iter().any(|name| name == "run_work_kept"));
     let events = stage.world.events();
-    let is_told = |event: &Value| event["message"].as_str().is_some_and(|text| text.contains("keep.git"));
+    let is_told =
+        |event: &Value| event["message"].as_str().is_some_and(|text| text.contains("keep.git"));
     assert!(events.iter().any(is_told), "{events:?}");
-    let over = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    let over =
+        last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(over["status"], "completed", "{over}");
     stage.world.finish(Some(daemon));
 }
@@ -230,7 +263,9 @@ fn suspect_run_that_waits_for_its_trial_is_stopped_at_once() {
     let mut daemon = stage.world.daemon();
     let runs = [stage.begin(&["--detach"]).ok(), stage.begin(&["--detach"]).ok()];
     for run in &runs {
-        wait_until("an agent", PATIENCE, || stage.names(run).iter().any(|name| name == "agent_started").then_some(()));
+        wait_until("an agent", PATIENCE, || {
+            stage.names(run).iter().any(|name| name == "agent_started").then_some(())
+        });
     }
     daemon.kill_9();
     let mark = |run: &str| stage.world.state().join("runs").join(run).join("recovering");

@@ -31,7 +31,8 @@ fn is(stage: &Stage, run: &str, event: &str) -> Vec<Value> {
 
 #[test]
 fn criteria_are_shown_and_wait_for_approval() {
-    let stage = Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
+    let stage =
+        Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
     let daemon = stage.world.daemon();
     let shown = stage.begin(&["--preview-acceptance"]).run().expect_code(0).stdout;
     for word in ["user-stories.md", "secret edge-cases", "secret negative-tests", "--yes"] {
@@ -39,7 +40,10 @@ fn criteria_are_shown_and_wait_for_approval() {
     }
     let document = stage.status();
     let run = id(&document);
-    assert_eq!((&document["status"], &document["phase"]), (&json!("awaiting_approval"), &json!("freeze")));
+    assert_eq!(
+        (&document["status"], &document["phase"]),
+        (&json!("awaiting_approval"), &json!("freeze"))
+    );
     assert_eq!(document["beads"]["total"], 0, "nothing is planned before: {document}");
     let waits = ended(&stage, &["run", "--resume", &run, "--json"], 0);
     assert_eq!(waits["status"], "awaiting_approval", "{waits}");
@@ -53,7 +57,8 @@ fn who_waits_for_somebody_outside_is_named_and_goes_on_when_that_is_done() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
-    let make = |args: &[&str]| stage.muleteer(&[&["bead", "create", "--title"], args].concat()).ok();
+    let make =
+        |args: &[&str]| stage.muleteer(&[&["bead", "create", "--title"], args].concat()).ok();
     let outside = make(&["Elsewhere"]);
     let (waits, free) = (make(&["Right", "--label", "v2"]), make(&["Base", "--label", "v2"]));
     stage.muleteer(&["bead", "dep", "add", &waits, &outside]).run().expect_code(0);
@@ -66,20 +71,27 @@ fn who_waits_for_somebody_outside_is_named_and_goes_on_when_that_is_done() {
     assert_eq!(is(&stage, &run, "bead_completed")[0]["bead_id"], json!(free));
     stage.muleteer(&["bead", "close", &outside, "--reason", "done"]).run().expect_code(0);
     let done = ended(&stage, &["run", "--resume", &run, "--json"], 0);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&json!("completed"), &json!(2)), "{done}");
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&json!("completed"), &json!(2)),
+        "{done}"
+    );
     stage.world.finish(Some(daemon));
 }
 
 #[test]
 fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who_waits_for_it() {
-    let stage =
-        Stage::new(&AGENT.replace(
-            "  title=$(",
-            "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/slow\")\" || sleep 600\n  title=$(",
-        ));
-    stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {timeout_per_bead: 2s, max_retries_per_bead: 1}, "));
+    let stage = Stage::new(&AGENT.replace(
+        "  title=$(",
+        "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/slow\")\" || sleep 600\n  title=$(",
+    ));
+    stage.configure(
+        &UNJUDGED
+            .replace("run: {", "run: {agent: {timeout_per_bead: 2s, max_retries_per_bead: 1}, "),
+    );
     let daemon = stage.world.daemon();
-    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let make =
+        |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
     let (slow, after, free) = (make("Slow"), make("After"), make("Free"));
     stage.muleteer(&["bead", "dep", "add", &after, &slow]).run().expect_code(0);
     std::fs::write(stage.world.home().join("slow"), &slow).unwrap();
@@ -89,7 +101,10 @@ fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who
     let ends: Vec<Value> = is(&stage, &run, "agent_finished");
     assert_eq!(ends.iter().filter(|end| end["status"] == "timeout").count(), 2, "{ends:?}");
     let retried = is(&stage, &run, "bead_retried");
-    assert_eq!((retried.len(), &retried[0]["reuse"], &retried[0]["bead_id"]), (1, &json!(false), &json!(slow)));
+    assert_eq!(
+        (retried.len(), &retried[0]["reuse"], &retried[0]["bead_id"]),
+        (1, &json!(false), &json!(slow))
+    );
     let starts: Vec<Value> = is(&stage, &run, "agent_started");
     let places: Vec<&Value> = starts
         .iter()
@@ -98,25 +113,33 @@ fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who
         .collect();
     assert!(places.len() == 2 && places[0] != places[1], "{places:?}");
     let blocked = is(&stage, &run, "bead_blocked");
-    assert_eq!((&blocked[0]["bead_id"], &blocked[0]["dependants"]), (&json!(slow), &json!([after])));
+    assert_eq!(
+        (&blocked[0]["bead_id"], &blocked[0]["dependants"]),
+        (&json!(slow), &json!([after]))
+    );
     assert_eq!(is(&stage, &run, "bead_completed")[0]["bead_id"], json!(free));
     assert_eq!(stage.muleteer(&["bead", "show", &slow, "--json"]).json()["status"], "blocked");
     stage.world.finish(Some(daemon));
 }
 
-/// Nobody waits for it, so the run comes to its end; a person will want to look at what it has left.
+/// Nobody waits for it, so the run comes to its end; a person will want to look at what it has
+/// left.
 #[test]
 fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
-    let failing =
-        "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; exit 3; }\n  title=$(";
+    let failing = "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; exit 3; }\n  title=$(";
     let stage = Stage::new(&AGENT.replace("  title=$(", failing));
     stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {max_retries_per_bead: 0}, "));
     let daemon = stage.world.daemon();
-    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let make =
+        |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
     let (bad, good) = (make("Bad"), make("Good"));
     std::fs::write(stage.world.home().join("bad"), &bad).unwrap();
     let document = begun(&stage, &["--bead-label", "v2"], 4);
-    assert_eq!((&document["status"], &document["beads"]["blocked"]), (&json!("partial"), &json!(1)), "{document}");
+    assert_eq!(
+        (&document["status"], &document["beads"]["blocked"]),
+        (&json!("partial"), &json!(1)),
+        "{document}"
+    );
     let left = |bead: &str| {
         let starts = is(&stage, &id(&document), "agent_started");
         let start = starts.iter().find(|start| start["bead_id"] == json!(bead)).unwrap();
@@ -133,9 +156,13 @@ fn what_may_pass_by_itself_is_tried_again_and_costs_no_run() {
     stage.configure(UNJUDGED);
     let failed = stage.world.home().join("failed");
     // The harness's own, and no agent's.
-    program::write(&stage.world.bin().join("git"), &program::failing_once("git", " --no-write-fetch-head ", &failed));
+    program::write(
+        &stage.world.bin().join("git"),
+        &program::failing_once("git", " --no-write-fetch-head ", &failed),
+    );
     let daemon = stage.world.daemon();
-    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let make =
+        |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
     make("Only");
     let document = begun(&stage, &["--bead-label", "v2"], 0);
     assert!(failed.exists(), "something has failed: {document}");
@@ -156,7 +183,8 @@ fn work_that_could_not_be_looked_at_is_not_done() {
     let bead = stage.muleteer(&["bead", "create", "--title", "Base", "--label", "v2"]).ok();
     stage.begin(&["--bead-label", "v2", "--detach"]).run().expect_code(0);
     wait_until("the agent to close its bead", PATIENCE, || {
-        (stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"] == "closed").then_some(())
+        (stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"] == "closed")
+            .then_some(())
     });
     let run = id(&stage.status());
     let keep = stage.world.state().join("runs").join(&run).join("keep.git");
@@ -164,7 +192,9 @@ fn work_that_could_not_be_looked_at_is_not_done() {
     std::fs::rename(&keep, &away).unwrap();
     std::fs::write(&keep, "").unwrap();
     std::fs::write(stage.world.home().join("go"), "").unwrap();
-    wait_until("the run to stop", PATIENCE, || (stage.status()["status"] == "failed").then_some(()));
+    wait_until("the run to stop", PATIENCE, || {
+        (stage.status()["status"] == "failed").then_some(())
+    });
     assert_eq!(stage.muleteer(&["bead", "show", &bead, "--json"]).json()["status"], "open");
     std::fs::remove_file(&keep).unwrap();
     std::fs::rename(&away, &keep).unwrap();
@@ -176,19 +206,28 @@ fn work_that_could_not_be_looked_at_is_not_done() {
     stage.world.finish(Some(daemon));
 }
 
-/// Confined as agents of a run are: the shell that runs the command ends at once, and what it ran has its time.
+/// Confined as agents of a run are: the shell that runs the command ends at once, and what it ran
+/// has its time.
 #[test]
 fn who_is_told_to_end_has_time_to_do_so() {
     let tail = "  trap 'sleep 1; echo flushed >> flushed.txt; exit 1' TERM; echo begun; sleep 600 & wait; ;;";
-    let stage = Stage::new(&AGENT.replacen("implement)\n", &format!("implement)\n{tail}\nunused)\n"), 1));
-    stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {timeout_per_bead: 2s, max_retries_per_bead: 0}, "));
+    let stage =
+        Stage::new(&AGENT.replacen("implement)\n", &format!("implement)\n{tail}\nunused)\n"), 1));
+    stage.configure(
+        &UNJUDGED
+            .replace("run: {", "run: {agent: {timeout_per_bead: 2s, max_retries_per_bead: 0}, "),
+    );
     let daemon = stage.world.daemon();
     stage.muleteer(&["bead", "create", "--title", "Base", "--label", "v2"]).ok();
     let document = begun(&stage, &["--bead-label", "v2"], 4);
     let run = id(&document);
     let start = &is(&stage, &run, "agent_started")[0];
     let clone = stage.repo.path.join(start["workdir"].as_str().unwrap());
-    assert_eq!(std::fs::read_to_string(clone.join("flushed.txt")).unwrap(), "flushed\n", "{document}");
+    assert_eq!(
+        std::fs::read_to_string(clone.join("flushed.txt")).unwrap(),
+        "flushed\n",
+        "{document}"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -228,7 +267,9 @@ fn a_run_goes_on_only_from_what_is_whole() {
     let events = stage.names(&run);
     assert_eq!(ended(&stage, &resume, 0)["status"], "completed");
     assert_eq!(stage.names(&run), events, "there was nothing left to be done");
-    assert!(std::fs::read_to_string(folder.join("frozen-spec.md")).unwrap().contains("Three files."));
+    assert!(
+        std::fs::read_to_string(folder.join("frozen-spec.md")).unwrap().contains("Three files.")
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -254,7 +295,9 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     assert_eq!((&done["status"], &done["error"]), (&json!("completed"), &Value::Null), "{done}");
     assert!(done["work"]["pr_trouble"].as_str().unwrap().contains("not logged in"), "{done}");
     let run = id(&done);
-    let at = |name: &str| stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}{name}")]);
+    let at = |name: &str| {
+        stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}{name}")])
+    };
     let theirs = at("");
     assert!(!theirs.is_empty());
     assert_eq!(done["work"]["pushed"], format!("muleteer/{run}-rebased"), "{done}");
@@ -294,10 +337,12 @@ fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
     stage.world.finish(Some(daemon));
 }
 
-/// A person rewrites what the run began from, and git forgets it. A clone was being made when the run was stopped.
+/// A person rewrites what the run began from, and git forgets it. A clone was being made when the
+/// run was stopped.
 #[test]
 fn a_run_outlives_what_it_began_from() {
-    let stage = Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
+    let stage =
+        Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
     let daemon = stage.world.daemon();
     stage.begin(&["--preview-acceptance"]).run().expect_code(0);
     let run = id(&stage.status());
@@ -316,7 +361,11 @@ fn a_run_outlives_what_it_began_from() {
     let done = ended(&stage, &["run", "--resume", &run, "--yes", "--json"], 0);
     let branch = done["target_branch"].as_str().unwrap();
     assert_eq!(stage.repo.git(&["merge-base", &base, branch]), base);
-    assert_eq!(stage.repo.git(&["for-each-ref", "refs/muleteer/base"]), "", "the branch holds it now");
+    assert_eq!(
+        stage.repo.git(&["for-each-ref", "refs/muleteer/base"]),
+        "",
+        "the branch holds it now"
+    );
     assert!(!worktrees.exists(), "nothing is left of its clones");
     stage.world.finish(Some(daemon));
 }
@@ -327,15 +376,18 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
     stage.configure(UNJUDGED);
     for name in ["origin.git", "push.git"] {
         let path = stage.world.path().join(name);
-        stage
-            .repo
-            .git(&["init", "--quiet", "--bare", "--initial-branch=main", path.to_str().unwrap()]);
+        stage.repo.git(&[
+            "init",
+            "--quiet",
+            "--bare",
+            "--initial-branch=main",
+            path.to_str().unwrap(),
+        ]);
     }
     stage.repo.git(&["remote", "add", "origin", "../origin.git"]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     stage.repo.git(&["remote", "set-url", "--push", "origin", "../push.git"]);
-    let gh =
-        "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
+    let gh = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), gh);
     let daemon = stage.world.daemon();
     let document = begun(&stage, &[], 0);
@@ -346,8 +398,8 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
     stage.world.finish(Some(daemon));
 }
 
-/// Whatever it has pushed has been judged by nobody, and the run's own branch would follow it. The remote is the base
-/// branch's, whatever it is called.
+/// Whatever it has pushed has been judged by nobody, and the run's own branch would follow it. The
+/// remote is the base branch's, whatever it is called.
 #[test]
 fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
     for remotes in [&["origin"][..], &["upstream"], &["origin", "upstream"]] {
@@ -357,10 +409,11 @@ fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
         ));
         stage.configure(UNJUDGED);
         for name in remotes {
-            let path = stage
-                .world
-                .home()
-                .join(if Some(name) == remotes.last() { "last.git" } else { "other.git" });
+            let path = stage.world.home().join(if Some(name) == remotes.last() {
+                "last.git"
+            } else {
+                "other.git"
+            });
             let path = path.to_str().unwrap();
             stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", path]);
             stage.repo.git(&["remote", "add", name, path]);
@@ -422,5 +475,10 @@ fn agents_the_run_cannot_do_without_fail_with_their_own_codes() {
     };
     let quick = "run: {agent: {timeout_per_bead: 1s, max_retries_per_bead: 0}, acceptance: {generate: false}}\n";
     one("decompose)\n", "decompose) sleep 600 ;;\nnever)\n", quick, "E_AGENT_TIMEOUT");
-    one("structure)\n", "structure) echo it looks fine ;;\nnever)\n", "run: {}\n", "E_JUDGE_PARSE_FAILED");
+    one(
+        "structure)\n",
+        "structure) echo it looks fine ;;\nnever)\n",
+        "run: {}\n",
+        "E_JUDGE_PARSE_FAILED",
+    );
 }

@@ -63,7 +63,9 @@ const PICTURE: [char; 2] = ['▒', '░'];
 
 #[test]
 fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
-    let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"));
+    let stage = Stage::new(
+        &AGENT.replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
+    );
     let daemon = stage.world.daemon();
     let agent = stage.agent.display().to_string();
     let begin = format!("run --spec plan.md --backend subprocess --command '{agent}'");
@@ -72,15 +74,26 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     };
     let screen = wait_until("a bead to be worked on", PATIENCE, || {
         let screen = terminal.screen();
-        (screen.contains("0 of 3 beads done, 1 in progress, 2 open") && screen.contains("implement")).then_some(screen)
+        (screen.contains("0 of 3 beads done, 1 in progress, 2 open")
+            && screen.contains("implement"))
+        .then_some(screen)
     });
-    assert_eq!(screen.matches("beads done").count(), 1, "in place, not one below the other:\n{screen}");
+    assert_eq!(
+        screen.matches("beads done").count(),
+        1,
+        "in place, not one below the other:\n{screen}"
+    );
     assert!(screen.contains("unknown until a bead is done"), "{screen}");
     terminal.press_ctrl_c();
     let (code, screen) = terminal.finish();
     assert_eq!(code, Some(4), "{screen}");
     assert!(!screen.contains(PICTURE), "the picture is gone:\n{screen}");
-    for told in ["phase implement", "stopping: its agents are ended", "it rests", "muleteer run --resume run-"] {
+    for told in [
+        "phase implement",
+        "stopping: its agents are ended",
+        "it rests",
+        "muleteer run --resume run-",
+    ] {
         assert!(screen.contains(told), "{told}:\n{screen}");
     }
     assert_eq!(stage.status()["agents"], 0, "its agents are ended");
@@ -97,13 +110,18 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     stage.world.finish(Some(daemon));
 }
 
-/// Looking on neither starts a daemon nor needs one, and nothing is drawn where there is no terminal.
+/// Looking on neither starts a daemon nor needs one, and nothing is drawn where there is no
+/// terminal.
 #[test]
 fn a_run_that_is_over_is_told_in_plain_lines() {
     let stage = Stage::new(AGENT);
     let daemon = stage.world.daemon();
     let output = stage.begin(&[]).run().expect_code(0);
-    assert!(!output.stderr.contains('\u{1b}') && !output.stderr.contains(PICTURE), "{}", output.stderr);
+    assert!(
+        !output.stderr.contains('\u{1b}') && !output.stderr.contains(PICTURE),
+        "{}",
+        output.stderr
+    );
     assert!(output.stderr.contains("phase judge"), "{}", output.stderr);
     stage.world.expect_clean_end(Some(daemon));
     let again = stage.muleteer(&["run", "--status", "--follow"]).run().expect_code(0);
@@ -114,7 +132,8 @@ fn a_run_that_is_over_is_told_in_plain_lines() {
     let told = stage.muleteer(&["run", "report", "--html", path, "--json"]).json();
     assert_eq!(told["html"], path);
     let text = std::fs::read_to_string(&page).unwrap();
-    for word in ["<!DOCTYPE html>", "Base", "Left", "Right", "Mended", "completed", "judge-results"] {
+    for word in ["<!DOCTYPE html>", "Base", "Left", "Right", "Mended", "completed", "judge-results"]
+    {
         assert!(text.contains(word), "{word}");
     }
     assert_eq!(stage.muleteer(&["run", "report", "--html", "-"]).ok(), text);

@@ -34,7 +34,10 @@ fn status_while_the_daemon_cannot_host_the_run_claims_no_life() {
     assert_eq!(stage.status()["as_of"], dead["as_of"], "nothing more is known later");
     let is_told = |why: &str| {
         let seen = self::text(&stage, &run);
-        assert!(seen.contains("a daemon is running and does not carry it on: ") && seen.contains(why), "{seen}");
+        assert!(
+            seen.contains("a daemon is running and does not carry it on: ") && seen.contains(why),
+            "{seen}"
+        );
         assert!(!seen.contains("no daemon is running"), "{seen}");
         assert!(stage.status()["reason"].as_str().unwrap().contains(why), "{}", stage.status());
     };
@@ -81,14 +84,22 @@ fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
     let hint = format!("muleteer run --resume {run}");
     assert!(dead["reason"].as_str().unwrap().contains(&hint), "{dead}");
     let seen = text(&stage, &run);
-    for part in
-        ["abandoned, last recorded as in_progress", "as of ", "no daemon is running", "nobody knows whether", &hint]
-    {
+    for part in [
+        "abandoned, last recorded as in_progress",
+        "as of ",
+        "no daemon is running",
+        "nobody knows whether",
+        &hint,
+    ] {
         assert!(seen.contains(part), "{part}: {seen}");
     }
     assert!(!seen.contains("  next "), "nothing comes next: {seen}");
     let report = stage.muleteer(&["run", "report", &run, "--json"]).json();
-    assert_eq!((&report["abandoned"], &report["as_of"]), (&json!(true), &dead["as_of"]), "{report}");
+    assert_eq!(
+        (&report["abandoned"], &report["as_of"]),
+        (&json!(true), &dead["as_of"]),
+        "{report}"
+    );
     assert!(stage.muleteer(&["run", "report", &run]).ok().contains("abandoned"));
     let runs = stage.muleteer(&["runs"]).ok();
     assert!(runs.contains("in_progress (abandoned)"), "{runs}");
@@ -97,7 +108,11 @@ fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
     std::fs::write(stage.world.home().join("go"), "").unwrap();
     let daemon = stage.world.daemon();
     let document = stage.over(&run);
-    assert_eq!((&document["status"], &document["abandoned"]), (&json!("completed"), &json!(false)), "{document}");
+    assert_eq!(
+        (&document["status"], &document["abandoned"]),
+        (&json!("completed"), &json!(false)),
+        "{document}"
+    );
     assert!(document["reason"].is_null(), "{document}");
     stage.world.finish(Some(daemon));
 }
@@ -111,8 +126,16 @@ fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
                  - fail: {error: rate_limit, status: 429, text: scripted}\n";
     std::fs::write(&scenario, turns).unwrap();
     let mut daemon = stage.world.daemon();
-    let args =
-        ["run", "--spec", "plan.md", "--backend", "rehearsal", "--scenario", scenario.to_str().unwrap(), "--detach"];
+    let args = [
+        "run",
+        "--spec",
+        "plan.md",
+        "--backend",
+        "rehearsal",
+        "--scenario",
+        scenario.to_str().unwrap(),
+        "--detach",
+    ];
     let run = stage.muleteer(&args).ok();
     let waits = || {
         let document = stage.status();
@@ -133,7 +156,8 @@ fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
     // That is known without the daemon too, and no more than that.
     daemon.kill_9();
     let dead = stage.status();
-    let kinds: Vec<&Value> = dead["waiting_for"].as_array().unwrap().iter().map(|wait| &wait["kind"]).collect();
+    let kinds: Vec<&Value> =
+        dead["waiting_for"].as_array().unwrap().iter().map(|wait| &wait["kind"]).collect();
     assert_eq!(kinds, ["daemon", "model_api"], "{dead}");
     let daemon = stage.world.daemon();
     stage.muleteer(&["run", "stop", &run]).ok();
@@ -142,12 +166,17 @@ fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
 
 #[test]
 fn status_and_report_of_a_failed_run_give_the_reason() {
-    let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  echo no compiler here; exit 3\n"));
+    let stage =
+        Stage::new(&AGENT.replace("implement)\n", "implement)\n  echo no compiler here; exit 3\n"));
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(4).stdout);
     let run = document["run_id"].as_str().unwrap();
     let status = stage.status();
-    assert_eq!((&status["status"], &status["abandoned"]), (&json!("failed"), &json!(false)), "{status}");
+    assert_eq!(
+        (&status["status"], &status["abandoned"]),
+        (&json!("failed"), &json!(false)),
+        "{status}"
+    );
     let reason = status["reason"].as_str().unwrap();
     assert!(reason.contains("(Base)") && reason.contains("exit code 3"), "{reason}");
     assert_eq!(document["reason"], status["reason"], "said at its end, too");
@@ -162,7 +191,8 @@ fn status_and_report_of_a_failed_run_give_the_reason() {
 /// The judge found something in each iteration.
 #[test]
 fn status_of_a_run_that_the_judge_never_passed_says_what_it_found() {
-    let stage = Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if true; then"));
+    let stage =
+        Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if true; then"));
     stage.configure("run: {phases: {judge: {max_iterations: 1}}}\n");
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().stdout);

@@ -21,12 +21,19 @@ fn beads_wait_for_approval_and_yes_goes_on() {
     stage.configure("run: {phases: {decompose: {human_review: true}}}\n");
     let daemon = stage.world.daemon();
     let waits = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
-    assert_eq!((&waits["status"], &waits["beads"]["open"]), (&"awaiting_approval".into(), &3.into()), "{waits}");
+    assert_eq!(
+        (&waits["status"], &waits["beads"]["open"]),
+        (&"awaiting_approval".into(), &3.into()),
+        "{waits}"
+    );
     let run = waits["run_id"].as_str().unwrap();
     // Without a word for it, it waits on.
-    let again = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    let again =
+        last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(again["status"], "awaiting_approval");
-    let done = last(&stage.muleteer(&["run", "--resume", run, "--yes", "--json"]).run().expect_code(0).stdout);
+    let done = last(
+        &stage.muleteer(&["run", "--resume", run, "--yes", "--json"]).run().expect_code(0).stdout,
+    );
     assert_eq!(done["status"], "completed", "{done}");
     stage.world.finish(Some(daemon));
 }
@@ -39,7 +46,9 @@ fn what_a_person_changes_before_they_approve_is_what_is_done() {
     let daemon = stage.world.daemon();
     let waits = last(&stage.begin(&["--json", "--concurrency", "1"]).run().expect_code(0).stdout);
     let run = waits["run_id"].as_str().unwrap();
-    let bead = |args: &[&str]| stage.muleteer(&[&["bead"], args, &["--json"]].concat()).run().expect_code(0).json();
+    let bead = |args: &[&str]| {
+        stage.muleteer(&[&["bead"], args, &["--json"]].concat()).run().expect_code(0).json()
+    };
     let label = format!("run:{run}");
     let listed = bead(&["list", "--label", &label]);
     let ids: Vec<String> = listed
@@ -64,14 +73,20 @@ fn what_a_person_changes_before_they_approve_is_what_is_done() {
         .filter(|event| event["event"] == "bead_assigned")
         .map(|event| event["bead_id"].as_str().unwrap())
         .collect();
-    assert_eq!(assigned.first(), Some(&more.as_str()), "what all others wait for: {assigned:?} {done}");
+    assert_eq!(
+        assigned.first(),
+        Some(&more.as_str()),
+        "what all others wait for: {assigned:?} {done}"
+    );
     assert!(!assigned.contains(&ids[0].as_str()), "it was put off: {assigned:?}");
     stage.world.finish(Some(daemon));
 }
 
 #[test]
 fn a_run_stops_at_its_time_and_goes_on_with_more_of_it() {
-    let stage = Stage::new(&content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"));
+    let stage = Stage::new(
+        &content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
+    );
     let daemon = stage.world.daemon();
     let stopped = stage.begin(&["--json", "--max-runtime", "6"]).run().expect_code(4);
     let document = last(&stopped.stdout);
@@ -93,14 +108,20 @@ fn a_run_stops_at_its_budget_and_goes_on_from_a_phase() {
     let spend = "echo '{\"type\":\"usage\",\"input\":10,\"output\":10,\"cost_usd\":0.4}'\n";
     let stage = Stage::new(&content().replace("implement)\n", &format!("implement)\n  {spend}")));
     let daemon = stage.world.daemon();
-    let stopped = stage.begin(&["--json", "--budget-usd", "0.5", "--concurrency", "1"]).run().expect_code(4);
+    let stopped =
+        stage.begin(&["--json", "--budget-usd", "0.5", "--concurrency", "1"]).run().expect_code(4);
     let document = last(&stopped.stdout);
     assert_eq!(document["error"]["code"], "E_BUDGET", "{document}");
     assert!(document["cost_usd"].as_f64().unwrap() >= 0.4, "{document}");
     let run = document["run_id"].as_str().unwrap();
-    let args = ["run", "--resume", run, "--budget-usd", "50", "--from-phase", "implement", "--json"];
+    let args =
+        ["run", "--resume", run, "--budget-usd", "50", "--from-phase", "implement", "--json"];
     let done = last(&stage.muleteer(&args).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -115,7 +136,8 @@ fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
 "#;
     let stage = Stage::new(&content().replace("implement)\n", &format!("implement){spend}")));
     let daemon = stage.world.daemon();
-    let stopped = stage.begin(&["--json", "--budget-usd", "0.5", "--concurrency", "2"]).run().expect_code(4);
+    let stopped =
+        stage.begin(&["--json", "--budget-usd", "0.5", "--concurrency", "2"]).run().expect_code(4);
     let document = last(&stopped.stdout);
     assert_eq!(document["error"]["code"], "E_BUDGET", "{document}");
     let run = document["run_id"].as_str().unwrap();
@@ -131,19 +153,28 @@ fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
     std::fs::write(stage.world.home().join("go"), "").unwrap();
     let args = ["run", "--resume", run, "--budget-usd", "50", "--json"];
     let done = last(&stage.muleteer(&args).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     let events = stage.world.events();
-    let of_category = |event: &&serde_json::Value| event["category"] == "coding" && event["purse"]["usd"] == 50.0;
+    let of_category =
+        |event: &&serde_json::Value| event["category"] == "coding" && event["purse"]["usd"] == 50.0;
     let mut own = events.iter().filter(of_category).map(|event| &event["limits"]["budget_usd"]);
-    assert!(own.next().is_some_and(|own| own == 10.0) && own.all(|own| own == 10.0), "nobody may have all of it");
+    assert!(
+        own.next().is_some_and(|own| own == 10.0) && own.all(|own| own == 10.0),
+        "nobody may have all of it"
+    );
     stage.world.finish(Some(daemon));
 }
 
 #[test]
 fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
-    let stage = Stage::new(
-        &content().replace("implement)\n", "implement)\n  echo half > half.txt\n  test -e \"$HOME/go\" || sleep 600\n"),
-    );
+    let stage = Stage::new(&content().replace(
+        "implement)\n",
+        "implement)\n  echo half > half.txt\n  test -e \"$HOME/go\" || sleep 600\n",
+    ));
     let daemon = stage.world.daemon();
     let client = stage.begin(&["--json"]).start();
     wait_until("a bead to be worked on", PATIENCE, || {
@@ -159,13 +190,21 @@ fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
     stage.world.signal(client.pid(), Signal::INT);
     let output = client.finish();
     let document = last(&output.stdout);
-    assert_eq!((&document["status"], &document["agents"]), (&"pending".into(), &0.into()), "{document}");
+    assert_eq!(
+        (&document["status"], &document["agents"]),
+        (&"pending".into(), &0.into()),
+        "{document}"
+    );
     assert_eq!(document["error"]["code"], "E_RUN_STOPPED", "{document}");
     assert!(output.stderr.contains("--resume"), "{}", output.stderr);
     let run = document["run_id"].as_str().unwrap();
-    assert!(stage.repo.path.join(".muleteer/worktrees").join(run).exists(), "what they were at is kept");
+    assert!(
+        stage.repo.path.join(".muleteer/worktrees").join(run).exists(),
+        "what they were at is kept"
+    );
     std::fs::write(stage.world.home().join("go"), "").unwrap();
-    let done = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    let done =
+        last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(done["status"], "completed", "{done}");
     assert!(
         stage
@@ -176,11 +215,12 @@ fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
     stage.world.finish(Some(daemon));
 }
 
-/// Stopped while eight agents begin, at one moment after the other: whoever is said to have ended has, nobody
-/// begins afterwards, and the run goes on whole.
+/// Stopped while eight agents begin, at one moment after the other: whoever is said to have ended
+/// has, nobody begins afterwards, and the run goes on whole.
 #[test]
 fn nobody_who_was_about_to_begin_outlives_a_stop() {
-    let beads: String = (0..8).map(|n| format!("  muleteer bead create --title Part{n}\n")).collect();
+    let beads: String =
+        (0..8).map(|n| format!("  muleteer bead create --title Part{n}\n")).collect();
     let agent = AGENT.replace("decompose)\n", &format!("decompose)\n{beads}  exit 0\n"));
     let wait = "implement)\n  echo x >> \"$HOME/begun\"\n  test -e \"$HOME/go\" || sleep 600\n";
     let stage = Stage::new(&agent.replace("implement)\n", wait));
@@ -208,23 +248,35 @@ fn nobody_who_was_about_to_begin_outlives_a_stop() {
             .as_array()
             .unwrap()
             .iter()
-            .filter(|entry| ["queued", "starting", "running"].iter().any(|state| entry["state"] == *state))
+            .filter(|entry| {
+                ["queued", "starting", "running"].iter().any(|state| entry["state"] == *state)
+            })
             .collect();
         assert!(living.is_empty(), "after {moment} of round {round}: {living:?}");
         let begun = std::fs::read_to_string(stage.world.home().join("begun")).unwrap_or_default();
         let all = stage.world.processes();
-        assert!(processes::shims(&all).is_empty(), "{} have begun, and {all:?} live", begun.lines().count());
+        assert!(
+            processes::shims(&all).is_empty(),
+            "{} have begun, and {all:?} live",
+            begun.lines().count()
+        );
         given = count(&stage, &run, "bead_assigned");
     }
     std::fs::write(stage.world.home().join("go"), "").unwrap();
-    let done = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &8.into()), "{done}");
+    let done =
+        last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &8.into()),
+        "{done}"
+    );
     stage.world.finish(Some(daemon));
 }
 
 #[test]
 fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
-    let stage = Stage::new(&AGENT.replace("maintain) ", "maintain) test -n \"$MULETEER_BEAD_ID\"; "));
+    let stage =
+        Stage::new(&AGENT.replace("maintain) ", "maintain) test -n \"$MULETEER_BEAD_ID\"; "));
     stage.configure("run: {phases: {maintain: {n: 2}}}\n");
     let daemon = stage.world.daemon();
     let run = last(&stage.begin(&["--json"]).run().expect_code(0).stdout)["run_id"]
@@ -234,7 +286,10 @@ fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
     assert_eq!(count(&stage, &run, "maintenance_finished"), 1, "{:?}", stage.names(&run));
     stage.world.expect_clean_end(Some(daemon));
     let document = stage.status();
-    assert_eq!((&document["status"], &document["maintenance_runs"]), (&"completed".into(), &1.into()));
+    assert_eq!(
+        (&document["status"], &document["maintenance_runs"]),
+        (&"completed".into(), &1.into())
+    );
     let report = stage.muleteer(&["run", "report", &run]).ok();
     assert!(
         ["Base", "Left", "Right", "Mended", "judge: fail", "judge: pass"]
@@ -270,7 +325,9 @@ fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
     let onlooker = look().start();
     wait_until("somebody to look on", PATIENCE, || (wire::clients(&socket) > 0).then_some(()));
     std::fs::write(stage.world.home().join("first"), "").unwrap();
-    wait_until("something to be seen", PATIENCE, || (!onlooker.stdout_so_far().is_empty()).then_some(()));
+    wait_until("something to be seen", PATIENCE, || {
+        (!onlooker.stdout_so_far().is_empty()).then_some(())
+    });
     daemon.kill_9();
     let daemon = stage.world.daemon();
     std::fs::write(stage.world.home().join("go"), "").unwrap();
@@ -279,7 +336,8 @@ fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
     stage.world.finish(Some(daemon));
 }
 
-/// Over the limit once, as a CLI without turns tells it: no attempt is counted, and the run goes on.
+/// Over the limit once, as a CLI without turns tells it: no attempt is counted, and the run goes
+/// on.
 #[test]
 fn a_rate_limit_in_a_run_costs_no_attempt() {
     let limited = "implement)\n  if test \"$(muleteer bead show \"$MULETEER_BEAD_ID\" --json | grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/limited\"; then touch \"$HOME/limited\"; echo '{\"type\":\"rate_limit\",\"resets_in_s\":1}'; exit 1; fi\n";
@@ -302,7 +360,8 @@ fn a_rate_limit_in_a_run_costs_no_attempt() {
 
 #[test]
 fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
-    let stage = Stage::new(&content().replacen("#!/bin/sh\n", "#!/bin/sh\nenv >> \"$HOME/seen\"\n", 1));
+    let stage =
+        Stage::new(&content().replacen("#!/bin/sh\n", "#!/bin/sh\nenv >> \"$HOME/seen\"\n", 1));
     let origin = stage.world.path().join("origin.git");
     let origin = origin.to_str().unwrap();
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
@@ -323,10 +382,20 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     let asked = std::fs::read_to_string(stage.world.home().join("pr")).unwrap();
     assert!(asked.starts_with("only-for-the-push\n"), "{asked}");
     let run = document["run_id"].as_str().unwrap();
-    let kept = std::fs::read_to_string(stage.world.state().join("runs").join(run).join("run.json")).unwrap();
+    let kept = std::fs::read_to_string(stage.world.state().join("runs").join(run).join("run.json"))
+        .unwrap();
     let seen = std::fs::read_to_string(stage.world.home().join("seen")).unwrap();
-    assert!(seen.contains("MULETEER_RUN_ID") && !(seen + &kept).contains("only-for-the-push"), "{kept}");
-    for word in [&format!("muleteer/{run}"), "muleteer run: The plan", "muleteer-run", "automated", "- Base.txt"] {
+    assert!(
+        seen.contains("MULETEER_RUN_ID") && !(seen + &kept).contains("only-for-the-push"),
+        "{kept}"
+    );
+    for word in [
+        &format!("muleteer/{run}"),
+        "muleteer run: The plan",
+        "muleteer-run",
+        "automated",
+        "- Base.txt",
+    ] {
         assert!(asked.contains(word), "{word} in {asked}");
     }
     let pushed = stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]);
@@ -336,7 +405,9 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
 
 #[test]
 fn the_judge_alone_is_asked_once_more() {
-    let stage = Stage::new(&AGENT.replace("test \"$MULETEER_ITERATION\" = 1;", "! test -e \"$HOME/content\";"));
+    let stage = Stage::new(
+        &AGENT.replace("test \"$MULETEER_ITERATION\" = 1;", "! test -e \"$HOME/content\";"),
+    );
     stage.configure("run: {phases: {judge: {max_iterations: 1}}}\n");
     let daemon = stage.world.daemon();
     let stopped = last(&stage.begin(&["--json"]).run().expect_code(5).stdout);
@@ -344,12 +415,24 @@ fn the_judge_alone_is_asked_once_more() {
     let run = stopped["run_id"].as_str().unwrap();
     // With iterations left, and still not content.
     stage.configure("run: {phases: {judge: {max_iterations: 5}}}\n");
-    let again = last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(5).stdout);
-    assert!(again["error"]["message"].as_str().unwrap().contains("nobody but the judge was asked"), "{again}");
-    assert_eq!((count(&stage, run, "verdict_applied"), count(&stage, run, "iteration_started")), (2, 0));
+    let again =
+        last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(5).stdout);
+    assert!(
+        again["error"]["message"].as_str().unwrap().contains("nobody but the judge was asked"),
+        "{again}"
+    );
+    assert_eq!(
+        (count(&stage, run, "verdict_applied"), count(&stage, run, "iteration_started")),
+        (2, 0)
+    );
     std::fs::write(stage.world.home().join("content"), "").unwrap();
-    let done = last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], count(&stage, run, "iteration_started")), (&"completed".into(), 0), "{done}");
+    let done =
+        last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(
+        (&done["status"], count(&stage, run, "iteration_started")),
+        (&"completed".into(), 0),
+        "{done}"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -360,7 +443,9 @@ fn a_daemon_started_on_demand_goes_when_the_run_that_it_hosted_is_over() {
     let args = ["daemon", "--on-demand", "--idle-exit", "3s"];
     let daemon = stage.muleteer(&args).start();
     let pid = daemon.pid();
-    wait_until("the daemon to answer", PATIENCE, || (stage.world.status()["daemon"]["pid"] == pid).then_some(()));
+    wait_until("the daemon to answer", PATIENCE, || {
+        (stage.world.status()["daemon"]["pid"] == pid).then_some(())
+    });
     let done = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
     assert_eq!(done["status"], "completed", "{done}");
     assert_eq!(daemon.finish().code, Some(0), "it has gone by itself");
@@ -376,9 +461,18 @@ fn nobody_jumps_the_judges_barrier() {
     let refused = stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(2);
     assert_eq!(refused.error_code(), "E_BAD_INPUT", "{}", refused.stdout);
     let document = stage.status();
-    assert_eq!((&document["status"], &document["beads"]["open"]), (&"pending".into(), &3.into()), "{document}");
-    let done = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(
+        (&document["status"], &document["beads"]["open"]),
+        (&"pending".into(), &3.into()),
+        "{document}"
+    );
+    let done =
+        last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     // Once all is done, every phase can be gone back to.
     let args = ["run", "--resume", run, "--from-phase", "maintain", "--json"];
     assert_eq!(last(&stage.muleteer(&args).run().expect_code(0).stdout)["maintenance_runs"], 1);
@@ -397,14 +491,21 @@ fn a_person_who_closes_what_is_blocked_lets_the_run_go_on() {
     let beads = stage.muleteer(&["bead", "list", "--status", "blocked", "--json"]).json();
     assert_eq!(beads[0]["title"], "Base", "the store says what the run says: {beads}");
     let resume = ["run", "--resume", run, "--json"];
-    assert_eq!(last(&stage.muleteer(&resume).run().expect_code(4).stdout)["error"]["code"], "E_DEADLOCK");
+    assert_eq!(
+        last(&stage.muleteer(&resume).run().expect_code(4).stdout)["error"]["code"],
+        "E_DEADLOCK"
+    );
     let base = beads[0]["id"].as_str().unwrap();
     stage
         .muleteer(&["bead", "close", base, "--reason", "by hand", "--no-change"])
         .run()
         .expect_code(0);
     let done = last(&stage.muleteer(&resume).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -412,8 +513,13 @@ fn a_person_who_closes_what_is_blocked_lets_the_run_go_on() {
 fn a_run_that_never_began_has_no_id() {
     let stage = Stage::new(&content());
     let daemon = stage.world.daemon();
-    let refused = last(&stage.begin(&["--target", "no..branch", "--json"]).run().expect_code(2).stdout);
-    assert_eq!((&refused["error"]["code"], refused["error"].get("run_id")), (&"E_BAD_INPUT".into(), None), "{refused}");
+    let refused =
+        last(&stage.begin(&["--target", "no..branch", "--json"]).run().expect_code(2).stdout);
+    assert_eq!(
+        (&refused["error"]["code"], refused["error"].get("run_id")),
+        (&"E_BAD_INPUT".into(), None),
+        "{refused}"
+    );
     assert_eq!(stage.muleteer(&["runs", "--json"]).json()["runs"], serde_json::json!([]));
     stage.world.finish(Some(daemon));
 }
@@ -421,18 +527,22 @@ fn a_run_that_never_began_has_no_id() {
 #[test]
 fn a_plan_that_goes_in_a_circle_is_made_anew_when_the_run_goes_on() {
     let circle = "  test -e \"$HOME/mended\" || muleteer bead dep add \"$a\" \"$c\" 2>/dev/null\n";
-    let stage =
-        Stage::new(&content().replace(
-            "  muleteer bead dep add \"$c\" \"$a\"",
-            &format!("{circle}  muleteer bead dep add \"$c\" \"$a\""),
-        ));
+    let stage = Stage::new(&content().replace(
+        "  muleteer bead dep add \"$c\" \"$a\"",
+        &format!("{circle}  muleteer bead dep add \"$c\" \"$a\""),
+    ));
     let daemon = stage.world.daemon();
     let refused = last(&stage.begin(&["--json"]).run().expect_code(2).stdout);
     assert_eq!(refused["error"]["code"], "E_GRAPH_CYCLE", "{refused}");
     std::fs::write(stage.world.home().join("mended"), "").unwrap();
     let run = refused["run_id"].as_str().unwrap();
-    let done = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    let done =
+        last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -453,8 +563,7 @@ fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
 /// Whatever runs them, and whether or not that has a place for rules.
 #[test]
 fn every_coding_agent_is_told_the_guidelines() {
-    let script =
-        "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" --reason seen --no-change\n";
+    let script = "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" --reason seen --no-change\n";
     let stage = Stage::new(script);
     stage.configure(
         "run: {acceptance: {generate: false}, phases: {implement: {guidelines: [house]}, judge: {enabled: false}}}\n",
@@ -470,7 +579,15 @@ fn every_coding_agent_is_told_the_guidelines() {
         let done = match label {
             "subprocess" => stage.begin(&["--json", "--bead-label", label]),
             _ => {
-                let args = ["--backend", label, "--scenario", "scenario.yaml", "--bead-label", label, "--json"];
+                let args = [
+                    "--backend",
+                    label,
+                    "--scenario",
+                    "scenario.yaml",
+                    "--bead-label",
+                    label,
+                    "--json",
+                ];
                 stage.muleteer(&[&["run", "--spec", "plan.md"][..], &args].concat())
             }
         };
@@ -500,7 +617,11 @@ fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
     stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
     let daemon = stage.world.daemon();
     let done = last(&stage.begin(&["--json", "--concurrency", "1"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     let codes = std::fs::read_to_string(stage.world.home().join("codes")).unwrap();
     assert_eq!(codes.lines().count(), 3 * 7);
     assert!(codes.lines().all(|line| line.starts_with("3 ")), "{codes}");
@@ -511,7 +632,8 @@ fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
         assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("bead close")), "{line}");
     }
     let beads = stage.muleteer(&["bead", "list", "--json"]).json();
-    let titles: Vec<_> = beads.as_array().unwrap().iter().map(|bead| bead["title"].as_str().unwrap()).collect();
+    let titles: Vec<_> =
+        beads.as_array().unwrap().iter().map(|bead| bead["title"].as_str().unwrap()).collect();
     assert_eq!(titles, ["Base", "Left", "Right", "Observation: odd"]);
     stage.world.finish(Some(daemon));
 }
@@ -528,22 +650,34 @@ fn a_branch_that_is_not_pushed_says_why() {
     program::write(&stage.world.bin().join("gh"), "#!/bin/sh\nexit 1\n");
     let daemon = stage.world.daemon();
     let done = stage.begin(&[]).run().expect_code(0);
-    assert!(done.stderr.contains("it is not pushed: the run began from a commit"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("it is not pushed: the run began from a commit"),
+        "{}",
+        done.stderr
+    );
     assert!(done.stdout.contains("not pushed: the run began from a commit"), "{}", done.stdout);
     let run = stage.status()["run_id"].as_str().unwrap().to_string();
     let events = stage.events(&run);
     let published = events.iter().find(|event| event["event"] == "branch_published").unwrap();
-    assert!(published["unpushed"].as_str().is_some_and(|why| why.contains("on no branch")), "{published}");
+    assert!(
+        published["unpushed"].as_str().is_some_and(|why| why.contains("on no branch")),
+        "{published}"
+    );
     stage.world.finish(Some(daemon));
 }
 
 /// Nobody follows it, so there is no Ctrl-C.
 #[test]
 fn a_detached_run_is_stopped_whole_and_goes_on() {
-    let stage = Stage::new(&content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"));
+    let stage = Stage::new(
+        &content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
+    );
     stage.configure("run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n");
     let daemon = stage.world.daemon();
-    assert_eq!(stage.muleteer(&["run", "stop", "--json"]).run().expect_code(2).error_code(), "E_NOT_FOUND");
+    assert_eq!(
+        stage.muleteer(&["run", "stop", "--json"]).run().expect_code(2).error_code(),
+        "E_NOT_FOUND"
+    );
     let begin = || stage.begin(&["--detach"]).ok().trim().to_string();
     let run = begin();
     let at_work = || {
@@ -552,9 +686,15 @@ fn a_detached_run_is_stopped_whole_and_goes_on() {
         })
     };
     at_work();
-    let stop = |args: &[&str]| stage.muleteer(&[&["run", "stop", "--json"], args].concat()).run().expect_code(0).json();
+    let stop = |args: &[&str]| {
+        stage.muleteer(&[&["run", "stop", "--json"], args].concat()).run().expect_code(0).json()
+    };
     let stopped = stop(&[]);
-    assert_eq!((&stopped["status"], &stopped["agents"]), (&"pending".into(), &0.into()), "{stopped}");
+    assert_eq!(
+        (&stopped["status"], &stopped["agents"]),
+        (&"pending".into(), &0.into()),
+        "{stopped}"
+    );
     assert_eq!(stopped["error"]["code"], "E_RUN_STOPPED", "{stopped}");
     assert!(processes::shims(&stage.world.processes()).is_empty());
     // It rests already.
@@ -564,8 +704,13 @@ fn a_detached_run_is_stopped_whole_and_goes_on() {
     at_work();
     assert_eq!(stop(&[hash])["status"], "pending");
     std::fs::write(stage.world.home().join("go"), "").unwrap();
-    let done = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    let done =
+        last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     assert_eq!(stop(&[&run])["status"], "completed");
     stage.world.finish(Some(daemon));
 }
@@ -620,8 +765,12 @@ fn what_keeps_a_run_from_beginning_is_told_with_its_place() {
         assert_eq!(document["error"]["code"], error, "{document}");
         document["error"].clone()
     };
-    let ends = |error: &serde_json::Value, file: &str| error["file"].as_str().is_some_and(|path| path.ends_with(file));
-    for key in ["  worktree: {base_branch: nowhere}", "  phases: {implement: {guidelines: [nowhere]}}"] {
+    let ends = |error: &serde_json::Value, file: &str| {
+        error["file"].as_str().is_some_and(|path| path.ends_with(file))
+    };
+    for key in
+        ["  worktree: {base_branch: nowhere}", "  phases: {implement: {guidelines: [nowhere]}}"]
+    {
         stage.configure(&format!("run:\n{key}\n"));
         let error = refused(2, "E_CONFIG_INVALID");
         assert!(ends(&error, ".muleteer/config.yaml"), "{error}");
@@ -642,7 +791,8 @@ fn what_keeps_a_run_from_beginning_is_told_with_its_place() {
     let frozen = stage.repo.path.join(".muleteer/runs").join(run).join("frozen-spec.md");
     std::fs::remove_file(&frozen).unwrap();
     std::fs::write(&frozen, "another").unwrap();
-    let refused = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(4).stdout);
+    let refused =
+        last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(4).stdout);
     assert_eq!(refused["error"]["code"], "E_SPEC_HASH_MISMATCH", "{refused}");
     assert!(ends(&refused["error"], "frozen-spec.md"), "{refused}");
     stage.world.finish(Some(daemon));

@@ -1,5 +1,5 @@
-//! Where the work of a run is, however it ends: its branch is in the repository, everything says so, and a hub that an
-//! agent destroyed costs a try and no run.
+//! Where the work of a run is, however it ends: its branch is in the repository, everything says
+//! so, and a hub that an agent destroyed costs a try and no run.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -25,13 +25,24 @@ fn is_told(stage: &Stage, document: &Value, branch: &str, stdout: &str) {
     let report = stage.muleteer(&["run", "report", run, "--json"]).json();
     let status = stage.muleteer(&["run", "--status", run, "--json"]).json();
     for told in [document, &report, &status] {
-        assert_eq!((&told["work"]["branch"], &told["branch"]), (&branch.into(), &branch.into()), "{told}");
-        assert_eq!((&told["work"]["next"], &told["work"]["commits"]), (&resume.clone().into(), &1.into()), "{told}");
+        assert_eq!(
+            (&told["work"]["branch"], &told["branch"]),
+            (&branch.into(), &branch.into()),
+            "{told}"
+        );
+        assert_eq!(
+            (&told["work"]["next"], &told["work"]["commits"]),
+            (&resume.clone().into(), &1.into()),
+            "{told}"
+        );
     }
     let report = stage.muleteer(&["run", "report", run]).ok();
     let status = stage.muleteer(&["run", "--status", run]).ok();
     for text in [stdout, &report, &status] {
-        assert!(text.contains(&format!("branch {branch} with 1 commit")) && text.contains(&resume), "{text}");
+        assert!(
+            text.contains(&format!("branch {branch} with 1 commit")) && text.contains(&resume),
+            "{text}"
+        );
     }
 }
 
@@ -67,8 +78,13 @@ fn failed_run_leaves_its_branch_and_names_it() {
     {
         stage.muleteer(&["bead", "reopen", bead["id"].as_str().unwrap()]).run().expect_code(0);
     }
-    let done = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["branch"]), (&"completed".into(), &format!("muleteer/{run}").into()), "{done}");
+    let done =
+        last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    assert_eq!(
+        (&done["status"], &done["branch"]),
+        (&"completed".into(), &format!("muleteer/{run}").into()),
+        "{done}"
+    );
     assert_eq!(done["work"]["next"], format!("git checkout main && git merge muleteer/{run}"));
     assert_eq!(stage.repo.git(&["show", &format!("muleteer/{run}:Right.txt")]), "Right");
     stage.world.finish(Some(daemon));
@@ -83,7 +99,9 @@ fn stopped_run_leaves_its_branch_and_names_it() {
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
     let run = stage.begin(&["--detach"]).ok();
-    wait_until("the second bead", PATIENCE, || stage.world.home().join("waits").exists().then_some(()));
+    wait_until("the second bead", PATIENCE, || {
+        stage.world.home().join("waits").exists().then_some(())
+    });
     let output = stage.muleteer(&["run", "stop", &run]).ok();
     is_told(&stage, &stage.status(), &format!("muleteer/{run}"), &output);
     stage.world.finish(Some(daemon));
@@ -103,7 +121,8 @@ fn failed_run_moves_no_branch_that_a_person_chose() {
     // Where there is no room for that name, another one is taken, and named.
     stage.repo.git(&["branch", "-D", &format!("muleteer/{run}")]);
     stage.repo.git(&["branch", "muleteer"]);
-    let again = last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(4).stdout);
+    let again =
+        last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(4).stdout);
     assert_eq!(again["work"]["branch"], format!("muleteer-{run}"), "{again}");
     stage.world.finish(Some(daemon));
 }
@@ -115,7 +134,11 @@ fn run_without_a_commit_says_that_there_is_none() {
     let daemon = stage.world.daemon();
     let output = stage.begin(&[]).run().expect_code(4).stdout;
     let document = stage.status();
-    assert_eq!((&document["work"]["branch"], &document["work"]["commits"]), (&Value::Null, &0.into()), "{document}");
+    assert_eq!(
+        (&document["work"]["branch"], &document["work"]["commits"]),
+        (&Value::Null, &0.into()),
+        "{document}"
+    );
     assert!(output.contains("no commit was made"), "{output}");
     assert_eq!(stage.repo.git(&["branch", "--list", "muleteer/*"]), "");
     stage.world.finish(Some(daemon));
@@ -124,9 +147,13 @@ fn run_without_a_commit_says_that_there_is_none() {
 /// A remote that is a directory, under a name that leads git to it.
 fn remote(stage: &Stage, url: &str) {
     let origin = stage.world.path().join("origin.git");
-    stage
-        .repo
-        .git(&["init", "--quiet", "--bare", "--initial-branch=main", origin.to_str().unwrap()]);
+    stage.repo.git(&[
+        "init",
+        "--quiet",
+        "--bare",
+        "--initial-branch=main",
+        origin.to_str().unwrap(),
+    ]);
     stage.repo.git(&["remote", "add", "origin", url]);
     let own = stage.world.home().join(".gitconfig");
     let known = std::fs::read_to_string(&own).unwrap();
@@ -155,7 +182,9 @@ fn passed_run_without_gh_is_pushed_and_names_the_page() {
     assert_eq!(document["work"]["next"], format!("make a pull request: {page}"), "{document}");
     assert!(done.stdout.contains(&page) && done.stderr.contains(&page), "{done:?}");
     assert!(!done.stdout.contains("secret") && !document.to_string().contains("secret"));
-    assert!(!stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]).is_empty());
+    assert!(
+        !stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]).is_empty()
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -172,21 +201,37 @@ fn passed_run_whose_pull_request_fails_is_completed_and_says_why() {
     let document = stage.status();
     let run = document["run_id"].as_str().unwrap().to_string();
     let page = format!("https://github.com/o/r/compare/main...muleteer/{run}?expand=1");
-    assert_eq!((&document["status"], &document["work"]["page"]), (&"completed".into(), &page.clone().into()));
+    assert_eq!(
+        (&document["status"], &document["work"]["page"]),
+        (&"completed".into(), &page.clone().into())
+    );
     assert_eq!(document["work"]["next"], format!("make a pull request: {page}"), "{document}");
-    assert!(document["work"]["pr_trouble"].as_str().unwrap().contains("gh auth login"), "{document}");
+    assert!(
+        document["work"]["pr_trouble"].as_str().unwrap().contains("gh auth login"),
+        "{document}"
+    );
     for text in [&done.stdout, &done.stderr, &stage.muleteer(&["run", "report", &run]).ok()] {
         assert!(text.contains(&page) && text.contains("gh auth login"), "{text}");
     }
-    assert!(!stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]).is_empty());
+    assert!(
+        !stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]).is_empty()
+    );
 
     let hook = stage.world.path().join("origin.git/hooks/pre-receive");
     std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
     program::write(&hook, "#!/bin/sh\necho protected >&2\nexit 1\n");
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
     let run = document["run_id"].as_str().unwrap();
-    assert_eq!((&document["status"], &document["work"]["pushed"]), (&"completed".into(), &Value::Null), "{document}");
-    assert_eq!(document["work"]["next"], format!("git checkout main && git merge muleteer/{run}"), "{document}");
+    assert_eq!(
+        (&document["status"], &document["work"]["pushed"]),
+        (&"completed".into(), &Value::Null),
+        "{document}"
+    );
+    assert_eq!(
+        document["work"]["next"],
+        format!("git checkout main && git merge muleteer/{run}"),
+        "{document}"
+    );
     let text = stage.muleteer(&["run", "report", run]).ok();
     assert!(text.contains("not pushed: ") && text.contains("protected"), "{text}");
     stage.world.finish(Some(daemon));
@@ -200,10 +245,16 @@ fn on_complete_pushes_or_leaves_the_branch_as_configured() {
     program::write(&stage.world.bin().join("gh"), gh);
     let daemon = stage.world.daemon();
     let page = |on_complete: &str| {
-        stage.configure(&UNJUDGED.replace("enabled: false", &format!("enabled: false, on_complete: {on_complete}")));
+        stage.configure(
+            &UNJUDGED
+                .replace("enabled: false", &format!("enabled: false, on_complete: {on_complete}")),
+        );
         let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
         let run = document["run_id"].as_str().unwrap().to_string();
-        let there = !stage.repo.git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")]).is_empty();
+        let there = !stage
+            .repo
+            .git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")])
+            .is_empty();
         // Its beads are done: the next run has its own.
         (there, document["work"]["page"].as_str().map(|page| page.replace(&run, "RUN")))
     };
@@ -217,13 +268,16 @@ fn on_complete_pushes_or_leaves_the_branch_as_configured() {
 /// As an agent does that "tidies up": the whole hub is gone, with what it had pushed.
 #[test]
 fn hub_that_an_agent_removed_costs_no_run() {
-    let harm =
-        "implement)\n  test -e \"$HOME/harmed\" || { : > \"$HOME/harmed\"; rm -rf \"$MULETEER_REMOTE\"; exit 3; }\n";
+    let harm = "implement)\n  test -e \"$HOME/harmed\" || { : > \"$HOME/harmed\"; rm -rf \"$MULETEER_REMOTE\"; exit 3; }\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", harm));
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
     let done = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
-    assert_eq!((&done["status"], &done["beads"]["closed"]), (&"completed".into(), &3.into()), "{done}");
+    assert_eq!(
+        (&done["status"], &done["beads"]["closed"]),
+        (&"completed".into(), &3.into()),
+        "{done}"
+    );
     let all = stage.world.events();
     let told = events(&all, "fault")
         .iter()
@@ -245,7 +299,8 @@ fn hub_that_is_gone_is_built_again_when_the_run_is_resumed() {
     std::fs::remove_dir_all(&hub).unwrap();
     std::fs::write(&hub, "no directory").unwrap();
     std::fs::write(stage.world.home().join("go"), "").unwrap();
-    let done = last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
+    let done =
+        last(&stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(done["status"], "completed", "{done}");
     assert!(hub.join("HEAD").is_file());
     stage.world.finish(Some(daemon));

@@ -25,7 +25,8 @@ impl Manager {
         wait_until(line, PATIENCE, || {
             let mut bytes = [0; 4096];
             while let Ok(length) = self.socket.recv(&mut bytes) {
-                self.heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(String::from));
+                self.heard
+                    .extend(String::from_utf8_lossy(&bytes[..length]).lines().map(String::from));
             }
             self.heard.iter().any(|heard| heard == line).then_some(())
         });
@@ -33,7 +34,8 @@ impl Manager {
 }
 
 #[test]
-fn a_manager_hears_that_the_daemon_is_ready_beside_a_shim_that_stands_still_and_that_it_lives_and_stops() {
+fn a_manager_hears_that_the_daemon_is_ready_beside_a_shim_that_stands_still_and_that_it_lives_and_stops()
+ {
     let world = World::new();
     let repo = world.repo("repo");
     let (mut manager, socket) = Manager::new(&world);
@@ -50,7 +52,9 @@ fn a_manager_hears_that_the_daemon_is_ready_beside_a_shim_that_stands_still_and_
     manager.hears("STATUS=1 agent runs");
     manager.hears("WATCHDOG=1");
     world.signal(shim, Signal::CONT);
-    wait_until("the adoption", PATIENCE, || (!world.events_of(&id, "agent_adopted").is_empty()).then_some(()));
+    wait_until("the adoption", PATIENCE, || {
+        (!world.events_of(&id, "agent_adopted").is_empty()).then_some(())
+    });
 
     repo.write("go", "");
     assert_eq!(world.wait_for_end(&id)["state"], "success");

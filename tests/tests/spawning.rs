@@ -1,4 +1,5 @@
-//! Where a dispatch's program is looked for, who is refused for want of it, and how who follows it exits.
+//! Where a dispatch's program is looked for, who is refused for want of it, and how who follows it
+//! exits.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -22,7 +23,17 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
     own_program(&repo, "prog");
     let daemon = world.daemon();
     let spawn = |backend: &str, command: &str, more: &[&str]| {
-        let args = ["spawn", "developer", repo.to_str(), "x", "--backend", backend, "--command", command, "--wait"];
+        let args = [
+            "spawn",
+            "developer",
+            repo.to_str(),
+            "x",
+            "--backend",
+            backend,
+            "--command",
+            command,
+            "--wait",
+        ];
         // From elsewhere: it is the agent's directory that counts.
         world.muleteer(&[&args, more].concat()).current_dir(world.path()).run()
     };
@@ -42,7 +53,10 @@ fn a_repository_that_git_refuses_is_refused_in_its_words() {
     let world = World::new();
     let repo = world.repo("repo");
     // As one of another user's; who trusts everything on this machine is not asked.
-    let daemon = world.daemon_with(&[("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"), ("GIT_CONFIG_SYSTEM", "/dev/null")]);
+    let daemon = world.daemon_with(&[
+        ("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"),
+        ("GIT_CONFIG_SYSTEM", "/dev/null"),
+    ]);
     let refused = world.spawn(&repo, "true", &["--worktree", "--json"]).run().expect_code(2);
     assert_eq!(refused.error_code(), "E_NOT_A_REPOSITORY");
     let said = refused.json()["error"].to_string();
@@ -67,7 +81,10 @@ fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
     for refused in refused {
         let refused = refused.expect_code(2);
         assert_eq!(refused.error_code(), "E_NOT_A_REPOSITORY");
-        assert!(refused.json()["error"]["message"].to_string().contains("line break"), "{refused:?}");
+        assert!(
+            refused.json()["error"]["message"].to_string().contains("line break"),
+            "{refused:?}"
+        );
     }
     world.spawn(&repo, "echo ran >> effects", &["--wait"]).run().expect_code(0);
     assert_eq!(repo.effects("effects"), ["ran"], "without a clone it works");
@@ -82,11 +99,19 @@ fn who_follows_a_command_sees_what_it_prints() {
     let daemon = world.daemon();
     let script = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo complaint >&2; printf 'no newline'";
     let following = world.spawn(&repo, script, &["--follow"]).start();
-    wait_until("its first line", PATIENCE, || following.stdout_so_far().contains("first").then_some(()));
+    wait_until("its first line", PATIENCE, || {
+        following.stdout_so_far().contains("first").then_some(())
+    });
     repo.write("go", "");
     let output = following.finish().expect_code(0);
-    let at = |text: &str| output.stdout.find(text).unwrap_or_else(|| panic!("no `{text}` in {}", output.stdout));
-    assert!(at("first") < at("complaint") && at("no newline") < at("agent exited"), "{}", output.stdout);
+    let at = |text: &str| {
+        output.stdout.find(text).unwrap_or_else(|| panic!("no `{text}` in {}", output.stdout))
+    };
+    assert!(
+        at("first") < at("complaint") && at("no newline") < at("agent exited"),
+        "{}",
+        output.stdout
+    );
     assert_eq!(output.stdout.matches("first").count(), 1);
     assert!(!output.stdout.contains('\u{1b}'), "colours are for terminals: {:?}", output.stdout);
     let lines = world.spawn(&repo, "echo first", &["--follow", "--json"]).run().expect_code(0);
@@ -107,7 +132,10 @@ fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {
     };
     refused(&["--max-turns", "3"], "--max-turns");
     refused(&["--env", "MULETEER_ROLE=boss"], "--env");
-    refused(&["--env", "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"], "TRACEPARENT");
+    refused(
+        &["--env", "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"],
+        "TRACEPARENT",
+    );
     assert_eq!(world.status()["dispatches"], json!([]), "and nothing was made");
     world
         .spawn(&repo, "test \"$MY_OWN\" = x", &["--env", "MY_OWN=x", "--wait"])
@@ -124,7 +152,8 @@ fn who_names_a_program_that_is_not_there_is_refused_at_once() {
     let daemon = world.daemon();
     let begun = ["spawn", "developer", repo.to_str(), "x", "--json"];
     let refused = |more: &[&str]| {
-        let output = world.muleteer(&[&begun, more].concat()).current_dir(&repo.path).run().expect_code(2);
+        let output =
+            world.muleteer(&[&begun, more].concat()).current_dir(&repo.path).run().expect_code(2);
         assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{more:?}: {output:?}");
     };
     refused(&["--backend", "codex", "--command", "surely-no-such-program"]);
@@ -134,7 +163,9 @@ fn who_names_a_program_that_is_not_there_is_refused_at_once() {
     refused(&["--command", "[\"surely-no-such-program\", \"x\"]", "--worktree"]);
     assert_eq!(world.status()["dispatches"], json!([]), "and nothing was made");
     // What a shell is to find, and what a clone will have or not, is found out there.
-    for later in [&["--command", "surely-no-such-program"][..], &["--command", "[\"./none\"]", "--worktree"]] {
+    for later in
+        [&["--command", "surely-no-such-program"][..], &["--command", "[\"./none\"]", "--worktree"]]
+    {
         world.muleteer(&[&begun, later, &["--wait"]].concat()).run().expect_code(4);
     }
     world.finish(Some(daemon));
@@ -144,7 +175,16 @@ fn who_names_a_program_that_is_not_there_is_refused_at_once() {
 fn runs_are_refused_for_want_of_a_program_too() {
     let stage = SpecStage { agent: "surely-no-such-program".into(), ..SpecStage::new(AGENT) };
     let daemon = stage.world.daemon();
-    let list = ["run", "--spec", "plan.md", "--backend", "subprocess", "--command", "[\"/nonexistent/x\"]", "--json"];
+    let list = [
+        "run",
+        "--spec",
+        "plan.md",
+        "--backend",
+        "subprocess",
+        "--command",
+        "[\"/nonexistent/x\"]",
+        "--json",
+    ];
     let output = stage.muleteer(&list).run().expect_code(2);
     assert_eq!(output.error_code(), "E_BACKEND_UNAVAILABLE", "{output:?}");
     stage.world.finish(Some(daemon));
@@ -209,7 +249,8 @@ fn variables_of_the_configuration_count_for_what_is_dispatched_and_are_no_agent_
     world.configure("models: {default: from-the-file}\n");
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let spawn = ["spawn", "developer", repo.to_str(), "x", "--backend", "subprocess", "--wait", "--json"];
+    let spawn =
+        ["spawn", "developer", repo.to_str(), "x", "--backend", "subprocess", "--wait", "--json"];
     world.muleteer(&spawn).run().expect_code(2);
     let output = world
         .muleteer(&spawn)
@@ -219,7 +260,10 @@ fn variables_of_the_configuration_count_for_what_is_dispatched_and_are_no_agent_
         .expect_code(0);
     assert_eq!(output.json()["model"], "from-the-variable", "{output:?}");
     let seen = std::fs::read_to_string(world.home().join("seen")).unwrap();
-    assert!(seen.contains("MULETEER_DISPATCH_ID=") && !seen.contains("MULETEER_CONFIG__"), "{seen}");
+    assert!(
+        seen.contains("MULETEER_DISPATCH_ID=") && !seen.contains("MULETEER_CONFIG__"),
+        "{seen}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -230,11 +274,18 @@ fn who_stops_waiting_exits_by_that_and_is_told_what_goes_on() {
     let daemon = world.daemon();
     let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
     let waiting = world.spawn(&repo, script, &["--wait"]).start();
-    let id = wait_until("its id", PATIENCE, || Some(waiting.stdout_so_far().lines().next()?.to_string()));
-    wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+    let id = wait_until("its id", PATIENCE, || {
+        Some(waiting.stdout_so_far().lines().next()?.to_string())
+    });
+    wait_until("the agent to run", PATIENCE, || {
+        (world.dispatch(&id)["state"] == "running").then_some(())
+    });
     world.signal(waiting.pid(), rustix::process::Signal::INT);
     let said = waiting.finish().expect_code(130);
-    assert!(said.stderr.contains("goes on") && said.stderr.contains(&format!("muleteer wait {id}")), "{said:?}");
+    assert!(
+        said.stderr.contains("goes on") && said.stderr.contains(&format!("muleteer wait {id}")),
+        "{said:?}"
+    );
     std::fs::write(world.home().join("go"), "").unwrap();
     world.muleteer(&["wait", &id]).ok();
     world.finish(Some(daemon));
@@ -261,7 +312,11 @@ fn an_agent_s_own_lines_need_not_say_more_than_they_have() {
     let script = format!("echo '{said}'; echo '{}'", r#"{"type":"result","status":"success"}"#);
     let output = world.spawn(&repo, &script, &["--wait", "--json"]).run().expect_code(0);
     let dispatch = output.json();
-    assert_eq!((&dispatch["model"], &dispatch["session_id"]), (&json!("small"), &json!(null)), "{dispatch}");
+    assert_eq!(
+        (&dispatch["model"], &dispatch["session_id"]),
+        (&json!("small"), &json!(null)),
+        "{dispatch}"
+    );
     assert_eq!(dispatch["result"]["status"], "success");
     world.finish(Some(daemon));
 }
@@ -277,7 +332,15 @@ fn a_clone_is_worked_in_where_the_project_is_and_made_of_a_commit() {
     repo.git(&["commit", "--quiet", "--message", "a page"]);
     let daemon = world.daemon();
     let spawn = |project: &str| {
-        let ask = ["--backend", "subprocess", "--command", "cat page; pwd", "--worktree", "--wait", "--json"];
+        let ask = [
+            "--backend",
+            "subprocess",
+            "--command",
+            "cat page; pwd",
+            "--worktree",
+            "--wait",
+            "--json",
+        ];
         world.muleteer(&[&["spawn", "developer", project, "x"][..], &ask].concat()).run()
     };
     let dispatch = spawn(project.to_str().unwrap()).expect_code(0).json();
@@ -306,7 +369,8 @@ fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
     let dispatch = in_it(&[&["spawn", "developer", ".", "x"][..], &ask].concat()).json();
     assert!(dispatch["journal"].as_str().unwrap().starts_with(repo.to_str()), "{dispatch}");
     repo.git(&["worktree", "remove", beside.to_str().unwrap()]);
-    let listed = world.muleteer(&["bead", "list", "--json"]).current_dir(&repo.path).run().expect_code(0);
+    let listed =
+        world.muleteer(&["bead", "list", "--json"]).current_dir(&repo.path).run().expect_code(0);
     assert!(listed.stdout.contains("precious"), "{listed:?}");
     world.finish(Some(daemon));
 }
@@ -319,11 +383,17 @@ fn a_scenario_s_fault_is_told_with_what_to_do() {
     let spawn = |text: &str| {
         std::fs::write(&scenario, text).unwrap();
         let with = ["--backend", "rehearsal", "--scenario", scenario.to_str().unwrap(), "--json"];
-        let refused = world.muleteer(&[&["spawn", "developer", repo.to_str(), "x"][..], &with].concat()).run();
+        let refused = world
+            .muleteer(&[&["spawn", "developer", repo.to_str(), "x"][..], &with].concat())
+            .run();
         refused.expect_code(2).json()["error"].clone()
     };
     let error = spawn("v: 1\nturns: [{steps: [{sya: a}]}]\n");
-    assert_eq!((&error["code"], &error["line"]), (&"E_SCENARIO_INVALID".into(), &2.into()), "{error}");
+    assert_eq!(
+        (&error["code"], &error["line"]),
+        (&"E_SCENARIO_INVALID".into(), &2.into()),
+        "{error}"
+    );
     assert!(error["hint"].as_str().unwrap().contains("`say`"), "{error}");
     world.finish(None);
 }
@@ -342,9 +412,21 @@ fn an_agent_is_started_where_there_is_no_clone3() {
     // Its children too: the zygote is one. `-D`: the daemon stays our own child.
     let words = [&["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", log][..], &refused].concat();
     let daemon = world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
-    wait_until("the daemon to answer", PATIENCE, || (world.status()["daemon"]["running"] == true).then_some(()));
+    wait_until("the daemon to answer", PATIENCE, || {
+        (world.status()["daemon"]["running"] == true).then_some(())
+    });
     let command = r#"["sh", "-c", "cat > /dev/null; touch \"$HOME/ran\""]"#;
-    let args = ["spawn", "developer", repo.to_str(), "x", "--backend", "subprocess", "--command", command, "--wait"];
+    let args = [
+        "spawn",
+        "developer",
+        repo.to_str(),
+        "x",
+        "--backend",
+        "subprocess",
+        "--command",
+        command,
+        "--wait",
+    ];
     world.muleteer(&args).run().expect_code(0);
     assert!(world.home().join("ran").exists());
     let calls = std::fs::read_to_string(log).unwrap();

@@ -1,4 +1,5 @@
-//! A spec run from outside: every part played by a shell script, as docs/subprocess-agents.md has it.
+//! A spec run from outside: every part played by a shell script, as docs/subprocess-agents.md has
+//! it.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -12,8 +13,15 @@ fn a_spec_becomes_a_judged_branch() {
     let daemon = stage.world.daemon();
     let output = stage.begin(&["--json"]).run().expect_code(0);
     let document = last(&output.stdout);
-    assert_eq!((&document["status"], &document["iteration"]), (&"completed".into(), &2.into()), "{document}");
-    assert_eq!(document["beads"], serde_json::json!({"total":4,"open":0,"in_progress":0,"closed":4,"blocked":0}));
+    assert_eq!(
+        (&document["status"], &document["iteration"]),
+        (&"completed".into(), &2.into()),
+        "{document}"
+    );
+    assert_eq!(
+        document["beads"],
+        serde_json::json!({"total":4,"open":0,"in_progress":0,"closed":4,"blocked":0})
+    );
     let enforced = &document["enforced"];
     assert_eq!(
         (&enforced["judge_read_only"], &enforced["acceptance_hidden"]),
@@ -32,19 +40,28 @@ fn a_spec_becomes_a_judged_branch() {
     for name in ["Base.txt", "Left.txt", "Right.txt", "Mended.txt"] {
         assert!(files.contains(name), "{files}");
     }
-    assert_eq!(stage.repo.git(&["status", "--porcelain"]), "?? plan.md", "nothing of ours is in the way");
+    assert_eq!(
+        stage.repo.git(&["status", "--porcelain"]),
+        "?? plan.md",
+        "nothing of ours is in the way"
+    );
     let names: Vec<String> = stage
         .events(run)
         .iter()
         .map(|event| event["event"].as_str().unwrap().to_string())
         .collect();
-    for name in ["run_started", "beads_created", "observation_created", "judge_finished", "run_completed"] {
+    for name in
+        ["run_started", "beads_created", "observation_created", "judge_finished", "run_completed"]
+    {
         assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
     }
     let folder = stage.repo.path.join(".muleteer/runs").join(run);
     assert!(folder.join("checkpoint.yml").exists() && folder.join("run-log.yml").exists());
     assert!(!folder.join("lock.json").exists(), "the lock is given back");
-    assert!(!stage.repo.path.join(".muleteer/worktrees").join(run).exists(), "worktrees are tidied away");
+    assert!(
+        !stage.repo.path.join(".muleteer/worktrees").join(run).exists(),
+        "worktrees are tidied away"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -59,7 +76,8 @@ fn a_daemon_killed_in_the_middle_costs_no_attempt() {
     daemon.kill_9();
     let output = stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(0);
     assert_eq!(last(&output.stdout)["status"], "completed");
-    let retried = stage.events(&run).into_iter().filter(|event| event["event"] == "bead_retried").count();
+    let retried =
+        stage.events(&run).into_iter().filter(|event| event["event"] == "bead_retried").count();
     assert_eq!(retried, 0, "its agents lived on, and were adopted");
     stage.world.finish(None);
 }
@@ -91,7 +109,10 @@ fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
         "E_BACKEND_UNAVAILABLE"
     );
     stage.muleteer(&["bead", "create", "--title", "stray"]).ok();
-    assert_eq!(stage.begin(&["--json"]).run().expect_code(2).error_code(), "E_BEAD_SCOPE_AMBIGUOUS");
+    assert_eq!(
+        stage.begin(&["--json"]).run().expect_code(2).error_code(),
+        "E_BEAD_SCOPE_AMBIGUOUS"
+    );
     stage.world.finish(Some(daemon));
 }
 
@@ -99,7 +120,8 @@ fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
 fn existing_beads_are_worked_on_and_a_circle_is_refused() {
     let stage = Stage::new(AGENT);
     let daemon = stage.world.daemon();
-    let make = |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
+    let make =
+        |title: &str| stage.muleteer(&["bead", "create", "--title", title, "--label", "v2"]).ok();
     let (a, b) = (make("Base"), make("Right"));
     stage.muleteer(&["bead", "dep", "add", &b, &a]).run().expect_code(0);
     stage.muleteer(&["bead", "dep", "add", &a, &b]).run().expect_code(0);
@@ -137,7 +159,8 @@ fn a_bead_that_fails_is_tried_again_then_blocked_and_another_s_bead_is_not_its_b
     assert_eq!(document["error"]["code"], "E_DEADLOCK", "{document}");
     assert_eq!((&document["status"], &document["beads"]["blocked"]), (&"failed".into(), &1.into()));
     let run = document["run_id"].as_str().unwrap();
-    let count = |name: &str| stage.events(run).iter().filter(|event| event["event"] == name).count();
+    let count =
+        |name: &str| stage.events(run).iter().filter(|event| event["event"] == name).count();
     assert_eq!((count("bead_assigned"), count("bead_retried"), count("bead_blocked")), (3, 2, 1));
     assert!(!stage.world.home().join("closed").exists(), "it closed another's bead");
     stage.world.finish(Some(daemon));
@@ -168,9 +191,14 @@ fn a_judge_that_pushes_is_not_believed_whenever_the_daemon_dies() {
         let second = stage.world.daemon();
         let document = stage.over(&run);
         assert_eq!(document["status"], "completed", "{point}: {document}");
-        assert!(stage.names(&run).iter().any(|name| name == "push_undone"), "{point}: {:?}", stage.names(&run));
+        assert!(
+            stage.names(&run).iter().any(|name| name == "push_undone"),
+            "{point}: {:?}",
+            stage.names(&run)
+        );
         let events = stage.events(&run);
-        let verdicts: Vec<_> = events.iter().filter(|event| event["event"] == "judge_finished").collect();
+        let verdicts: Vec<_> =
+            events.iter().filter(|event| event["event"] == "judge_finished").collect();
         assert_eq!(verdicts[0]["verdict"], "discarded", "{point}: {verdicts:?}");
         let branch = document["target_branch"].as_str().unwrap();
         assert!(!stage.repo.git(&["log", "--format=%s", branch]).contains("late"), "{point}");
@@ -180,7 +208,8 @@ fn a_judge_that_pushes_is_not_believed_whenever_the_daemon_dies() {
 
 #[test]
 fn an_agent_that_changes_the_frozen_spec_stops_the_run() {
-    let change = "implement)\n  chmod u+w \"$MULETEER_SPEC_FILE\"; echo more >> \"$MULETEER_SPEC_FILE\"\n";
+    let change =
+        "implement)\n  chmod u+w \"$MULETEER_SPEC_FILE\"; echo more >> \"$MULETEER_SPEC_FILE\"\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", change));
     stage.configure("sandbox: off\n");
     let daemon = stage.world.daemon();
@@ -194,16 +223,25 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
     let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  sleep 1\n"));
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--dry-run", "--json"]).run().expect_code(0).stdout);
-    assert_eq!((&document["status"], &document["beads"]["open"]), (&"pending".into(), &3.into()), "{document}");
+    assert_eq!(
+        (&document["status"], &document["beads"]["open"]),
+        (&"pending".into(), &3.into()),
+        "{document}"
+    );
     let plan = &document["plan"];
     let id = |title: &str| {
-        plan["beads"].as_array().unwrap().iter().find(|bead| bead["title"] == title).unwrap()["id"].clone()
+        plan["beads"].as_array().unwrap().iter().find(|bead| bead["title"] == title).unwrap()["id"]
+            .clone()
     };
     let (base, left, right) = (id("Base"), id("Left"), id("Right"));
     let of_left = plan["beads"].as_array().unwrap().iter().find(|bead| bead["id"] == left).unwrap();
     assert_eq!(of_left["depends_on"], serde_json::json!([base]), "{plan}");
     assert_eq!(plan["waves"], serde_json::json!([[base], [left, right]]), "{plan}");
-    assert_eq!((&plan["order"], &plan["agents"]), (&serde_json::json!([base, left, right]), &2.into()), "{plan}");
+    assert_eq!(
+        (&plan["order"], &plan["agents"]),
+        (&serde_json::json!([base, left, right]), &2.into()),
+        "{plan}"
+    );
     let run = document["run_id"].as_str().unwrap().to_string();
     stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
     let second = stage.muleteer(&["run", "--resume", &run, "--json"]).run().expect_code(3);
@@ -211,7 +249,9 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
         (second.error_code().as_str(), &second.json()["error"]["run_id"]),
         ("E_RUN_LOCKED", &run.as_str().into())
     );
-    wait_until("the run to be over", PATIENCE, || (stage.status()["status"] == "completed").then_some(()));
+    wait_until("the run to be over", PATIENCE, || {
+        (stage.status()["status"] == "completed").then_some(())
+    });
     stage.world.finish(Some(daemon));
 }
 
@@ -219,13 +259,18 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
 #[test]
 fn the_script_in_the_document_plays_every_part_of_a_run() {
     let document = include_str!("../../docs/subprocess-agents.md");
-    let script: Vec<&str> = document.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let script: Vec<&str> =
+        document.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [script] = script.as_slice() else { panic!("one script is wanted, not {}", script.len()) };
     let stage = Stage::new(script);
     stage.configure("run: {phases: {maintain: {n: 2}}}\n");
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
-    assert_eq!((&document["status"], &document["beads"]["closed"]), (&"completed".into(), &2.into()), "{document}");
+    assert_eq!(
+        (&document["status"], &document["beads"]["closed"]),
+        (&"completed".into(), &2.into()),
+        "{document}"
+    );
     let run = document["run_id"].as_str().unwrap();
     let played: std::collections::BTreeSet<String> = stage
         .events(run)
@@ -234,7 +279,11 @@ fn the_script_in_the_document_plays_every_part_of_a_run() {
         .map(|event| event["purpose"].as_str().unwrap().to_string())
         .collect();
     let parts = ["acceptance", "decompose", "implement", "judge", "maintain", "structure"];
-    assert_eq!(played.into_iter().collect::<Vec<_>>(), parts, "every part was played, and none badly");
+    assert_eq!(
+        played.into_iter().collect::<Vec<_>>(),
+        parts,
+        "every part was played, and none badly"
+    );
     assert_eq!(stage.names(run).iter().filter(|name| *name == "bead_retried").count(), 0);
     stage.world.finish(Some(daemon));
 }

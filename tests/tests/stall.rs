@@ -1,4 +1,5 @@
-//! An agent that hangs is ended, kept, and said to be stalled; one that is merely silent is left alone.
+//! An agent that hangs is ended, kept, and said to be stalled; one that is merely silent is left
+//! alone.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +51,11 @@ fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
     write_scenario(&world, mended);
     world.muleteer(&["send", &id, "go on"]).ok();
     let entry = ended(&world, &id);
-    assert_eq!((&entry["state"], &entry["result"]["summary"]), (&"success".into(), &"after all".into()), "{entry}");
+    assert_eq!(
+        (&entry["state"], &entry["result"]["summary"]),
+        (&"success".into(), &"after all".into()),
+        "{entry}"
+    );
     let resumed = &world.events_of(&id, "attempt_started")[1];
     assert!(resumed["resume"].is_string(), "in the same session: {resumed}");
     world.finish(Some(daemon));
@@ -63,7 +68,9 @@ fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let id = rehearse(&world, &repo, "  - steps:\n      - say: I begin\n      - wait: 1h\n");
-    wait_until("it to begin", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
+    wait_until("it to begin", PATIENCE, || {
+        (world.dispatch(&id)["state"] == "running").then_some(())
+    });
     let sent = world.muleteer(&["send", &id, "then push it", "--json"]).json();
     assert_eq!(sent["queued"], true, "{sent}");
     let killed = world.muleteer(&["kill", &id, "--json"]).json();
@@ -78,7 +85,11 @@ fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
     write_scenario(&world, mended);
     world.muleteer(&["send", &id, "say what you did instead"]).ok();
     let entry = ended(&world, &id);
-    assert_eq!((&entry["state"], &entry["turns"]), (&"success".into(), &2.into()), "the cut one, and this: {entry}");
+    assert_eq!(
+        (&entry["state"], &entry["turns"]),
+        (&"success".into(), &2.into()),
+        "the cut one, and this: {entry}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -88,9 +99,14 @@ fn a_silent_tool_call_and_an_unanswered_question_are_no_stall() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     // One after the other: both are read from the same file.
-    let tool =
-        rehearse(&world, &repo, "  - steps:\n      - run: sleep 7\n      - result: {status: success, summary: s}\n");
-    wait_until("the tool to run", PATIENCE, || (!world.events_of(&tool, "tool_called").is_empty()).then_some(()));
+    let tool = rehearse(
+        &world,
+        &repo,
+        "  - steps:\n      - run: sleep 7\n      - result: {status: success, summary: s}\n",
+    );
+    wait_until("the tool to run", PATIENCE, || {
+        (!world.events_of(&tool, "tool_called").is_empty()).then_some(())
+    });
     let asks = "  - steps:\n      - ask: {question: \"Which colour?\", for: 7s}\n      \
                 - result: {status: success, summary: s}\n";
     let asker = rehearse(&world, &repo, asks);
@@ -114,7 +130,10 @@ fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
     let entry = ended(&world, &sleeps);
     assert_eq!(entry["state"], "stalled");
     let reason = entry["reason"].as_str().unwrap();
-    assert!(reason.contains("no output, no tool call running") && !reason.contains("model"), "{reason}");
+    assert!(
+        reason.contains("no output, no tool call running") && !reason.contains("model"),
+        "{reason}"
+    );
     for id in [burns, talks] {
         let entry = ended(&world, &id);
         assert_eq!(entry["state"], "success", "{entry}");
@@ -122,7 +141,8 @@ fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
     world.finish(Some(daemon));
 }
 
-/// The turn that is meant may not have begun, of an agent that was started or spoken to a moment ago.
+/// The turn that is meant may not have begun, of an agent that was started or spoken to a moment
+/// ago.
 #[test]
 fn an_interrupt_right_behind_a_prompt_is_meant_for_its_turn() {
     let world = World::new();
@@ -130,7 +150,8 @@ fn an_interrupt_right_behind_a_prompt_is_meant_for_its_turn() {
     let daemon = world.daemon();
     let scenario = world.path().join("scenario.yaml");
     std::fs::write(&scenario, "v: 1\nturns:\n  - {repeat: true, steps: [{wait: 600s}]}\n").unwrap();
-    let words = ["spawn", "developer", repo.to_str(), "first", "--backend", "rehearsal", "--scenario"];
+    let words =
+        ["spawn", "developer", repo.to_str(), "first", "--backend", "rehearsal", "--scenario"];
     let id = world.muleteer(&[&words[..], &[scenario.to_str().unwrap()]].concat()).ok();
     let interrupted = || world.muleteer(&["interrupt", &id, "--json"]).run().expect_code(0).json();
     assert_eq!(interrupted()["note"], Value::Null);

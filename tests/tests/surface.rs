@@ -152,7 +152,10 @@ fn samples_of_files_are_those_of_before() {
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
             let bytes = std::fs::read(&path).unwrap();
             if name.ends_with(".jsonl") {
-                for (at, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.is_empty()) {
+                for (at, line) in (1..)
+                    .zip(bytes.split(|byte| *byte == b'\n'))
+                    .filter(|(_, line)| !line.is_empty())
+                {
                     lines.insert(format!("{name}:{at:04}: {}", fingerprint(line)));
                 }
             } else {
@@ -185,7 +188,8 @@ fn leaves(path: &str, value: &Value, lines: &mut BTreeSet<String>) {
         }
         Value::Array(items) if !items.is_empty() => {
             // The order of required keys and of words says nothing.
-            let all: BTreeSet<_> = items.iter().filter(|item| !item.is_object()).map(Value::to_string).collect();
+            let all: BTreeSet<_> =
+                items.iter().filter(|item| !item.is_object()).map(Value::to_string).collect();
             if !all.is_empty() {
                 lines.insert(format!("{path}: {}", all.into_iter().collect::<Vec<_>>().join(" ")));
             }

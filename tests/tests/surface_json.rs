@@ -60,7 +60,10 @@ fn documents_without_a_daemon_have_the_shape_of_before() {
     shapes.add("events (no daemon)", &here(&["events"], 0));
     shapes.add("config show", &here(&["config", "show"], 0));
     std::fs::create_dir_all(repo.path.join(".muleteer")).unwrap();
-    repo.write(".muleteer/config.yaml", "env: {pass: [FOO]}\nbackends: {subprocess: {command: make}}\n");
+    repo.write(
+        ".muleteer/config.yaml",
+        "env: {pass: [FOO]}\nbackends: {subprocess: {command: make}}\n",
+    );
     shapes.add("config show", &here(&["config", "show"], 0));
     shapes.add("trust", &here(&["trust", "--dry-run"], 0));
     shapes.add("trust", &here(&["trust"], 0));
@@ -81,7 +84,9 @@ fn documents_without_a_daemon_have_the_shape_of_before() {
     shapes.add("service uninstall", &here(&["service", "uninstall", "--dry-run"], 0));
     shapes.add("service status", &here(&["service", "status"], 3));
     repo.write("scenario.yaml", SCENARIO);
-    let check = |code| ask(&world, &repo.path, &["rehearse", "--check", "--scenario", "scenario.yaml"], code);
+    let check = |code| {
+        ask(&world, &repo.path, &["rehearse", "--check", "--scenario", "scenario.yaml"], code)
+    };
     shapes.add("rehearse --check", &check(0));
     repo.write("scenario.yaml", "v: 1\nturns: none\n");
     shapes.add("(error of a file)", &check(2));
@@ -168,7 +173,8 @@ fn documents_of_dispatches_have_the_shape_of_before() {
     shapes.add("kill", &here(&["kill", killed], 0));
     shapes.add("wait", &here(&["wait", killed], 6));
     repo.write("hang.yaml", "v: 1\nturns:\n  - steps:\n      - hang: {for: 1h}\n");
-    let hang = ["spawn", "developer", ".", "hang", "--backend", "rehearsal", "--scenario", "hang.yaml"];
+    let hang =
+        ["spawn", "developer", ".", "hang", "--backend", "rehearsal", "--scenario", "hang.yaml"];
     let hanging = here(&hang, 0);
     let hanging = hanging["dispatch_id"].as_str().unwrap();
     world.wait_for_state(hanging, &["running"]);
@@ -177,7 +183,8 @@ fn documents_of_dispatches_have_the_shape_of_before() {
     shapes.add("kill", &here(&["kill", hanging], 0));
     shapes.add("wait", &here(&["wait", hanging], 6));
     let followed = [&run("echo hi"), &["--follow"][..]].concat();
-    let followed = world.muleteer(&[&followed, &["--json"][..]].concat()).current_dir(&repo.path).run();
+    let followed =
+        world.muleteer(&[&followed, &["--json"][..]].concat()).current_dir(&repo.path).run();
     shapes.add("spawn --follow (last line)", &last(&followed.stdout));
     shapes.add("status", &here(&["status", "--all"], 0));
     let mut events = here(&["events"], 0);
@@ -211,7 +218,11 @@ fn documents_of_task_lists_have_the_shape_of_before() {
         shapes.add(name, &document);
     };
     told("tasks init", &["init"], 0);
-    told("tasks (task)", &["add", "One", "--validate", "test -f one", "--timeout", "5m", "--description", "d"], 0);
+    told(
+        "tasks (task)",
+        &["add", "One", "--validate", "test -f one", "--timeout", "5m", "--description", "d"],
+        0,
+    );
     told("tasks (task)", &["add", "Two", "--depends-on", "task-001", "--validate", "true"], 0);
     told("tasks (task)", &["edit", "task-002", "--max-attempts", "1", "--cleanup", "true"], 0);
     told("tasks (task)", &["show", "task-001"], 0);
@@ -252,7 +263,9 @@ fn documents_of_task_lists_have_the_shape_of_before() {
         all.iter().any(|task| task["status"] == "in_progress").then_some(())
     });
     told("tasks stop", &["stop", "--now"], 0);
-    wait_until("the run to be over", RUN, || scene.log().trim_end().ends_with("LOCK released").then_some(()));
+    wait_until("the run to be over", RUN, || {
+        scene.log().trim_end().ends_with("LOCK released").then_some(())
+    });
     shapes.check("json-tasks.txt");
     scene.end();
 }
@@ -296,7 +309,9 @@ fn documents_of_a_spec_run_have_the_shape_of_before() {
     let detached = stage.begin(&["--detach", "--json"]).run().expect_code(0).json();
     shapes.add("run --detach", &detached);
     let second = detached["run_id"].as_str().unwrap();
-    wait_until("an agent of the second run", PATIENCE, || stage.world.home().join("held").exists().then_some(()));
+    wait_until("an agent of the second run", PATIENCE, || {
+        stage.world.home().join("held").exists().then_some(())
+    });
     shapes.add("run --status (under way)", &here(&["run", "--status", second]));
     add_files(&mut shapes, "(run)", &stage.repo.path.join(".muleteer/runs").join(second));
     add_files(&mut shapes, "(state of a run)", &stage.world.state().join("runs").join(second));

@@ -19,9 +19,15 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
     let script = "echo a > a; git add a; git commit -qm 'task-001: a'; echo b > b; echo c > cache";
     scene.run(script, &[]).expect_code(4);
     let there = |name: &str| scene.repo.path.join(name).exists();
-    assert_eq!((scene.repo.git(&["rev-parse", "HEAD"]), there("a"), there("b")), (base, false, false));
+    assert_eq!(
+        (scene.repo.git(&["rev-parse", "HEAD"]), there("a"), there("b")),
+        (base, false, false)
+    );
     assert_eq!(scene.repo.read("notes"), "mine\n");
-    assert!(scene.status("task-001") == "failed" && there("harness-progress.txt"), "its own files stay");
+    assert!(
+        scene.status("task-001") == "failed" && there("harness-progress.txt"),
+        "its own files stay"
+    );
     let log = scene.log();
     let line = log.lines().find(|line| line.contains(" ROLLBACK ")).unwrap();
     let name = line.split_whitespace().find(|word| word.contains("refs/muleteer/")).unwrap();
@@ -36,7 +42,8 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
     scene.end();
 }
 
-/// An agent that begins by tidying up passes its validation, and what it swept away nobody else has.
+/// An agent that begins by tidying up passes its validation, and what it swept away nobody else
+/// has.
 #[test]
 fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
     let scene = Scene::new();
@@ -51,12 +58,22 @@ fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
     let ran = scene.run(script, &[]).expect_code(0);
     let name = "refs/muleteer/rollback/task-001/1";
     let said = format!("`muleteer tasks undo {name}` brings it back");
-    assert!(ran.stderr.contains("warning: task-001: what lay uncommitted in doc, notes"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("warning: task-001: what lay uncommitted in doc, notes"),
+        "{ran:?}"
+    );
     assert!(ran.stderr.contains(&said), "{ran:?}");
-    assert!(scene.log().contains(" WARN [task-001] what lay uncommitted in doc, notes"), "{}", scene.log());
+    assert!(
+        scene.log().contains(" WARN [task-001] what lay uncommitted in doc, notes"),
+        "{}",
+        scene.log()
+    );
     assert_eq!(scene.tasks(&["undo", "--list"]).expect_code(0).stdout.trim(), name);
     scene.tasks(&["undo", name]).expect_code(0);
-    assert_eq!((scene.repo.read("doc").as_str(), scene.repo.read("notes").as_str()), ("1\n2 mine\n3\n", "mine\n"));
+    assert_eq!(
+        (scene.repo.read("doc").as_str(), scene.repo.read("notes").as_str()),
+        ("1\n2 mine\n3\n", "mine\n")
+    );
     assert!(scene.repo.path.join("f1").exists() && scene.repo.path.join("f2").exists());
     assert!(!scene.repo.git(&["log", "-p"]).contains("mine"), "nobody has committed it");
     scene.end();
@@ -72,7 +89,10 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
         let script = "touch f2; sed -i 's/in_progress/completed/; s/\"attempts\": 0/\"attempts\": 1/' \"$HARNESS_STATE_ROOT/harness-tasks.json\"";
         let ran = scene.run(script, more).expect_code(4);
         let task = scene.task("task-001");
-        assert_eq!((scene.status("task-001"), scene.status("task-002")), ("failed".into(), "completed".into()));
+        assert_eq!(
+            (scene.status("task-001"), scene.status("task-002")),
+            ("failed".into(), "completed".into())
+        );
         assert_eq!((&task["attempts"], &task["completed_at"]), (&json!(2), &Value::Null), "{task}");
         assert!(task["error_log"].to_string().contains("[TEST_FAIL]"), "{task}");
         // Of two agents at once, one may write over what the other has just changed.
@@ -137,7 +157,10 @@ fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commi
             "git checkout -qb s-$MULETEER_DISPATCH_ID && git add -A && git commit -qm all && git checkout -q - && git merge -q --no-ff -m merge s-$MULETEER_DISPATCH_ID",
             &[],
         ),
-        ("cp \"$HARNESS_STATE_ROOT/harness-tasks.json\" . ; git add -A && git commit -qm all", &["--concurrency", "2"]),
+        (
+            "cp \"$HARNESS_STATE_ROOT/harness-tasks.json\" . ; git add -A && git commit -qm all",
+            &["--concurrency", "2"],
+        ),
     ] {
         let scene = Scene::new();
         scene.add("Second try", "test -f again && test -f f-task-001", &["--max-attempts", "2"]);
@@ -186,7 +209,11 @@ fn a_repository_that_tracks_the_list_recovers_by_itself() {
         assert_eq!(scene.repo.git(&["ls-files", "harness-tasks.json", "harness-progress.txt"]), "");
         assert_eq!(scene.task("task-001")["title"], "Eins");
         if !interrupted {
-            assert_eq!(scene.repo.git(&["merge-base", "HEAD", &theirs]), theirs, "a person's history stays");
+            assert_eq!(
+                scene.repo.git(&["merge-base", "HEAD", &theirs]),
+                theirs,
+                "a person's history stays"
+            );
         }
         scene.end();
     }
@@ -211,13 +238,16 @@ fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
         let said = std::fs::read_to_string(scene.home("said")).unwrap();
         assert!(said.lines().count() > 0 && said.matches("E_FORBIDDEN").count() >= 2, "{said}");
         assert_eq!(scene.task("task-002")["validation"]["command"], "false");
-        assert_eq!((scene.status("task-001"), scene.status("task-002")), ("completed".into(), "failed".into()));
+        assert_eq!(
+            (scene.status("task-001"), scene.status("task-002")),
+            ("completed".into(), "failed".into())
+        );
         scene.end();
     }
 }
 
-/// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this program, nor with those of
-/// another agent that it dispatched.
+/// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this
+/// program, nor with those of another agent that it dispatched.
 #[test]
 fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
     let scene = Scene::new();
@@ -234,16 +264,23 @@ fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
     let said = std::fs::read_to_string(scene.home("said")).unwrap();
     assert_eq!(said.matches("\"E_FORBIDDEN\"").count(), 5, "{said}");
     assert_eq!(said.lines().filter(|line| *line == "3").count(), 5, "{said}");
-    assert_eq!(std::fs::read_to_string(scene.home("checkpoint")).unwrap(), "ok\n", "what is its to say");
+    assert_eq!(
+        std::fs::read_to_string(scene.home("checkpoint")).unwrap(),
+        "ok\n",
+        "what is its to say"
+    );
     assert_eq!(scene.all().len(), 3);
-    assert_eq!(["task-001", "task-002", "task-003"].map(|id| scene.status(id)), ["failed", "failed", "failed"]);
+    assert_eq!(
+        ["task-001", "task-002", "task-003"].map(|id| scene.status(id)),
+        ["failed", "failed", "failed"]
+    );
     // A person may, when the run has ended.
     scene.tasks(&["edit", "task-001", "--validate", "true"]).expect_code(0);
     scene.end();
 }
 
-/// What it writes into the file by hand about what is not its to say is said, and does not count: of a list that a session holds
-/// nobody else changes that.
+/// What it writes into the file by hand about what is not its to say is said, and does not count:
+/// of a list that a session holds nobody else changes that.
 #[test]
 fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
     for more in [&[][..], &["--concurrency", "2"]] {
@@ -253,7 +290,8 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         scene.add("Three", "touch \"$HOME/judged\"; test -f f3", &["--priority", "P2"]);
         scene.tasks(&["edit", &other, "--depends-on", "task-003"]).expect_code(0);
         let gone = scene.add("Four", "test -f f4", &["--depends-on", "task-003"]);
-        // Of two at once the other is at work meanwhile, so that the harness writes nothing that moment.
+        // Of two at once the other is at work meanwhile, so that the harness writes nothing that
+        // moment.
         let both = if more.is_empty() { "" } else { "yes" };
         let script = r#"n=${MULETEER_TASK_ID#task-00}
             until_there() { for i in $(seq 600); do [ -e "$HOME/$1" ] && return; sleep 0.05; done; exit 1; }
@@ -274,10 +312,15 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         assert_eq!((scene.status(&own), &task["attempts"]), ("failed".into(), &json!(2)), "{task}");
         assert_eq!(task["validation"], json!({"command": "test -f never", "timeout_seconds": 300}));
         for id in [&other, "task-003", &gone] {
-            assert_eq!((scene.status(id), &scene.task(id)["attempts"]), ("completed".into(), &json!(1)), "{id}");
+            assert_eq!(
+                (scene.status(id), &scene.task(id)["attempts"]),
+                ("completed".into(), &json!(1)),
+                "{id}"
+            );
         }
         assert!(
-            scene.home("judged").exists() && ["f2", "f3", "f4"].iter().all(|name| scene.repo.path.join(name).exists())
+            scene.home("judged").exists()
+                && ["f2", "f3", "f4"].iter().all(|name| scene.repo.path.join(name).exists())
         );
         assert_eq!(scene.task(&other)["depends_on"], json!(["task-003"]));
         assert_eq!(scene.task("task-003")["title"], "In other words");
@@ -292,21 +335,28 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         ] {
             assert!(scene.log().contains(&format!("WARN {said}")), "{said}: {}", scene.log());
             let (of, words) = said.split_once("] ").unwrap_or(("", said));
-            let told =
-                format!("warning: {}{words}", if of.is_empty() { String::new() } else { format!("{}: ", &of[1..]) });
+            let told = format!(
+                "warning: {}{words}",
+                if of.is_empty() { String::new() } else { format!("{}: ", &of[1..]) }
+            );
             assert!(ran.stderr.contains(&told), "{told}: {ran:?}");
         }
         scene.end();
     }
 }
 
-/// Of a concurrent list others complete tasks by rights. They have claimed them, and say so in the log.
+/// Of a concurrent list others complete tasks by rights. They have claimed them, and say so in the
+/// log.
 #[test]
 fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_by_hand() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
     for (number, priority) in [(1, "P0"), (2, "P1"), (3, "P1")] {
-        scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &["--priority", priority]);
+        scene.add(
+            &format!("Task {number}"),
+            &format!("test -f f{number}"),
+            &["--priority", priority],
+        );
     }
     scene.add("By somebody else", "true", &["--priority", "P2"]);
     scene.tasks(&["claim", "task-004", "--worker", "other"]).expect_code(0);
@@ -322,7 +372,8 @@ fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_b
     std::fs::write(scene.home("go"), "").unwrap();
     // Until then the agent may be writing over the list, which has nothing in it for a moment.
     wait_until("the run to be over", RUN, || {
-        (scene.log().trim_end().lines().last()?.contains(" STATS ") && scene.is_done()).then_some(())
+        (scene.log().trim_end().lines().last()?.contains(" STATS ") && scene.is_done())
+            .then_some(())
     });
     drop(client);
     for number in 1..=3 {
@@ -342,8 +393,7 @@ fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
     scene.add("One", "test -f f1", &["--priority", "P0"]);
     scene.add("Two", "test -f f2", &[]);
     let mut daemon = scene.world.daemon();
-    let script =
-        "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
+    let script = "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
     let client = scene.begin(script, 1);
     wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
     daemon.kill_9();
@@ -357,7 +407,11 @@ fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
     scene.wait_until_done();
     drop(client);
     assert!(["f1", "f2"].iter().all(|name| scene.repo.path.join(name).exists()), "{}", scene.log());
-    assert!(scene.log().contains("WARN [task-002] somebody has changed its status in"), "{}", scene.log());
+    assert!(
+        scene.log().contains("WARN [task-002] somebody has changed its status in"),
+        "{}",
+        scene.log()
+    );
     scene.check_done_once();
     scene.world.finish(Some(daemon));
 }
@@ -377,16 +431,26 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
         esac; touch f1";
     scene.run(script, &[]).expect_code(0);
     let task = scene.task("task-001");
-    assert_eq!((task["status"].as_str(), task["attempts"].as_u64()), (Some("completed"), Some(3)), "{task}");
+    assert_eq!(
+        (task["status"].as_str(), task["attempts"].as_u64()),
+        (Some("completed"), Some(3)),
+        "{task}"
+    );
     let said = |at: usize| task["error_log"][at].as_str().unwrap_or_default().to_string();
     assert!(said(0).starts_with("[TASK_EXEC] the agent took commit "), "{task}");
     assert!(
-        said(1).starts_with("[TASK_EXEC] the agent left HEAD on branch `side`; the task began on `main`"),
+        said(1).starts_with(
+            "[TASK_EXEC] the agent left HEAD on branch `side`; the task began on `main`"
+        ),
         "{task}"
     );
     assert_eq!(scene.repo.git(&["symbolic-ref", "HEAD"]), "refs/heads/main");
     assert_eq!(scene.repo.git(&["rev-parse", "HEAD~1"]), base);
-    assert_eq!(scene.repo.git(&["log", "-1", "--format=%s", "side"]), "mine", "it stays what it was");
+    assert_eq!(
+        scene.repo.git(&["log", "-1", "--format=%s", "side"]),
+        "mine",
+        "it stays what it was"
+    );
     for (number, file) in [(1, "f1"), (2, "precious")] {
         let saved = format!("refs/muleteer/rollback/task-001/{number}");
         assert!(scene.log().contains(&format!("(saved as {saved})")), "{}", scene.log());
@@ -401,12 +465,16 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
     scene.run("true", &[]).expect_code(4);
     assert_eq!(scene.status("task-002"), "failed");
     assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), base);
-    // Between two tasks it is a person who checks something else out: the run ends, and nothing is moved.
+    // Between two tasks it is a person who checks something else out: the run ends, and nothing is
+    // moved.
     scene.add("Three", "false", &["--max-attempts", "1", "--cleanup", "git checkout -q -f side"]);
     scene.add("Four", "true", &[]);
     let ended = scene.run("true", &["--json"]);
     assert!(ended.stdout.contains("HEAD is on `side` now, and was on `main`"), "{ended:?}");
-    assert_eq!((ended.error_code().as_str(), scene.status("task-004").as_str()), ("E_TASKS_GIT", "pending"));
+    assert_eq!(
+        (ended.error_code().as_str(), scene.status("task-004").as_str()),
+        ("E_TASKS_GIT", "pending")
+    );
     assert_eq!(scene.repo.git(&["log", "-1", "--format=%s"]), "mine");
     scene.world.finish(None);
 }
@@ -425,17 +493,16 @@ fn what_an_agent_leaves_behind_stops_no_list() {
         esac";
     scene.run(script, &[]).expect_code(0);
     assert_eq!(scene.task("task-001")["attempts"], 2, "its first one failed: {}", scene.log());
-    assert!(
-        scene
-            .log()
-            .contains("WARN harness-tasks.json was damaged and is put back as the run wrote it last; what it held")
-    );
+    assert!(scene.log().contains(
+        "WARN harness-tasks.json was damaged and is put back as the run wrote it last; what it held"
+    ));
     let committed = scene.repo.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
     assert!(["f1", "f2", "f3", "377x"].iter().all(|name| committed.contains(name)), "{committed}");
     scene.end();
 }
 
-/// Whatever an agent makes of the list and its backup: the run knows what it wrote last, and goes on with that.
+/// Whatever an agent makes of the list and its backup: the run knows what it wrote last, and goes
+/// on with that.
 #[test]
 fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
     for mode in ["exclusive", "concurrent"] {
@@ -457,9 +524,16 @@ fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
         assert_eq!(scene.effects(), ["1", "2", "3", "4"], "{mode}: {}", scene.log());
         scene.check_done_once();
         let said = "harness-tasks.json was damaged and is put back as the run wrote it last";
-        assert_eq!(scene.log().matches(&format!("WARN {said}")).count(), 4, "{mode}: {}", scene.log());
+        assert_eq!(
+            scene.log().matches(&format!("WARN {said}")).count(),
+            4,
+            "{mode}: {}",
+            scene.log()
+        );
         assert_eq!(ran.stderr.matches(&format!("warning: {said}")).count(), 4, "{mode}: {ran:?}");
-        for (name, held) in [("damaged", "{,1\n"), ("damaged.2", "{\"version\": 2, \"tasks\": [{\"id\": 7}]}\n")] {
+        for (name, held) in
+            [("damaged", "{,1\n"), ("damaged.2", "{\"version\": 2, \"tasks\": [{\"id\": 7}]}\n")]
+        {
             assert_eq!(scene.repo.read(&format!("harness-tasks.json.{name}")), held, "{mode}");
         }
         scene.end();
@@ -484,7 +558,8 @@ fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
     scene.end();
 }
 
-/// Also where the daemon that wrote it is dead; one that is invalid when a run begins is a person's to mend.
+/// Also where the daemon that wrote it is dead; one that is invalid when a run begins is a person's
+/// to mend.
 #[test]
 fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
     let text = "{\"version\": 2, \"tasks\": [{\"id\": 7}]}";
@@ -504,7 +579,8 @@ fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
         std::fs::write(scene.home("go"), "").unwrap();
         wait_until("the run to be over", RUN, || {
             let list: Value = serde_json::from_str(&scene.repo.read("harness-tasks.json")).ok()?;
-            let is_done = list["tasks"].as_array()?.iter().all(|task| task["status"] == "completed");
+            let is_done =
+                list["tasks"].as_array()?.iter().all(|task| task["status"] == "completed");
             (is_done && scene.log().contains(" STATS ")).then_some(())
         });
         drop(client);

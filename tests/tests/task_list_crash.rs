@@ -1,4 +1,5 @@
-//! kill -9 while a task list is worked through: at every named point, and at moments chosen by a seed.
+//! kill -9 while a task list is worked through: at every named point, and at moments chosen by a
+//! seed.
 //!
 //! `MULETEER_CRASH_SEED` picks one seed, `MULETEER_CRASH_SEEDS` how many from 0.
 
@@ -20,7 +21,8 @@ fn points() -> impl Iterator<Item = &'static str> {
 }
 
 fn seeds() -> Vec<u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let number =
+        |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     match number("MULETEER_CRASH_SEED") {
         Some(seed) => vec![seed],
         None => (0..number("MULETEER_CRASH_SEEDS").unwrap_or(SEEDS_IN_CI)).collect(),
@@ -31,7 +33,9 @@ fn seeds() -> Vec<u64> {
 fn daemon_to_die_at(scene: &Scene, fault: &str) -> Daemon {
     let mut daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", fault)]);
     // One that adopts a run may have died of it before anybody could ask.
-    let is_up = |daemon: &mut Daemon| scene.world.status()["daemon"]["running"] == true || !daemon.is_alive();
+    let is_up = |daemon: &mut Daemon| {
+        scene.world.status()["daemon"]["running"] == true || !daemon.is_alive()
+    };
     wait_until("the daemon to answer", RUN, || is_up(&mut daemon).then_some(()));
     daemon
 }
@@ -47,15 +51,24 @@ fn killed_at_every_point_of_a_task_it_is_done_once() {
         let script = "echo x >> \"$HOME/effects\"; if [ -e \"$HOME/second\" ]; then echo x > good; else \
             touch \"$HOME/second\"; echo y > bad; fi";
         // Only what is done in a clone has to be brought home.
-        let workers = if ["git.before_forward", "tasks.landed"].contains(&point) { "2" } else { "1" };
+        let workers =
+            if ["git.before_forward", "tasks.landed"].contains(&point) { "2" } else { "1" };
         let run = scene.run(script, &["--concurrency", workers]);
         assert_eq!(run.code, Some(0), "{point}: {run:?}\n{}", scene.log());
         wait_until("the daemon to have died", RUN, || (!daemon.is_alive()).then_some(()));
         daemon.ended();
         assert_eq!(scene.task("task-001")["attempts"], 2, "{point}: {}", scene.log());
         assert_eq!(scene.effects().len(), 2, "{point}: an attempt was made twice\n{}", scene.log());
-        assert_eq!(scene.log().matches("] Starting [task-001] ").count(), 2, "{point}: {}", scene.log());
-        assert!(!scene.repo.path.join("bad").exists() && scene.repo.path.join("good").exists(), "{point}");
+        assert_eq!(
+            scene.log().matches("] Starting [task-001] ").count(),
+            2,
+            "{point}: {}",
+            scene.log()
+        );
+        assert!(
+            !scene.repo.path.join("bad").exists() && scene.repo.path.join("good").exists(),
+            "{point}"
+        );
         scene.check_done_once();
         scene.end();
     }
@@ -83,16 +96,22 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
     let last = scene.world.daemon();
     scene.wait_until_done();
     drop(client);
-    let wanted: Vec<_> = (1..=6).flat_map(|number| [number.to_string(), number.to_string()]).collect();
-    assert_eq!(scene.effects(), wanted, "two attempts each, and none of them twice\n{}", scene.log());
+    let wanted: Vec<_> =
+        (1..=6).flat_map(|number| [number.to_string(), number.to_string()]).collect();
+    assert_eq!(
+        scene.effects(),
+        wanted,
+        "two attempts each, and none of them twice\n{}",
+        scene.log()
+    );
     assert!((1..=6).all(|n| scene.repo.path.join(format!("w{n}")).exists()));
     assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "7");
     scene.check_done_once();
     scene.world.finish(Some(last));
 }
 
-/// A foreign worker's task that is looked after: the daemon dies when it has taken it over, before and after the outcome is
-/// written, and the next one comes to the same end.
+/// A foreign worker's task that is looked after: the daemon dies when it has taken it over, before
+/// and after the outcome is written, and the next one comes to the same end.
 #[test]
 fn killed_while_a_dead_worker_s_task_is_looked_after_it_is_validated_and_recorded_once() {
     let points = [
@@ -102,7 +121,9 @@ fn killed_while_a_dead_worker_s_task_is_looked_after_it_is_validated_and_recorde
         "tasks.list_written:2",
         "tasks.outcome_written",
     ];
-    for (point, (text, attempts)) in points.iter().flat_map(|point| [(point, ("good", 1)), (point, ("bad", 2))]) {
+    for (point, (text, attempts)) in
+        points.iter().flat_map(|point| [(point, ("good", 1)), (point, ("bad", 2))])
+    {
         let scene = Scene::new();
         scene.configure("concurrency_mode", json!("concurrent"));
         scene.add("Left", "grep -q good w1", &[]);
@@ -136,10 +157,15 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
     let mut dice = Dice::new(seed * 100 + workers);
     let scene = Scene::new();
     for number in 1..=9 {
-        scene.add(&format!("Task {number}"), &format!("test -f w{number}"), &["--max-attempts", "50"]);
+        scene.add(
+            &format!("Task {number}"),
+            &format!("test -f w{number}"),
+            &["--max-attempts", "50"],
+        );
     }
     let mut daemon = scene.world.daemon();
-    let script = "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; sleep 0.3; echo x > w$n";
+    let script =
+        "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; sleep 0.3; echo x > w$n";
     let client = scene.begin(script, workers);
     wait_until("the first to begin", RUN, || (!scene.effects().is_empty()).then_some(()));
     let mut struck = vec![];
@@ -148,7 +174,9 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
         std::thread::sleep(Duration::from_millis(dice.below(900)));
         scene.list();
         let all = scene.world.processes();
-        let of_a_task = |one: &&processes::Process| one.variable("MULETEER_TASK_ID").is_some() && !one.is_daemon();
+        let of_a_task = |one: &&processes::Process| {
+            one.variable("MULETEER_TASK_ID").is_some() && !one.is_daemon()
+        };
         let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
         let agents: Vec<u32> = all
             .iter()
@@ -159,8 +187,16 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
         let what = ["daemon", "daemon", "shim", "agent", "everything"][dice.below(5) as usize];
         let victims: Vec<u32> = match what {
             "daemon" => vec![],
-            "shim" => shims.get(dice.below(shims.len().max(1) as u64) as usize).copied().into_iter().collect(),
-            "agent" => agents.get(dice.below(agents.len().max(1) as u64) as usize).copied().into_iter().collect(),
+            "shim" => shims
+                .get(dice.below(shims.len().max(1) as u64) as usize)
+                .copied()
+                .into_iter()
+                .collect(),
+            "agent" => agents
+                .get(dice.below(agents.len().max(1) as u64) as usize)
+                .copied()
+                .into_iter()
+                .collect(),
             _ => shims.into_iter().chain(agents).collect(),
         };
         struck.push(what);
@@ -187,7 +223,8 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
     scene.world.finish(Some(daemon));
 }
 
-/// Workers that are plain shells, killed at random with all they have started: the claim is the gate.
+/// Workers that are plain shells, killed at random with all they have started: the claim is the
+/// gate.
 #[test]
 fn two_and_eight_foreign_workers_killed_at_random_lose_nothing_and_do_nothing_twice() {
     for seed in seeds() {

@@ -1,4 +1,5 @@
-//! The task list's hooks in Claude Code's settings: what they say and do, alone and with the real `claude`.
+//! The task list's hooks in Claude Code's settings: what they say and do, alone and with the real
+//! `claude`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -21,8 +22,10 @@ fn hooks_do_nothing_without_the_marker_and_inside_our_own_agents() {
         .env("MULETEER_DISPATCH_ID", "x")
         .current_dir(&scene.repo.path);
     assert_eq!(inside.stdin(&event.to_string()).run().expect_code(0).stdout, "");
-    let idle =
-        scene.hook("teammate-idle", &json!({"session_id": "s1", "cwd": scene.repo.path, "teammate_name": "ann"}));
+    let idle = scene.hook(
+        "teammate-idle",
+        &json!({"session_id": "s1", "cwd": scene.repo.path, "teammate_name": "ann"}),
+    );
     assert!(idle.expect_code(2).stderr.contains("muleteer tasks claim task-001 --worker ann"));
     scene.tasks(&["claim", "--worker", "agent-7"]).expect_code(0);
     let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
@@ -31,7 +34,8 @@ fn hooks_do_nothing_without_the_marker_and_inside_our_own_agents() {
     // The list is not even read.
     scene.repo.write("harness-tasks.json", "garbage");
     for name in ["session-start", "claim", "renew"] {
-        let said = scene.hook(name, &json!({"session_id": "new", "cwd": scene.repo.path})).expect_code(0);
+        let said =
+            scene.hook(name, &json!({"session_id": "new", "cwd": scene.repo.path})).expect_code(0);
         assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("", ""), "{name}");
     }
     for name in ["stop", "subagent-stop", "teammate-idle", "self-reflect-stop"] {
@@ -55,7 +59,8 @@ fn every_end_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
         let _ = std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak"));
         for name in ["stop", "subagent-stop", "self-reflect-stop", "teammate-idle"] {
             let session = format!("{name} {list}");
-            let event = json!({"session_id": session, "cwd": scene.repo.path, "stop_hook_active": true});
+            let event =
+                json!({"session_id": session, "cwd": scene.repo.path, "stop_hook_active": true});
             let refused = |said: muleteer_tests::Output| {
                 let text = match said.code {
                     Some(2) if name == "teammate-idle" => said.stderr,
@@ -96,9 +101,15 @@ fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
     scene.add("One", "test -f one", &[]);
     let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
     let told = scene.hook("claim", &event).expect_code(0).json();
-    assert!(told["hookSpecificOutput"]["additionalContext"].as_str().unwrap().contains("task-001"), "{told}");
+    assert!(
+        told["hookSpecificOutput"]["additionalContext"].as_str().unwrap().contains("task-001"),
+        "{told}"
+    );
     let task = scene.task("task-001");
-    assert_eq!((task["status"].as_str(), task["claimed_by"].as_str()), (Some("in_progress"), Some("agent-7")));
+    assert_eq!(
+        (task["status"].as_str(), task["claimed_by"].as_str()),
+        (Some("in_progress"), Some("agent-7"))
+    );
     assert_eq!(
         scene
             .hook("claim", &json!({"session_id": "s2", "cwd": scene.repo.path}))
@@ -115,7 +126,10 @@ fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
     scene
         .tasks(&["checkpoint", "task-001", "1/2", "half", "--worker", "agent-7"])
         .expect_code(0);
-    assert!(scene.task("task-001")["lease_expires_at"].as_str().unwrap() > before.as_str(), "a checkpoint renews it");
+    assert!(
+        scene.task("task-001")["lease_expires_at"].as_str().unwrap() > before.as_str(),
+        "a checkpoint renews it"
+    );
     scene.end();
 }
 
@@ -146,13 +160,15 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
     scene.add("One", "test -f one", &[]);
     scene.add("Two", "test -f two", &[]);
     let mut first = session(&scene, "s1");
-    let event = |name: &str| json!({"session_id": name, "cwd": scene.repo.path, "stop_hook_active": false});
+    let event =
+        |name: &str| json!({"session_id": name, "cwd": scene.repo.path, "stop_hook_active": false});
     let context = |name: &str| {
         let said = scene.hook("session-start", &event(name)).expect_code(0).json();
         said["hookSpecificOutput"]["additionalContext"].as_str().unwrap().to_string()
     };
     let stop = |name: &str| scene.hook("stop", &event(name)).expect_code(0).stdout;
-    let recover = |name: &str| scene.tasks(&["recover", "--worker", &format!("claude-{name}"), "--json"]);
+    let recover =
+        |name: &str| scene.tasks(&["recover", "--worker", &format!("claude-{name}"), "--json"]);
     let beside = context("s2");
     assert!(beside.contains("`task-001` is claimed by claude-s1 until"), "{beside}");
     assert!(!beside.contains("Next:") && !beside.contains("was interrupted"), "{beside}");
@@ -163,7 +179,10 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
     first.wait().unwrap();
     for name in ["s2", "s3"] {
         let after = context(name);
-        assert!(after.contains("muleteer tasks recover task-001") && !after.contains("is claimed by"), "{after}");
+        assert!(
+            after.contains("muleteer tasks recover task-001") && !after.contains("is claimed by"),
+            "{after}"
+        );
         assert!(stop(name).contains("muleteer tasks recover task-001"), "{}", stop(name));
     }
     assert_eq!(recover("s3").expect_code(0).json()["recovered"][0]["action"], "completed");
@@ -177,14 +196,16 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
     scene.end();
 }
 
-/// A hook of a CLI that is not known may run in a script that ends with it, while the session goes on.
+/// A hook of a CLI that is not known may run in a script that ends with it, while the session goes
+/// on.
 #[test]
 fn a_task_stays_its_session_s_when_only_the_script_of_a_hook_has_ended() {
     let scene = Scene::new();
     scene.add("One", "test -f one", &[]);
     let start = || {
         let event = json!({"session_id": "s1", "cwd": scene.repo.path});
-        let script = format!("echo '{event}' | timeout 60 muleteer hook session-start > /dev/null\ntrue");
+        let script =
+            format!("echo '{event}' | timeout 60 muleteer hook session-start > /dev/null\ntrue");
         let mut command = std::process::Command::new("/bin/sh");
         command.args(["-c", &script]).current_dir(&scene.repo.path);
         scene.world.environment(&mut command);
@@ -194,7 +215,8 @@ fn a_task_stays_its_session_s_when_only_the_script_of_a_hook_has_ended() {
     };
     start();
     scene.tasks(&["claim", "--worker", "claude-s1"]).expect_code(0);
-    let recover = || scene.tasks(&["recover", "--worker", "claude-s2", "--json"]).expect_code(0).json();
+    let recover =
+        || scene.tasks(&["recover", "--worker", "claude-s2", "--json"]).expect_code(0).json();
     assert_eq!(recover()["recovered"], json!([]));
     // The session goes on, after its context was compacted for example.
     start();
@@ -211,12 +233,16 @@ fn a_real_claude_recovers_the_task_of_the_one_before_it() {
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);
     install(&scene, &binary);
-    let first =
-        ModelServer::start([Step::bash("muleteer tasks claim && echo 1 > one.txt"), Step::text("I end.").times(9)]);
+    let first = ModelServer::start([
+        Step::bash("muleteer tasks claim && echo 1 > one.txt"),
+        Step::text("I end.").times(9),
+    ]);
     ask(&scene, &first, "Work through the task list");
     assert_eq!(scene.status("task-001"), "in_progress");
-    let second =
-        ModelServer::start([Step::bash("muleteer tasks recover task-001"), Step::text("It is recovered.").times(9)]);
+    let second = ModelServer::start([
+        Step::bash("muleteer tasks recover task-001"),
+        Step::text("It is recovered.").times(9),
+    ]);
     ask(&scene, &second, "Go on");
     let said = second.main_requests()[0].body["messages"].to_string();
     assert!(said.contains("task-001 (Write one) was interrupted"), "{said}");
@@ -229,10 +255,11 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     let scene = Scene::new();
     let dir = scene.repo.path.join(".claude");
     std::fs::create_dir(&dir).unwrap();
-    let before =
-        "{\n\t\"model\":\"x\", \"hooks\" : {\"Stop\":[ {\"hooks\":[{\"type\":\"command\",\"command\":\"own\"}]} ]}\n}";
+    let before = "{\n\t\"model\":\"x\", \"hooks\" : {\"Stop\":[ {\"hooks\":[{\"type\":\"command\",\"command\":\"own\"}]} ]}\n}";
     std::fs::write(dir.join("settings.json"), before).unwrap();
-    let hooks = |verb: &str| scene.world.muleteer(&["hooks", verb, "--json"]).current_dir(&scene.repo.path).json();
+    let hooks = |verb: &str| {
+        scene.world.muleteer(&["hooks", verb, "--json"]).current_dir(&scene.repo.path).json()
+    };
     assert_eq!(hooks("install")["missing"], json!([]));
     let once = std::fs::read_to_string(dir.join("settings.json")).unwrap();
     hooks("install");
@@ -243,7 +270,11 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     hooks("install");
     assert_eq!(std::fs::read_to_string(&skill).unwrap(), ours);
     let kept = skill.with_extension("md.old");
-    assert_eq!(std::fs::read_to_string(kept).unwrap(), "mine", "what somebody wrote there is not lost");
+    assert_eq!(
+        std::fs::read_to_string(kept).unwrap(),
+        "mine",
+        "what somebody wrote there is not lost"
+    );
     assert_eq!(hooks("uninstall")["installed"], json!([]));
     assert_eq!(std::fs::read_to_string(dir.join("settings.json")).unwrap(), before);
     std::fs::write(dir.join("settings.json"), "{ // mine\n}").unwrap();
@@ -292,7 +323,10 @@ fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
     let requests = server.main_requests();
     let said = |at: usize| requests[at].body["messages"].to_string();
     assert!(said(0).contains("# Task list, session 1"), "context at session start");
-    assert!(said(1).contains("The task list is not done: 0 of 1 completed"), "the stop was refused");
+    assert!(
+        said(1).contains("The task list is not done: 0 of 1 completed"),
+        "the stop was refused"
+    );
     assert!(said(3).contains("look back (1/5)"), "and then asked to look back");
     assert!(requests.len() >= 8, "five looks back, then let go: {}", requests.len());
     assert!(!scene.repo.path.join(".harness-active").exists());
@@ -319,8 +353,13 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     ]);
     ask(&scene, &server, "Have the task list worked through");
     let requests = server.main_requests();
-    let said: Vec<_> = requests.iter().map(|request| request.body["messages"].to_string()).collect();
-    assert!(said[3].contains("You hold a claim on task-001 and have not said how it ended"), "refused: {}", said[3]);
+    let said: Vec<_> =
+        requests.iter().map(|request| request.body["messages"].to_string()).collect();
+    assert!(
+        said[3].contains("You hold a claim on task-001 and have not said how it ended"),
+        "refused: {}",
+        said[3]
+    );
     assert_eq!(scene.status("task-001"), "completed");
     scene.check_log();
 }

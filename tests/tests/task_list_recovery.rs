@@ -24,7 +24,8 @@ fn the_recovery_matrix_in_real_repositories() {
         ("both, failing", true, true, "failed", "did not pass"),
     ];
     let any = table.iter().flat_map(|row| [(row, false), (row, true)]);
-    // With nothing but checkpoints, the files decide: `checkpoints_alone_are_verified_by_the_files`.
+    // With nothing but checkpoints, the files decide:
+    // `checkpoints_alone_are_verified_by_the_files`.
     for ((what, uncommitted, commits, status, said), checkpoint) in
         any.filter(|(row, some)| row.0 != "nothing" || !some)
     {
@@ -33,8 +34,7 @@ fn the_recovery_matrix_in_real_repositories() {
         let base = scene.interrupt("task-001");
         if checkpoint {
             let mut list = scene.list();
-            list["tasks"][0]["checkpoints"] =
-                json!([{"step": 1, "total": 2, "description": "half", "timestamp": "2025-07-01T10:00:00Z"}]);
+            list["tasks"][0]["checkpoints"] = json!([{"step": 1, "total": 2, "description": "half", "timestamp": "2025-07-01T10:00:00Z"}]);
             scene.repo.write("harness-tasks.json", &list.to_string());
         }
         let text = if *status == "completed" { "good\n" } else { "bad\n" };
@@ -53,13 +53,18 @@ fn the_recovery_matrix_in_real_repositories() {
             assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), base, "{what}: rolled back");
             assert!(!there("work") && !there("other"), "{what}");
         } else {
-            assert_eq!(scene.repo.git(&["status", "--porcelain", "--", "work", "other"]), "", "{what}: committed");
+            assert_eq!(
+                scene.repo.git(&["status", "--porcelain", "--", "work", "other"]),
+                "",
+                "{what}: committed"
+            );
         }
         scene.end();
     }
 }
 
-/// Of a list in which one works at a time, too: who has a lease is at work, and nobody rolls that back.
+/// Of a list in which one works at a time, too: who has a lease is at work, and nobody rolls that
+/// back.
 #[test]
 fn what_a_living_worker_has_claimed_was_not_interrupted() {
     let scene = Scene::new();
@@ -75,11 +80,15 @@ fn what_a_living_worker_has_claimed_was_not_interrupted() {
     };
     for args in [&["claim"][..], &["claim", "task-002"], &["recover", "task-001"]] {
         let said = refused(args);
-        assert!(said.contains("`task-001` is claimed by w1 until ") && !said.contains("interrupted"), "{said}");
+        assert!(
+            said.contains("`task-001` is claimed by w1 until ") && !said.contains("interrupted"),
+            "{said}"
+        );
     }
     let nothing = scene.tasks(&["recover", "--worker", "w2", "--json"]).expect_code(0).json();
     assert_eq!(nothing["recovered"], json!([]), "nothing of that was interrupted");
-    let hooked = scene.hook("claim", &json!({"session_id": "s2", "cwd": scene.repo.path})).expect_code(0);
+    let hooked =
+        scene.hook("claim", &json!({"session_id": "s2", "cwd": scene.repo.path})).expect_code(0);
     assert_eq!(hooked.stdout, "", "nor is another one handed out beside it");
     assert_eq!(scene.repo.read("staged"), "half of it\n");
     let (task, second) = (scene.task("task-001"), scene.status("task-002"));
@@ -99,7 +108,9 @@ fn what_a_living_worker_has_claimed_was_not_interrupted() {
     assert_eq!(forced["recovered"][0]["action"], "failed");
     // A lease that is over holds nobody up.
     scene.tasks(&["claim", "task-001", "--worker", "w1", "--lease", "1s"]).expect_code(0);
-    let over = |args: &[&str]| !scene.tasks(&[args, &["--worker", "w2"]].concat()).stderr.contains("is claimed by");
+    let over = |args: &[&str]| {
+        !scene.tasks(&[args, &["--worker", "w2"]].concat()).stderr.contains("is claimed by")
+    };
     wait_until("the lease to be over", RUN, || over(&["claim"]).then_some(()));
     assert!(refused(&["claim"]).contains("was interrupted"));
     scene.tasks(&["recover", "--worker", "w2"]).expect_code(0);
@@ -125,7 +136,8 @@ fn checkpoints_alone_are_verified_by_the_files() {
     scene.end();
 }
 
-/// Of a task of which nothing is there nothing is rolled back: what was committed since is somebody's own.
+/// Of a task of which nothing is there nothing is rolled back: what was committed since is
+/// somebody's own.
 #[test]
 fn what_a_person_committed_since_a_task_was_interrupted_stays() {
     let scene = Scene::new();
@@ -138,7 +150,10 @@ fn what_a_person_committed_since_a_task_was_interrupted_stays() {
     scene.tasks(&["recover", "task-001"]).expect_code(0);
     assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), own, "{}", scene.log());
     assert!(scene.log().contains("[SESSION_TIMEOUT] No progress detected"), "{}", scene.log());
-    assert_eq!((scene.status("task-001"), &scene.task("task-001")["attempts"]), ("failed".into(), &json!(1)));
+    assert_eq!(
+        (scene.status("task-001"), &scene.task("task-001")["attempts"]),
+        ("failed".into(), &json!(1))
+    );
     scene.end();
 }
 
@@ -162,14 +177,25 @@ fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited(
     assert!(at.is_sorted(), "{log}");
     scene.add("One more", "true", &[]);
     let run = scene.run("true", &["--json"]).expect_code(5).json();
-    assert_eq!((run["status"].as_str(), scene.status("task-002").as_str()), (Some("limit"), "pending"), "{run}");
+    assert_eq!(
+        (run["status"].as_str(), scene.status("task-002").as_str()),
+        (Some("limit"), "pending"),
+        "{run}"
+    );
     assert_eq!(scene.list()["session_count"], 1);
     assert!(scene.list()["last_session"].is_string());
     scene.configure("max_sessions", json!(10));
     scene.configure("max_tasks_per_session", json!(1));
     scene.add("And another", "true", &[]);
     scene.run("true", &[]).expect_code(5);
-    assert_eq!((scene.status("task-002").as_str(), scene.status("task-003").as_str()), ("completed", "pending"));
-    assert!(scene.log().contains("[SESSION-2] STATS tasks_total=3 completed=2 failed=0 pending=1"), "{}", scene.log());
+    assert_eq!(
+        (scene.status("task-002").as_str(), scene.status("task-003").as_str()),
+        ("completed", "pending")
+    );
+    assert!(
+        scene.log().contains("[SESSION-2] STATS tasks_total=3 completed=2 failed=0 pending=1"),
+        "{}",
+        scene.log()
+    );
     scene.end();
 }

@@ -23,12 +23,18 @@ fn lists_are_imported_from_beads_and_checklists() {
         (scene.status("bd-1").as_str(), scene.task("bd-2")["depends_on"][0].as_str()),
         ("completed", Some("bd-1"))
     );
-    assert_eq!(scene.tasks(&["import", beads.to_str().unwrap(), "--json"]).json()["skipped"], 2, "safe to repeat");
-    scene
-        .repo
-        .write("PLAN.md", "# Plan\n\n- [ ] Whole\n  validate: `test -f whole`\n  - [ ] Part\n- [x] Done\n");
+    assert_eq!(
+        scene.tasks(&["import", beads.to_str().unwrap(), "--json"]).json()["skipped"],
+        2,
+        "safe to repeat"
+    );
+    scene.repo.write(
+        "PLAN.md",
+        "# Plan\n\n- [ ] Whole\n  validate: `test -f whole`\n  - [ ] Part\n- [x] Done\n",
+    );
     scene.tasks(&["import", "PLAN.md"]).expect_code(0);
-    let titles: Vec<_> = scene.all().iter().map(|task| task["title"].as_str().unwrap().to_string()).collect();
+    let titles: Vec<_> =
+        scene.all().iter().map(|task| task["title"].as_str().unwrap().to_string()).collect();
     assert_eq!(titles, ["First", "Second", "Whole", "Part", "Done"]);
     let whole = &scene.all()[2];
     assert_eq!(
@@ -41,8 +47,7 @@ fn lists_are_imported_from_beads_and_checklists() {
         2,
         "an editor's mark is no text"
     );
-    let lost =
-        r#"{"id": "bd-3", "title": "Third", "dependencies": [{"depends_on_id": "bd-8"}, {"depends_on_id": "bd-1"}]}"#;
+    let lost = r#"{"id": "bd-3", "title": "Third", "dependencies": [{"depends_on_id": "bd-8"}, {"depends_on_id": "bd-1"}]}"#;
     scene.repo.write("lost.jsonl", lost);
     let told = scene.tasks(&["import", "lost.jsonl", "--json"]).expect_code(0).json();
     assert_eq!(told["dropped"], json!([{"task": "bd-3", "depends_on": "bd-8"}]));
@@ -50,7 +55,9 @@ fn lists_are_imported_from_beads_and_checklists() {
     let told = scene.tasks(&["import", "lost.jsonl"]).expect_code(0).stderr;
     assert!(told.contains("bd-4 depends on bd-8, which is in neither"), "{told}");
     let needs = |id: &str, on: &str| {
-        format!("{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n")
+        format!(
+            "{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n"
+        )
     };
     scene
         .repo
@@ -62,8 +69,14 @@ fn lists_are_imported_from_beads_and_checklists() {
         (&json!("E_GRAPH_CYCLE"), &json!(2)),
         "{refused}"
     );
-    assert!(refused["error"]["file"].as_str().is_some_and(|file| file.ends_with("round.jsonl")), "{refused}");
-    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("r2 -> r3 -> r2")), "{refused}");
+    assert!(
+        refused["error"]["file"].as_str().is_some_and(|file| file.ends_with("round.jsonl")),
+        "{refused}"
+    );
+    assert!(
+        refused["error"]["message"].as_str().is_some_and(|text| text.contains("r2 -> r3 -> r2")),
+        "{refused}"
+    );
     assert_eq!(scene.list(), before);
     scene.repo.write("bad.jsonl", "{\"id\": 1}\n");
     let refused = scene.tasks(&["import", "bad.jsonl", "--json"]).expect_code(2).json();
@@ -77,17 +90,26 @@ fn every_verb_answers_in_json() {
     let json = |args: &[&str], code: i32| {
         let args: Vec<_> = args.iter().copied().chain(["--json"]).collect();
         let said = scene.tasks(&args).expect_code(code);
-        let document: Value =
-            serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{args:?}: {error} {said:?}"));
+        let document: Value = serde_json::from_str(&said.stdout)
+            .unwrap_or_else(|error| panic!("{args:?}: {error} {said:?}"));
         document
     };
     assert_eq!(json(&["init"], 0)["created"], false);
     assert_eq!(
-        json(&["add", "One", "--validate", "test -f one", "--priority", "P0", "--timeout", "5m"], 0)["id"],
+        json(
+            &["add", "One", "--validate", "test -f one", "--priority", "P0", "--timeout", "5m"],
+            0
+        )["id"],
         "task-001"
     );
-    assert_eq!(json(&["add", "Two", "--depends-on", "task-001", "--validate", "true"], 0)["depends_on"][0], "task-001");
-    assert_eq!(json(&["edit", "task-002", "--title", "Zwei", "--max-attempts", "1"], 0)["title"], "Zwei");
+    assert_eq!(
+        json(&["add", "Two", "--depends-on", "task-001", "--validate", "true"], 0)["depends_on"][0],
+        "task-001"
+    );
+    assert_eq!(
+        json(&["edit", "task-002", "--title", "Zwei", "--max-attempts", "1"], 0)["title"],
+        "Zwei"
+    );
     assert_eq!(json(&["show", "task-001"], 0)["validation"]["timeout_seconds"], 300);
     assert_eq!(json(&["show", "task-009"], 2)["error"]["code"], "E_TASK_UNKNOWN");
     assert_eq!(json(&["graph"], 0)["eligible"], json!(["task-001"]));
@@ -96,15 +118,27 @@ fn every_verb_answers_in_json() {
     assert_eq!(json(&["claim", "--worker", "w"], 0)["task"]["id"], "task-001");
     assert_eq!(json(&["claim", "task-001", "--worker", "v"], 3)["error"]["code"], "E_TASK_CLAIMED");
     assert!(json(&["renew", "task-001", "--worker", "w"], 0)["lease_expires_at"].is_string());
-    assert_eq!(json(&["checkpoint", "task-001", "1/2", "half", "--worker", "w"], 0)["checkpoints"], 1);
-    assert_eq!(json(&["complete", "task-001", "--worker", "w"], 4)["error"]["code"], "E_TASK_FAILED");
-    assert_eq!(json(&["fail", "task-001", "not like this", "--worker", "w"], 0)["status"], "failed");
+    assert_eq!(
+        json(&["checkpoint", "task-001", "1/2", "half", "--worker", "w"], 0)["checkpoints"],
+        1
+    );
+    assert_eq!(
+        json(&["complete", "task-001", "--worker", "w"], 4)["error"]["code"],
+        "E_TASK_FAILED"
+    );
+    assert_eq!(
+        json(&["fail", "task-001", "not like this", "--worker", "w"], 0)["status"],
+        "failed"
+    );
     assert_eq!(json(&["claim", "--worker", "w"], 0)["task"]["attempts"], 1);
     assert_eq!(json(&["recover", "--worker", "w"], 0)["recovered"][0]["action"], "failed");
     json(&["claim", "--worker", "w"], 0);
     scene.repo.write("one", "1\n");
     let done = json(&["complete", "task-001", "--worker", "w"], 0);
-    assert_eq!((done["status"].as_str(), done["next"].as_str()), (Some("completed"), Some("task-002")));
+    assert_eq!(
+        (done["status"].as_str(), done["next"].as_str()),
+        (Some("completed"), Some("task-002"))
+    );
     json(&["claim", "--worker", "w"], 0);
     json(&["fail", "task-002", "no", "--worker", "w"], 0);
     assert_eq!(json(&["retry", "task-002"], 0)["retried"], json!(["task-002"]));
@@ -112,8 +146,14 @@ fn every_verb_answers_in_json() {
     assert_eq!(json(&["undo"], 2)["error"]["code"], "E_NOT_FOUND");
     assert_eq!(json(&["stop"], 2)["error"]["code"], "E_NOT_FOUND");
     let status = json(&["status"], 0);
-    assert_eq!((status["counts"]["completed"].as_u64(), status["counts"]["pending"].as_u64()), (Some(1), Some(1)));
-    assert_eq!(json(&["run", "--backend", "subprocess", "--command", "true"], 0)["status"], "completed");
+    assert_eq!(
+        (status["counts"]["completed"].as_u64(), status["counts"]["pending"].as_u64()),
+        (Some(1), Some(1))
+    );
+    assert_eq!(
+        json(&["run", "--backend", "subprocess", "--command", "true"], 0)["status"],
+        "completed"
+    );
     scene.end();
 }
 
@@ -122,7 +162,11 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
     let scene = Scene::new();
     let there = |name: &str| scene.repo.path.join(name).exists();
     assert!(there(".harness-active") && !there("harness-init.sh"));
-    assert!(scene.log().contains("[SESSION-1] INIT Harness initialized for project "), "{}", scene.log());
+    assert!(
+        scene.log().contains("[SESSION-1] INIT Harness initialized for project "),
+        "{}",
+        scene.log()
+    );
     let list = scene.list();
     assert_eq!(
         (list["version"].as_u64(), &list["tasks"], list["session_count"].as_u64()),
@@ -136,7 +180,8 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
     scene.add("One", "true", &[]);
     scene.add("Two,\nof two lines", "true", &["--depends-on", "task-001"]);
     std::fs::remove_file(scene.repo.path.join(".harness-active")).unwrap();
-    // The script is a program, run at the session's start, from the project and with the agents' variables.
+    // The script is a program, run at the session's start, from the project and with the agents'
+    // variables.
     scene
         .repo
         .write("harness-init.sh", "#!/bin/sh\npwd > \"$HOME/init\"; ls -a > \"$HOME/files\"\n");
@@ -149,11 +194,15 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
     );
     let status = scene.tasks(&["status"]).expect_code(0).stdout;
     assert!(
-        status.contains("[completed] task-001: One (1/3)\n[pending] task-002: Two, of two lines (0/3)\n"),
+        status.contains(
+            "[completed] task-001: One (1/3)\n[pending] task-002: Two, of two lines (0/3)\n"
+        ),
         "{status}"
     );
     assert!(
-        status.contains("2 tasks: 1 completed, 0 in progress, 0 failed, 1 pending (0 of them blocked)"),
+        status.contains(
+            "2 tasks: 1 completed, 0 in progress, 0 failed, 1 pending (0 of them blocked)"
+        ),
         "{status}"
     );
     let last: Vec<_> = scene.log().lines().rev().take(5).map(String::from).collect();
@@ -212,7 +261,8 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
         scene.tasks(args).expect_code(2);
     }
     assert_eq!(scene.list(), before);
-    // Alone with its working directory: what a second one did there would be committed, or rolled back, with the first's.
+    // Alone with its working directory: what a second one did there would be committed, or rolled
+    // back, with the first's.
     let other = scene.add("Other", "true", &[]);
     scene.tasks(&["claim", &id, "--worker", "one"]).expect_code(0);
     let refused = scene.tasks(&["claim", &other, "--worker", "two", "--json"]).expect_code(3);
@@ -224,7 +274,8 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
     scene.end();
 }
 
-/// Agents tidy up: what is kept beside a list stays, wherever in the repository the list is and whoever began it.
+/// Agents tidy up: what is kept beside a list stays, wherever in the repository the list is and
+/// whoever began it.
 #[test]
 fn git_clean_leaves_what_is_kept_beside_a_list() {
     let scene = Scene::new();
@@ -269,10 +320,17 @@ fn a_task_is_named_by_the_beginning_of_its_id() {
     assert!(said.contains("`parse` fits 2 tasks: parse-dates, parse-times"), "{said}");
     assert_eq!(scene.tasks(&["show", "x", "--json"]).expect_code(2).error_code(), "E_TASK_UNKNOWN");
     assert_eq!(scene.tasks(&["claim", "parse-d"]).expect_code(0).stdout.trim(), "parse-dates");
-    for args in [&["validate", "parse-d"][..], &["renew", "parse-d"], &["checkpoint", "parse-d", "1/1", "all"]] {
+    for args in [
+        &["validate", "parse-d"][..],
+        &["renew", "parse-d"],
+        &["checkpoint", "parse-d", "1/1", "all"],
+    ] {
         scene.tasks(args).expect_code(0);
     }
-    assert_eq!(scene.tasks(&["complete", "parse-d"]).expect_code(0).stdout.trim(), "parse-dates completed");
+    assert_eq!(
+        scene.tasks(&["complete", "parse-d"]).expect_code(0).stdout.trim(),
+        "parse-dates completed"
+    );
     scene.end();
 }
 

@@ -18,8 +18,14 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
         while [ ! -e \"$HOME/began1\" ] || [ ! -e \"$HOME/began2\" ]; do sleep 0.05; done; touch \"$HOME/met\"; fi; \
         echo line$n >> shared";
     scene.run(script, &["--concurrency", "2"]).expect_code(0);
-    assert!(scene.log().contains("[TASK_EXEC] conflict with what others completed meanwhile"), "{}", scene.log());
-    assert!(scene.repo.read("shared").contains("line1") && scene.repo.read("shared").contains("line2"));
+    assert!(
+        scene.log().contains("[TASK_EXEC] conflict with what others completed meanwhile"),
+        "{}",
+        scene.log()
+    );
+    assert!(
+        scene.repo.read("shared").contains("line1") && scene.repo.read("shared").contains("line2")
+    );
     scene.end();
 }
 
@@ -35,7 +41,8 @@ fn each_task_is_begun_by_one_worker() {
         .run("touch \"f${MULETEER_TASK_ID#task-00}\"", &["--concurrency", "4"])
         .expect_code(0);
     let begun = scene.world.events().into_iter().filter(|event| event["event"] == "task_begun");
-    let mut begun: Vec<String> = begun.map(|event| event["task"].as_str().unwrap().into()).collect();
+    let mut begun: Vec<String> =
+        begun.map(|event| event["task"].as_str().unwrap().into()).collect();
     begun.sort();
     assert_eq!(begun, numbers.map(|number| format!("task-00{number}")).collect::<Vec<_>>());
     scene.end();
@@ -71,7 +78,8 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
     scene.end();
 }
 
-/// It is the person's circumstance: no attempt is charged for it, and nothing that was done is lost.
+/// It is the person's circumstance: no attempt is charged for it, and nothing that was done is
+/// lost.
 #[test]
 fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_attempt() {
     let scene = Scene::new();
@@ -83,11 +91,26 @@ fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_atte
     let script = "echo x >> \"$HOME/tries\"; sed -i s/1/1agent/ doc; git add doc; git commit -qm 'by myself'";
     for said in ["begun by", "run "] {
         let barred = scene.run(script, &["--concurrency", "2"]).expect_code(4);
-        assert!(barred.stderr.contains("E_TASKS_GIT") && barred.stderr.contains(said), "{barred:?}");
-        assert!(barred.stderr.contains("task-001 has passed and cannot be brought home"), "{barred:?}");
-        assert!(barred.stderr.contains("would be overwritten by merge") && barred.stderr.contains("doc"), "{barred:?}");
+        assert!(
+            barred.stderr.contains("E_TASKS_GIT") && barred.stderr.contains(said),
+            "{barred:?}"
+        );
+        assert!(
+            barred.stderr.contains("task-001 has passed and cannot be brought home"),
+            "{barred:?}"
+        );
+        assert!(
+            barred.stderr.contains("would be overwritten by merge")
+                && barred.stderr.contains("doc"),
+            "{barred:?}"
+        );
         let task = scene.task("task-001");
-        assert_eq!((&task["status"], &task["attempts"]), (&json!("in_progress"), &json!(0)), "{}", scene.log());
+        assert_eq!(
+            (&task["status"], &task["attempts"]),
+            (&json!("in_progress"), &json!(0)),
+            "{}",
+            scene.log()
+        );
         assert!(!scene.log().contains("TASK_EXEC"), "{}", scene.log());
     }
     scene.repo.git(&["stash", "-q"]);
@@ -124,7 +147,8 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
     scene.add("Slow", "test -f done", &[]);
-    let script = "touch \"$HOME/began\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done";
+    let script =
+        "touch \"$HOME/began\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done";
     let begun = scene.run(script, &["--detach"]).expect_code(0).stdout;
     wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
     let slow = scene.task("task-001");
@@ -136,8 +160,14 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     // While work is done, others change the list; a held task is nobody else's.
     scene.add("Another", "true", &[]);
     scene.tasks(&["claim", "task-001", "--worker", "other"]).expect_code(3);
-    assert_eq!(scene.tasks(&["recover", "--worker", "other", "--json"]).json()["recovered"], json!([]));
-    assert_eq!(scene.tasks(&["claim", "--worker", "other"]).expect_code(0).stdout.trim(), "task-002");
+    assert_eq!(
+        scene.tasks(&["recover", "--worker", "other", "--json"]).json()["recovered"],
+        json!([])
+    );
+    assert_eq!(
+        scene.tasks(&["claim", "--worker", "other"]).expect_code(0).stdout.trim(),
+        "task-002"
+    );
     scene.tasks(&["complete", "task-002", "--worker", "other"]).expect_code(0);
     std::fs::write(scene.home("go"), "").unwrap();
     wait_until("both to be done", RUN, || scene.is_done().then_some(()));
@@ -149,15 +179,20 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     scene.end();
 }
 
-/// Who begins a run of a concurrent list recovers what a dead worker has left on the branch, as who begins one of an exclusive list.
+/// Who begins a run of a concurrent list recovers what a dead worker has left on the branch, as who
+/// begins one of an exclusive list.
 #[test]
 fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_the_branch() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
-    for (title, validate) in [("Passes", "grep -q good w1"), ("Fails", "grep -q good w2"), ("Nothing", "test -f w3")] {
+    for (title, validate) in
+        [("Passes", "grep -q good w1"), ("Fails", "grep -q good w2"), ("Nothing", "test -f w3")]
+    {
         scene.add(title, validate, &[]);
     }
-    for (id, file, text) in [("task-001", "w1", "good\n"), ("task-002", "w2", "bad\n"), ("task-003", "", "")] {
+    for (id, file, text) in
+        [("task-001", "w1", "good\n"), ("task-002", "w2", "bad\n"), ("task-003", "", "")]
+    {
         scene.abandon(id);
         if !file.is_empty() {
             scene.repo.write(file, text);
@@ -171,7 +206,9 @@ fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_t
         .expect_code(0);
     let log = scene.log();
     assert_eq!(scene.effects(), ["2", "3"], "what passes on the branch is not done again: {log}");
-    let of = |id: &str| (scene.task(id)["attempts"].as_u64().unwrap(), scene.task(id)["error_log"].to_string());
+    let of = |id: &str| {
+        (scene.task(id)["attempts"].as_u64().unwrap(), scene.task(id)["error_log"].to_string())
+    };
     assert_eq!(of("task-001"), (1, "[]".into()), "{log}");
     assert!(
         of("task-002")
@@ -181,7 +218,9 @@ fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_t
     );
     assert!(of("task-003").1.contains("[SESSION_TIMEOUT] No progress detected"), "{log}");
     assert_eq!((of("task-002").0, of("task-003").0), (2, 2));
-    for (id, action) in [("task-001", "validate"), ("task-002", "validate"), ("task-003", "mark failed")] {
+    for (id, action) in
+        [("task-001", "validate"), ("task-002", "validate"), ("task-003", "mark failed")]
+    {
         assert!(log.contains(&format!("RECOVERY [{id}] action=\"{action}\"")), "{log}");
     }
     assert_eq!(scene.repo.read("mine"), "a person's\n");
@@ -202,9 +241,11 @@ fn a_run_that_waits_for_somebody_else_says_for_whom() {
         .args(["tasks", "run", "--backend", "subprocess", "--command", "true"])
         .current_dir(&scene.repo.path);
     scene.world.environment(&mut command);
-    let mut run = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut run =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let told = lines.find(|line| line.contains("task-001  is claimed by bob, who is waited for, until 2"));
+    let told =
+        lines.find(|line| line.contains("task-001  is claimed by bob, who is waited for, until 2"));
     assert!(told.is_some(), "it ended by itself, with his lease: {}", scene.log());
     scene.tasks(&["complete", "task-001", "--worker", "bob"]).expect_code(0);
     lines.for_each(drop);

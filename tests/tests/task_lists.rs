@@ -1,5 +1,6 @@
-//! The task-list harness with real binaries, real repositories and real kills: runs from their beginning to their end. Beside it:
-//! `task_list_recovery`, `task_list_workers`, `task_list_agents`, `task_list_verbs`, `task_list_hooks`, `task_list_crash`.
+//! The task-list harness with real binaries, real repositories and real kills: runs from their
+//! beginning to their end. Beside it: `task_list_recovery`, `task_list_workers`,
+//! `task_list_agents`, `task_list_verbs`, `task_list_hooks`, `task_list_crash`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -8,8 +9,9 @@ use muleteer_tests::task_list::{RUN, Scene};
 use muleteer_tests::{Output, Repo, claude, wait_until};
 use serde_json::json;
 
-/// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose validation
-/// takes too long, one that fails once, and one that a killed session left behind, committed.
+/// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose
+/// validation takes too long, one that fails once, and one that a killed session left behind,
+/// committed.
 fn twelve() -> Scene {
     let scene = Scene::new();
     for number in 1..=6 {
@@ -17,10 +19,18 @@ fn twelve() -> Scene {
         let chain = if number > 1 { vec!["--depends-on", before.as_str()] } else { vec![] };
         scene.add(&format!("Link {number}"), &format!("test -f f{number}"), &chain);
     }
-    scene.add("Fails for good", "false", &["--max-attempts", "2", "--cleanup", "echo c >> \"$HOME/cleaned\""]);
+    scene.add(
+        "Fails for good",
+        "false",
+        &["--max-attempts", "2", "--cleanup", "echo c >> \"$HOME/cleaned\""],
+    );
     scene.add("Blocked", "true", &["--depends-on", "task-007"]);
     let cleanup = "echo t >> \"$HOME/cleaned\"";
-    scene.add("Too slow", "sleep 1000", &["--timeout", "1", "--max-attempts", "1", "--cleanup", cleanup]);
+    scene.add(
+        "Too slow",
+        "sleep 1000",
+        &["--timeout", "1", "--max-attempts", "1", "--cleanup", cleanup],
+    );
     scene.add("Second time", "test -f second", &[]);
     scene.add("First of all", "test -f urgent", &["--priority", "P0"]);
     scene.add("Interrupted", "test -f own", &[]);
@@ -31,7 +41,8 @@ fn twelve() -> Scene {
     scene
 }
 
-/// "Completed" stays true when the power fails: the commit and the branch are on the disk before the list says so.
+/// "Completed" stays true when the power fails: the commit and the branch are on the disk before
+/// the list says so.
 #[test]
 fn what_is_completed_is_on_the_disk() {
     let scene = Scene::new();
@@ -55,19 +66,32 @@ const WORK: &str = "muleteer tasks checkpoint $MULETEER_TASK_ID 1/1 began; n=${M
 
 fn check_twelve(scene: &Scene, run: &Output) {
     let told = run.json();
-    assert_eq!((told["status"].as_str(), told["stats"]["completed"].as_u64()), (Some("failed"), Some(9)), "{told}");
-    for id in
-        ["task-001", "task-002", "task-003", "task-004", "task-005", "task-006", "task-010", "task-011", "task-012"]
-    {
+    assert_eq!(
+        (told["status"].as_str(), told["stats"]["completed"].as_u64()),
+        (Some("failed"), Some(9)),
+        "{told}"
+    );
+    for id in [
+        "task-001", "task-002", "task-003", "task-004", "task-005", "task-006", "task-010",
+        "task-011", "task-012",
+    ] {
         assert_eq!(scene.status(id), "completed", "{id}");
     }
     let attempts = |id: &str| scene.task(id)["attempts"].as_u64();
-    assert_eq!((attempts("task-010"), attempts("task-007"), attempts("task-009")), (Some(2), Some(2), Some(1)));
-    let first_error = |id: &str| scene.task(id)["error_log"][0].as_str().unwrap_or_default().to_string();
+    assert_eq!(
+        (attempts("task-010"), attempts("task-007"), attempts("task-009")),
+        (Some(2), Some(2), Some(1))
+    );
+    let first_error =
+        |id: &str| scene.task(id)["error_log"][0].as_str().unwrap_or_default().to_string();
     assert_eq!(first_error("task-008"), "[DEPENDENCY] Blocked by failed task-007");
     assert!(first_error("task-009").starts_with("[TIMEOUT]"));
     assert!(first_error("task-007").starts_with("[TEST_FAIL]"));
-    assert!(first_error("task-010").starts_with("[TASK_EXEC]"), "the agent said so: {}", first_error("task-010"));
+    assert!(
+        first_error("task-010").starts_with("[TASK_EXEC]"),
+        "the agent said so: {}",
+        first_error("task-010")
+    );
     let there = |name: &str| scene.repo.path.join(name).exists();
     assert!(["junk", "more", "wrong", "f9"].iter().all(|name| !there(name)), "rolled back");
     assert!(["f1", "f6", "second", "urgent", "own"].iter().all(|name| there(name)));
@@ -77,10 +101,22 @@ fn check_twelve(scene: &Scene, run: &Output) {
     let log = scene.log();
     let begun: Vec<_> = log.lines().filter(|line| line.contains(" Starting ")).collect();
     assert!(begun[0].contains("[task-011]"), "P0 first: {}", begun[0]);
-    assert!(begun[1..7].iter().zip(1..).all(|(line, n)| line.contains(&format!("[task-{n:03}]"))), "{begun:?}");
-    assert!(begun[begun.len() - 2].contains("[task-007]"), "what failed comes last, the oldest failure first");
-    assert!(!log.contains("Starting [task-012]") && log.contains("RECOVERY [task-012] action=\"validate\""));
-    assert!(log.contains("ROLLBACK [task-007] git reset --hard ") && log.contains("refs/muleteer/rollback/task-007/1"));
+    assert!(
+        begun[1..7].iter().zip(1..).all(|(line, n)| line.contains(&format!("[task-{n:03}]"))),
+        "{begun:?}"
+    );
+    assert!(
+        begun[begun.len() - 2].contains("[task-007]"),
+        "what failed comes last, the oldest failure first"
+    );
+    assert!(
+        !log.contains("Starting [task-012]")
+            && log.contains("RECOVERY [task-012] action=\"validate\"")
+    );
+    assert!(
+        log.contains("ROLLBACK [task-007] git reset --hard ")
+            && log.contains("refs/muleteer/rollback/task-007/1")
+    );
     assert!(log.contains("STATS tasks_total=12 completed=9 failed=3 pending=0 blocked=0"), "{log}");
     assert!(log.contains("LOCK acquired (pid=") && log.trim_end().ends_with("LOCK released"));
     assert!(log.contains("CHECKPOINT [task-001] step=1/1 \"began\""));
@@ -101,11 +137,16 @@ fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_recovery() {
     std::fs::write(&scenario, text.to_string()).unwrap();
     let run = scene.tasks(&["run", "--scenario", scenario.to_str().unwrap(), "--json"]);
     check_twelve(&scene, &run.expect_code(4));
-    // Each attempt is a dispatch as any other: what it cost is in the books, what happened in its journal.
+    // Each attempt is a dispatch as any other: what it cost is in the books, what happened in its
+    // journal.
     let attempts = scene.log().matches(" Starting [").count();
     assert_eq!(attempts, 12);
     let cost = scene.world.muleteer(&["cost", "--json"]).json();
-    assert_eq!((&cost["total"]["cost_usd"], &cost["total"]["dispatches"]), (&json!(6.0), &json!(12)), "{cost}");
+    assert_eq!(
+        (&cost["total"]["cost_usd"], &cost["total"]["dispatches"]),
+        (&json!(6.0), &json!(12)),
+        "{cost}"
+    );
     for dispatch in scene.world.status()["dispatches"].as_array().unwrap() {
         let journal = std::fs::read_to_string(dispatch["journal"].as_str().unwrap()).unwrap();
         assert!(journal.contains("finished: "), "{journal}");
@@ -119,7 +160,8 @@ fn the_real_claude_works_twelve_tasks_off_in_a_run() {
     let Some(binary) = claude::binary(test) else { return };
     let scene = twelve();
     claude::link(&scene.world, &binary);
-    // In the order the rules give: urgent, the chain, the others, then what failed. The tenth says that it failed.
+    // In the order the rules give: urgent, the chain, the others, then what failed. The tenth says
+    // that it failed.
     let steps = (1..=12).flat_map(|at| {
         let failed = json!({"status": "failed", "summary": "Redis connection refused", "changes": [], "issues": [],
                             "questions": [], "pr_url": null});
@@ -133,7 +175,10 @@ fn the_real_claude_works_twelve_tasks_off_in_a_run() {
     check_twelve(&scene, &run.expect_code(4));
     let requests = server.main_requests();
     let last = requests.last().unwrap().body["messages"].to_string();
-    assert!(last.contains("## Attempt 2 of 3") && last.contains("Redis connection refused"), "{last}");
+    assert!(
+        last.contains("## Attempt 2 of 3") && last.contains("Redis connection refused"),
+        "{last}"
+    );
     scene.world.finish(None);
 }
 
@@ -144,7 +189,8 @@ fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
     let mut daemon = scene.world.daemon();
     let script = "echo began >> \"$HOME/effects\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo x > done";
     let client = scene.begin(script, 1);
-    let effects = || std::fs::read_to_string(scene.world.home().join("effects")).unwrap_or_default();
+    let effects =
+        || std::fs::read_to_string(scene.world.home().join("effects")).unwrap_or_default();
     wait_until("the agent to begin", RUN, || (!effects().is_empty()).then_some(()));
     daemon.kill_9();
     let daemon = scene.world.daemon();
@@ -171,7 +217,10 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
         .expect_code(0);
     scene.run("true", &[]).expect_code(3);
     assert!(scene.log().contains("ERROR [task-001] [ENV_SETUP] `surely-no-such-program`"));
-    assert_eq!((scene.status("task-001").as_str(), scene.task("task-001")["attempts"].as_u64()), ("pending", Some(0)));
+    assert_eq!(
+        (scene.status("task-001").as_str(), scene.task("task-001")["attempts"].as_u64()),
+        ("pending", Some(0))
+    );
     scene.tasks(&["edit", "task-001", "--validate", "./to-be-written.sh"]).expect_code(0);
     scene
         .run("printf '#!/bin/sh\\n' > to-be-written.sh; chmod +x to-be-written.sh", &[])
@@ -189,11 +238,19 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
     scene.repo.write("harness-init.sh", "echo broken; exit 1\n");
     scene.add("Three", "true", &[]);
     scene.run("true", &[]).expect_code(3);
-    assert_eq!(scene.log().matches("INIT Environment health check: FAIL").count(), 3, "run twice, then stopped");
-    scene
-        .repo
-        .write("harness-tasks.json", "{\"version\": 2, \"tasks\": [{\"id\": \"a\", \"status\": \"odd\"}]}");
-    assert_eq!(scene.run("true", &["--json"]).expect_code(2).json()["error"]["code"], "E_TASKS_INVALID");
+    assert_eq!(
+        scene.log().matches("INIT Environment health check: FAIL").count(),
+        3,
+        "run twice, then stopped"
+    );
+    scene.repo.write(
+        "harness-tasks.json",
+        "{\"version\": 2, \"tasks\": [{\"id\": \"a\", \"status\": \"odd\"}]}",
+    );
+    assert_eq!(
+        scene.run("true", &["--json"]).expect_code(2).json()["error"]["code"],
+        "E_TASKS_INVALID"
+    );
     scene.world.finish(None);
 }
 
@@ -211,10 +268,14 @@ fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
     let before = scene.list();
     assert_eq!(refused(&["--backend", "nope"]), "E_BACKEND_UNAVAILABLE");
     assert_eq!(refused(&["--role", "nope", "--command", "true"]), "E_ROLE_UNKNOWN");
-    assert_eq!(refused(&["--backend", "rehearsal", "--scenario", "nope.yaml"]), "E_SCENARIO_INVALID");
+    assert_eq!(
+        refused(&["--backend", "rehearsal", "--scenario", "nope.yaml"]),
+        "E_SCENARIO_INVALID"
+    );
     assert_eq!(refused(&["--backend", "subprocess"]), "E_CONFIG_INVALID");
     scene.repo.git(&["checkout", "-q", "--detach"]);
-    let nowhere = scene.tasks(&["run", "--json", "--command", "true", "--concurrency", "2"]).expect_code(4);
+    let nowhere =
+        scene.tasks(&["run", "--json", "--command", "true", "--concurrency", "2"]).expect_code(4);
     assert_eq!(nowhere.error_code(), "E_TASKS_GIT", "{nowhere:?}");
     assert_eq!(scene.list(), before);
     scene.run("true", &[]).expect_code(0);
@@ -226,9 +287,16 @@ fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
 fn whoever_stops_looking_at_a_run_does_not_hear_that_it_is_done() {
     let scene = Scene::new();
     scene.add("Slow", "test -f done", &[]);
-    let args = ["tasks", "run", "--command", "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done"];
+    let args = [
+        "tasks",
+        "run",
+        "--command",
+        "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done",
+    ];
     let looking = scene.world.muleteer(&args).current_dir(&scene.repo.path).deadline(RUN).start();
-    wait_until("the task to begin", RUN, || (scene.status("task-001") == "in_progress").then_some(()));
+    wait_until("the task to begin", RUN, || {
+        (scene.status("task-001") == "in_progress").then_some(())
+    });
     scene.world.signal(looking.pid(), rustix::process::Signal::INT);
     let seen = looking.finish().expect_code(130);
     assert!(seen.stderr.contains("`muleteer tasks stop` ends it"), "{seen:?}");
@@ -245,7 +313,9 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     let id = scene
         .run("while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo > done", &["--detach"])
         .expect_code(0);
-    wait_until("the task to begin", RUN, || (scene.status("task-001") == "in_progress").then_some(()));
+    wait_until("the task to begin", RUN, || {
+        (scene.status("task-001") == "in_progress").then_some(())
+    });
     scene.run("true", &[]).expect_code(3);
     scene.tasks(&["add", "Another"]).expect_code(3);
     let status = scene.tasks(&["status", "--json"]).expect_code(0).json();
@@ -257,7 +327,8 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     scene.end();
 }
 
-/// The agent that it judges may have written it: it acts for nobody, with the mark of an agent and without.
+/// The agent that it judges may have written it: it acts for nobody, with the mark of an agent and
+/// without.
 #[test]
 fn a_validation_does_not_act_as_the_operator() {
     let scene = Scene::new();
@@ -281,9 +352,11 @@ fn a_validation_does_not_act_as_the_operator() {
     scene.world.finish(Some(daemon));
 }
 
-/// The agent's word counts for nothing; the environment is the harness's; and what was said reaches the next attempt.
+/// The agent's word counts for nothing; the environment is the harness's; and what was said reaches
+/// the next attempt.
 #[test]
-fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt() {
+fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt()
+ {
     let scene = Scene::new();
     let check = "env | grep -v ^MULETEER_NONCE= | grep -c -e ^ANTHROPIC -e ^MULETEER -e ^HARNESS -e ^STRAY | sed s/^/seen=/; \
         echo 'test old ... FAILED'; test -e fixed && exit 0; test ! -e broken || echo 'test fresh ... FAILED'; exit 1";
@@ -292,7 +365,16 @@ fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reac
     let script = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt.$MULETEER_TASK_ID.$(ls \"$HOME\" | grep -c prompt)\"; \
         test $MULETEER_TASK_ID = task-001 || exit 0; if [ -e \"$HOME/again\" ]; then touch fixed; else touch \"$HOME/again\"; \
         touch broken; echo '{\"type\":\"result\",\"status\":\"success\",\"summary\":\"all done, believe me\"}'; fi";
-    let args = ["tasks", "run", "--backend", "subprocess", "--command", script, "--env", "ANTHROPIC_API_KEY=k"];
+    let args = [
+        "tasks",
+        "run",
+        "--backend",
+        "subprocess",
+        "--command",
+        script,
+        "--env",
+        "ANTHROPIC_API_KEY=k",
+    ];
     let run = scene
         .world
         .muleteer(&args)
@@ -306,10 +388,16 @@ fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reac
     assert!(log.contains("(1 of its failures were there before)"), "{log}");
     assert!(log.contains("WARN [task-002] validation passes already"), "{log}");
     let prompt = |name: &str| std::fs::read_to_string(scene.home(name)).unwrap();
-    assert!(prompt("prompt.task-002.1").contains("passes already"), "warned about, and run all the same");
+    assert!(
+        prompt("prompt.task-002.1").contains("passes already"),
+        "warned about, and run all the same"
+    );
     let second = prompt("prompt.task-001.2");
     assert!(second.contains("## Attempt 2 of 3") && second.contains("seen=0"), "{second}");
-    assert!(second.contains("test fresh ... FAILED") && second.contains("test old ... FAILED"), "{second}");
+    assert!(
+        second.contains("test fresh ... FAILED") && second.contains("test old ... FAILED"),
+        "{second}"
+    );
     assert!(!scene.repo.path.join("broken").exists() && scene.repo.path.join("fixed").exists());
     scene.end();
 }
@@ -325,10 +413,15 @@ fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
     scene.tasks(&["stop", "--now"]).expect_code(0);
     wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
     assert_eq!(scene.status("task-001"), "in_progress");
-    assert!(!scene.log().contains("ROLLBACK") && scene.task("task-001")["attempts"] == 0, "{}", scene.log());
+    assert!(
+        !scene.log().contains("ROLLBACK") && scene.task("task-001")["attempts"] == 0,
+        "{}",
+        scene.log()
+    );
     // Its checkpoint holds, so the next session goes on behind it.
     let second = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > one; echo > two";
-    // The list is let go of a moment before the end of its run is durable: until then there is one too many.
+    // The list is let go of a moment before the end of its run is durable: until then there is one
+    // too many.
     let done = wait_until("the next session", RUN, || {
         Some(scene.run(second, &[])).filter(|run| !run.stderr.contains("E_TASKS_LOCKED"))
     });
@@ -339,18 +432,25 @@ fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
             .contains("[SESSION-2] RECOVERY [task-001] action=\"resume from the last checkpoint\"")
     );
     let prompt = std::fs::read_to_string(scene.home("prompt")).unwrap();
-    assert!(prompt.contains("The work was interrupted") && prompt.contains("- 1/2: nothing yet"), "{prompt}");
+    assert!(
+        prompt.contains("The work was interrupted") && prompt.contains("- 1/2: nothing yet"),
+        "{prompt}"
+    );
     scene.check_done_once();
     scene.end();
 }
 
-/// A clean-up has no limit but half an hour: who stops the run, or the daemon, does not wait for it.
+/// A clean-up has no limit but half an hour: who stops the run, or the daemon, does not wait for
+/// it.
 #[test]
 fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
     let scene = Scene::new();
     let cleanup = "echo x >> \"$HOME/cleaning\"; exec sleep 611";
     let cleaning = |times: usize| {
-        let begun = || std::fs::read_to_string(scene.home("cleaning")).unwrap_or_default().lines().count() == times;
+        let begun = || {
+            std::fs::read_to_string(scene.home("cleaning")).unwrap_or_default().lines().count()
+                == times
+        };
         wait_until("the clean-up to begin", RUN, || begun().then_some(()));
     };
     scene.add("Fails", "false", &["--max-attempts", "1", "--cleanup", cleanup]);
@@ -359,9 +459,17 @@ fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
     let told = scene.tasks(&["stop", "--now"]).expect_code(0);
     assert!(told.stderr.contains("is being ended"), "{told:?}");
     wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
-    assert!(scene.log().contains("WARN [task-001] on_failure.cleanup was called off"), "{}", scene.log());
+    assert!(
+        scene.log().contains("WARN [task-001] on_failure.cleanup was called off"),
+        "{}",
+        scene.log()
+    );
     let task = scene.task("task-001");
-    assert_eq!((&task["status"], &task["attempts"]), (&json!("failed"), &json!(1)), "what came of it is known");
+    assert_eq!(
+        (&task["status"], &task["attempts"]),
+        (&json!("failed"), &json!(1)),
+        "what came of it is known"
+    );
     // The next daemon begins with it again.
     scene.add("Fails too", "false", &["--max-attempts", "1", "--cleanup", cleanup]);
     scene.run("true", &["--detach"]).expect_code(0);
@@ -390,7 +498,10 @@ fn a_run_that_is_stopped_while_its_environment_is_made_has_not_failed_by_that() 
     let log = scene.log();
     assert!(!log.contains("FAIL") && !log.contains("ENV_SETUP"), "{log}");
     let session = |what: &str| {
-        let line = log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what}: {log}"));
+        let line = log
+            .lines()
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("no {what}: {log}"));
         line.split("[SESSION-").nth(1).and_then(|rest| rest.split(']').next()).map(String::from)
     };
     assert_eq!(session("STATS"), session("LOCK acquired"), "{log}");
@@ -404,12 +515,20 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     scene.add("One", "true", &[]);
     scene.add("Two", "true", &[]);
     scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
-    assert_eq!(scene.tasks(&["status", "--json"]).json()["counts"]["total"], 1, "what the backup holds");
+    assert_eq!(
+        scene.tasks(&["status", "--json"]).json()["counts"]["total"],
+        1,
+        "what the backup holds"
+    );
     let told = scene.run("true", &[]).expect_code(0).stderr;
     assert_eq!(scene.status("task-001"), "completed");
     assert!(told.contains("warning: harness-tasks.json was corrupted"), "{told}");
     assert_eq!(scene.repo.read("harness-tasks.json.damaged"), "{\"version\": 2, \"tas");
-    assert!(scene.log().contains("what it held is kept as harness-tasks.json.damaged: "), "{}", scene.log());
+    assert!(
+        scene.log().contains("what it held is kept as harness-tasks.json.damaged: "),
+        "{}",
+        scene.log()
+    );
     // In the middle of a run it is the daemon that finds it.
     scene.add("Three", "true", &[]);
     let told = scene.run("echo '{,' > harness-tasks.json", &[]).expect_code(0).stderr;
@@ -419,7 +538,9 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak")).unwrap();
     let refused = scene.run("true", &["--json"]).expect_code(2);
     assert_eq!(refused.error_code(), "E_TASKS_CORRUPT");
-    assert!(scene.log().contains("ERROR [ENV_SETUP] harness-tasks.json corrupted and unrecoverable"));
+    assert!(
+        scene.log().contains("ERROR [ENV_SETUP] harness-tasks.json corrupted and unrecoverable")
+    );
     scene.world.finish(None);
 }
 
@@ -427,19 +548,27 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
 #[test]
 fn the_map_of_the_reference_names_tests_that_are_there() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let read = |path: &str| {
+        std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
     let page = read("docs/task-list.md");
     let (_, map) = page.split_once("## The protocol, sentence by sentence").unwrap();
-    let subjects = ["task_lists", "task_list_recovery", "task_list_workers", "task_list_agents", "task_list_verbs"];
+    let subjects = [
+        "task_lists",
+        "task_list_recovery",
+        "task_list_workers",
+        "task_list_agents",
+        "task_list_verbs",
+    ];
     let system = subjects.map(|subject| read(&format!("tests/tests/{subject}.rs")));
     let mut checked = 0;
-    for line in map
-        .lines()
-        .filter(|line| line.starts_with("| ") && !line.starts_with("| **") && !line.ends_with("| tests |"))
-    {
+    for line in map.lines().filter(|line| {
+        line.starts_with("| ") && !line.starts_with("| **") && !line.ends_with("| tests |")
+    }) {
         let (_, tests) = line.trim_end_matches(" |").rsplit_once(" | ").unwrap();
         for test in tests.split(", ") {
-            let (place, name) = test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("{line}"));
+            let (place, name) =
+                test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("{line}"));
             let file = match place {
                 "system" => "tests/tests/task_list*.rs".to_string(),
                 "hooks" => "tests/tests/task_list_hooks.rs".into(),
@@ -452,7 +581,11 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 module => format!("crates/model/src/tasklist/{module}.rs"),
             };
             let has = |text: &str| text.contains(&format!("fn {name}()"));
-            let there = if place == "system" { system.iter().any(|text| has(text)) } else { has(&read(&file)) };
+            let there = if place == "system" {
+                system.iter().any(|text| has(text))
+            } else {
+                has(&read(&file))
+            };
             assert!(there, "{file} has no test {name}, named in: {line}");
             checked += 1;
         }

@@ -1,5 +1,5 @@
-//! One trace from the command line to the tool, whoever is killed on the way, and whatever becomes of
-//! the collector.
+//! One trace from the command line to the tool, whoever is killed on the way, and whatever becomes
+//! of the collector.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +45,8 @@ fn spans_of(collector: &Collector, dispatch: &str) -> Vec<Span> {
     wait_until("the dispatch's span", PATIENCE, || {
         let spans = collector.spans();
         let arrived = |span: &Span| {
-            span.name().starts_with("dispatch") && span.attribute("muleteer.dispatch.id").as_deref() == Some(dispatch)
+            span.name().starts_with("dispatch")
+                && span.attribute("muleteer.dispatch.id").as_deref() == Some(dispatch)
         };
         spans.iter().any(arrived).then_some(spans)
     })
@@ -63,7 +64,13 @@ fn one_trace_from_the_command_to_the_tool() {
     let spans = spans_of(&collector, &id);
 
     // From the tool up to the command.
-    let chain = ["execute_tool Read", "invoke_agent developer", "attempt 1", "dispatch developer", "muleteer spawn"];
+    let chain = [
+        "execute_tool Read",
+        "invoke_agent developer",
+        "attempt 1",
+        "dispatch developer",
+        "muleteer spawn",
+    ];
     for pair in chain.windows(2) {
         let (child, parent) = (named(&spans, pair[0]), named(&spans, pair[1]));
         assert_eq!((child.len(), parent.len()), (1, 1), "{pair:?}: {spans:#?}");
@@ -83,7 +90,9 @@ fn one_trace_from_the_command_to_the_tool() {
         metrics.iter().any(|metric| metric["name"] == "muleteer.dispatches").then_some(metrics)
     });
     let names: BTreeSet<_> = metrics.iter().filter_map(|metric| metric["name"].as_str()).collect();
-    for name in ["muleteer.tokens", "muleteer.cost", "muleteer.queue", "muleteer.agents", "muleteer.turns"] {
+    for name in
+        ["muleteer.tokens", "muleteer.cost", "muleteer.queue", "muleteer.agents", "muleteer.turns"]
+    {
         assert!(names.contains(name), "no {name} in {names:?}");
     }
     world.finish(Some(daemon));
@@ -113,7 +122,8 @@ fn an_agent_is_told_its_place_in_the_trace() {
     // Nobody traces this one: its own span is the root.
     let alone = world.spawn(&repo, "true", &["--wait"]).ok();
     let spans = spans_of(&collector, &alone);
-    let is_its = |span: &&Span| span.attribute("muleteer.dispatch.id").as_deref() == Some(alone.as_str());
+    let is_its =
+        |span: &&Span| span.attribute("muleteer.dispatch.id").as_deref() == Some(alone.as_str());
     assert_eq!(spans.iter().find(is_its).unwrap().parent(), "");
     world.finish(Some(daemon));
 }
@@ -126,21 +136,29 @@ fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
     let endpoint = collector.url();
     let mut daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
     let id = world.spawn(&repo, "until test -e go; do sleep 0.05; done", &[]).ok();
-    wait_until("the agent to run", PATIENCE, || (world.dispatch(&id)["state"] == "running").then_some(()));
-    wait_until("its first span", PATIENCE, || (!named(&collector.spans(), "start agent").is_empty()).then_some(()));
+    wait_until("the agent to run", PATIENCE, || {
+        (world.dispatch(&id)["state"] == "running").then_some(())
+    });
+    wait_until("its first span", PATIENCE, || {
+        (!named(&collector.spans(), "start agent").is_empty()).then_some(())
+    });
     daemon.kill_9();
     let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
-    wait_until("its adoption", PATIENCE, || (!world.events_of(&id, "agent_adopted").is_empty()).then_some(()));
+    wait_until("its adoption", PATIENCE, || {
+        (!world.events_of(&id, "agent_adopted").is_empty()).then_some(())
+    });
     std::fs::write(std::path::Path::new(repo.to_str()).join("go"), "").unwrap();
     world.muleteer(&["wait", &id]).ok();
     let spans = spans_of(&collector, &id);
     let dispatch = named(&spans, "dispatch developer")[0];
-    let events: Vec<_> = dispatch.json["events"].as_array().unwrap().iter().map(|event| &event["name"]).collect();
+    let events: Vec<_> =
+        dispatch.json["events"].as_array().unwrap().iter().map(|event| &event["name"]).collect();
     assert_eq!(events, ["adopted"], "the successor knows what the first one saw");
     // Sent twice, perhaps, but one span to whoever receives it.
     let ids: BTreeSet<_> = spans.iter().map(Span::id).collect();
     assert_eq!(ids.len(), 4, "dispatch, attempt, start and turn: {spans:#?}");
-    let start = |span: &Span| span.json["startTimeUnixNano"].as_str().unwrap().parse::<u128>().unwrap();
+    let start =
+        |span: &Span| span.json["startTimeUnixNano"].as_str().unwrap().parse::<u128>().unwrap();
     assert!(start(dispatch) <= start(named(&spans, "start agent")[0]));
     world.finish(Some(daemon));
 }
@@ -166,7 +184,8 @@ fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
     world.finish(Some(daemon));
 }
 
-/// A collector that refuses metrics may be mended while the daemon lives; they are sums, so none is lost.
+/// A collector that refuses metrics may be mended while the daemon lives; they are sums, so none is
+/// lost.
 #[test]
 fn metrics_that_were_refused_are_offered_again() {
     let world = World::new();
@@ -177,10 +196,16 @@ fn metrics_that_were_refused_are_offered_again() {
     let id = world.spawn(&repo, "echo working", &["--wait"]).ok();
     assert_eq!(world.dispatch(&id)["state"], "success");
     let named = |metric: &serde_json::Value| metric["name"] == "muleteer.dispatches";
-    wait_until("the metrics to be taken", PATIENCE, || collector.metrics().iter().any(named).then_some(()));
+    wait_until("the metrics to be taken", PATIENCE, || {
+        collector.metrics().iter().any(named).then_some(())
+    });
     assert_eq!(collector.refusing(), 0);
     let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
-    assert_eq!(events.matches("\"what\":\"telemetry\"").count(), 1, "told once for each time, not for each post");
+    assert_eq!(
+        events.matches("\"what\":\"telemetry\"").count(),
+        1,
+        "told once for each time, not for each post"
+    );
     world.finish(Some(daemon));
 }
 
@@ -193,7 +218,9 @@ fn metrics_that_nobody_has_time_for_hold_up_no_span() {
     collector.put_metrics_off(u32::MAX);
     let daemon = world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
     world.spawn(&repo, "echo working", &["--wait"]).ok();
-    wait_until("metrics to be put off", PATIENCE, || (collector.refusing() < u32::MAX).then_some(()));
+    wait_until("metrics to be put off", PATIENCE, || {
+        (collector.refusing() < u32::MAX).then_some(())
+    });
     let told = || {
         std::fs::read_to_string(world.state().join("events.jsonl"))
             .unwrap()
@@ -201,7 +228,9 @@ fn metrics_that_nobody_has_time_for_hold_up_no_span() {
     };
     wait_until("that to be told", PATIENCE, || told().then_some(()));
     world.spawn(&repo, "echo working", &["--wait"]).ok();
-    wait_until("all spans", PATIENCE, || (named(&collector.spans(), "dispatch developer").len() == 2).then_some(()));
+    wait_until("all spans", PATIENCE, || {
+        (named(&collector.spans(), "dispatch developer").len() == 2).then_some(())
+    });
     let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
     assert_eq!(events.matches("\"what\":\"telemetry\"").count(), 1, "told once");
     assert!(!events.contains("spans wait in the log"), "they do not");
@@ -253,7 +282,15 @@ fn claude_s_own_spans_join() {
     let collector = Collector::start();
     let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
     let options = claude::env_options(&server);
-    let mut args = vec!["spawn", "developer", repo.to_str(), "Say hello", "--backend", "claude-code", "--wait"];
+    let mut args = vec![
+        "spawn",
+        "developer",
+        repo.to_str(),
+        "Say hello",
+        "--backend",
+        "claude-code",
+        "--wait",
+    ];
     args.extend(options.iter().map(String::as_str));
     let id = world.muleteer(&args).deadline(Duration::from_secs(120)).ok();
     let theirs = joined(&collector, &id);
@@ -273,7 +310,16 @@ fn codex_s_own_spans_join() {
     let collector = Collector::start();
     let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
     let options = codex::env_options(&world);
-    let mut args = vec!["spawn", "developer", repo.to_str(), "Say hello", "--backend", "codex", "--model", "gpt-5.5"];
+    let mut args = vec![
+        "spawn",
+        "developer",
+        repo.to_str(),
+        "Say hello",
+        "--backend",
+        "codex",
+        "--model",
+        "gpt-5.5",
+    ];
     args.extend(options.iter().map(String::as_str));
     args.push("--wait");
     let id = world.muleteer(&args).deadline(Duration::from_secs(120)).ok();
@@ -293,7 +339,9 @@ fn shape(spans: &[Span], trace: &str) -> BTreeMap<(String, String), usize> {
     for span in own.iter().filter(|span| seen.insert(span.id())) {
         let parent = match span.parent() {
             "" => "",
-            parent => by_id.get(parent).unwrap_or_else(|| panic!("the parent of {} is not there", span.name())),
+            parent => by_id
+                .get(parent)
+                .unwrap_or_else(|| panic!("the parent of {} is not there", span.name())),
         };
         *shape.entry((parent.to_string(), span.name().to_string())).or_default() += 1;
     }
@@ -302,7 +350,11 @@ fn shape(spans: &[Span], trace: &str) -> BTreeMap<(String, String), usize> {
 
 /// Each agent says where it was told to hang its own spans.
 fn telling() -> String {
-    AGENT.replacen("set -e", "set -e\necho \"$MULETEER_PURPOSE $TRACEPARENT\" >> \"$HOME/places\"", 1)
+    AGENT.replacen(
+        "set -e",
+        "set -e\necho \"$MULETEER_PURPOSE $TRACEPARENT\" >> \"$HOME/places\"",
+        1,
+    )
 }
 
 #[test]
@@ -320,22 +372,34 @@ fn a_run_is_one_trace_from_the_command_to_its_agents() {
         .run()
         .expect_code(0);
     let arrived = |name: &str| collector.spans().iter().any(|span| span.name() == name);
-    wait_until("the run's span", PATIENCE, || (arrived("run") && arrived("muleteer run")).then_some(()));
+    wait_until("the run's span", PATIENCE, || {
+        (arrived("run") && arrived("muleteer run")).then_some(())
+    });
     let mut spans = collector.spans();
     let command = spans.iter_mut().find(|span| span.name() == "muleteer run").unwrap();
     assert_eq!(command.parent(), "b7ad6b7169203331", "who called is above the command");
     command.json["parentSpanId"] = "".into();
     let shape = shape(&spans, "0af7651916cd43dd8448eb211c80319c");
-    let count = |parent: &str, name: &str| shape.get(&(parent.to_string(), name.to_string())).copied().unwrap_or(0);
-    assert_eq!([count("", "muleteer run"), count("muleteer run", "run"), count("run", "iteration")], [1, 1, 2]);
-    assert_eq!((count("iteration", "bead"), count("bead", "dispatch developer")), (4, 4), "{shape:#?}");
+    let count = |parent: &str, name: &str| {
+        shape.get(&(parent.to_string(), name.to_string())).copied().unwrap_or(0)
+    };
+    assert_eq!(
+        [count("", "muleteer run"), count("muleteer run", "run"), count("run", "iteration")],
+        [1, 1, 2]
+    );
+    assert_eq!(
+        (count("iteration", "bead"), count("bead", "dispatch developer")),
+        (4, 4),
+        "{shape:#?}"
+    );
     assert!(count("maintenance", "dispatch developer") >= 1, "{shape:#?}");
     // Who wrote the criteria and the plan, and who judged, in two passes each time.
     assert_eq!(count("iteration", "dispatch developer"), 2, "{shape:#?}");
     assert_eq!(count("iteration", "dispatch reviewer"), 4, "{shape:#?}");
 
     let places = std::fs::read_to_string(stage.world.home().join("places")).unwrap();
-    let attempts: BTreeSet<_> = spans.iter().filter(|span| span.name().starts_with("attempt")).map(Span::id).collect();
+    let attempts: BTreeSet<_> =
+        spans.iter().filter(|span| span.name().starts_with("attempt")).map(Span::id).collect();
     let mut purposes = BTreeSet::new();
     for line in places.lines() {
         let (purpose, place) = line.split_once(' ').unwrap();
@@ -348,7 +412,8 @@ fn a_run_is_one_trace_from_the_command_to_its_agents() {
     stage.world.finish(Some(daemon));
 }
 
-/// A collector that takes a post and says nothing: as long as it is held, the export looks at nothing.
+/// A collector that takes a post and says nothing: as long as it is held, the export looks at
+/// nothing.
 struct Silent {
     listener: TcpListener,
     held: TcpStream,
@@ -359,7 +424,9 @@ impl Silent {
     fn daemon(stage: &SpecStage) -> (Daemon, Self) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let daemon = stage.world.daemon_with(&[(ENDPOINT, &endpoint), ("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")]);
+        let daemon = stage
+            .world
+            .daemon_with(&[(ENDPOINT, &endpoint), ("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")]);
         let (held, _) = listener.accept().unwrap();
         (daemon, Self { listener, held })
     }
@@ -372,14 +439,16 @@ impl Silent {
 }
 
 fn run_of_three_beads(collector: &Collector) {
-    let run =
-        wait_until("the run's span", PATIENCE, || collector.spans().into_iter().find(|span| span.name() == "run"));
+    let run = wait_until("the run's span", PATIENCE, || {
+        collector.spans().into_iter().find(|span| span.name() == "run")
+    });
     assert_eq!((run.parent(), run.attribute("muleteer.state").as_deref()), ("", Some("completed")));
     let shape = shape(&collector.spans(), run.trace());
     assert_eq!(shape.get(&("iteration".to_string(), "bead".to_string())), Some(&3), "{shape:#?}");
 }
 
-const THREE_BEADS: &str = "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
+const THREE_BEADS: &str =
+    "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
 
 /// The run has ended, and nobody has taken its spans, when the daemon is killed.
 #[test]
@@ -430,7 +499,8 @@ fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
     assert_eq!(told(), 1);
     daemon.kill_9();
     let collector = Collector::on(silent.listener);
-    // Of what was read before it nothing was taken yet, so it is looked at again; and then never more.
+    // Of what was read before it nothing was taken yet, so it is looked at again; and then never
+    // more.
     for _ in 0..2 {
         let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url())]);
         let id = stage.world.spawn(&stage.repo, "true", &["--wait"]).ok();
@@ -461,9 +531,19 @@ fn tasks_of_a_list_are_one_trace_below_the_command() {
         arrived("muleteer tasks run").and(arrived("task list")).cloned()
     });
     let shape = shape(&collector.spans(), list.trace());
-    let count = |parent: &str, name: &str| shape.get(&(parent.to_string(), name.to_string())).copied().unwrap_or(0);
-    assert_eq!([count("", "muleteer tasks run"), count("muleteer tasks run", "task list")], [1, 1], "{shape:#?}");
-    assert_eq!((count("task list", "task"), count("task", "dispatch developer")), (2, 2), "{shape:#?}");
+    let count = |parent: &str, name: &str| {
+        shape.get(&(parent.to_string(), name.to_string())).copied().unwrap_or(0)
+    };
+    assert_eq!(
+        [count("", "muleteer tasks run"), count("muleteer tasks run", "task list")],
+        [1, 1],
+        "{shape:#?}"
+    );
+    assert_eq!(
+        (count("task list", "task"), count("task", "dispatch developer")),
+        (2, 2),
+        "{shape:#?}"
+    );
     scene.world.finish(Some(daemon));
 }
 
@@ -475,8 +555,9 @@ fn a_collector_that_breaks_on_one_batch_gets_the_next() {
     let collector = Collector::start();
     collector.break_on("execute_tool Bad");
     let daemon = world.daemon_with(&[(ENDPOINT, &collector.url()), SOON]);
-    let call =
-        |tool: &str| format!("echo '{{\"type\":\"tool_call\",\"id\":\"a\",\"name\":\"{tool}\",\"input\":{{}}}}'");
+    let call = |tool: &str| {
+        format!("echo '{{\"type\":\"tool_call\",\"id\":\"a\",\"name\":\"{tool}\",\"input\":{{}}}}'")
+    };
     world.spawn(&repo, &call("Bad"), &["--wait"]).ok();
     wait_until("the loss to be noted", PATIENCE, || {
         let events = std::fs::read_to_string(world.state().join("events.jsonl")).unwrap();
@@ -487,7 +568,8 @@ fn a_collector_that_breaks_on_one_batch_gets_the_next() {
     assert_eq!(named(&spans, "execute_tool Good").len(), 1);
     wait_until("the losses to be counted", PATIENCE, || {
         let metrics = collector.metrics();
-        let lost = metrics.iter().find(|metric| metric["name"] == "muleteer.telemetry.dropped_spans")?;
+        let lost =
+            metrics.iter().find(|metric| metric["name"] == "muleteer.telemetry.dropped_spans")?;
         (lost["sum"]["dataPoints"][0]["asDouble"].as_f64()? > 0.0).then_some(())
     });
     world.finish(Some(daemon));

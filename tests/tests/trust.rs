@@ -1,4 +1,5 @@
-//! A repository's configuration runs and loosens nothing for the daemon, too, until its user trusts it.
+//! A repository's configuration runs and loosens nothing for the daemon, too, until its user trusts
+//! it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,19 +47,37 @@ fn spawn_warns_of_what_is_ignored_and_keeps_the_users_policy() {
     let yaml = "permissions: {mode: allow, deny: [WebFetch]}\n";
     let repo = configured(&world, "repo", yaml);
     std::fs::create_dir(repo.path.join(".muleteer/roles")).unwrap();
-    repo.write(".muleteer/roles/developer.md", "---\npermissions: {allow: ['Bash(*)']}\n---\nYou are.\n");
+    repo.write(
+        ".muleteer/roles/developer.md",
+        "---\npermissions: {allow: ['Bash(*)']}\n---\nYou are.\n",
+    );
     let daemon = world.daemon();
     let scenario = world.path().join("plain.yaml");
-    std::fs::write(&scenario, "v: 1\nturns:\n  - steps:\n      - result: {status: success, summary: s}\n").unwrap();
+    std::fs::write(
+        &scenario,
+        "v: 1\nturns:\n  - steps:\n      - result: {status: success, summary: s}\n",
+    )
+    .unwrap();
     let scenario = scenario.to_str().unwrap();
-    let spawn = ["spawn", "developer", repo.to_str(), "x", "--backend", "rehearsal", "--scenario", scenario, "--json"];
+    let spawn = [
+        "spawn",
+        "developer",
+        repo.to_str(),
+        "x",
+        "--backend",
+        "rehearsal",
+        "--scenario",
+        scenario,
+        "--json",
+    ];
     let policy = |document: &Value| {
         let id = document["dispatch_id"].as_str().unwrap();
         world.wait_for_end(id);
         world.events_of(id, "dispatch_created").pop().unwrap()["permissions"].clone()
     };
     let made = world.muleteer(&spawn).json();
-    let warnings: Vec<_> = made["warnings"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let warnings: Vec<_> =
+        made["warnings"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     assert_eq!(warnings.len(), 2, "{made}");
     assert!(warnings[0].contains("config.yaml:1: `permissions.mode` is ignored"), "{made}");
     assert!(warnings[1].contains("developer.md:2: `permissions.allow` is ignored"), "{made}");
@@ -74,7 +93,8 @@ fn spawn_warns_of_what_is_ignored_and_keeps_the_users_policy() {
 #[test]
 fn agents_clone_inherits_trust_until_the_agent_changes_it() {
     let world = World::new();
-    let repo = configured(&world, "repo", "run: {agent: {max_concurrency: 2}}\nenv: {pass: [SOME_*]}\n");
+    let repo =
+        configured(&world, "repo", "run: {agent: {max_concurrency: 2}}\nenv: {pass: [SOME_*]}\n");
     repo.git(&["add", "--force", ".muleteer"]);
     repo.git(&["commit", "--quiet", "--message=configuration"]);
     world.trust(&repo);
@@ -88,7 +108,9 @@ fn agents_clone_inherits_trust_until_the_agent_changes_it() {
         out("refused.json").display()
     );
     world.spawn(&repo, &script, &["--worktree", "--wait"]).ok();
-    let read = |name: &str| -> Value { serde_json::from_str(&std::fs::read_to_string(out(name)).unwrap()).unwrap() };
+    let read = |name: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(out(name)).unwrap()).unwrap()
+    };
     let keys = |name: &str| -> Vec<String> {
         read(name)["ignored"]
             .as_array()
@@ -127,7 +149,8 @@ fn claude_settings_count_once_trusted(scene: &Scene) {
         let run = scene.spawn(&["--wait", "--json"]).run();
         assert_eq!(run.code, Some(0), "{why}: {run:?}");
         let document: Value = serde_json::from_str(&run.stdout).unwrap();
-        let notices = scene.world.events_of(document["dispatch_id"].as_str().unwrap(), "agent_notice");
+        let notices =
+            scene.world.events_of(document["dispatch_id"].as_str().unwrap(), "agent_notice");
         let noted = notices
             .iter()
             .filter(|event| event["text"].to_string().contains("have not trusted"))
@@ -150,14 +173,19 @@ fn claude_settings_count_once_trusted(scene: &Scene) {
 #[test]
 fn claude_starts_without_settings_that_are_not_trusted() {
     let steps = [Step::success("done").times(9)];
-    let Some(scene) = Scene::claude("claude_starts_without_settings_that_are_not_trusted", steps) else { return };
+    let Some(scene) = Scene::claude("claude_starts_without_settings_that_are_not_trusted", steps)
+    else {
+        return;
+    };
     claude_settings_count_once_trusted(&scene);
 }
 
 #[test]
 fn claude_over_acp_starts_without_settings_that_are_not_trusted() {
     let test = "claude_over_acp_starts_without_settings_that_are_not_trusted";
-    let Some(scene) = Scene::acp(test, Agent::Claude, [Step::success("done").times(9)]) else { return };
+    let Some(scene) = Scene::acp(test, Agent::Claude, [Step::success("done").times(9)]) else {
+        return;
+    };
     claude_settings_count_once_trusted(&scene);
 }
 
@@ -196,7 +224,8 @@ fn agent_that_hides_what_it_is_cannot_trust() {
     let world = World::new();
     let repo = configured(&world, "repo", COMMAND);
     let daemon = world.daemon();
-    let script = format!("{}while [ ! -e ../out-5 ]; do sleep 0.1; done\n", hidden_trust(&world, &repo));
+    let script =
+        format!("{}while [ ! -e ../out-5 ]; do sleep 0.1; done\n", hidden_trust(&world, &repo));
     let other = world.repo("other");
     world.spawn(&other, &script, &["--wait"]).ok();
     hidden_trust_was_refused(&world, &repo);
@@ -232,7 +261,10 @@ fn process_with_an_unknown_mark_cannot_trust() {
         (run.code, run.stdout.contains("E_FORBIDDEN"))
     };
     let refused = || {
-        for args in [&["trust", repo.to_str(), "--json"][..], &["trust", "--revoke", repo.to_str(), "--json"]] {
+        for args in [
+            &["trust", repo.to_str(), "--json"][..],
+            &["trust", "--revoke", repo.to_str(), "--json"],
+        ] {
             let (code, is_forbidden) = marked(args);
             assert!(code != Some(0) && is_forbidden, "{args:?}");
         }
@@ -257,8 +289,12 @@ fn arguments_that_void_a_policy_are_refused() {
     let daemon = world.daemon();
     let spawn = |backend: &str, role: &str, policy: &str, args: &str| {
         let section = backend.replace('-', "_");
-        world.configure(&format!("permissions: {policy}\nbackends: {{{section}: {{args: {args}}}}}\n"));
-        let run = world.muleteer(&["spawn", role, repo.to_str(), "x", "--backend", backend, "--json"]).run();
+        world.configure(&format!(
+            "permissions: {policy}\nbackends: {{{section}: {{args: {args}}}}}\n"
+        ));
+        let run = world
+            .muleteer(&["spawn", role, repo.to_str(), "x", "--backend", backend, "--json"])
+            .run();
         let document: Value = serde_json::from_str(&run.stdout).unwrap();
         if let Some(id) = document["dispatch_id"].as_str() {
             world.muleteer(&["kill", id]).ok();
@@ -277,7 +313,10 @@ fn arguments_that_void_a_policy_are_refused() {
         let error = spawn("claude-code", "developer", "{mode: ask}", args);
         assert_eq!(error["code"], "E_UNSUPPORTED", "{args}: {error}");
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains("`--") && message.contains("backends.claude_code.args"), "{message}");
+        assert!(
+            message.contains("`--") && message.contains("backends.claude_code.args"),
+            "{message}"
+        );
         assert_eq!(spawn("claude-code", "developer", "{mode: allow}", args), Value::Null, "{args}");
     }
     assert_eq!(spawn("claude-code", "developer", "{mode: ask}", "[--debug]"), Value::Null);
@@ -285,7 +324,12 @@ fn arguments_that_void_a_policy_are_refused() {
     let roles = world.path().join("config/muleteer/roles");
     std::fs::create_dir_all(&roles).unwrap();
     std::fs::write(roles.join("planner.md"), plan).unwrap();
-    for args in ["[--full-auto]", "[--yolo]", "[-s, danger-full-access]", "[-c, 'approval_policy=\"never\"']"] {
+    for args in [
+        "[--full-auto]",
+        "[--yolo]",
+        "[-s, danger-full-access]",
+        "[-c, 'approval_policy=\"never\"']",
+    ] {
         let error = spawn("codex", "planner", "{mode: allow}", args);
         assert_eq!(error["code"], "E_UNSUPPORTED", "{args}: {error}");
         assert!(error["message"].as_str().unwrap().contains("backends.codex.args"), "{error}");

@@ -1,5 +1,5 @@
-//! What came home from the clone of a dispatch, and what is said of it: nothing that an agent made vanishes, and nothing
-//! is said to be where it is not.
+//! What came home from the clone of a dispatch, and what is said of it: nothing that an agent made
+//! vanishes, and nothing is said to be where it is not.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -30,10 +30,18 @@ fn agent_without_git_identity_commits_in_clone_and_project() {
     forget_identity(&world);
     let commit = "echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b'";
     let (id, work) = work(&world, &repo, commit);
-    assert_eq!((&work["branch"], &work["commits"]), (&format!("muleteer/{id}").into(), &1.into()), "{work}");
+    assert_eq!(
+        (&work["branch"], &work["commits"]),
+        (&format!("muleteer/{id}").into(), &1.into()),
+        "{work}"
+    );
     assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new");
-    let names = repo.git(&["log", "-1", "--format=%an <%ae>, %cn <%ce>", &format!("muleteer/{id}")]);
-    assert_eq!(names, "Muleteer agent <agent@muleteer.invalid>, Muleteer agent <agent@muleteer.invalid>");
+    let names =
+        repo.git(&["log", "-1", "--format=%an <%ae>, %cn <%ce>", &format!("muleteer/{id}")]);
+    assert_eq!(
+        names,
+        "Muleteer agent <agent@muleteer.invalid>, Muleteer agent <agent@muleteer.invalid>"
+    );
     // The person's own directory is not configured, and the agent commits there all the same.
     world.spawn(&repo, commit, &["--wait"]).ok();
     assert_eq!(repo.git(&["log", "-1", "--format=%s by %an"]), "Add b by Muleteer agent");
@@ -51,7 +59,10 @@ fn agent_commits_as_the_person_where_git_knows_them() {
     assert_eq!(repo.git(&["log", "-1", "--format=%an", &format!("muleteer/{id}")]), "Tester");
     let more = ["--worktree", "--wait", "--env", "GIT_AUTHOR_NAME=Other"];
     let id = world.spawn(&repo, commit, &more).ok();
-    assert_eq!(repo.git(&["log", "-1", "--format=%an by %cn", &format!("muleteer/{id}")]), "Other by Tester");
+    assert_eq!(
+        repo.git(&["log", "-1", "--format=%an by %cn", &format!("muleteer/{id}")]),
+        "Other by Tester"
+    );
     world.finish(Some(daemon));
 }
 
@@ -70,14 +81,21 @@ fn uncommitted_work_is_kept_as_a_ref_and_named() {
     let name = format!("refs/muleteer/left/{id}/uncommitted");
     assert_eq!(work["left"][0]["ref"], name, "{work}");
     assert_eq!(work["left"][0]["what"], "uncommitted changes in 5 files");
-    assert_eq!((&work["branch"], &work["commit"]), (&Value::Null, &Value::Null), "nothing was committed: {work}");
+    assert_eq!(
+        (&work["branch"], &work["commit"]),
+        (&Value::Null, &Value::Null),
+        "nothing was committed: {work}"
+    );
     assert!(!has(&repo, &format!("refs/heads/muleteer/{id}")));
     for (path, text) in [("staged.txt", "staged"), ("new.txt", "new"), ("deep/er/x", "x")] {
         assert_eq!(repo.git(&["show", &format!("{name}:{path}")]), text);
     }
     assert!(repo.git(&["show", &format!("{name}:README.md")]).ends_with("changed"));
     let listed = repo.git(&["ls-tree", "-r", "--name-only", &name]);
-    assert!(!listed.contains("ignored\n") && !listed.contains("gone.txt") && !listed.contains("pipe"), "{listed}");
+    assert!(
+        !listed.contains("ignored\n") && !listed.contains("gone.txt") && !listed.contains("pipe"),
+        "{listed}"
+    );
     assert_eq!(repo.git(&["rev-parse", &format!("{name}^")]), repo.git(&["rev-parse", "HEAD"]));
     assert_eq!(repo.git(&["status", "--porcelain"]), "", "the person's own directory is untouched");
     // Everywhere it is said the same.
@@ -111,11 +129,21 @@ fn commits_on_other_branches_stashes_and_a_detached_head_come_home() {
         .iter()
         .map(|left| left["what"].as_str().unwrap())
         .collect();
-    assert_eq!(repo.git(&["log", "-1", "--format=%s", &format!("muleteer/{id}")]), "side", "{work}");
-    assert_eq!(told, [&format!("branch muleteer/{id}"), "stash", "stash", "commits on no branch"], "{work}");
+    assert_eq!(
+        repo.git(&["log", "-1", "--format=%s", &format!("muleteer/{id}")]),
+        "side",
+        "{work}"
+    );
+    assert_eq!(
+        told,
+        [&format!("branch muleteer/{id}"), "stash", "stash", "commits on no branch"],
+        "{work}"
+    );
     let all = repo.git(&["log", "--format=%s", &format!("--glob=refs/muleteer/left/{id}")]);
     assert!(all.contains("main") && all.contains("loose"), "{all}");
-    let stashed = |number: u32| repo.git(&["show", &format!("refs/muleteer/left/{id}/stash/{number}:README.md")]);
+    let stashed = |number: u32| {
+        repo.git(&["show", &format!("refs/muleteer/left/{id}/stash/{number}:README.md")])
+    };
     assert_eq!([stashed(1), stashed(2)], ["two", "one"]);
     world.finish(Some(daemon));
 }
@@ -130,7 +158,11 @@ fn nothing_of_the_clone_runs_when_work_is_kept() {
                   for hook in pre-commit post-index-change reference-transaction; do \
                   printf '#!/bin/sh\\n%s\\n' \"$touch\" > .git/hooks/$hook; chmod +x .git/hooks/$hook; done; echo left > left.txt";
     let (id, work) = work(&world, &repo, script);
-    assert_eq!(repo.git(&["show", &format!("refs/muleteer/left/{id}/uncommitted:left.txt")]), "left", "{work}");
+    assert_eq!(
+        repo.git(&["show", &format!("refs/muleteer/left/{id}/uncommitted:left.txt")]),
+        "left",
+        "{work}"
+    );
     assert!(!world.home().join("ran").exists());
     world.finish(Some(daemon));
 }
@@ -143,13 +175,17 @@ fn too_large_files_and_repositories_stay_in_the_clone_and_are_named() {
     let script = "truncate -s 300G sparse; truncate -s 300G README.md; git init -q inner; echo left > left.txt";
     let (id, work) = work(&world, &repo, script);
     let skipped = work["skipped"].to_string();
-    for name in ["sparse (too large)", "README.md (too large)", "inner/ (a repository of its own)"] {
+    for name in ["sparse (too large)", "README.md (too large)", "inner/ (a repository of its own)"]
+    {
         assert!(skipped.contains(name), "{name}: {work}");
     }
     let name = format!("refs/muleteer/left/{id}/uncommitted");
     assert_eq!(repo.git(&["diff", "--name-only", &format!("{name}^"), &name]), "left.txt");
     let clone = world.dispatch(&id)["worktree"].as_str().unwrap().to_string();
-    assert!(work["summary"].as_str().unwrap().contains(&format!("the clone is kept at {clone}")), "{work}");
+    assert!(
+        work["summary"].as_str().unwrap().contains(&format!("the clone is kept at {clone}")),
+        "{work}"
+    );
     world.finish(Some(daemon));
 }
 
@@ -160,7 +196,10 @@ fn branch_in_the_way_is_refused_before_the_work() {
     repo.git(&["branch", "muleteer"]);
     let daemon = world.daemon();
     let refused = world.spawn(&repo, "true", &["--worktree", "--json"]).run().expect_code(2).stdout;
-    assert!(refused.contains("E_BRANCH_IN_THE_WAY") && refused.contains("git branch -m muleteer"), "{refused}");
+    assert!(
+        refused.contains("E_BRANCH_IN_THE_WAY") && refused.contains("git branch -m muleteer"),
+        "{refused}"
+    );
     repo.git(&["branch", "-m", "muleteer", "other"]);
     repo.git(&["pack-refs", "--all"]);
     repo.git(&["branch", "muleteer"]);
@@ -175,7 +214,8 @@ fn branch_that_comes_into_the_way_leads_to_another_name() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = format!("git commit -q --allow-empty -m made; git -C {} branch muleteer", repo.to_str());
+    let script =
+        format!("git commit -q --allow-empty -m made; git -C {} branch muleteer", repo.to_str());
     let (id, found) = work(&world, &repo, &script);
     assert_eq!(found["branch"], format!("muleteer-{id}"), "{found}");
     assert_eq!(repo.git(&["log", "-1", "--format=%s", &format!("muleteer-{id}")]), "made");

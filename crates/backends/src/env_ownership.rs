@@ -1,5 +1,5 @@
-//! Which variables are one agent CLI's own: its keys, its addresses, its folders. No other CLI needs them, and what an
-//! agent has in its environment it can print.
+//! Which variables are one agent CLI's own: its keys, its addresses, its folders. No other CLI
+//! needs them, and what an agent has in its environment it can print.
 
 /// Beginnings of names, and whose they are.
 const OWNERS: &[(&str, &str)] = &[
@@ -13,8 +13,8 @@ const OWNERS: &[(&str, &str)] = &[
     ("MULETEER_SCENARIO", "rehearsal"),
 ];
 
-/// Whether a variable is another CLI's than `backend`'s. An ACP agent and a command may be any CLI, so nothing is
-/// kept from them.
+/// Whether a variable is another CLI's than `backend`'s. An ACP agent and a command may be any CLI,
+/// so nothing is kept from them.
 pub fn is_of_another(backend: &str, name: &str) -> bool {
     let one_cli = matches!(backend, "claude-code" | "codex");
     one_cli && OWNERS.iter().any(|(start, owner)| name.starts_with(start) && *owner != backend)
@@ -26,8 +26,17 @@ mod tests {
 
     #[test]
     fn a_cli_has_its_own_keys_and_what_is_nobody_s() {
-        let names = ["ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "CODEX_HOME", "MULETEER_SCENARIO", "PATH", "AWS_REGION"];
-        let kept = |backend| names.into_iter().filter(|name| !is_of_another(backend, name)).collect::<Vec<_>>();
+        let names = [
+            "ANTHROPIC_API_KEY",
+            "OPENAI_BASE_URL",
+            "CODEX_HOME",
+            "MULETEER_SCENARIO",
+            "PATH",
+            "AWS_REGION",
+        ];
+        let kept = |backend| {
+            names.into_iter().filter(|name| !is_of_another(backend, name)).collect::<Vec<_>>()
+        };
         assert_eq!(kept("claude-code"), ["ANTHROPIC_API_KEY", "PATH", "AWS_REGION"]);
         assert_eq!(kept("codex"), ["OPENAI_BASE_URL", "CODEX_HOME", "PATH", "AWS_REGION"]);
         assert_eq!(kept("acp"), names);

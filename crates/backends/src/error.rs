@@ -48,15 +48,23 @@ impl BackendError {
             Self::UnknownName { nearest: Some(nearest), .. } => {
                 format!("did you mean {nearest:?}? Known: auto, {}", crate::NAMES.join(", "))
             }
-            Self::UnknownName { nearest: None, .. } => format!("known: auto, {}", crate::NAMES.join(", ")),
+            Self::UnknownName { nearest: None, .. } => {
+                format!("known: auto, {}", crate::NAMES.join(", "))
+            }
             Self::UnknownAgent { nearest, .. } => {
                 let names = crate::acp::KNOWN.map(|known| known.name).join(", ");
-                let nearest = nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
-                format!("{nearest}Known: {names}; any other by its command: --backend acp --command 'CMD'")
+                let nearest =
+                    nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
+                format!(
+                    "{nearest}Known: {names}; any other by its command: --backend acp --command 'CMD'"
+                )
             }
             Self::NoAgent => {
                 let all = crate::acp::KNOWN.map(|known| format!("{} ({})", known.name, known.get));
-                format!("install one: {}; or give its command: --backend acp --command 'CMD'", all.join(", "))
+                format!(
+                    "install one: {}; or give its command: --backend acp --command 'CMD'",
+                    all.join(", ")
+                )
             }
             Self::NothingInstalled => format!(
                 "install Claude Code ({}) or Codex ({}), or name another agent: --backend subprocess \
@@ -78,7 +86,10 @@ impl BackendError {
 
     pub(crate) fn unknown_agent(name: &str) -> Self {
         let names = crate::acp::KNOWN.map(|known| known.name);
-        Self::UnknownAgent { name: name.to_string(), nearest: nearest(&name.to_lowercase(), &names) }
+        Self::UnknownAgent {
+            name: name.to_string(),
+            nearest: nearest(&name.to_lowercase(), &names),
+        }
     }
 }
 

@@ -14,7 +14,8 @@ pub fn flag_words(command: Option<&Command>, args: &[String]) -> Vec<String> {
     words.extend(args.iter().cloned());
     let plain = words.iter().map(|word| word.replace(['"', '\'', '\\'], ""));
     let split = plain.flat_map(|word| {
-        let parts = word.split(|c: char| c.is_whitespace() || ";|&()".contains(c)).map(str::to_string);
+        let parts =
+            word.split(|c: char| c.is_whitespace() || ";|&()".contains(c)).map(str::to_string);
         parts.collect::<Vec<_>>()
     });
     split.filter(|word| !word.is_empty()).collect()
@@ -33,7 +34,8 @@ impl<'a> Flag<'a> {
     /// Every word, as if it were a flag.
     pub fn all(words: &'a [String]) -> impl Iterator<Item = Self> {
         words.iter().enumerate().map(|(n, word)| {
-            let next = || words.get(n + 1).map(String::as_str).filter(|next| !next.starts_with('-'));
+            let next =
+                || words.get(n + 1).map(String::as_str).filter(|next| !next.starts_with('-'));
             match word.split_once('=') {
                 Some((name, value)) => Self { word, name, value: Some(value) },
                 None => Self { word, name: word, value: next() },

@@ -13,7 +13,8 @@ pub struct Capabilities {
     pub multi_turn: bool,
     /// A new process can go on with the session of a dead one.
     pub resumable: bool,
-    /// Sees itself that a result schema is kept, and reports the document in `TurnResult.structured`.
+    /// Sees itself that a result schema is kept, and reports the document in
+    /// `TurnResult.structured`.
     pub structured: bool,
     /// Echoes a prompt's key when it takes it (`prompt` event with `key`).
     pub receipts: bool,
@@ -21,7 +22,8 @@ pub struct Capabilities {
     pub folds: bool,
     pub briefed: Briefed,
     pub interrupt: Interrupt,
-    /// Asks for permission, or asks questions, and waits for the answer ([`crate::Backend::answer`]).
+    /// Asks for permission, or asks questions, and waits for the answer
+    /// ([`crate::Backend::answer`]).
     pub asks: bool,
 }
 
@@ -81,7 +83,8 @@ pub struct LaunchSpec {
     pub project_settings: ProjectSettings,
     /// JSON schema of the result wanted.
     pub result_schema: Option<Value>,
-    /// It works as root, and something around it bounds what it can do: a sandbox of ours, or a container.
+    /// It works as root, and something around it bounds what it can do: a sandbox of ours, or a
+    /// container.
     pub sandboxed_root: bool,
     /// The scenario of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,
@@ -89,7 +92,8 @@ pub struct LaunchSpec {
     pub telemetry: Option<Collector>,
 }
 
-/// Whether a repository's settings for an agent CLI count: they run programs before anybody is asked.
+/// Whether a repository's settings for an agent CLI count: they run programs before anybody is
+/// asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProjectSettings {
     #[default]
@@ -125,8 +129,8 @@ pub struct CommandLine {
     pub env: Vec<(String, String)>,
     pub env_remove: Vec<String>,
     pub stdin: StdinMode,
-    /// To be written (0600, whole, before the start; an existing one is replaced). Their directories
-    /// are made, 0700.
+    /// To be written (0600, whole, before the start; an existing one is replaced). Their
+    /// directories are made, 0700.
     pub files: Vec<LaunchFile>,
 }
 
@@ -162,7 +166,11 @@ impl Cli {
             Some(Command::Argv(words)) if !words.is_empty() => words.clone(),
             Some(Command::Argv(_)) => {
                 let what = "a program in its command";
-                return Err(BackendError::Incomplete { backend: self.backend, what, hint: self.empty });
+                return Err(BackendError::Incomplete {
+                    backend: self.backend,
+                    what,
+                    hint: self.empty,
+                });
             }
             Some(Command::Shell(text)) if is_one_word(text) => vec![text.clone()],
             // `exec`, so that the process we supervise is the agent and not a shell.
@@ -185,9 +193,11 @@ fn is_one_word(text: &str) -> bool {
 }
 
 impl LaunchSpec {
-    /// The absolute path of a program that the agent's command names: on its PATH, or from its directory.
+    /// The absolute path of a program that the agent's command names: on its PATH, or from its
+    /// directory.
     pub(crate) fn find_program(&self, program: &str) -> Option<String> {
-        let found = find_program(&seen_from(&self.cwd, program), self.path.as_deref().map(OsStr::new))?;
+        let found =
+            find_program(&seen_from(&self.cwd, program), self.path.as_deref().map(OsStr::new))?;
         Some(found.to_string_lossy().into_owned())
     }
 }
@@ -201,8 +211,9 @@ pub fn seen_from(cwd: &Path, program: &str) -> String {
     cwd.join(program).components().collect::<PathBuf>().to_string_lossy().into_owned()
 }
 
-/// The program that a command names where the CLI of a backend would stand (`--backend codex --command ./mine`, or the
-/// first word of a list); `None` where a shell finds it, or nobody named any.
+/// The program that a command names where the CLI of a backend would stand
+/// (`--backend codex --command ./mine`, or the first word of a list); `None` where a shell finds
+/// it, or nobody named any.
 pub fn named_program(command: &Command, in_a_shell: bool) -> Option<&str> {
     match command {
         Command::Argv(words) => words.first().map(String::as_str),

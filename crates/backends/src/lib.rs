@@ -34,8 +34,8 @@ pub use env_ownership::is_of_another;
 pub use error::BackendError;
 pub use flags::flag_words;
 pub use launch::{
-    Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec, ProjectSettings,
-    StdinMode, find_program, named_program, seen_from,
+    Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec,
+    ProjectSettings, StdinMode, find_program, named_program, seen_from,
 };
 pub use replay::{ParseError, parse_all, settle};
 pub use stream::assembly::Assembly;
@@ -62,15 +62,20 @@ pub trait Backend: Send + Sync + Debug {
     /// What is missing and how to get it: the CLI itself, a command, an absolute path.
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError>;
 
-    /// It is spoken to by calls: a session is opened before the first prompt ([`Backend::call`]), and
-    /// what it says comes in pieces, which an [`Assembly`] puts together.
+    /// It is spoken to by calls: a session is opened before the first prompt ([`Backend::call`]),
+    /// and what it says comes in pieces, which an [`Assembly`] puts together.
     fn by_calls(&self) -> bool {
         false
     }
 
-    /// The bytes of a call that opens a session (`session`: the open one); `None` where there are none.
-    /// `settings`: those of the directory that the session is opened in.
-    fn call(&self, _call: &Call, _session: Option<&str>, _settings: ProjectSettings) -> Option<Vec<u8>> {
+    /// The bytes of a call that opens a session (`session`: the open one); `None` where there are
+    /// none. `settings`: those of the directory that the session is opened in.
+    fn call(
+        &self,
+        _call: &Call,
+        _session: Option<&str>,
+        _settings: ProjectSettings,
+    ) -> Option<Vec<u8>> {
         None
     }
 
@@ -78,8 +83,8 @@ pub trait Backend: Send + Sync + Debug {
     /// that is its receipt, where the CLI gives one ([`Capabilities::receipts`]).
     fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8>;
 
-    /// The bytes that run a command of the CLI's own (`/compact`); `None` where it has none. A prompt never
-    /// runs one: [`Backend::prompt`] brings every text to the model.
+    /// The bytes that run a command of the CLI's own (`/compact`); `None` where it has none. A
+    /// prompt never runs one: [`Backend::prompt`] brings every text to the model.
     fn cli_command(&self, session: Option<&str>, key: &str, command: &str) -> Option<Vec<u8>> {
         let _ = (session, key, command);
         None
@@ -96,14 +101,16 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// Whether an answer can be told as it is meant. One that cannot is refused to whoever gives it.
+    /// Whether an answer can be told as it is meant. One that cannot is refused to whoever gives
+    /// it.
     fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {
         let _ = (ask, answer);
         true
     }
 
-    /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for who only judges,
-    /// where no sandbox of ours holds it. What is configured about rights stays as it is.
+    /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for
+    /// who only judges, where no sandbox of ours holds it. What is configured about rights stays as
+    /// it is.
     fn keep_from_writing(&self, _args: &mut Vec<String>) {}
 
     /// Whether a policy can be kept with it.
@@ -111,8 +118,8 @@ pub trait Backend: Send + Sync + Debug {
         policy.is_open() || self.capabilities().asks
     }
 
-    /// The first of the words of its command and arguments ([`flag_words`]) by which its agent could do what
-    /// the policy, which is not open, restricts.
+    /// The first of the words of its command and arguments ([`flag_words`]) by which its agent
+    /// could do what the policy, which is not open, restricts.
     fn loosened_by(&self, policy: &Policy, words: &[String]) -> Option<String> {
         let _ = (policy, words);
         None
@@ -126,7 +133,13 @@ pub trait Backend: Send + Sync + Debug {
     /// The bytes that make the running process go on with another model, answered by a `reply` with
     /// `key`; `None` where only a new process can. `by` is what the session told of the way
     /// ([`muleteer_model::agent::acp_handshake::CallAnswer::Opened`]).
-    fn set_model(&self, session: Option<&str>, by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
+    fn set_model(
+        &self,
+        session: Option<&str>,
+        by: Option<&str>,
+        key: &str,
+        model: &str,
+    ) -> Option<Vec<u8>> {
         let _ = (session, by, key, model);
         None
     }

@@ -43,8 +43,11 @@ impl Backend for Subprocess {
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {
-        let missing_program =
-            |program: &str| BackendError::ProgramMissing { backend: NAME, program: program.into(), get: GET };
+        let missing_program = |program: &str| BackendError::ProgramMissing {
+            backend: NAME,
+            program: program.into(),
+            get: GET,
+        };
         let missing = BackendError::Incomplete {
             backend: NAME,
             what: "a command",
@@ -60,7 +63,8 @@ impl Backend for Subprocess {
                 argv
             }
             Some(Command::Argv(words)) if !words.is_empty() => {
-                let found = launch.find_program(&words[0]).ok_or_else(|| missing_program(&words[0]))?;
+                let found =
+                    launch.find_program(&words[0]).ok_or_else(|| missing_program(&words[0]))?;
                 std::iter::once(found).chain(words.iter().skip(1).cloned()).collect()
             }
             _ => return Err(missing),

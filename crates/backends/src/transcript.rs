@@ -65,9 +65,11 @@ pub(crate) struct Account {
     pub session_id: Option<String>,
     /// Of the prompt that is asked about.
     pub standing: Option<Standing>,
-    /// By its turn: of each of the model's answers what was told of it last, in no more than [`ANSWERS`].
+    /// By its turn: of each of the model's answers what was told of it last, in no more than
+    /// [`ANSWERS`].
     used: Vec<(String, ModelUsage)>,
-    /// By all of the session's turns, where the transcript tells sums: at its end, and when the prompt came.
+    /// By all of the session's turns, where the transcript tells sums: at its end, and when the
+    /// prompt came.
     total: ModelUsage,
     total_before: ModelUsage,
     /// It tells sums.
@@ -157,12 +159,16 @@ pub(crate) fn read(
         let document = end.long.map_or_else(|| foreign_json::read(&line), |reader| reader.finish());
         match document.damage {
             None => fold(&mut account, &document.value, key),
-            // The agent died as it wrote this: whatever it was to say, the session does not hold it.
+            // The agent died as it wrote this: whatever it was to say, the session does not hold
+            // it.
             Some(_) if !end.newline => {}
             Some(_) if end.bytes > RECORD_LIMIT as u64 => {
-                unclear = Some(format!("its transcript has a damaged record of {} bytes", end.bytes));
+                unclear =
+                    Some(format!("its transcript has a damaged record of {} bytes", end.bytes));
             }
-            Some(_) if names(&line, key) => unclear = Some("the record of it in its transcript is damaged".into()),
+            Some(_) if names(&line, key) => {
+                unclear = Some("the record of it in its transcript is damaged".into())
+            }
             Some(_) => {}
         }
     }

@@ -17,7 +17,9 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "txt"))
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap()))
+        .map(|path| {
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap())
+        })
         .collect();
     all.sort();
     assert!(all.len() > 10, "fixtures are missing");
@@ -121,9 +123,9 @@ fn an_end_anywhere_loses_nothing_before_it() {
         let whole = parse([bytes.as_slice()]);
         for at in (0..bytes.len()).step_by(997) {
             let lines = parse([&bytes[..at]]);
-            let complete = lines
-                .iter()
-                .take_while(|line| bytes[..at][usize::try_from(line.consumed).unwrap() - 1] == b'\n');
+            let complete = lines.iter().take_while(|line| {
+                bytes[..at][usize::try_from(line.consumed).unwrap() - 1] == b'\n'
+            });
             let complete: Vec<_> = complete.cloned().collect();
             assert_eq!(complete, whole[..complete.len()], "{name} ended at {at}");
         }
@@ -137,7 +139,10 @@ fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
         let whole = parse([bytes.as_slice()]);
         for (n, line) in whole.iter().enumerate() {
             let rest = parse([&bytes[usize::try_from(line.consumed).unwrap()..]]);
-            let moved: Vec<_> = rest.into_iter().map(|l| Line { consumed: l.consumed + line.consumed, ..l }).collect();
+            let moved: Vec<_> = rest
+                .into_iter()
+                .map(|l| Line { consumed: l.consumed + line.consumed, ..l })
+                .collect();
             assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
         }
     }
@@ -155,8 +160,9 @@ fn the_order_of_keys_means_nothing() {
     for (name, bytes) in fixtures() {
         for line in theirs(&bytes).split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
             let turned = reversed(serde_json::from_slice(line).unwrap()).to_string();
-            let sorted =
-                |events: Vec<AgentEvent>| events.iter().map(|e| serde_json::to_value(e).unwrap()).collect::<Vec<_>>();
+            let sorted = |events: Vec<AgentEvent>| {
+                events.iter().map(|e| serde_json::to_value(e).unwrap()).collect::<Vec<_>>()
+            };
             assert_eq!(sorted(events(turned.as_bytes())), sorted(events(line)), "{name}");
         }
     }
@@ -179,7 +185,11 @@ fn how_a_turn_ended() {
         ("codex_cancel", Some(Interrupted), None),
     ] {
         let first = &results(name)[0];
-        assert_eq!((first.ok, first.error, first.status), (error.is_none(), error, status), "{name}");
+        assert_eq!(
+            (first.ok, first.error, first.status),
+            (error.is_none(), error, status),
+            "{name}"
+        );
     }
 }
 
@@ -226,7 +236,9 @@ fn what_a_session_begins_with() {
     ] {
         let all = events(&theirs(&fixture(name)));
         let greeted = all.iter().find_map(|event| match event {
-            AgentEvent::CallAnswer(CallAnswer::Greeted { agent, loads }) => Some((agent.clone(), *loads)),
+            AgentEvent::CallAnswer(CallAnswer::Greeted { agent, loads }) => {
+                Some((agent.clone(), *loads))
+            }
             _ => None,
         });
         let (agent, can) = greeted.unwrap();
@@ -241,7 +253,8 @@ fn what_a_session_begins_with() {
     }
 }
 
-/// Codex tells of an MCP server's tool as of a command: a rule about either must not take it for the other.
+/// Codex tells of an MCP server's tool as of a command: a rule about either must not take it for
+/// the other.
 #[test]
 fn a_call_of_an_mcp_server_is_named_as_rules_name_it() {
     let call = |call: Value| {
@@ -257,6 +270,13 @@ fn a_call_of_an_mcp_server_is_named_as_rules_name_it() {
     let meta = serde_json::json!({"is_mcp_tool_call": true});
     let told = call(serde_json::json!({"title": "whatever", "rawInput": raw, "_meta": meta}));
     assert_eq!(told, ("mcp__sup__ping".to_string(), r#"{"n":1}"#.to_string()));
-    assert_eq!(call(serde_json::json!({"title": "mcp.sup.ping", "rawInput": raw})).0, "mcp__sup__ping");
-    assert_eq!(call(serde_json::json!({"title": "curl", "rawInput": raw})).0, "Bash", "fields alone prove nothing");
+    assert_eq!(
+        call(serde_json::json!({"title": "mcp.sup.ping", "rawInput": raw})).0,
+        "mcp__sup__ping"
+    );
+    assert_eq!(
+        call(serde_json::json!({"title": "curl", "rawInput": raw})).0,
+        "Bash",
+        "fields alone prove nothing"
+    );
 }

@@ -18,7 +18,9 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap()))
+        .map(|path| {
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap())
+        })
         .collect();
     all.sort();
     assert!(all.len() > 50, "fixtures are missing");
@@ -61,7 +63,9 @@ fn every_fixture_is_understood() {
     for (group, prefixes) in groups {
         let mut shown = String::new();
         for (name, bytes) in fixtures() {
-            let Some((first, _)) = name.split_once('_').or(Some((name.as_str(), ""))) else { continue };
+            let Some((first, _)) = name.split_once('_').or(Some((name.as_str(), ""))) else {
+                continue;
+            };
             // `f401_…` belongs to `f`.
             let kind = first.trim_end_matches(|c: char| c.is_ascii_digit());
             if !prefixes.contains(&kind) {
@@ -118,7 +122,10 @@ fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
         let whole = parse([bytes.as_slice()]);
         for (n, line) in whole.iter().enumerate() {
             let rest = parse([&bytes[usize::try_from(line.consumed).unwrap()..]]);
-            let moved: Vec<_> = rest.into_iter().map(|l| Line { consumed: l.consumed + line.consumed, ..l }).collect();
+            let moved: Vec<_> = rest
+                .into_iter()
+                .map(|l| Line { consumed: l.consumed + line.consumed, ..l })
+                .collect();
             assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
         }
     }
@@ -137,7 +144,9 @@ fn consumed_counts_every_byte() {
 fn the_order_of_keys_means_nothing() {
     fn reversed(value: serde_json::Value) -> serde_json::Value {
         match value {
-            serde_json::Value::Object(map) => map.into_iter().rev().map(|(k, v)| (k, reversed(v))).collect(),
+            serde_json::Value::Object(map) => {
+                map.into_iter().rev().map(|(k, v)| (k, reversed(v))).collect()
+            }
             serde_json::Value::Array(items) => items.into_iter().map(reversed).collect(),
             other => other,
         }
@@ -181,7 +190,9 @@ fn why_a_turn_failed() {
 
 #[test]
 fn success_is_told_by_is_error_alone() {
-    for name in ["basic_success", "json_schema", "compact_manual", "f529_then_ok", "f_hangmid_default"] {
+    for name in
+        ["basic_success", "json_schema", "compact_manual", "f529_then_ok", "f_hangmid_default"]
+    {
         assert!(results(name).iter().all(|result| result.ok && result.error.is_none()), "{name}");
     }
     // Neither of these ever printed a result: whoever waits for one must look at the exit too.
@@ -194,7 +205,9 @@ fn success_is_told_by_is_error_alone() {
 /// after a kill; what was used since the last result never is.
 #[test]
 fn what_a_turn_cost_is_told_apart_from_the_total() {
-    let cost = |usage: &[muleteer_model::agent::event::ModelUsage]| usage.iter().map(|u| u.cost_usd).sum::<f64>();
+    let cost = |usage: &[muleteer_model::agent::event::ModelUsage]| {
+        usage.iter().map(|u| u.cost_usd).sum::<f64>()
+    };
     for name in ["resume_2", "killed_in_a_tool_resumed"] {
         let result = &results(name)[0];
         assert!((cost(&result.per_model_turn) - 0.0008).abs() < 1e-9, "{name}: {result:?}");
@@ -220,6 +233,9 @@ fn a_prompt_the_session_holds_is_acknowledged_as_such() {
 
 #[test]
 fn a_structured_output_is_the_document() {
-    assert_eq!(results("json_schema")[0].structured, Some(serde_json::json!({"name": "bob", "n": 3})));
+    assert_eq!(
+        results("json_schema")[0].structured,
+        Some(serde_json::json!({"name": "bob", "n": 3}))
+    );
     assert_eq!(results("json_schema_bad_then_text")[0].structured, None);
 }

@@ -19,7 +19,9 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
-        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap()))
+        .map(|path| {
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), std::fs::read(path).unwrap())
+        })
         .collect();
     all.sort();
     assert!(all.len() > 20, "fixtures are missing");
@@ -111,7 +113,10 @@ fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
         assert_eq!(whole.last().unwrap().consumed, bytes.len() as u64, "{name}");
         for (n, line) in whole.iter().enumerate() {
             let rest = parse([&bytes[usize::try_from(line.consumed).unwrap()..]]);
-            let moved: Vec<_> = rest.into_iter().map(|l| Line { consumed: l.consumed + line.consumed, ..l }).collect();
+            let moved: Vec<_> = rest
+                .into_iter()
+                .map(|l| Line { consumed: l.consumed + line.consumed, ..l })
+                .collect();
             assert_eq!(moved, whole[n + 1..], "{name} after line {n}");
         }
     }
@@ -128,7 +133,11 @@ fn why_a_turn_failed() {
         ("hang_mid", ApiError, None),
     ] {
         let result = result(name);
-        assert_eq!((result.ok, result.error, result.status), (false, Some(error), status), "{name}");
+        assert_eq!(
+            (result.ok, result.error, result.status),
+            (false, Some(error), status),
+            "{name}"
+        );
         assert!(result.text.is_some(), "{name}");
     }
 }
@@ -181,7 +190,8 @@ fn a_patch_is_a_call_for_each_file() {
 fn a_list_of_things_to_do_is_a_call_that_is_done() {
     let line = |kind: &str, done: bool| {
         let items = json!([{"text": "look", "completed": done}]);
-        json!({"type": kind, "item": {"id": "item_1", "type": "todo_list", "items": items}}).to_string()
+        json!({"type": kind, "item": {"id": "item_1", "type": "todo_list", "items": items}})
+            .to_string()
     };
     let all = events(
         [line("item.started", false), line("item.updated", true), line("item.completed", true)]
@@ -204,7 +214,9 @@ fn a_list_of_things_to_do_is_a_call_that_is_done() {
 fn a_long_result_document_stays_whole() {
     let said = |text: String| {
         let line = json!({"type": "item.completed", "item": {"id": "i", "type": "agent_message", "text": text}});
-        let AgentEvent::Text { text, .. } = events(line.to_string().as_bytes()).remove(0) else { panic!("no text") };
+        let AgentEvent::Text { text, .. } = events(line.to_string().as_bytes()).remove(0) else {
+            panic!("no text")
+        };
         text
     };
     let document = json!({"status": "success", "summary": "é".repeat(20_000)}).to_string();
@@ -224,7 +236,8 @@ fn what_a_session_used_is_told_once_whichever_processes_it_had() {
         let began = json!({"type": "thread.started", "thread_id": thread}).to_string();
         [began].into_iter().chain(turns).collect::<Vec<_>>().join("\n")
     };
-    let streams = [process("a", &[100, 300]), process("b", &[50]), process("a", &[300, 420])].join("\n");
+    let streams =
+        [process("a", &[100, 300]), process("b", &[50]), process("a", &[300, 420])].join("\n");
     let mut out = Vec::new();
     parse_all(&Codex, streams.as_bytes(), &mut out).unwrap();
     let used: Vec<[u64; 3]> = String::from_utf8(out)
@@ -232,7 +245,9 @@ fn what_a_session_used_is_told_once_whichever_processes_it_had() {
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
         .filter(|event| event["type"] == "usage")
-        .map(|event| ["input", "cache_read", "output"].map(|field| event[field].as_u64().unwrap_or_default()))
+        .map(|event| {
+            ["input", "cache_read", "output"].map(|field| event[field].as_u64().unwrap_or_default())
+        })
         .collect();
     assert_eq!(used, [[50, 50, 10], [100, 100, 20], [25, 25, 5], [60, 60, 12]]);
 }
@@ -253,10 +268,14 @@ fn a_line_may_lack_what_its_meaning_does_not_need() {
     assert!(
         matches!(&failed, AgentEvent::Result(TurnResult { ok: false, text: Some(text), .. }) if text == "stream disconnected")
     );
-    for line in [json!({"type": "turn.completed"}), json!({"type": "turn.completed", "usage": null})] {
+    for line in
+        [json!({"type": "turn.completed"}), json!({"type": "turn.completed", "usage": null})]
+    {
         assert_eq!(one(line), AgentEvent::Result(TurnResult { ok: true, ..TurnResult::default() }));
     }
-    let AgentEvent::Result(result) = one(json!({"type": "turn.completed", "usage": {"input_tokens": 10.0}})) else {
+    let AgentEvent::Result(result) =
+        one(json!({"type": "turn.completed", "usage": {"input_tokens": 10.0}}))
+    else {
         panic!("a result")
     };
     assert_eq!(result.per_session[0].input, 10);

@@ -97,7 +97,8 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     assert_eq!(line.files[0].contents, "You review.");
     assert_eq!(line.stdin, StdinMode::Open);
     // The one a person set stays.
-    let kept = NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
+    let kept =
+        NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
     assert_eq!(kept.collect::<Vec<_>>(), [&"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
 }
 
@@ -113,8 +114,12 @@ fn claude_in_an_untrusted_repository_gets_no_settings_of_it() {
         })
         .unwrap();
     let at = line.argv.iter().position(|word| word == "--add-dir").unwrap();
-    assert_eq!(line.argv[at..at + 5], ["--add-dir", "/project", "--setting-sources", "", "--session-id"]);
-    let instructions = ("CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD".to_string(), "1".to_string());
+    assert_eq!(
+        line.argv[at..at + 5],
+        ["--add-dir", "/project", "--setting-sources", "", "--session-id"]
+    );
+    let instructions =
+        ("CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD".to_string(), "1".to_string());
     assert!(line.env.contains(&instructions), "{:?}", line.env);
 }
 
@@ -155,7 +160,11 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
     assert!(!line.env_remove.contains(&"CODEX_HOME".to_string()));
 
     let resumed = Codex.command_line(&LaunchSpec { resume: Some("s-1".into()), ..launch }).unwrap();
-    assert!(resumed.argv.ends_with(&["resume".into(), "s-1".into(), "-".into()]), "{:?}", resumed.argv);
+    assert!(
+        resumed.argv.ends_with(&["resume".into(), "s-1".into(), "-".into()]),
+        "{:?}",
+        resumed.argv
+    );
 }
 
 /// Who configures what Codex may do is not overruled, and `resume` gets it too.
@@ -165,23 +174,38 @@ fn codex_keeps_its_own_sandbox_where_it_is_configured() {
     let argv = |args: &[&str]| {
         let args = args.iter().map(|arg| (*arg).to_string()).collect();
         let inherited = vec!["RUST_LOG".to_string()];
-        let spec = LaunchSpec { path: Some(path.clone()), args, inherited, resume: Some("s-1".into()), ..launch() };
+        let spec = LaunchSpec {
+            path: Some(path.clone()),
+            args,
+            inherited,
+            resume: Some("s-1".into()),
+            ..launch()
+        };
         let line = Codex.command_line(&spec).unwrap();
         assert!(line.env.iter().all(|(name, _)| name != "RUST_LOG"), "what a person set stays");
         line.argv[1..].join(" ")
     };
     let ours = "exec --json --skip-git-repo-check";
-    assert_eq!(argv(&["--sandbox", "workspace-write"]), format!("{ours} --sandbox workspace-write resume s-1 -"));
+    assert_eq!(
+        argv(&["--sandbox", "workspace-write"]),
+        format!("{ours} --sandbox workspace-write resume s-1 -")
+    );
     for own in ["-s", "--sandbox=read-only", "sandbox_mode=\"read-only\"", "--approve-for-me"] {
         assert!(!argv(&[own]).contains("bypass"), "{own}");
     }
-    assert!(argv(&["-c", "model_reasoning_effort=high"]).contains("--dangerously-bypass-approvals-and-sandbox"));
+    assert!(
+        argv(&["-c", "model_reasoning_effort=high"])
+            .contains("--dangerously-bypass-approvals-and-sandbox")
+    );
 }
 
 #[test]
 fn a_prompt_for_codex_ends_in_its_key() {
     let bytes = Codex.prompt(None, "k-1", "fix it\n");
-    assert_eq!(muleteer_model::agent::prompt::marked(std::str::from_utf8(&bytes).unwrap()), Some("k-1"));
+    assert_eq!(
+        muleteer_model::agent::prompt::marked(std::str::from_utf8(&bytes).unwrap()),
+        Some("k-1")
+    );
     assert!(bytes.starts_with(b"fix it\n"));
     assert_eq!(Codex.interrupt(None, "k"), None);
 }
@@ -189,7 +213,12 @@ fn a_prompt_for_codex_ends_in_its_key() {
 #[test]
 fn a_resumed_session_is_not_given_a_new_id() {
     let (_folder, path) = installed();
-    let both = LaunchSpec { path: Some(path), resume: Some("old".into()), session_id: Some("new".into()), ..launch() };
+    let both = LaunchSpec {
+        path: Some(path),
+        resume: Some("old".into()),
+        session_id: Some("new".into()),
+        ..launch()
+    };
     let argv = ClaudeCode.command_line(&both).unwrap().argv;
     assert!(argv.ends_with(&["--resume".into(), "old".into()]), "{argv:?}");
     assert_eq!(Rehearsal.command_line(&both).unwrap().argv[1..], ["rehearse", "--resume", "old"]);
@@ -199,14 +228,20 @@ fn a_resumed_session_is_not_given_a_new_id() {
 fn claude_may_be_another_command() {
     let (_folder, path) = installed();
     let argv = |command: Command| {
-        let line =
-            ClaudeCode.command_line(&LaunchSpec { command: Some(command), path: Some(path.clone()), ..launch() });
+        let line = ClaudeCode.command_line(&LaunchSpec {
+            command: Some(command),
+            path: Some(path.clone()),
+            ..launch()
+        });
         line.map(|line| line.argv.into_iter().take_while(|word| word != "-p").collect::<Vec<_>>())
     };
     assert_eq!(argv(Command::Shell("claude".into())).unwrap(), [format!("{path}/claude")]);
     let wrapped = argv(Command::Shell("nice -n 5 claude".into())).unwrap();
     assert_eq!(wrapped, ["/bin/sh", "-c", "exec nice -n 5 claude \"$@\"", "claude"]);
-    assert_eq!(argv(Command::Argv(vec!["claude".into(), "x".into()])).unwrap(), [format!("{path}/claude"), "x".into()]);
+    assert_eq!(
+        argv(Command::Argv(vec!["claude".into(), "x".into()])).unwrap(),
+        [format!("{path}/claude"), "x".into()]
+    );
     assert!(matches!(argv(Command::Argv(vec![])), Err(BackendError::Incomplete { .. })));
 }
 
@@ -222,16 +257,21 @@ fn prompts_and_interrupts_are_one_line_each() {
     // A command runs only where it is asked for as one.
     let content = |bytes: &[u8]| {
         let value: serde_json::Value = serde_json::from_slice(bytes).unwrap();
-        let text = value.pointer("/message/content").or_else(|| value.pointer("/params/prompt/0/text"));
+        let text =
+            value.pointer("/message/content").or_else(|| value.pointer("/params/prompt/0/text"));
         text.unwrap().as_str().unwrap().to_string()
     };
     for backend in [&ClaudeCode as &dyn Backend, by_name("acp").unwrap()] {
         let prompt = content(&backend.prompt(None, "k-1", " /login fails"));
-        assert!(!prompt.trim().starts_with('/') && prompt.contains("\n /login fails"), "{prompt:?}");
+        assert!(
+            !prompt.trim().starts_with('/') && prompt.contains("\n /login fails"),
+            "{prompt:?}"
+        );
         assert_eq!(content(&backend.cli_command(None, "k-1", "/compact").unwrap()), "/compact");
     }
     assert_eq!(Codex.cli_command(None, "k-1", "/compact"), None);
-    let value: serde_json::Value = serde_json::from_slice(&ClaudeCode.prompt(None, "k-1", "x")).unwrap();
+    let value: serde_json::Value =
+        serde_json::from_slice(&ClaudeCode.prompt(None, "k-1", "x")).unwrap();
     assert_eq!((&value["uuid"], &value["message"]["content"]), (&"k-1".into(), &"x".into()));
     assert_eq!(Subprocess.prompt(None, "k-1", "as it is"), b"as it is");
     assert_eq!(Subprocess.interrupt(None, "k"), None);
@@ -261,10 +301,20 @@ fn a_command_runs_under_a_shell_or_as_it_is() {
 #[test]
 fn a_rehearsal_runs_ourselves_and_keeps_its_sessions_with_the_agent() {
     let line = Rehearsal
-        .command_line(&LaunchSpec { scenario: Some("/s.yaml".into()), model: Some("m".into()), ..launch() })
+        .command_line(&LaunchSpec {
+            scenario: Some("/s.yaml".into()),
+            model: Some("m".into()),
+            ..launch()
+        })
         .unwrap();
-    assert_eq!(line.argv, ["/opt/bin/muleteer", "rehearse", "--scenario", "/s.yaml", "--model", "m"]);
-    assert_eq!(line.env, [("MULETEER_REHEARSAL_DIR".to_string(), "/state/agents/a1/rehearsal".to_string())]);
+    assert_eq!(
+        line.argv,
+        ["/opt/bin/muleteer", "rehearse", "--scenario", "/s.yaml", "--model", "m"]
+    );
+    assert_eq!(
+        line.env,
+        [("MULETEER_REHEARSAL_DIR".to_string(), "/state/agents/a1/rehearsal".to_string())]
+    );
 }
 
 #[test]
@@ -303,7 +353,9 @@ fn where_spans_go_is_told_and_what_is_configured_wins() {
     let telemetry = Some(Collector { base: at(""), traces: at("/v1/traces"), metrics: None });
     let spec = LaunchSpec { path: Some(path), telemetry, env, ..launch() };
     let claude = ClaudeCode.command_line(&spec).unwrap();
-    let last = |name: &str| claude.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let last = |name: &str| {
+        claude.env.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    };
     assert_eq!(last("OTEL_EXPORTER_OTLP_ENDPOINT"), Some("http://127.0.0.1:4318"));
     assert_eq!(last("CLAUDE_CODE_ENABLE_TELEMETRY"), Some("1"));
     assert_eq!(last("OTEL_LOGS_EXPORTER"), Some("none"));
@@ -321,7 +373,8 @@ fn where_spans_go_is_told_and_what_is_configured_wins() {
 fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
     let (_folder, path) = installed();
     let set = |sandboxed_root: bool, env: &[(&str, &str)]| {
-        let env = env.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
+        let env =
+            env.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
         let launch = LaunchSpec { path: Some(path.clone()), sandboxed_root, env, ..launch() };
         let line = ClaudeCode.command_line(&launch).unwrap();
         // The last one counts.
@@ -331,21 +384,28 @@ fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
     assert_eq!(set(true, &[]).as_deref(), Some("1"));
     assert_eq!(set(true, &[("IS_SANDBOX", "0")]).as_deref(), Some("0"), "what is configured wins");
     let inherited = vec!["IS_SANDBOX".to_string()];
-    let launch = LaunchSpec { path: Some(path.clone()), sandboxed_root: true, inherited, ..launch() };
+    let launch =
+        LaunchSpec { path: Some(path.clone()), sandboxed_root: true, inherited, ..launch() };
     let line = ClaudeCode.command_line(&launch).unwrap();
-    assert!(!line.env.iter().any(|(name, _)| name == "IS_SANDBOX"), "so does what the asker has set");
+    assert!(
+        !line.env.iter().any(|(name, _)| name == "IS_SANDBOX"),
+        "so does what the asker has set"
+    );
 }
 
-/// What its role says of its tools reaches the CLI by its own flags, and the stricter of mode and policy counts.
+/// What its role says of its tools reaches the CLI by its own flags, and the stricter of mode and
+/// policy counts.
 #[test]
 fn a_role_s_tools_reach_the_cli() {
     use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
     let (_folder, path) = installed();
     let flags = |policy: &Policy| {
-        let launch = LaunchSpec { path: Some(path.clone()), permissions: policy.clone(), ..launch() };
+        let launch =
+            LaunchSpec { path: Some(path.clone()), permissions: policy.clone(), ..launch() };
         let argv = ClaudeCode.command_line(&launch).unwrap().argv;
         let mode = argv.iter().position(|arg| arg == "--permission-mode").unwrap();
-        let named = |name: &str| argv.iter().find_map(|arg| arg.strip_prefix(name).map(str::to_string));
+        let named =
+            |name: &str| argv.iter().find_map(|arg| arg.strip_prefix(name).map(str::to_string));
         (argv[mode + 1].clone(), named("--tools="), named("--disallowedTools="))
     };
     let text = |list: &[&str]| list.iter().map(|one| (*one).to_string()).collect::<Vec<_>>();
@@ -365,16 +425,26 @@ fn a_role_s_tools_reach_the_cli() {
         (PermissionMode::Default, "default", "default"),
         (PermissionMode::BypassPermissions, "bypassPermissions", "default"),
     ] {
-        let policy = |of: Mode| Policy { mode: of, permission_mode: Some(mode), ..Policy::default() };
+        let policy =
+            |of: Mode| Policy { mode: of, permission_mode: Some(mode), ..Policy::default() };
         assert_eq!(flags(&policy(Mode::Allow)).0, open);
         assert_eq!(flags(&policy(Mode::Ask)).0, asking, "a policy stays the stricter one");
     }
     let mut toolless = Policy::default();
     toolless.restrict(Some(&[]), &[], None);
-    assert_eq!(flags(&toolless), ("default".into(), Some(String::new()), None), "not even a question");
+    assert_eq!(
+        flags(&toolless),
+        ("default".into(), Some(String::new()), None),
+        "not even a question"
+    );
     assert!(ClaudeCode.keeps(&toolless) && !Codex.keeps(&toolless) && !Subprocess.keeps(&toolless));
-    // Claude Code itself refuses nothing under `dontAsk`: each refusal is the policy's, and on record.
-    let unasked = Policy { permission_mode: Some(PermissionMode::DontAsk), allow: looker.only.clone(), ..looker };
+    // Claude Code itself refuses nothing under `dontAsk`: each refusal is the policy's, and on
+    // record.
+    let unasked = Policy {
+        permission_mode: Some(PermissionMode::DontAsk),
+        allow: looker.only.clone(),
+        ..looker
+    };
     let spec = LaunchSpec { path: Some(path.clone()), permissions: unasked.clone(), ..launch() };
     let settings = ClaudeCode.command_line(&spec).unwrap().files.swap_remove(0).contents;
     assert_eq!(settings, r#"{"permissions":{"ask":[],"deny":["Write","Bash(rm *)"]}}"#);

@@ -7,7 +7,8 @@ use muleteer_backends::LINE_LIMIT;
 use muleteer_backends::NAMES;
 use muleteer_backends::by_name;
 
-/// 100 MB and more, half of it one line without a newline; what the process holds does not grow with it.
+/// 100 MB and more, half of it one line without a newline; what the process holds does not grow
+/// with it.
 #[test]
 fn a_flood_keeps_memory_flat() {
     let resident = || -> u64 {
@@ -26,7 +27,9 @@ fn a_flood_keeps_memory_flat() {
         }
         parser.push(b"\n");
         // The same as JSON: a long text, and a list without end.
-        for (begin, piece) in [("{\"a\":\"", blob.as_slice()), ("{\"a\":[\"", b"x\",\"".repeat(1024).as_slice())] {
+        for (begin, piece) in
+            [("{\"a\":\"", blob.as_slice()), ("{\"a\":[\"", b"x\",\"".repeat(1024).as_slice())]
+        {
             parser.push(begin.as_bytes());
             for _ in 0..100 * blob.len() / piece.len() / 4 {
                 parser.push(piece);

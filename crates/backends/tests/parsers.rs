@@ -122,7 +122,8 @@ fn a_stretch_of_output_that_is_passed_over_is_one_line() {
     assert_eq!(places, [(31, 1), (36, 0)]);
 }
 
-/// However it comes, and whether it is passed over or not: who waits for the last line is told what is none.
+/// However it comes, and whether it is passed over or not: who waits for the last line is told what
+/// is none.
 #[test]
 fn white_space_alone_is_told_from_a_line() {
     let bytes = b"a\n \n{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n\r\n\t\n";
@@ -137,7 +138,8 @@ fn white_space_alone_is_told_from_a_line() {
         if passing {
             parser.pass_over_output();
         }
-        let blank: Vec<bool> = pieces.iter().flat_map(|piece| parser.push(piece)).map(|line| line.blank).collect();
+        let blank: Vec<bool> =
+            pieces.iter().flat_map(|piece| parser.push(piece)).map(|line| line.blank).collect();
         assert_eq!(blank, expected, "{pieces:?}");
     }
 }
@@ -157,7 +159,9 @@ fn a_line_beyond_the_limit_is_one_unknown_event_in_flat_memory() {
         assert_eq!(lines[0].consumed, (pieces * piece.len() + 1) as u64);
         match &lines[0].events[..] {
             [timed] => match &timed.event {
-                AgentEvent::Unknown { raw } => assert!(raw.len() <= TEXT_LIMIT && raw.starts_with("xxx")),
+                AgentEvent::Unknown { raw } => {
+                    assert!(raw.len() <= TEXT_LIMIT && raw.starts_with("xxx"))
+                }
                 other => panic!("{other:?}"),
             },
             other => panic!("{other:?}"),
@@ -188,7 +192,11 @@ fn broken(line: &str) -> Vec<Vec<u8>> {
 #[test]
 fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
     for (name, line, meant) in [
-        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"~"}"#, "result"),
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"~"}"#,
+            "result",
+        ),
         (
             "claude-code",
             r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","name":"Write","input":{"a":"~"}}]}}"#,
@@ -204,20 +212,29 @@ fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
             r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"~"}}}"#,
             "permission",
         ),
-        ("codex", r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"~"}}"#, "text"),
+        (
+            "codex",
+            r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"~"}}"#,
+            "text",
+        ),
         ("codex", r#"{"type":"turn.failed","error":{"message":"~"}}"#, "result"),
         (
             "acp",
             r#"{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"toolCall":{"title":"~"},"options":[{"optionId":"y","kind":"allow_once"}]}}"#,
             "permission",
         ),
-        ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","_meta":"~"}}"#, "result"),
+        (
+            "acp",
+            r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","_meta":"~"}}"#,
+            "result",
+        ),
         ("subprocess", r#"{"type":"result","status":"failed","summary":"~"}"#, "result"),
         ("rehearsal", r#"{"type":"text","text":"~"}"#, "text"),
     ] {
         for bytes in broken(line) {
             let lines = parse(name, [bytes.as_slice(), b"\n"]);
-            let events: Vec<_> = lines.into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect();
+            let events: Vec<_> =
+                lines.into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect();
             let shown = String::from_utf8_lossy(&bytes);
             assert!(
                 matches!(&events[0], AgentEvent::Notice { text } if text.contains("repaired")),
@@ -228,7 +245,9 @@ fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
             match events.last().unwrap() {
                 // The agent goes on with its own text, and not with the repaired one.
                 AgentEvent::Permission { ask, .. } => assert!(ask.input_cut, "{shown}"),
-                AgentEvent::Result(result) if name == "claude-code" => assert!(result.ok, "{shown}"),
+                AgentEvent::Result(result) if name == "claude-code" => {
+                    assert!(result.ok, "{shown}")
+                }
                 AgentEvent::Result(result) if name == "codex" => assert!(!result.ok, "{shown}"),
                 _ => {}
             }
@@ -245,8 +264,14 @@ fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
         events.into_iter().next_back().unwrap()
     };
     for (name, line) in [
-        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"session_id":"s","result":"cut"#),
-        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"x","y":tru}"#),
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"session_id":"s","result":"cut"#,
+        ),
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"x","y":tru}"#,
+        ),
         ("codex", r#"{"type":"turn.completed","usage":{"input_tokens":1"#),
         ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","usage":{"#),
         ("subprocess", r#"{"type":"result","status":"success","summary":"cut"#),
@@ -256,13 +281,18 @@ fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
     ] {
         match end(name, line) {
             AgentEvent::Result(result) => {
-                assert!(!result.ok && result.damage.is_some() && result.structured.is_none(), "{line}: {result:?}");
+                assert!(
+                    !result.ok && result.damage.is_some() && result.structured.is_none(),
+                    "{line}: {result:?}"
+                );
             }
             other => panic!("{name} {line}: {other:?}"),
         }
     }
     let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"cut"#;
-    assert!(matches!(end("claude-code", line), AgentEvent::ToolResult { id, ok: false, .. } if id == "t"));
+    assert!(
+        matches!(end("claude-code", line), AgentEvent::ToolResult { id, ok: false, .. } if id == "t")
+    );
     let line = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"#;
     assert!(matches!(end("claude-code", line), AgentEvent::Request { id, .. } if id == "r"));
     let line = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"options":[{"optionId":"y""#;
@@ -274,13 +304,17 @@ fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
 fn a_line_that_its_process_did_not_finish_ends_no_turn() {
     for name in ["claude-code", "codex", "acp", "rehearsal"] {
         let seen = events(name, r#"{"type":"result","subtype":"success","is_error":false,"resu"#);
-        assert!(!seen.iter().any(|event| matches!(event, AgentEvent::Result(_))), "{name}: {seen:?}");
+        assert!(
+            !seen.iter().any(|event| matches!(event, AgentEvent::Result(_))),
+            "{name}: {seen:?}"
+        );
     }
     let seen = events("subprocess", r#"{"type":"result","status":"failed","summ"#);
     assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{seen:?}");
 }
 
-/// A progress display, colours, a line without its newline: whatever stands beside an object on its line.
+/// A progress display, colours, a line without its newline: whatever stands beside an object on its
+/// line.
 #[test]
 fn object_that_shares_its_line_keeps_its_meaning() {
     let user = r#"{"type":"user","isReplay":true,"uuid":"k","message":{"content":"x"}}"#;
@@ -294,15 +328,37 @@ fn object_that_shares_its_line_keeps_its_meaning() {
         result.unwrap_or_else(|| panic!("{name} {line:?}: {seen:?}"))
     };
     for (name, line, first) in [
-        ("subprocess", r#"{"type":"result","status":"failed","summary":"x"}"#, r#"{"type":"text","text":"a"}"#),
-        ("rehearsal", r#"{"type":"result","status":"failed","summary":"x"}"#, r#"{"type":"text","text":"a"}"#),
-        ("claude-code", r#"{"type":"result","subtype":"success","is_error":false,"result":"x"}"#, user),
-        ("codex", r#"{"type":"turn.completed","usage":{"input_tokens":1}}"#, r#"{"type":"turn.started"}"#),
+        (
+            "subprocess",
+            r#"{"type":"result","status":"failed","summary":"x"}"#,
+            r#"{"type":"text","text":"a"}"#,
+        ),
+        (
+            "rehearsal",
+            r#"{"type":"result","status":"failed","summary":"x"}"#,
+            r#"{"type":"text","text":"a"}"#,
+        ),
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"x"}"#,
+            user,
+        ),
+        (
+            "codex",
+            r#"{"type":"turn.completed","usage":{"input_tokens":1}}"#,
+            r#"{"type":"turn.started"}"#,
+        ),
         ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn"}}"#, update),
     ] {
-        for before in
-            ["progress 99%\r", "\u{1b}[0m", "\u{1b}]0;t\u{7}", "npm warn old ", "Working...", first, "{\"a\":1}"]
-        {
+        for before in [
+            "progress 99%\r",
+            "\u{1b}[0m",
+            "\u{1b}]0;t\u{7}",
+            "npm warn old ",
+            "Working...",
+            first,
+            "{\"a\":1}",
+        ] {
             for after in ["", "\u{1b}[K", " done", first] {
                 let result = ends(name, &format!("{before}{line}{after}"));
                 assert_eq!(result.damage, None, "{name} {before:?} {after:?}");
@@ -320,13 +376,20 @@ fn object_that_shares_its_line_keeps_its_meaning() {
 #[test]
 fn result_behind_text_is_marked_as_one_that_may_be_quoted() {
     let line = r#"{"type":"result","status":"failed","summary":"x"}"#;
-    for (before, quoted) in [("INFO got ", true), ("npm warn old ", true), ("50%\r", false), ("", false)] {
+    for (before, quoted) in
+        [("INFO got ", true), ("npm warn old ", true), ("50%\r", false), ("", false)]
+    {
         for after in ["", " done"] {
             let seen = events("subprocess", &format!("{before}{line}{after}"));
-            let is_marked = |event: &AgentEvent| matches!(event, AgentEvent::Result(result) if result.quoted);
+            let is_marked =
+                |event: &AgentEvent| matches!(event, AgentEvent::Result(result) if result.quoted);
             assert_eq!(seen.iter().any(is_marked), quoted, "{seen:?}");
-            let outputs = seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count();
-            assert!(!quoted || outputs == 0, "its own result is not overtaken by a log line: {seen:?}");
+            let outputs =
+                seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count();
+            assert!(
+                !quoted || outputs == 0,
+                "its own result is not overtaken by a log line: {seen:?}"
+            );
         }
     }
 }
@@ -355,10 +418,16 @@ fn text_beside_an_object_is_told_too() {
     let output = |text: &str| AgentEvent::Output { text: text.into() };
     let text = AgentEvent::Text { chars: 2, text: "hi".into() };
     for (line, expected) in [
-        ("50%\r99%\r{\"type\":\"text\",\"text\":\"hi\"} ok", vec![output("50%\r99%"), text.clone(), output(" ok")]),
+        (
+            "50%\r99%\r{\"type\":\"text\",\"text\":\"hi\"} ok",
+            vec![output("50%\r99%"), text.clone(), output(" ok")],
+        ),
         ("\u{1b}[0m{\"type\":\"text\",\"text\":\"hi\"}", vec![text]),
         // A log line that quotes an event is a log line.
-        ("log: {\"type\":\"text\",\"text\":\"hi\"}", vec![output("log: {\"type\":\"text\",\"text\":\"hi\"}")]),
+        (
+            "log: {\"type\":\"text\",\"text\":\"hi\"}",
+            vec![output("log: {\"type\":\"text\",\"text\":\"hi\"}")],
+        ),
         ("{\"a\":1}{\"b\":2}", vec![output("{\"a\":1}{\"b\":2}")]),
     ] {
         assert_eq!(events("subprocess", line), expected, "{line:?}");
@@ -371,12 +440,18 @@ fn object_inside_a_damaged_one_is_not_read() {
     for name in ["claude-code", "codex", "acp"] {
         for line in [line.to_string(), format!("log: {line}")] {
             let seen = events(name, &format!("{line}\n"));
-            assert!(!seen.iter().any(|event| matches!(event, AgentEvent::Result(_))), "{name}: {seen:?}");
+            assert!(
+                !seen.iter().any(|event| matches!(event, AgentEvent::Result(_))),
+                "{name}: {seen:?}"
+            );
         }
     }
     let line = r#"{"type":"result","status":"success"},"status":"failed"}"#;
     let seen = events("subprocess", line);
-    assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if result.damage.is_some()), "{seen:?}");
+    assert!(
+        matches!(seen.last(), Some(AgentEvent::Result(result)) if result.damage.is_some()),
+        "{seen:?}"
+    );
 }
 
 /// Other programs' JSON that is cut off, or printed with indentation, is output as it was.
@@ -411,7 +486,10 @@ fn damaged_line_with_type_and_field_of_a_result_fails() {
         r#"{"changes":["a","type":"result","status":"failed"}"#,
     ] {
         let seen = events("subprocess", &format!("{line}\n"));
-        assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{line}: {seen:?}");
+        assert!(
+            matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok),
+            "{line}: {seen:?}"
+        );
     }
 }
 
@@ -429,10 +507,12 @@ fn a_json_line_beyond_the_limit_keeps_its_meaning_in_flat_memory() {
         let lines = parse("claude-code", text.as_bytes().chunks(size));
         assert_eq!((lines.len(), lines[0].raw_cut), (2, false));
         let last = lines[0].events.last().map(|timed| &timed.event);
-        assert!(matches!(last, Some(AgentEvent::ToolResult { id, ok: false, .. }) if id == "t9"), "{last:?}");
+        assert!(
+            matches!(last, Some(AgentEvent::ToolResult { id, ok: false, .. }) if id == "t9"),
+            "{last:?}"
+        );
     }
-    let line =
-        json!({"type": "result", "log": vec!["x".repeat(100); LINE_LIMIT / 50], "status": "failed", "summary": "s"});
+    let line = json!({"type": "result", "log": vec!["x".repeat(100); LINE_LIMIT / 50], "status": "failed", "summary": "s"});
     let seen = events("subprocess", &line.to_string());
     let Some(AgentEvent::Result(result)) = seen.last() else { panic!("{} events", seen.len()) };
     assert_eq!(result.structured.as_ref().unwrap()["status"], "failed");
@@ -475,25 +555,42 @@ fn a_result_line_is_the_document_or_the_event() {
     };
     let doc = result(r#"{"summary":"s","type":"result","status":"partial","changes":["a"]}"#);
     assert!(doc.ok);
-    assert_eq!(doc.structured, Some(json!({"summary": "s", "status": "partial", "changes": ["a"]})));
+    assert_eq!(
+        doc.structured,
+        Some(json!({"summary": "s", "status": "partial", "changes": ["a"]}))
+    );
     // Incomplete, but meant as one: validation names what is missing.
-    assert_eq!(result(r#"{"type":"result","summary":"s"}"#).structured, Some(json!({"summary": "s"})));
-    let event = result(r#"{"type":"result","ok":false,"error":"rate_limit","status":429,"cost_usd":0.5}"#);
-    assert_eq!((event.ok, event.error, event.status), (false, Some(TurnError::RateLimit), Some(429)));
+    assert_eq!(
+        result(r#"{"type":"result","summary":"s"}"#).structured,
+        Some(json!({"summary": "s"}))
+    );
+    let event =
+        result(r#"{"type":"result","ok":false,"error":"rate_limit","status":429,"cost_usd":0.5}"#);
+    assert_eq!(
+        (event.ok, event.error, event.status),
+        (false, Some(TurnError::RateLimit), Some(429))
+    );
     assert_eq!(event.structured, None);
     let both = result(r#"{"type":"result","ok":false,"status":"failed","summary":"s"}"#);
-    assert_eq!((both.ok, both.structured), (false, Some(json!({"status": "failed", "summary": "s"}))));
-    assert_eq!(result(r#"{"type":"result","ok":true,"error":"brand_new"}"#).error, Some(TurnError::Other));
+    assert_eq!(
+        (both.ok, both.structured),
+        (false, Some(json!({"status": "failed", "summary": "s"})))
+    );
+    assert_eq!(
+        result(r#"{"type":"result","ok":true,"error":"brand_new"}"#).error,
+        Some(TurnError::Other)
+    );
 }
 
 #[test]
 fn every_event_of_ours_is_known_by_its_type() {
     use std::collections::BTreeSet;
     let wrong = serde_json::from_value::<AgentEvent>(json!({"type": "?"})).unwrap_err().to_string();
-    // How our own calls to an ACP agent come back, and what `parse` prints with a `parent`: nothing an agent
-    // prints by itself.
+    // How our own calls to an ACP agent come back, and what `parse` prints with a `parent`: nothing
+    // an agent prints by itself.
     let inner = ["call_answer", "subagent"];
-    let known: BTreeSet<_> = wrong.split('`').skip(3).step_by(2).filter(|name| !inner.contains(name)).collect();
+    let known: BTreeSet<_> =
+        wrong.split('`').skip(3).step_by(2).filter(|name| !inner.contains(name)).collect();
     assert_eq!(known, muleteer_backends::KINDS.into_iter().collect::<BTreeSet<_>>());
 }
 

@@ -36,11 +36,15 @@ fn the_built_in_scenario_ends_in_a_valid_result() {
 /// docs/rehearsal.md shows whole scenarios; all of them must work.
 #[test]
 fn the_documented_scenarios_are_read() {
-    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rehearsal.md")).unwrap();
-    let blocks: Vec<_> = docs.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let docs =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rehearsal.md"))
+            .unwrap();
+    let blocks: Vec<_> =
+        docs.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(blocks.len() > 2);
     for block in blocks {
-        Scenario::parse(block, "docs/rehearsal.md").unwrap_or_else(|fault| panic!("{fault}\n{block}"));
+        Scenario::parse(block, "docs/rehearsal.md")
+            .unwrap_or_else(|fault| panic!("{fault}\n{block}"));
     }
     // And name every step there is.
     let fault = Scenario::parse("v: 1\nturns: [{steps: [{nonsense: 1}]}]", "x").unwrap_err();
@@ -78,14 +82,16 @@ fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
         "v: 1\nv: 1\nturns: [{steps: []}]",
         "",
     ];
-    let shown = cases.map(|text| format!("{}\n", Scenario::parse(text, "scenario.yaml").unwrap_err()));
+    let shown =
+        cases.map(|text| format!("{}\n", Scenario::parse(text, "scenario.yaml").unwrap_err()));
     insta::assert_snapshot!(shown.join("\n"));
 }
 
 #[test]
 fn a_step_says_what_it_does_before_and_how_it_went_behind() {
     let vars = Vars::from_env([("MULETEER_BEAD_ID".to_string(), "b-1".to_string())]);
-    let planned = plan(&step("{write: {path: '${bead}.txt', text: x}}"), "call-1-1", "m", &vars).unwrap();
+    let planned =
+        plan(&step("{write: {path: '${bead}.txt', text: x}}"), "call-1-1", "m", &vars).unwrap();
     assert_eq!(planned.act, Act::Write { path: "b-1.txt".into(), text: "x".into(), append: false });
     let told = report(&planned, &Outcome { ok: false, text: "disk full".into(), exit_code: None });
     let events = [planned.before, told].concat();
@@ -99,15 +105,27 @@ fn a_command_is_not_expanded_and_everything_else_is() {
         Act::Run { command, .. } => assert_eq!(command, "echo ${nope}"),
         other => panic!("{other:?}"),
     }
-    for text in ["{say: '${nope}'}", "{tool_call: {name: X, input: {a: ['${nope}']}}}", "{commit: '${nope}'}"] {
-        assert_eq!(plan(&step(text), "c", "m", &vars), Err(UnknownVariable { name: "nope".into() }), "{text}");
+    for text in [
+        "{say: '${nope}'}",
+        "{tool_call: {name: X, input: {a: ['${nope}']}}}",
+        "{commit: '${nope}'}",
+    ] {
+        assert_eq!(
+            plan(&step(text), "c", "m", &vars),
+            Err(UnknownVariable { name: "nope".into() }),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn a_loop_is_rounds_of_the_same_call_with_ids_of_their_own() {
-    let planned =
-        plan(&step("{loop: {name: Grep, input: {pattern: x}, times: 3, every: 2s}}"), "c", "m", &Vars::default());
+    let planned = plan(
+        &step("{loop: {name: Grep, input: {pattern: x}, times: 3, every: 2s}}"),
+        "c",
+        "m",
+        &Vars::default(),
+    );
     let Act::Rounds { rounds, every } = planned.unwrap().act else { panic!() };
     assert_eq!((rounds.len(), every), (3, Duration::from_secs(2)));
     let ids: Vec<_> = rounds

@@ -13,7 +13,8 @@ const SECOND: &str = "00000000-0000-4000-8000-000000000002";
 const NEVER_SENT: &str = "00000000-0000-4000-8000-000000000009";
 
 fn fixture(cli: &str, name: &str) -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/transcripts").join(cli);
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/transcripts").join(cli);
     std::fs::read(folder.join(name).with_extension("jsonl")).unwrap()
 }
 
@@ -65,11 +66,13 @@ fn a_prompt_sent_into_a_turn_is_taken_once_it_is_part_of_it() {
     assert_eq!(seen("claude", "folded", SECOND), Seen::Present(Standing::MidTool));
 }
 
-/// A process can be killed within any write. A prompt once in the session stays there, and nothing of it
-/// is ever unclear: a torn last line is one the session does not hold.
+/// A process can be killed within any write. A prompt once in the session stays there, and nothing
+/// of it is ever unclear: a torn last line is one the session does not hold.
 #[test]
 fn cut_anywhere_a_transcript_is_read_for_what_it_holds() {
-    for (cli, name) in [("claude", "folded"), ("claude", "answered"), ("codex", "mid_tool"), ("codex", "answered")] {
+    for (cli, name) in
+        [("claude", "folded"), ("claude", "answered"), ("codex", "mid_tool"), ("codex", "answered")]
+    {
         let whole = fixture(cli, name);
         let mut taken = false;
         for end in 0..=whole.len() {
@@ -89,12 +92,17 @@ fn cut_anywhere_a_transcript_is_read_for_what_it_holds() {
 #[test]
 fn a_session_without_a_message_is_empty() {
     let whole = fixture("claude", "answered");
-    let queue_only: Vec<u8> = whole.split_inclusive(|byte| *byte == b'\n').take(2).flatten().copied().collect();
+    let queue_only: Vec<u8> =
+        whole.split_inclusive(|byte| *byte == b'\n').take(2).flatten().copied().collect();
     let reading = read("claude", &queue_only, FIRST);
-    assert_eq!((reading.session, reading.session_id, reading.prompt), (Session::Empty, None, Seen::Absent));
+    assert_eq!(
+        (reading.session, reading.session_id, reading.prompt),
+        (Session::Empty, None, Seen::Absent)
+    );
     assert_eq!(read("codex", b"", FIRST).session, Session::Empty);
     let whole = fixture("codex", "answered");
-    let head: Vec<u8> = whole.split_inclusive(|byte| *byte == b'\n').take(1).flatten().copied().collect();
+    let head: Vec<u8> =
+        whole.split_inclusive(|byte| *byte == b'\n').take(1).flatten().copied().collect();
     let reading = read("codex", &head, FIRST);
     assert_eq!((reading.session, reading.prompt), (Session::Held, Seen::Absent));
 }
@@ -110,7 +118,11 @@ fn a_damaged_record_of_the_prompt_is_unclear_and_any_other_is_passed_over() {
         let its = damaged(&|line| line.contains(FIRST));
         assert!(matches!(read(cli, its.as_bytes(), FIRST).prompt, Seen::Unclear(_)), "{cli}");
         let others = damaged(&|line| !line.contains(FIRST));
-        assert_eq!(read(cli, others.as_bytes(), FIRST).prompt, Seen::Present(Standing::Unanswered), "{cli}");
+        assert_eq!(
+            read(cli, others.as_bytes(), FIRST).prompt,
+            Seen::Present(Standing::Unanswered),
+            "{cli}"
+        );
     }
 }
 
@@ -140,7 +152,11 @@ fn a_record_that_needs_repair_is_read() {
         let deep = format!("{{\"x\":{}{},", "[".repeat(200), "]".repeat(200));
         for begin in ["\u{feff}{", "{\"x\":\"\\ud83d\",", "{\"x\":1e999,", deep.as_str()] {
             let lines: Vec<_> = whole.lines().map(|line| line.replacen('{', begin, 1)).collect();
-            assert_eq!(read(cli, (lines.join("\n") + "\n").as_bytes(), FIRST), expected, "{cli} {begin}");
+            assert_eq!(
+                read(cli, (lines.join("\n") + "\n").as_bytes(), FIRST),
+                expected,
+                "{cli} {begin}"
+            );
         }
         let bytes: Vec<u8> = whole
             .lines()
@@ -153,9 +169,14 @@ fn a_record_that_needs_repair_is_read() {
 #[test]
 fn a_record_beyond_all_size_is_read_as_it_comes() {
     let long = "x".repeat(17 * 1024 * 1024);
-    let huge = format!("{{\"type\":\"user\",\"x\":\"{long}\",\"uuid\":\"{FIRST}\",\"sessionId\":\"s\"}}\n");
+    let huge = format!(
+        "{{\"type\":\"user\",\"x\":\"{long}\",\"uuid\":\"{FIRST}\",\"sessionId\":\"s\"}}\n"
+    );
     let reading = read("claude", huge.as_bytes(), FIRST);
-    assert_eq!((reading.prompt, reading.session_id.as_deref()), (Seen::Present(Standing::Unanswered), Some("s")));
+    assert_eq!(
+        (reading.prompt, reading.session_id.as_deref()),
+        (Seen::Present(Standing::Unanswered), Some("s"))
+    );
     assert_eq!(read("claude", huge.as_bytes(), NEVER_SENT).prompt, Seen::Absent);
     let damaged = format!("{{\"type\":\"user\",\"x\":\"{long}\n").into_bytes();
     assert!(matches!(read("claude", &damaged, FIRST).prompt, Seen::Unclear(_)));
@@ -165,13 +186,17 @@ fn a_record_beyond_all_size_is_read_as_it_comes() {
 
 #[test]
 fn a_lost_session_is_known_by_the_last_words() {
-    let says = |name: &str, stderr: &str| by_name(name).unwrap().transcripts().unwrap().says_lost(stderr);
+    let says =
+        |name: &str, stderr: &str| by_name(name).unwrap().transcripts().unwrap().says_lost(stderr);
     assert!(says("claude-code", "No conversation found with session ID: c17293ce\n"));
     assert!(says(
         "codex",
         "Error: thread/resume: thread/resume failed: no rollout found for thread id 081a (code -32600)"
     ));
-    assert!(!says("codex", "error sending request") && !says("claude-code", "Session ID c1 is already in use."));
+    assert!(
+        !says("codex", "error sending request")
+            && !says("claude-code", "Session ID c1 is already in use.")
+    );
 }
 
 proptest! {
@@ -201,7 +226,8 @@ fn what_the_turn_of_a_prompt_used_is_told() {
         ("codex", "answered", 100, 20),
     ] {
         let used = read(cli, &fixture(cli, name), FIRST).used;
-        let sum: (u64, u64) = used.models.iter().fold((0, 0), |sum, m| (sum.0 + m.input, sum.1 + m.output));
+        let sum: (u64, u64) =
+            used.models.iter().fold((0, 0), |sum, m| (sum.0 + m.input, sum.1 + m.output));
         assert_eq!(sum, (input, output), "{cli} {name}");
         assert_eq!(used.told_again, !used.models.is_empty() && cli == "codex", "{cli} {name}");
         assert_eq!(read(cli, &fixture(cli, name), NEVER_SENT).used.models, []);

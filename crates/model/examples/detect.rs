@@ -1,4 +1,5 @@
-//! `cargo xtask detect [--dir DIR] [--json]`: recorded streams through the monitors (docs/monitors.md).
+//! `cargo xtask detect [--dir DIR] [--json]`: recorded streams through the monitors
+//! (docs/monitors.md).
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
 
@@ -52,7 +53,12 @@ fn main() -> ExitCode {
             },
             _ => match arg.strip_prefix("--dir=") {
                 Some(given) => dir = given.into(),
-                None => return refuse(&Fault::of(format!("unknown argument `{arg}`: [--dir DIR] [--json]")), json),
+                None => {
+                    return refuse(
+                        &Fault::of(format!("unknown argument `{arg}`: [--dir DIR] [--json]")),
+                        json,
+                    );
+                }
             },
         }
     }
@@ -120,7 +126,11 @@ fn read(file: &Path) -> Result<Stream, Fault> {
     let fault = |error: std::io::Error| Fault::in_file(file, error, None);
     let size = std::fs::metadata(file).map_err(fault)?.len();
     if size > MOST_BYTES {
-        return Err(Fault::in_file(file, format!("{size} bytes: a stream has at most {MOST_BYTES}"), None));
+        return Err(Fault::in_file(
+            file,
+            format!("{size} bytes: a stream has at most {MOST_BYTES}"),
+            None,
+        ));
     }
     let text = std::fs::read_to_string(file).map_err(fault)?;
     Stream::parse(&text).map_err(|bad| Fault::in_file(file, bad.fault, Some(bad.line)))
@@ -135,14 +145,21 @@ fn print_plain(header: &Header, decisions: &[Decision]) {
     println!("{:?} {} ({:?}, {})", verdict, header.id, header.label, header.archetype);
     for Decision { t, finding } in decisions {
         let after = header.onset.map_or(String::new(), |onset| format!(" ({:+.0})", t - onset));
-        println!("    {t:>8.1}{after}  {} {:?}: {}", finding.monitor, finding.action, finding.reason);
+        println!(
+            "    {t:>8.1}{after}  {} {:?}: {}",
+            finding.monitor, finding.action, finding.reason
+        );
     }
 }
 
 fn print_table(report: &Report) {
-    println!("\n{:<34} {:>7} {:>6} {:>7} {:>12} {:>9}", "", "streams", "right", "missed", "false alarms", "delay");
+    println!(
+        "\n{:<34} {:>7} {:>6} {:>7} {:>12} {:>9}",
+        "", "streams", "right", "missed", "false alarms", "delay"
+    );
     let all = [("all".to_string(), &report.all)];
-    let labels = report.labels.iter().map(|(label, tally)| (format!("{label:?}").to_lowercase(), tally));
+    let labels =
+        report.labels.iter().map(|(label, tally)| (format!("{label:?}").to_lowercase(), tally));
     let archetypes = report.archetypes.iter().map(|(name, tally)| (format!("  {name}"), tally));
     for (name, Tally { streams, right, missed, false_alarms, delay_s, .. }) in
         all.into_iter().chain(labels).chain(archetypes)

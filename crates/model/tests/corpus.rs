@@ -1,4 +1,5 @@
-//! The monitors judge every stream of `tests/corpus` rightly, and a label is none of their business.
+//! The monitors judge every stream of `tests/corpus` rightly, and a label is none of their
+//! business.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,9 +8,10 @@ use muleteer_model::monitor::{Action, Monitor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Two agents that look at a task for 43 minutes, a dozen times: what is told after forty would be told of one that watches something
-/// for as long because it was asked to.
-const MISSED: [&str; 2] = ["looping-background-task-that-never-ends-01", "looping-background-task-that-never-ends-03"];
+/// Two agents that look at a task for 43 minutes, a dozen times: what is told after forty would be
+/// told of one that watches something for as long because it was asked to.
+const MISSED: [&str; 2] =
+    ["looping-background-task-that-never-ends-01", "looping-background-task-that-never-ends-03"];
 
 fn streams() -> BTreeMap<String, Stream> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus");
@@ -21,8 +23,8 @@ fn streams() -> BTreeMap<String, Stream> {
     {
         for file in std::fs::read_dir(label).unwrap().map(|entry| entry.unwrap().path()) {
             let name = file.file_stem().unwrap().to_string_lossy().into_owned();
-            let stream =
-                Stream::parse(&std::fs::read_to_string(file).unwrap()).unwrap_or_else(|bad| panic!("{name}: {bad}"));
+            let stream = Stream::parse(&std::fs::read_to_string(file).unwrap())
+                .unwrap_or_else(|bad| panic!("{name}: {bad}"));
             assert_eq!(stream.header.id, name);
             streams.insert(name, stream);
         }
@@ -68,6 +70,10 @@ fn a_budget_ends_an_agent_whatever_floods_are_to_do() {
     let beyond = streams().into_iter().filter(|(name, _)| name.starts_with("runaway-beyond"));
     for (name, stream) in beyond {
         let last = stream.decisions().pop().unwrap();
-        assert_eq!((last.finding.monitor, last.finding.action), (Monitor::Budget, Action::Stop), "{name}");
+        assert_eq!(
+            (last.finding.monitor, last.finding.action),
+            (Monitor::Budget, Action::Stop),
+            "{name}"
+        );
     }
 }

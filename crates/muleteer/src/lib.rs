@@ -1,8 +1,8 @@
 //! The `muleteer` program: one command line over the whole of Muleteer.
 //!
-//! Every verb is a *client*: it asks the daemon over its socket, or reads the state directory's files.
-//! No verb but `daemon` hosts the actor tree (closing a terminal must strand nobody), and none changes
-//! a file that the daemon owns.
+//! Every verb is a *client*: it asks the daemon over its socket, or reads the state directory's
+//! files. No verb but `daemon` hosts the actor tree (closing a terminal must strand nobody), and
+//! none changes a file that the daemon owns.
 //!
 //! - [`cli`]: what can be typed; one module of [`commands`] for each verb;
 //! - [`connect`], [`on_demand`]: reaching the daemon, and starting it; [`offline`]: doing without;
@@ -39,7 +39,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     let done = match &cli.verb {
         // Works also where nothing says where the user's state lives: it has places of its own.
         Verb::Demo(args) => block_on(verbs::demo::run(args, out)),
-        verb if verbs::needs_no_state(verb) => verbs::run(cli.verb, &Context::anywhere(&cli.global)),
+        verb if verbs::needs_no_state(verb) => {
+            verbs::run(cli.verb, &Context::anywhere(&cli.global))
+        }
         _ => Context::new(&cli.global).and_then(|context| verbs::run(cli.verb, &context)),
     };
     match done {

@@ -10,7 +10,8 @@ use std::fs;
 use std::path::Path;
 
 fn contract() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md")).expect("docs/contract.md")
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md"))
+        .expect("docs/contract.md")
 }
 
 /// The rows of the table under a heading, as cells, without the head.
@@ -45,7 +46,9 @@ fn words(text: &str, key: &str) -> BTreeSet<String> {
 
 /// Every verb that does something, with its own options.
 fn verbs(command: &Command, path: &str, all: &mut BTreeMap<String, BTreeSet<String>>) {
-    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+    for verb in
+        command.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
+    {
         let name = format!("{path} {}", verb.get_name()).trim().to_string();
         if !verb.is_subcommand_required_set() {
             let own = verb
@@ -72,14 +75,19 @@ fn verbs_and_their_options() {
                 .split(' ')
                 .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'))
                 .collect();
-            let options = quoted(&row[1]).into_iter().filter(|option| option.starts_with("--")).collect();
+            let options =
+                quoted(&row[1]).into_iter().filter(|option| option.starts_with("--")).collect();
             (verb.join(" "), options)
         })
         .collect();
     let mut coded = BTreeMap::new();
     verbs(&Cli::command(), "", &mut coded);
     for verb in documented.keys().chain(coded.keys()) {
-        assert_eq!(documented.get(verb), coded.get(verb), "`{verb}`: docs/contract.md and the code");
+        assert_eq!(
+            documented.get(verb),
+            coded.get(verb),
+            "`{verb}`: docs/contract.md and the code"
+        );
     }
 }
 
@@ -113,9 +121,11 @@ fn global_options() {
         .find(|line| line.starts_with("Global options:"))
         .expect("line")
         .to_string();
-    let documented: BTreeSet<_> = quoted(&line).into_iter().filter(|option| option.starts_with("--")).collect();
+    let documented: BTreeSet<_> =
+        quoted(&line).into_iter().filter(|option| option.starts_with("--")).collect();
     let command = Cli::command();
-    let coded = command.get_arguments().filter(|arg| arg.is_global_set()).filter_map(|arg| arg.get_long());
+    let coded =
+        command.get_arguments().filter(|arg| arg.is_global_set()).filter_map(|arg| arg.get_long());
     assert_eq!(documented, coded.map(|long| format!("--{long}")).collect());
 }
 
@@ -123,25 +133,36 @@ fn global_options() {
 fn exit_codes() {
     let text = contract();
     let table = rows(&text, "## Exit codes");
-    let of = |verb: &str, column: usize| table.iter().find(|row| row[0].contains(verb)).expect("row")[column].clone();
+    let of = |verb: &str, column: usize| {
+        table.iter().find(|row| row[0].contains(verb)).expect("row")[column].clone()
+    };
     // Columns: the verb, then 0 2 3 4 5 6.
     assert_eq!(
         (of("wait", 1), of("wait", 4), of("wait", 6)),
         ("success".into(), "partial, failed, blocked, stalled".into(), "killed".into())
     );
-    for (state, code) in [("success", 0), ("partial", 4), ("failed", 4), ("blocked", 4), ("stalled", 4), ("killed", 6)]
-    {
+    for (state, code) in [
+        ("success", 0),
+        ("partial", 4),
+        ("failed", 4),
+        ("blocked", 4),
+        ("stalled", 4),
+        ("killed", 6),
+    ] {
         assert_eq!(exit::of_state(state) as i32, code, "{state}");
     }
     let says = |verb: &str, code: Exit| exit::of_verb(verb).iter().any(|(known, _)| *known == code);
-    for (verb, row) in [("wait", "`wait`"), ("spawn", "`wait`"), ("run", "`run`"), ("tasks run", "`tasks run`")] {
+    for (verb, row) in
+        [("wait", "`wait`"), ("spawn", "`wait`"), ("run", "`run`"), ("tasks run", "`tasks run`")]
+    {
         for (column, code) in [(5, Exit::Limit), (6, Exit::Killed)] {
             assert_eq!(says(verb, code), !of(row, column).is_empty(), "{verb}: {code:?}");
         }
         assert!(says(verb, Exit::Interrupted), "{verb}: 130");
     }
-    let told =
-        |verb: &str, code| exit::of_verb(verb).into_iter().find(|(known, _)| *known == code).map(|(_, says)| says);
+    let told = |verb: &str, code| {
+        exit::of_verb(verb).into_iter().find(|(known, _)| *known == code).map(|(_, says)| says)
+    };
     for verb in ["wait", "spawn"] {
         let states = told(verb, Exit::Failed).expect("4").replace(" or ", ", ");
         assert!(states.contains(&of("`wait`", 4)), "{verb}: {states}");
@@ -182,10 +203,10 @@ fn every_error_code_in_the_sources_is_listed() {
                 folders.push(path);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let text = fs::read_to_string(&path).expect("source");
-                for code in text
-                    .split('"')
-                    .filter(|part| part.starts_with("E_") && part.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
-                {
+                for code in text.split('"').filter(|part| {
+                    part.starts_with("E_")
+                        && part.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+                }) {
                     if !exit::CODES.iter().any(|(known, ..)| known == &code) && code != "E_NEWER" {
                         unknown.insert(code.to_string(), path.clone());
                     }
@@ -215,17 +236,23 @@ fn states() {
         words(&text, "journal `Status:`"),
         Status::ALL.iter().map(|status| status.as_str().to_string()).collect()
     );
-    assert_eq!(words(&text, "attempt:"), ["success", "failure", "timeout"].map(String::from).into());
+    assert_eq!(
+        words(&text, "attempt:"),
+        ["success", "failure", "timeout"].map(String::from).into()
+    );
 }
 
 #[test]
 fn what_passes_to_agents() {
-    let text =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md")).expect("docs/cli.md");
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md"))
+        .expect("docs/cli.md");
     let list = text
         .split("```text\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next())
         .expect("the list");
-    assert_eq!(list.split_whitespace().collect::<Vec<_>>(), muleteer_cli::client::env_pass::BUILT_IN);
+    assert_eq!(
+        list.split_whitespace().collect::<Vec<_>>(),
+        muleteer_cli::client::env_pass::BUILT_IN
+    );
 }

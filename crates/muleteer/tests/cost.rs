@@ -55,7 +55,11 @@ fn without_anything_it_says_so() {
     assert_eq!((said.code, said.stdout.as_str()), (0, "nothing was used\n"), "{said:?}");
     let json = user.run(&["cost", "--by", "day", "--json"]).json();
     assert_eq!(json["running"], false);
-    assert_eq!((&json["by"], json["rows"].as_array().map(Vec::len)), (&"day".into(), Some(0)), "{json}");
+    assert_eq!(
+        (&json["by"], json["rows"].as_array().map(Vec::len)),
+        (&"day".into(), Some(0)),
+        "{json}"
+    );
     assert_eq!(json["total"]["cost_usd"], 0.0);
     assert_eq!(user.run(&["cost", "--since", "yesterday"]).code, 2);
     assert_eq!(user.run(&["cost", "--by", "colour"]).code, 2);

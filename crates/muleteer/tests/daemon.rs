@@ -11,7 +11,8 @@ use support::{Said, User, said};
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn spawn(user: &User, command: &str, more: &[&str]) -> Said {
-    let args = ["spawn", "developer", ".", "Do it", "--backend", "subprocess", "--command", command];
+    let args =
+        ["spawn", "developer", ".", "Do it", "--backend", "subprocess", "--command", command];
     user.run(&[&args[..], more].concat())
 }
 
@@ -48,11 +49,22 @@ fn spawn_starts_a_daemon_and_prints_only_the_id() {
     let user = User::new();
     let plain = spawn(&user, "cat", &[]);
     let id = plain.stdout.trim_end().to_string();
-    assert_eq!((plain.code, plain.stderr.as_str(), plain.stdout.lines().count()), (0, "", 1), "{plain:?}");
-    assert!(id.len() == 8 && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()), "{id}");
+    assert_eq!(
+        (plain.code, plain.stderr.as_str(), plain.stdout.lines().count()),
+        (0, "", 1),
+        "{plain:?}"
+    );
+    assert!(
+        id.len() == 8 && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()),
+        "{id}"
+    );
     assert!(daemon_pid(&user).is_some());
     let waited = user.run(&["wait", &id[..6], "--json"]);
-    assert_eq!((waited.code, waited.json()["dispatches"][0]["state"].as_str()), (0, Some("success")), "{waited:?}");
+    assert_eq!(
+        (waited.code, waited.json()["dispatches"][0]["state"].as_str()),
+        (0, Some("success")),
+        "{waited:?}"
+    );
     assert_eq!(user.run(&["logs", &id, "--raw"]).stdout, "Do it");
     let lines = user.run(&["events", "--json"]).json();
     let names: Vec<_> = lines["events"]
@@ -61,7 +73,10 @@ fn spawn_starts_a_daemon_and_prints_only_the_id() {
         .iter()
         .filter_map(|event| event["event"].as_str())
         .collect();
-    assert!(names.contains(&"dispatch_created") && names.contains(&"dispatch_finished"), "{names:?}");
+    assert!(
+        names.contains(&"dispatch_created") && names.contains(&"dispatch_finished"),
+        "{names:?}"
+    );
 }
 
 #[test]
@@ -69,7 +84,11 @@ fn a_backend_that_is_not_there_is_told_by_one_code() {
     let user = User::new();
     for backend in ["telepathy", "acp:telepathy", "codex:telepathy"] {
         let said = user.run(&["spawn", "developer", ".", "x", "--backend", backend, "--json"]);
-        assert_eq!((said.code, said.json()["error"]["code"].as_str()), (2, Some("E_BACKEND_UNAVAILABLE")), "{said:?}");
+        assert_eq!(
+            (said.code, said.json()["error"]["code"].as_str()),
+            (2, Some("E_BACKEND_UNAVAILABLE")),
+            "{said:?}"
+        );
     }
 }
 
@@ -79,12 +98,13 @@ fn how_much_output_is_kept_is_configured() {
     user.write(".config/muleteer/config.yaml", "retention: {output_mib: 3}\n");
     let said = spawn(&user, "true", &["--wait"]);
     let launch = user.state().join("agents").join(said.stdout.trim()).join("launch-00000001.json");
-    let launch: Value = serde_json::from_str(&std::fs::read_to_string(launch).expect("launch")).expect("json");
+    let launch: Value =
+        serde_json::from_str(&std::fs::read_to_string(launch).expect("launch")).expect("json");
     assert_eq!(launch["spool"]["retain_bytes"], 3 << 20, "{launch}");
 }
 
-/// A daemon that cannot start for a reason of its own is not one that another is before: the reason is
-/// told, and no other daemon is tried.
+/// A daemon that cannot start for a reason of its own is not one that another is before: the reason
+/// is told, and no other daemon is tried.
 #[test]
 fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
     let user = User::new();
@@ -101,7 +121,11 @@ fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
     let before = starts();
     let refused = spawn(&user, "true", &["--json"]);
     let error = refused.json()["error"].clone();
-    assert_eq!((refused.code, error["code"].as_str()), (3, Some("E_EVENTS_CORRUPT")), "{refused:?}");
+    assert_eq!(
+        (refused.code, error["code"].as_str()),
+        (3, Some("E_EVENTS_CORRUPT")),
+        "{refused:?}"
+    );
     assert!(error["line"].as_u64().is_some() && error["file"].as_str().is_some(), "{error}");
     assert_eq!(starts(), before + 1, "one daemon was tried, and its log has why");
     assert_eq!(std::fs::read_to_string(&events).expect("events"), bad, "nothing is changed");
@@ -110,7 +134,11 @@ fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
     let runtime = user.path("run/muleteer");
     std::fs::set_permissions(&runtime, open).expect("mode");
     let refused = spawn(&user, "true", &["--json"]);
-    assert_eq!((refused.code, refused.json()["error"]["code"].as_str()), (3, Some("E_NOT_PRIVATE")), "{refused:?}");
+    assert_eq!(
+        (refused.code, refused.json()["error"]["code"].as_str()),
+        (3, Some("E_NOT_PRIVATE")),
+        "{refused:?}"
+    );
 }
 
 /// Whoever owns the state directory, or may write in it, could put a key of theirs there.
@@ -159,7 +187,11 @@ fn wait_exits_by_the_worst_ending() {
     let id = long.json()["dispatch_id"].as_str().expect("id").to_string();
     until("it runs", || (state(&user, &id) == "running").then_some(()));
     assert_eq!(user.run(&["kill", &id, "--reason", "enough"]).code, 0);
-    let ids = [good.json()["dispatch_id"].as_str().expect("id").to_string(), bad.stdout.trim().to_string(), id];
+    let ids = [
+        good.json()["dispatch_id"].as_str().expect("id").to_string(),
+        bad.stdout.trim().to_string(),
+        id,
+    ];
     assert_eq!(user.run(&["wait", &ids[0], &ids[1]]).code, 4);
     assert_eq!(user.run(&["wait", &ids[0], &ids[1], &ids[2]]).code, 6);
 }
@@ -177,7 +209,8 @@ fn follow_shows_it_to_the_end() {
         "{followed:?}"
     );
     let logs = user.run(&["logs", last["id"].as_str().expect("id"), "-f", "--json"]);
-    let texts: Vec<_> = logs.lines().iter().filter_map(|line| line["text"].as_str().map(String::from)).collect();
+    let texts: Vec<_> =
+        logs.lines().iter().filter_map(|line| line["text"].as_str().map(String::from)).collect();
     assert_eq!(texts, ["one", "two"], "{logs:?}");
 }
 
@@ -210,13 +243,24 @@ fn what_was_recorded_is_read_without_a_daemon() {
     assert!(daemon_pid(&user).is_none(), "none of this started one");
 }
 
-/// Names are others' words: of the sequences in a line for people only our colours reach the terminal.
+/// Names are others' words: of the sequences in a line for people only our colours reach the
+/// terminal.
 #[test]
 fn a_name_cannot_drive_the_terminal() {
     let user = User::new();
     let name = "web\u{1b}]0;pwn\u{7}\r\u{8}\u{9b}31m\u{202e}\ngone";
     std::fs::create_dir(user.project().join(name)).expect("dir");
-    let args = ["spawn", "developer", name, "Do it", "--backend", "subprocess", "--command", "true", "--wait"];
+    let args = [
+        "spawn",
+        "developer",
+        name,
+        "Do it",
+        "--backend",
+        "subprocess",
+        "--command",
+        "true",
+        "--wait",
+    ];
     assert_eq!(user.run(&args).code, 0);
     let driving = |c: char| c.is_control() && c != '\n' && c != '\u{1b}' || c == '\u{202e}';
     for color in ["always", "never"] {
@@ -228,11 +272,17 @@ fn a_name_cannot_drive_the_terminal() {
         let refused = user.run(&["spawn", "developer", &name[3..], "Do it", "--color", color]);
         assert_eq!(refused.code, 2, "{refused:?}");
         let said = refused.stderr;
-        assert!(said.contains("]0;pwn31m") && !said.contains(driving) && !said.contains("\u{1b}]"), "{said:?}");
+        assert!(
+            said.contains("]0;pwn31m") && !said.contains(driving) && !said.contains("\u{1b}]"),
+            "{said:?}"
+        );
     }
     let events = user.run(&["events", "--json"]).json();
     let mut projects = events["events"].as_array().expect("events").iter();
-    assert!(projects.any(|event| event["project"].as_str().is_some_and(|path| path.ends_with(name))), "{events}");
+    assert!(
+        projects.any(|event| event["project"].as_str().is_some_and(|path| path.ends_with(name))),
+        "{events}"
+    );
 }
 
 #[test]
@@ -252,7 +302,11 @@ fn stopping_says_how_long_the_agents_may_go_on() {
     let id = spawn(&user, "sleep 600", &[]).stdout.trim().to_string();
     until("it runs", || (state(&user, &id) == "running").then_some(()));
     let stopped = user.run(&["daemon", "stop", "--json"]).json();
-    assert_eq!((stopped["agents_alive"].as_u64(), stopped["lease_s"].as_u64()), (Some(1), Some(8 * 3600)), "{stopped}");
+    assert_eq!(
+        (stopped["agents_alive"].as_u64(), stopped["lease_s"].as_u64()),
+        (Some(1), Some(8 * 3600)),
+        "{stopped}"
+    );
     // The next one adopts it.
     let killed = user.run(&["kill", &id]);
     assert_eq!(killed.code, 0, "{killed:?}");
@@ -281,11 +335,12 @@ fn an_agent_s_client_starts_no_daemon() {
 #[test]
 fn a_daemon_started_on_demand_holds_nothing_of_its_caller() {
     let user = User::new();
-    // What a script's `$( … )` does: it reads until every writer is gone. 7 stands for any descriptor
-    // of the script's own.
+    // What a script's `$( … )` does: it reads until every writer is gone. 7 stands for any
+    // descriptor of the script's own.
     #[allow(clippy::disallowed_methods)]
     let mut shell = std::process::Command::new("sh");
-    let line = "exec 7>&1; exec \"$0\" spawn developer . x --backend subprocess --command true --wait";
+    let line =
+        "exec 7>&1; exec \"$0\" spawn developer . x --backend subprocess --command true --wait";
     let mut child = shell
         .args(["-c", line, env!("CARGO_BIN_EXE_muleteer")])
         .env_clear()

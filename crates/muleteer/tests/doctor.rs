@@ -9,11 +9,12 @@ use support::{Said, User, said};
 fn program(user: &User, name: &str, text: &str) {
     user.write("text", &format!("#!/bin/sh\n{text}\n"));
     std::fs::create_dir_all(user.path("bin")).expect("dir");
-    // By another process: what this one has open for writing, a child that another test forks has open too, and
-    // nobody could run it until that one's exec.
+    // By another process: what this one has open for writing, a child that another test forks has
+    // open too, and nobody could run it until that one's exec.
     #[allow(clippy::disallowed_methods)]
     let mut install = std::process::Command::new("install");
-    let status = install.arg("-m755").arg(user.path("text")).arg(user.path("bin").join(name)).status();
+    let status =
+        install.arg("-m755").arg(user.path("text")).arg(user.path("bin").join(name)).status();
     assert!(status.expect("install").success());
 }
 
@@ -43,8 +44,12 @@ fn a_machine_with_one_agent_is_well() {
     assert_eq!((said.code, &document["ok"]), (0, &Value::Bool(true)), "{said:?}");
     let claude = check(&document, "backend.claude-code");
     assert_eq!(claude["status"], "ok");
-    assert!(claude["message"].as_str().expect("text").starts_with("2.1.3 (Claude Code) ("), "{claude}");
-    let counted: u64 = document["summary"].as_object().expect("object").values().filter_map(Value::as_u64).sum();
+    assert!(
+        claude["message"].as_str().expect("text").starts_with("2.1.3 (Claude Code) ("),
+        "{claude}"
+    );
+    let counted: u64 =
+        document["summary"].as_object().expect("object").values().filter_map(Value::as_u64).sum();
     assert_eq!(counted as usize, document["checks"].as_array().expect("checks").len());
     assert!(!user.state().exists(), "looking changes nothing");
 
@@ -75,7 +80,10 @@ fn what_fails_is_told_and_exits_4() {
 fn a_configured_agent_that_is_missing_fails() {
     let user = User::new();
     program(&user, "claude", "echo 2.1.3");
-    user.write(".config/muleteer/config.yaml", "backend: codex\nbackends: {codex: {command: /nowhere/codex}}\n");
+    user.write(
+        ".config/muleteer/config.yaml",
+        "backend: codex\nbackends: {codex: {command: /nowhere/codex}}\n",
+    );
     let document = doctor(&user, &[]).json();
     assert_eq!(check(&document, "backend.codex")["status"], "fail");
     assert_eq!(check(&document, "backend.claude-code")["status"], "ok");
@@ -94,18 +102,27 @@ fn agents_of_the_configuration_are_looked_for_by_what_they_are() {
         let text = |key: &str| found[key].as_str().unwrap_or_default().to_string();
         (text("status"), text("message"), text("hint"))
     };
-    for config in ["backends: {acp: {agent: gemini}}\n", "backend: acp\nbackends: {acp: {agent: gemini}}\n"] {
+    for config in
+        ["backends: {acp: {agent: gemini}}\n", "backend: acp\nbackends: {acp: {agent: gemini}}\n"]
+    {
         let (status, message, hint) = found(config, "backend.acp");
         assert_eq!(status, "fail", "{config}: {message}");
-        assert!(message.contains("`gemini` is not on PATH") && hint.contains("gemini-cli"), "{message} {hint}");
+        assert!(
+            message.contains("`gemini` is not on PATH") && hint.contains("gemini-cli"),
+            "{message} {hint}"
+        );
     }
     let (status, message, hint) = found("backends: {acp: {agent: gemni}}\n", "backend.acp");
-    assert!(status == "fail" && message.contains("gemni") && hint.contains("\"gemini\""), "{message} {hint}");
+    assert!(
+        status == "fail" && message.contains("gemni") && hint.contains("\"gemini\""),
+        "{message} {hint}"
+    );
     let (status, message, _) = found("backend: acp\n", "backend.acp");
     assert!(status == "fail" && message.contains("no ACP agent is on PATH"), "{message}");
     let (status, message, _) = found("run: {agent: {backend: codex}}\n", "backend.codex");
     assert!(status == "fail" && message.contains("run.agent.backend"), "{message}");
-    let (status, message, _) = found("run: {agent: {backend: subprocess, command: ./agent}}\n", "backend.subprocess");
+    let (status, message, _) =
+        found("run: {agent: {backend: subprocess, command: ./agent}}\n", "backend.subprocess");
     assert!(status == "fail" && message.contains("run.agent.command"), "{message}");
     // Not every one can say its version: an older claude-agent-acp begins to serve instead.
     program(&user, "gemini", "sleep 1000");
@@ -116,11 +133,17 @@ fn agents_of_the_configuration_are_looked_for_by_what_they_are() {
 #[test]
 fn a_path_that_leads_nowhere_is_called_that() {
     let user = User::new();
-    user.write(".config/muleteer/config.yaml", "backends: {claude_code: {command: /nope/claude}}\n");
+    user.write(
+        ".config/muleteer/config.yaml",
+        "backends: {claude_code: {command: /nope/claude}}\n",
+    );
     let found = check(&doctor(&user, &[]).json(), "backend.claude-code");
     let text = found.to_string();
     assert!(text.contains("`/nope/claude` is not there") && !text.contains("PATH"), "{found}");
-    assert!(found["hint"].as_str().expect("hint").contains("backends.claude_code.command"), "{found}");
+    assert!(
+        found["hint"].as_str().expect("hint").contains("backends.claude_code.command"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -133,10 +156,17 @@ fn what_tells_no_version_is_in_doubt() {
         assert_eq!((said.code, claude["status"].as_str()), (0, Some("warn")), "{claude}");
         assert!(claude["message"].as_str().expect("text").contains("no version"), "{claude}");
     }
-    program(&user, "claude", "echo 'a newer one is there'; echo '2.1.3 (Claude Code)'; sleep 20 & exit 0");
+    program(
+        &user,
+        "claude",
+        "echo 'a newer one is there'; echo '2.1.3 (Claude Code)'; sleep 20 & exit 0",
+    );
     let claude = check(&doctor(&user, &[]).json(), "backend.claude-code");
     assert_eq!(claude["status"], "ok", "{claude}");
-    assert!(claude["message"].as_str().expect("text").starts_with("2.1.3 (Claude Code) ("), "{claude}");
+    assert!(
+        claude["message"].as_str().expect("text").starts_with("2.1.3 (Claude Code) ("),
+        "{claude}"
+    );
 }
 
 #[test]
@@ -145,7 +175,11 @@ fn directories_that_others_may_enter_fail() {
     std::fs::create_dir_all(user.state()).expect("dir");
     std::fs::set_permissions(user.state(), std::fs::Permissions::from_mode(0o777)).expect("mode");
     user.write(".local/state/muleteer/operator.key", "key");
-    std::fs::set_permissions(user.state().join("operator.key"), std::fs::Permissions::from_mode(0o644)).expect("mode");
+    std::fs::set_permissions(
+        user.state().join("operator.key"),
+        std::fs::Permissions::from_mode(0o644),
+    )
+    .expect("mode");
     let document = doctor(&user, &[]).json();
     assert_eq!(check(&document, "state_dir")["status"], "fail");
     assert_eq!(check(&document, "operator_key")["status"], "fail");
@@ -163,7 +197,8 @@ fn what_cannot_be_made_is_no_place_to_live() {
     assert_eq!(check(&document, "runtime_dir")["status"], "fail", "{document}");
     // The daemon wants the directory above its own to be nobody else's, too.
     std::fs::create_dir(user.path("run/muleteer")).expect("dir");
-    std::fs::set_permissions(user.path("run/muleteer"), std::fs::Permissions::from_mode(0o777)).expect("mode");
+    std::fs::set_permissions(user.path("run/muleteer"), std::fs::Permissions::from_mode(0o777))
+        .expect("mode");
     let found = check(&doctor(&user, &[]).json(), "runtime_dir");
     assert_eq!(found["status"], "fail", "{found}");
     let cure = format!("`chmod 700 {}`", user.path("run/muleteer").display());
@@ -176,7 +211,11 @@ fn an_environment_without_places_is_told_and_not_died_of() {
     let user = User::new();
     let deep = user.path(&"d".repeat(120)).display().to_string();
     let said = doctor(&user, &[("XDG_RUNTIME_DIR", &deep)]);
-    assert_eq!((said.code, check(&said.json(), "runtime_dir")["status"].as_str()), (4, Some("fail")), "{said:?}");
+    assert_eq!(
+        (said.code, check(&said.json(), "runtime_dir")["status"].as_str()),
+        (4, Some("fail")),
+        "{said:?}"
+    );
     let homeless = |args: &[&str]| {
         let mut command = user.command(args);
         support::said(command.env_remove("HOME").output().expect("run"))
@@ -191,16 +230,32 @@ fn an_environment_without_places_is_told_and_not_died_of() {
     assert_eq!(refused["error"]["code"], "E_USAGE", "{refused}");
     // Asked of no daemon: no socket can have such a path.
     let refused = user.run(&["status", "--json", "--socket", &deep]);
-    assert_eq!((refused.code, refused.json()["error"]["code"].as_str()), (2, Some("E_USAGE")), "{refused:?}");
+    assert_eq!(
+        (refused.code, refused.json()["error"]["code"].as_str()),
+        (2, Some("E_USAGE")),
+        "{refused:?}"
+    );
 }
 
 #[test]
 fn a_log_that_no_daemon_would_start_with_fails() {
     let user = User::new();
-    let document =
-        doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"), ("OTEL_SDK_DISABLED", "true")]);
+    let document = doctor(
+        &user,
+        &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"), ("OTEL_SDK_DISABLED", "true")],
+    );
     assert_eq!(check(&document.json(), "telemetry")["status"], "skip");
-    let spawn = user.run(&["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"]);
+    let spawn = user.run(&[
+        "spawn",
+        "developer",
+        ".",
+        "x",
+        "--backend",
+        "subprocess",
+        "--command",
+        "true",
+        "--wait",
+    ]);
     assert_eq!(spawn.code, 0, "{spawn:?}");
     let document = doctor(&user, &[]).json();
     assert_eq!(check(&document, "events")["status"], "ok", "{document}");
@@ -227,7 +282,17 @@ fn a_daemon_is_seen_and_a_collector_is_reached() {
     let endpoint = format!("http://{}", listener.local_addr().expect("address"));
     assert_eq!(check(&doctor(&user, &[]).json(), "daemon")["status"], "ok");
     // Any verb that acts starts one.
-    let spawn = user.run(&["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"]);
+    let spawn = user.run(&[
+        "spawn",
+        "developer",
+        ".",
+        "x",
+        "--backend",
+        "subprocess",
+        "--command",
+        "true",
+        "--wait",
+    ]);
     assert_eq!(spawn.code, 0, "{spawn:?}");
     let variable = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
     let document = doctor(&user, &variable).json();
@@ -245,16 +310,23 @@ fn a_daemon_is_seen_and_a_collector_is_reached() {
             .contains("the running daemon exports nothing"),
         "{telemetry}"
     );
-    assert!(telemetry["hint"].as_str().expect("hint").contains("muleteer daemon stop"), "{telemetry}");
+    assert!(
+        telemetry["hint"].as_str().expect("hint").contains("muleteer daemon stop"),
+        "{telemetry}"
+    );
 
     assert_eq!(user.run(&["daemon", "stop"]).code, 0);
-    let args = ["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"];
+    let args =
+        ["spawn", "developer", ".", "x", "--backend", "subprocess", "--command", "true", "--wait"];
     let spawn = said(user.command(&args).envs(variable).output().expect("run"));
     assert_eq!(spawn.code, 0, "{spawn:?}");
     assert_eq!(check(&doctor(&user, &variable).json(), "telemetry")["status"], "ok");
     // What is exported counts, not what this shell would have.
     assert_eq!(check(&doctor(&user, &[]).json(), "telemetry")["status"], "ok");
-    let telemetry = check(&doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")]).json(), "telemetry");
+    let telemetry = check(
+        &doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")]).json(),
+        "telemetry",
+    );
     let message = telemetry["message"].as_str().expect("text");
     assert!(telemetry["status"] == "warn" && message.contains(&endpoint), "{telemetry}");
     drop(listener);

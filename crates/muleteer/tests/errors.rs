@@ -49,7 +49,11 @@ fn every_error_has_its_code_and_exit_code() {
         assert_eq!(human.code, *code, "{args:?}: {human:?}");
         assert_eq!(human.stdout, "", "{args:?}: errors for people go to stderr");
         let json = user.run(&[args, &["--json"][..]].concat());
-        assert_eq!((json.code, json.json()["error"]["code"].as_str()), (*code, Some(*name)), "{args:?}: {json:?}");
+        assert_eq!(
+            (json.code, json.json()["error"]["code"].as_str()),
+            (*code, Some(*name)),
+            "{args:?}: {json:?}"
+        );
         assert_eq!(json.stderr, "", "{args:?}: with --json all is said on stdout");
         all.push_str(&format!("$ muleteer {}\n{}\n", args.join(" "), human.stderr));
     }
@@ -63,9 +67,11 @@ fn a_command_line_that_is_not_understood_is_shown_as_it_asks() {
     let user = User::new();
     let error = &user.run(&["spawn", "--json"]).json()["error"];
     assert!(error["message"].as_str().expect("text").contains("<ROLE>"), "{error}");
-    for (color, coloured) in
-        [(&["--color=always"][..], true), (&["--color", "always"], true), (&["--color", "never"], false)]
-    {
+    for (color, coloured) in [
+        (&["--color=always"][..], true),
+        (&["--color", "always"], true),
+        (&["--color", "never"], false),
+    ] {
         let said = user.run(&[&["levitate"][..], color].concat());
         assert_eq!((said.code, said.stderr.contains('\u{1b}')), (2, coloured), "{said:?}");
         let help = user.run(&[&["status", "--help"][..], color].concat());
@@ -74,7 +80,10 @@ fn a_command_line_that_is_not_understood_is_shown_as_it_asks() {
     let mut command = user.command(&["status", "--json"]);
     command.arg(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"k3\xff"));
     let said = support::said(command.output().expect("run"));
-    assert!(said.json()["error"]["message"].as_str().expect("text").contains("k3\u{fffd}"), "{said:?}");
+    assert!(
+        said.json()["error"]["message"].as_str().expect("text").contains("k3\u{fffd}"),
+        "{said:?}"
+    );
 }
 
 /// Help that could not be shown was not shown.
@@ -113,7 +122,11 @@ fn a_faulty_configuration_is_shown_with_its_place() {
     assert_eq!(human.code, 2);
     insta::assert_snapshot!("config_check", user.plain(&human.stderr));
     let error = &user.run(&["config", "check", "--json"]).json()["error"];
-    assert_eq!((error["code"].as_str(), error["line"].as_u64()), (Some("E_CONFIG_INVALID"), Some(2)), "{error}");
+    assert_eq!(
+        (error["code"].as_str(), error["line"].as_u64()),
+        (Some("E_CONFIG_INVALID"), Some(2)),
+        "{error}"
+    );
     assert!(error["file"].as_str().is_some_and(|file| file.ends_with("config.yaml")), "{error}");
 }
 
@@ -131,9 +144,15 @@ fn a_role_of_no_category_is_shown_with_its_place() {
         (Some(3), Some("did you mean `research`?")),
         "{error}"
     );
-    assert!(error["file"].as_str().is_some_and(|file| file.ends_with("roles/critic.md")), "{error}");
+    assert!(
+        error["file"].as_str().is_some_and(|file| file.ends_with("roles/critic.md")),
+        "{error}"
+    );
     let listed = user.run(&["roles", "--json"]).json();
-    assert_eq!((&listed["errors"][0]["line"], &listed["errors"][0]["message"]), (&error["line"], &error["message"]));
+    assert_eq!(
+        (&listed["errors"][0]["line"], &listed["errors"][0]["message"]),
+        (&error["line"], &error["message"])
+    );
     // Whoever makes the category makes it good.
     user.write(".config/muleteer/config.yaml", "categories: {reserch: {timeout: 1h}}\n");
     let said = user.run(&["config", "check"]);
@@ -146,7 +165,10 @@ fn what_a_project_says_of_the_daemon_is_shown_as_said_in_vain() {
     let user = User::new();
     user.write("shop/.muleteer/config.yaml", "pool:\n  max_agents: 2\n  max_depth: 1\n");
     let project = user.path("shop").display().to_string();
-    for args in [&["config", "show", "--project", &project][..], &["config", "check", "--project", &project]] {
+    for args in [
+        &["config", "show", "--project", &project][..],
+        &["config", "check", "--project", &project],
+    ] {
         let said = user.run(args);
         let told: Vec<_> = said.stderr.lines().collect();
         assert_eq!((said.code, told.len()), (0, 1), "{said:?}");
@@ -188,7 +210,9 @@ fn a_role_that_cannot_be_read_is_a_fault_of_its_own() {
 #[test]
 fn verbs_that_read_do_without_a_daemon() {
     let user = User::new();
-    for args in [&["status"][..], &["tree"], &["events"], &["journal"], &["roles"], &["config", "show"]] {
+    for args in
+        [&["status"][..], &["tree"], &["events"], &["journal"], &["roles"], &["config", "show"]]
+    {
         let said = user.run(args);
         assert_eq!(said.code, 0, "{args:?}: {said:?}");
     }
@@ -203,7 +227,10 @@ fn verbs_that_read_do_without_a_daemon() {
 #[test]
 fn ctl_is_a_synonym() {
     let user = User::new();
-    assert_eq!(user.run(&["--json", "ctl", "status"]).stdout, user.run(&["status", "--json"]).stdout);
+    assert_eq!(
+        user.run(&["--json", "ctl", "status"]).stdout,
+        user.run(&["status", "--json"]).stdout
+    );
 }
 
 #[test]

@@ -40,7 +40,10 @@ fn describe(command: &Command, name: &str, lines: &mut BTreeSet<String>) {
         set.insert(ids.into_iter().collect::<Vec<_>>().join("|"));
     }
     facts.extend(required.iter().map(|group| format!("one of {group}")));
-    lines.insert(format!("{name}: {}", if facts.is_empty() { "verb".into() } else { facts.join(", ") }));
+    lines.insert(format!(
+        "{name}: {}",
+        if facts.is_empty() { "verb".into() } else { facts.join(", ") }
+    ));
     for (position, arg) in command.get_arguments().enumerate() {
         let at = command.get_positionals().position(|other| other.get_id() == arg.get_id());
         lines.insert(format!("{name} {}", argument(command, arg, at.unwrap_or(position))));
@@ -65,9 +68,13 @@ fn argument(command: &Command, arg: &Arg, position: usize) -> String {
         facts.extend(arg.get_num_args().map(|count| format!("count {count}")));
         let values = arg.get_possible_values();
         if !values.is_empty() {
-            facts.push(format!("of {}", list(values.iter().map(|value| value.get_name().to_string()).collect())));
+            facts.push(format!(
+                "of {}",
+                list(values.iter().map(|value| value.get_name().to_string()).collect())
+            ));
         }
-        let default = arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned());
+        let default =
+            arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned());
         facts.push(format!("default {:?}", list(default.collect())));
     }
     facts.extend(arg.get_env().map(|env| format!("env {}", env.to_string_lossy())));
@@ -78,7 +85,9 @@ fn argument(command: &Command, arg: &Arg, position: usize) -> String {
     let conflicts: BTreeSet<_> = command
         .get_arg_conflicts_with(arg)
         .into_iter()
-        .map(|other| other.get_long().map_or_else(|| other.get_id().to_string(), |long| format!("--{long}")))
+        .map(|other| {
+            other.get_long().map_or_else(|| other.get_id().to_string(), |long| format!("--{long}"))
+        })
         .collect();
     if !conflicts.is_empty() {
         facts.push(format!("not with {}", list(conflicts.into_iter().collect())));
@@ -115,7 +124,8 @@ fn codes_are_those_of_before() {
 fn exits(command: &Command, path: &str, lines: &mut BTreeSet<String>) {
     for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
         let name = format!("{path} {}", verb.get_name()).trim().to_string();
-        let codes: BTreeSet<_> = exit::of_verb(&name).into_iter().map(|(code, _)| code as u8).collect();
+        let codes: BTreeSet<_> =
+            exit::of_verb(&name).into_iter().map(|(code, _)| code as u8).collect();
         let codes: Vec<_> = codes.iter().map(u8::to_string).collect();
         lines.insert(format!("{name}: exits {}", codes.join(" ")));
         exits(verb, &name, lines);
@@ -136,7 +146,8 @@ fn states_and_variables_are_those_of_before() {
     let items = section("States and outcomes").replace("\n  ", " ");
     for item in items.lines().filter_map(|line| line.strip_prefix("- ")) {
         let name = item.split([':', ' ']).next().unwrap_or_default();
-        let list = item.split('`').skip(1).step_by(2).find(|list| list.contains(' ')).expect("a list");
+        let list =
+            item.split('`').skip(1).step_by(2).find(|list| list.contains(' ')).expect("a list");
         let words: BTreeSet<_> = list.split(' ').collect();
         lines.insert(format!("{name}: {}", words.into_iter().collect::<Vec<_>>().join(" ")));
     }
@@ -158,12 +169,16 @@ fn variables_of_the_sources_are_those_of_before() {
             let path = entry.expect("an entry").path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if path.is_dir() {
-                folders.extend((!["tests", "target", "xtask", "samples"].contains(&name)).then_some(path));
+                folders.extend(
+                    (!["tests", "target", "xtask", "samples"].contains(&name)).then_some(path),
+                );
             } else if name.ends_with(".rs") && !name.contains("tests") && name != "build.rs" {
                 let text = std::fs::read_to_string(&path).expect("a source");
                 let text = text.split("#[cfg(test)]").next().unwrap_or_default();
                 let is_name = |word: &&str| {
-                    ["MULETEER_", "HARNESS_", "REFLECT_"].iter().any(|start| word.starts_with(start))
+                    ["MULETEER_", "HARNESS_", "REFLECT_"]
+                        .iter()
+                        .any(|start| word.starts_with(start))
                         && !word.contains("_FAULT")
                         && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
                 };

@@ -119,15 +119,26 @@ fn completions_and_manual_pages_know_every_verb() {
     for verb in VERBS {
         let page = format!("muleteer-{}.1", verb.replace(' ', "-"));
         let text = std::fs::read_to_string(dir.join(&page)).expect(&page);
-        let wanted = [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH \"EXIT STATUS\"", ".SH EXAMPLES"];
-        assert!(wanted.iter().all(|title| text.contains(title)) && text.contains("muleteer"), "{page}: {text}");
+        let wanted =
+            [".SH NAME", ".SH SYNOPSIS", ".SH OPTIONS", ".SH \"EXIT STATUS\"", ".SH EXAMPLES"];
+        assert!(
+            wanted.iter().all(|title| text.contains(title)) && text.contains("muleteer"),
+            "{page}: {text}"
+        );
         let title = text.lines().find(|line| line.starts_with(".TH ")).expect("title");
-        assert!(title.contains(concat!("\"muleteer ", env!("CARGO_PKG_VERSION"), "\"")), "{page}: {title}");
+        assert!(
+            title.contains(concat!("\"muleteer ", env!("CARGO_PKG_VERSION"), "\"")),
+            "{page}: {title}"
+        );
     }
     let page = |name: &str| std::fs::read_to_string(dir.join(name)).expect("page");
     let codes = |page: &str| -> Vec<u8> {
-        let section = page.split(".SH \"EXIT STATUS\"\n.nf\n").nth(1).and_then(|rest| rest.split(".fi").next());
-        let code = |line: &str| line.split(' ').next().and_then(|word| word.parse().ok()).expect("a code");
+        let section = page
+            .split(".SH \"EXIT STATUS\"\n.nf\n")
+            .nth(1)
+            .and_then(|rest| rest.split(".fi").next());
+        let code =
+            |line: &str| line.split(' ').next().and_then(|word| word.parse().ok()).expect("a code");
         section.expect("section").lines().map(code).collect()
     };
     assert_eq!(codes(&page("muleteer.1")), [0, 2, 3, 4, 5, 6, 130]);
@@ -143,7 +154,8 @@ fn version_names_commit_and_day() {
     let said = user.run(&["--version"]);
     assert_eq!((said.code, user.run(&["-V"]).stdout), (0, said.stdout.clone()));
     let line = said.stdout.strip_suffix('\n').expect("one line");
-    let rest = line.strip_prefix(concat!("muleteer ", env!("CARGO_PKG_VERSION"), " (")).expect(line);
+    let rest =
+        line.strip_prefix(concat!("muleteer ", env!("CARGO_PKG_VERSION"), " (")).expect(line);
     let inside = rest
         .strip_suffix(')')
         .expect(line)
@@ -154,5 +166,8 @@ fn version_names_commit_and_day() {
     let is_id = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(is_id || commit == "unknown commit", "{line}");
     let parts: Vec<_> = day.split('-').map(str::len).collect();
-    assert!(parts == [4, 2, 2] && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{line}");
+    assert!(
+        parts == [4, 2, 2] && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'),
+        "{line}"
+    );
 }

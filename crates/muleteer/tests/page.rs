@@ -1,6 +1,8 @@
-//! A run as a page: what stands in it, that nothing in it is believed, and that it stays within bounds.
+//! A run as a page: what stands in it, that nothing in it is believed, and that it stays within
+//! bounds.
 //!
-//! `MULETEER_PAGES=DIR cargo test -p muleteer --test page` leaves the pages in DIR, to be looked at.
+//! `MULETEER_PAGES=DIR cargo test -p muleteer --test page` leaves the pages in DIR, to be looked
+//! at.
 
 #[path = "support/tale.rs"]
 mod tale;
@@ -19,7 +21,8 @@ fn setting() -> Setting {
 fn shown(name: &str, chronicle: &Chronicle) -> String {
     let page = page(chronicle, &setting());
     if let Some(dir) = std::env::var_os("MULETEER_PAGES") {
-        std::fs::write(std::path::Path::new(&dir).join(format!("{name}.html")), &page).expect("a page");
+        std::fs::write(std::path::Path::new(&dir).join(format!("{name}.html")), &page)
+            .expect("a page");
     }
     sound(&page);
     page
@@ -35,8 +38,15 @@ fn sound(page: &str) {
     }
     // What is text has no `<` and no `>`, so these are all the tags.
     for tag in page.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default()) {
-        let name = tag.split([' ', '\n']).next().unwrap_or_default().trim_start_matches('/').to_lowercase();
-        for outside in ["script", "link", "img", "image", "iframe", "object", "embed", "base", "use", "form"] {
+        let name = tag
+            .split([' ', '\n'])
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches('/')
+            .to_lowercase();
+        for outside in
+            ["script", "link", "img", "image", "iframe", "object", "embed", "base", "use", "form"]
+        {
             assert_ne!(name, outside, "<{tag}>");
         }
         // Outside of quotes: names of attributes.
@@ -44,7 +54,10 @@ fn sound(page: &str) {
             assert!(!part.contains(" on") && !part.contains(" src"), "<{tag}>");
             if part.ends_with("href=") {
                 let target = tag.split('"').nth(index + 1).unwrap_or_default();
-                assert!(target.starts_with('#') || target.starts_with("https://example.invalid/"), "{target}");
+                assert!(
+                    target.starts_with('#') || target.starts_with("https://example.invalid/"),
+                    "{target}"
+                );
             }
         }
     }
@@ -115,7 +128,9 @@ fn sixty_and_two_hundred_and_two_thousand_beads() {
 fn a_run_that_failed_says_why_and_one_that_rests_how_to_go_on() {
     let page = shown("failed", &tale::failed());
     let told = text(&page);
-    for word in ["E_DEADLOCK", "blocked for good", "timeout after 15m", "The judge has said nothing yet."] {
+    for word in
+        ["E_DEADLOCK", "blocked for good", "timeout after 15m", "The judge has said nothing yet."]
+    {
         assert!(told.contains(word), "{word} in {told}");
     }
     let mut rests = Tale::new("Rests");
@@ -128,7 +143,12 @@ fn a_run_that_failed_says_why_and_one_that_rests_how_to_go_on() {
 #[test]
 fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
     let told = text(&shown("begun", &Tale::new("Begun").chronicle));
-    for word in ["There are no beads.", "No agent was started.", "The judge has said nothing yet.", "Nothing did."] {
+    for word in [
+        "There are no beads.",
+        "No agent was started.",
+        "The judge has said nothing yet.",
+        "Nothing did.",
+    ] {
         assert!(told.contains(word), "{word} in {told}");
     }
     let mut under_way = Tale::new("Under way");
@@ -137,7 +157,9 @@ fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
     under_way.pass(30);
     under_way.event(Event::PoolSlowed { until: under_way.now, reason: "529".into() });
     let page = shown("under-way", &under_way.chronicle);
-    assert!(page.contains("class=\"bar part-implement open\"") && text(&page).contains("under way"));
+    assert!(
+        page.contains("class=\"bar part-implement open\"") && text(&page).contains("under way")
+    );
 }
 
 #[test]
@@ -145,7 +167,11 @@ fn what_others_wrote_is_text_and_is_cut() {
     let evil = "</title></text><script>alert('x')</script><img src=x onerror=alert(1)>\"'&\u{202e}\u{1b}[2J]]>";
     let long = "w".repeat(100_000);
     let mut tale = Tale::new(evil);
-    tale.beads(&[planned(evil, evil, &[]), planned(&long, &long, &[evil]), planned("<b>", "<!--", &[evil, &long])]);
+    tale.beads(&[
+        planned(evil, evil, &[]),
+        planned(&long, &long, &[evil]),
+        planned("<b>", "<!--", &[evil, &long]),
+    ]);
     tale.start(1, Purpose::Implement, Some(evil), 0);
     tale.pass(10);
     tale.end(1, Outcome::Failure, evil, 0.5);
@@ -213,5 +239,9 @@ fn a_run_resumed_after_days_and_judged_too_often_keeps_its_shape() {
     }
     let page = shown("days", &tale.chronicle);
     assert_eq!(page.matches("<article").count(), 50);
-    assert_eq!(page.matches("class=\"pause\"").count(), 20, "no more pauses are cut than leave room");
+    assert_eq!(
+        page.matches("class=\"pause\"").count(),
+        20,
+        "no more pauses are cut than leave room"
+    );
 }

@@ -35,13 +35,21 @@ fn under_way(agents: u32) -> (Tale, AtWork) {
         tale.start(at + 1, Purpose::Implement, Some(&format!("b{:02}", at + 2)), at % 2);
     }
     let mut at_work = AtWork::default();
-    let dispatch = tale.chronicle.run.jobs.get(&1).map(|job| job.start.dispatch.clone()).unwrap_or_default();
+    let dispatch =
+        tale.chronicle.run.jobs.get(&1).map(|job| job.start.dispatch.clone()).unwrap_or_default();
     let dispatch = DispatchId::try_from(dispatch).expect("an id");
     let mut tell = |event: Event| {
-        let entry = Entry { id: String::new(), dispatch_id: Some(dispatch.clone()), at: None, more: false, event };
+        let entry = Entry {
+            id: String::new(),
+            dispatch_id: Some(dispatch.clone()),
+            at: None,
+            more: false,
+            event,
+        };
         at_work.apply(&Record { v: 1, seq: 1, ts: tale.now, entry });
     };
-    let (tool, target) = ("Bash".into(), "cargo test --workspace --all-features -- --nocapture\x07".into());
+    let (tool, target) =
+        ("Bash".into(), "cargo test --workspace --all-features -- --nocapture\x07".into());
     tell(Event::ToolCalled { call_id: "c".into(), tool, target, parent: None });
     tell(Event::UsageRecorded {
         model: "m".into(),
@@ -60,8 +68,14 @@ fn under_way(agents: u32) -> (Tale, AtWork) {
 #[test]
 fn beads_agents_tools_time_cost_and_what_is_left() {
     let (tale, at_work) = under_way(3);
-    insta::assert_snapshot!("progress", plain(&picture(&tale.chronicle, &at_work, tale.now, 110, 24)));
-    insta::assert_snapshot!("progress_narrow", plain(&picture(&tale.chronicle, &at_work, tale.now, 40, 24)));
+    insta::assert_snapshot!(
+        "progress",
+        plain(&picture(&tale.chronicle, &at_work, tale.now, 110, 24))
+    );
+    insta::assert_snapshot!(
+        "progress_narrow",
+        plain(&picture(&tale.chronicle, &at_work, tale.now, 40, 24))
+    );
 }
 
 #[test]
@@ -94,5 +108,8 @@ fn before_anything_is_known_nothing_is_claimed() {
     assert!(shown.contains("unknown until a bead is done"), "{shown}");
     // A clock that was set back makes no negative times.
     let early: Timestamp = "2020-01-01T00:00:00Z".parse().expect("a time");
-    assert!(plain(&picture(&tale.chronicle, &AtWork::default(), early, 80, 24)).contains("implement a  0s"));
+    assert!(
+        plain(&picture(&tale.chronicle, &AtWork::default(), early, 80, 24))
+            .contains("implement a  0s")
+    );
 }

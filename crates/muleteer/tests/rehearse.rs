@@ -1,6 +1,10 @@
 //! `muleteer rehearse` as a real process: killed, resumed, interrupted, deaf, leaking.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test starts the program it tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test starts the program it tests"
+)]
 
 use muleteer_backends::Backend;
 use muleteer_backends::Parser;
@@ -67,7 +71,8 @@ impl Agent {
     fn until(&self, is: impl Fn(&AgentEvent) -> bool) -> Vec<AgentEvent> {
         let mut seen = vec![];
         loop {
-            let event = self.events.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{e} after {seen:?}"));
+            let event =
+                self.events.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{e} after {seen:?}"));
             seen.push(event);
             if is(seen.last().unwrap()) {
                 return seen;
@@ -93,7 +98,10 @@ impl Agent {
     /// Ends stdin and waits for the agent to go.
     fn leave(mut self) -> ExitStatus {
         self.stdin = None;
-        assert!(Pinned::open(self.child.id()).map_or(true, |pinned| pinned.wait(PATIENCE)), "it stays");
+        assert!(
+            Pinned::open(self.child.id()).map_or(true, |pinned| pinned.wait(PATIENCE)),
+            "it stays"
+        );
         self.child.wait().unwrap()
     }
 }
@@ -176,13 +184,17 @@ fn an_interrupt_ends_a_command_and_everything_it_started() {
     agent.prompt("k1");
     agent.until(|event| matches!(event, AgentEvent::ToolCall { .. }));
     let started = eventually(|| {
-        let below: Vec<_> = descendants(agent.child.id()).into_iter().map(ProcessId::from).collect();
+        let below: Vec<_> =
+            descendants(agent.child.id()).into_iter().map(ProcessId::from).collect();
         (below.len() == 3).then_some(below)
     });
     agent.send(&Rehearsal.interrupt(None, "i").unwrap());
     assert_eq!(agent.result().error, Some(TurnError::Interrupted));
     for id in started {
-        assert!(Pinned::open_exact(id).map_or(true, |pinned| pinned.wait(PATIENCE)), "{id:?} lives");
+        assert!(
+            Pinned::open_exact(id).map_or(true, |pinned| pinned.wait(PATIENCE)),
+            "{id:?} lives"
+        );
     }
     agent.prompt("k2");
     assert_eq!(agent.result().text.as_deref(), Some("still here"));
@@ -192,7 +204,8 @@ fn an_interrupt_ends_a_command_and_everything_it_started() {
 #[test]
 fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
     let folder = tempfile::tempdir().unwrap();
-    let scenario = "  - steps: [ignore_term: true, leak: {for: 60s}, say: ready, hang: {deaf: true}]\n";
+    let scenario =
+        "  - steps: [ignore_term: true, leak: {for: 60s}, say: ready, hang: {deaf: true}]\n";
     let mut agent = Agent::start(folder.path(), scenario, &[]);
     agent.prompt("k");
     agent.until(is_text("ready"));
@@ -221,7 +234,11 @@ fn it_crashes_by_the_very_signal_and_also_one_it_was_deaf_to() {
         let mut agent = Agent::start(folder.path(), &scenario, &[]);
         agent.prompt("k");
         let ended = agent.leave();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(signo), "{name}: {ended:?}");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&ended),
+            Some(signo),
+            "{name}: {ended:?}"
+        );
     }
 }
 
@@ -264,15 +281,20 @@ fn noise_does_not_hide_what_comes_behind_it() {
     let mut agent = Agent::start(folder.path(), scenario, &[]);
     agent.prompt("k");
     let seen = agent.until(|event| matches!(event, AgentEvent::Result(_)));
-    assert!(seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count() > 10_000);
-    assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if result.text.as_deref() == Some("heard")));
+    assert!(
+        seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count() > 10_000
+    );
+    assert!(
+        matches!(seen.last(), Some(AgentEvent::Result(result)) if result.text.as_deref() == Some("heard"))
+    );
     assert!(agent.leave().success());
 }
 
 #[test]
 fn with_the_end_of_stdin_the_turn_is_finished_first() {
     let folder = tempfile::tempdir().unwrap();
-    let mut agent = Agent::start(folder.path(), "  - steps: [wait: 300ms, say: done, exit: 7]\n", &[]);
+    let mut agent =
+        Agent::start(folder.path(), "  - steps: [wait: 300ms, say: done, exit: 7]\n", &[]);
     agent.prompt("k");
     agent.stdin = None;
     agent.until(is_text("done"));
@@ -287,7 +309,8 @@ fn errors_are_documents_where_that_is_asked_for() {
     let check = |text: &str, more: &[&str]| {
         std::fs::write(&file, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_muleteer"));
-        let command = command.args(["rehearse", "--check", "--json", "--scenario"]).arg(&file).args(more);
+        let command =
+            command.args(["rehearse", "--check", "--json", "--scenario"]).arg(&file).args(more);
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
         (output.status.code(), serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap())
@@ -296,7 +319,10 @@ fn errors_are_documents_where_that_is_asked_for() {
     assert_eq!((code, found), (Some(0), serde_json::json!({ "turns": 1, "steps": 1 })));
     let (code, wrong) = check("v: 1\nturns: [{steps: [{nonsense: 1}]}]\n", &[]);
     assert_eq!((code, &wrong["error"]["code"]), (Some(2), &"E_SCENARIO_INVALID".into()), "{wrong}");
-    assert_eq!((&wrong["error"]["line"], &wrong["error"]["file"]), (&2.into(), &file.to_str().unwrap().into()));
+    assert_eq!(
+        (&wrong["error"]["line"], &wrong["error"]["file"]),
+        (&2.into(), &file.to_str().unwrap().into())
+    );
     let (code, wrong) = check("", &["--no-such-flag"]);
     assert_eq!((code, &wrong["error"]["code"]), (Some(2), &"E_USAGE".into()), "{wrong}");
 }

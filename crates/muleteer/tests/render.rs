@@ -38,7 +38,8 @@ fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
 }
 
 fn fleet() -> Vec<DispatchStatus> {
-    let tokens = Tokens { input: 12_400, output: 3_100, cache_read: 1_250_000, cache_write: 48_000 };
+    let tokens =
+        Tokens { input: 12_400, output: 3_100, cache_read: 1_250_000, cache_write: 48_000 };
     vec![
         DispatchStatus {
             turns: 3,
@@ -90,7 +91,8 @@ fn status_of_one() {
 
 #[test]
 fn an_ending_in_a_line() {
-    let all: Vec<_> = fleet().iter().map(|dispatch| strip_str(&status::ending(dispatch)).to_string()).collect();
+    let all: Vec<_> =
+        fleet().iter().map(|dispatch| strip_str(&status::ending(dispatch)).to_string()).collect();
     insta::assert_snapshot!("ending", all.join("\n"));
 }
 
@@ -115,14 +117,24 @@ fn the_tree() {
         ..node(
             "agent/k3f9abcd",
             "rest-for-one",
-            vec![node("journal", "-", vec![]), node("life", "-", vec![]), node("link", "-", vec![])],
+            vec![
+                node("journal", "-", vec![]),
+                node("life", "-", vec![]),
+                node("link", "-", vec![]),
+            ],
         )
     };
-    let pool = TreeNode { restarts_in_window: 2, state: "restarting".into(), ..node("pool", "-", vec![]) };
-    let fleet = node("fleet", "one-for-all", vec![pool, node("agents", "one-for-one", vec![agent])]);
+    let pool =
+        TreeNode { restarts_in_window: 2, state: "restarting".into(), ..node("pool", "-", vec![]) };
+    let fleet =
+        node("fleet", "one-for-all", vec![pool, node("agents", "one-for-one", vec![agent])]);
     let root = TreeNode {
         process: Some(ProcessStatus { pid: 4000, rss_bytes: 19 << 20, cpu_percent: 0.3 }),
-        ..node("root", "one-for-one", vec![node("ledger", "-", vec![]), fleet, node("gate", "-", vec![])])
+        ..node(
+            "root",
+            "one-for-one",
+            vec![node("ledger", "-", vec![]), fleet, node("gate", "-", vec![])],
+        )
     };
     insta::assert_snapshot!("tree", strip_str(&tree::draw(&root)).to_string());
 }

@@ -37,7 +37,8 @@ fn cloned(config: &str) -> User {
     std::fs::create_dir_all(user.project().join(".muleteer/roles")).expect("dir");
     user.write("project/.muleteer/config.yaml", config);
     user.write("project/mark", "#!/bin/sh\ntouch \"${0%/*}/ran\"\necho '2.1.0 {}'\n");
-    std::fs::set_permissions(user.path("project/mark"), std::fs::Permissions::from_mode(0o755)).expect("mode");
+    std::fs::set_permissions(user.path("project/mark"), std::fs::Permissions::from_mode(0o755))
+        .expect("mode");
     user
 }
 
@@ -49,7 +50,8 @@ fn has_run(user: &User) -> bool {
 fn doctor(user: &User) -> Said {
     std::fs::create_dir_all(user.path("bin")).expect("dir");
     user.write("bin/claude", "#!/bin/sh\necho 2.1.3\n");
-    std::fs::set_permissions(user.path("bin/claude"), std::fs::Permissions::from_mode(0o755)).expect("mode");
+    std::fs::set_permissions(user.path("bin/claude"), std::fs::Permissions::from_mode(0o755))
+        .expect("mode");
     let mut command = user.command(&["doctor", "--json"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", user.path("bin").display()));
     said(command.output().expect("run"))
@@ -72,7 +74,9 @@ fn keys(list: &Value) -> Vec<&str> {
 #[test]
 fn fresh_clone_runs_nothing_and_says_so() {
     let user = cloned(FOREIGN);
-    for args in [&["bead", "list"][..], &["config", "show"], &["config", "check"], &["roles"], &["status"]] {
+    for args in
+        [&["bead", "list"][..], &["config", "show"], &["config", "check"], &["roles"], &["status"]]
+    {
         user.run(args);
         assert!(!has_run(&user), "{args:?}");
     }
@@ -80,11 +84,18 @@ fn fresh_clone_runs_nothing_and_says_so() {
     assert!(!has_run(&user), "{said:?}");
     assert_eq!(said.code, 0, "{said:?}");
     let found = check(&said, "trust").expect("a check");
-    assert!(found["status"] == "warn" && found["hint"].as_str().is_some_and(|hint| hint.contains("muleteer trust")));
+    assert!(
+        found["status"] == "warn"
+            && found["hint"].as_str().is_some_and(|hint| hint.contains("muleteer trust"))
+    );
 
     let said = user.run(&["bead", "list"]);
-    let warning = said.stderr.lines().find(|line| line.starts_with("warning: ")).expect("a warning");
-    assert!(warning.contains(".muleteer/config.yaml:6: `run.beads.command` is ignored"), "{warning}");
+    let warning =
+        said.stderr.lines().find(|line| line.starts_with("warning: ")).expect("a warning");
+    assert!(
+        warning.contains(".muleteer/config.yaml:6: `run.beads.command` is ignored"),
+        "{warning}"
+    );
     assert!(warning.contains("muleteer trust"), "{warning}");
     assert!(!said.stderr.contains("backends.codex"), "beads need no agent: {said:?}");
     let shown = user.run(&["config", "show", "--json"]).json();
@@ -109,11 +120,18 @@ fn trusted_configuration_counts_until_it_changes() {
     assert_eq!(keys(&document["files"][0]["allows"]), KEYS, "{document}");
     assert_eq!(document["files"][0]["allows"][4]["effect"], "loosens", "{document}");
     assert!(!has_run(&user), "trust runs nothing");
-    assert_eq!(keys(&user.run(&["config", "show", "--json"]).json()["ignored"]), Vec::<&str>::new());
+    assert_eq!(
+        keys(&user.run(&["config", "show", "--json"]).json()["ignored"]),
+        Vec::<&str>::new()
+    );
     let said = doctor(&user);
     assert!(!has_run(&user), "the doctor runs nothing that a repository names: {said:?}");
     let found = check(&said, "trust").expect("a check");
-    assert!(found["status"] == "ok" && found["message"].as_str().is_some_and(|text| text.contains(KEYS[0])), "{found}");
+    assert!(
+        found["status"] == "ok"
+            && found["message"].as_str().is_some_and(|text| text.contains(KEYS[0])),
+        "{found}"
+    );
     user.run(&["bead", "list"]);
     assert!(has_run(&user), "what is trusted runs when it is asked for");
 
@@ -121,7 +139,10 @@ fn trusted_configuration_counts_until_it_changes() {
     assert_eq!(list["repositories"][0]["state"], "current", "{list}");
     user.write("project/.muleteer/config.yaml", &format!("{FOREIGN}# changed\n"));
     assert_eq!(keys(&user.run(&["config", "show", "--json"]).json()["ignored"]), KEYS);
-    assert_eq!(user.run(&["trust", "--list", "--json"]).json()["repositories"][0]["state"], "changed");
+    assert_eq!(
+        user.run(&["trust", "--list", "--json"]).json()["repositories"][0]["state"],
+        "changed"
+    );
     assert_eq!(user.run(&["trust", "--json"]).json()["trusted"], json!(true));
     let revoked = user.run(&["trust", "--revoke", "--json"]).json();
     assert_eq!(revoked["revoked"], json!(true), "{revoked}");
@@ -145,11 +166,19 @@ fn trust_of_a_person_shows_what_it_allows() {
 fn nothing_to_trust_and_what_cannot_be_shown() {
     let user = User::new();
     let said = user.run(&["trust", "--json"]);
-    assert_eq!((said.code, &said.json()["trusted"], &said.json()["files"]), (0, &json!(false), &json!([])), "{said:?}");
+    assert_eq!(
+        (said.code, &said.json()["trusted"], &said.json()["files"]),
+        (0, &json!(false), &json!([])),
+        "{said:?}"
+    );
     assert!(!user.state().exists(), "nothing is recorded of nothing");
     let user = cloned("sandboxx: off\n");
     let said = user.run(&["trust", "--json"]);
-    assert_eq!((said.code, said.json()["error"]["code"].as_str()), (2, Some("E_CONFIG_INVALID")), "{said:?}");
+    assert_eq!(
+        (said.code, said.json()["error"]["code"].as_str()),
+        (2, Some("E_CONFIG_INVALID")),
+        "{said:?}"
+    );
 }
 
 #[test]

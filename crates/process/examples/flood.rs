@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 
 fn main() -> Result<()> {
     let mut numbers = std::env::args().skip(1).filter_map(|arg| arg.parse::<usize>().ok());
-    let (mut left, chunk) = (numbers.next().unwrap_or(1 << 20), numbers.next().unwrap_or(65_536).max(100));
+    let (mut left, chunk) =
+        (numbers.next().unwrap_or(1 << 20), numbers.next().unwrap_or(65_536).max(100));
     let line = format!("{}\n", "x".repeat(99));
     let block = line.repeat(chunk / 100);
     // Not through std's buffer, which would make writes of its own size.

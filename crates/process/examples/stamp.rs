@@ -1,6 +1,6 @@
-//! A benchmark's agent: notes in a file that its `main` began, and when (`cargo xtask bench`). With a second
-//! argument, a FIFO, it stays until somebody opens that for writing: a round's agents all live until its end, as
-//! agents do.
+//! A benchmark's agent: notes in a file that its `main` began, and when (`cargo xtask bench`). With
+//! a second argument, a FIFO, it stays until somebody opens that for writing: a round's agents all
+//! live until its end, as agents do.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::io::Write;

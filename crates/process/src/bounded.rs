@@ -1,5 +1,5 @@
-//! A command run to its end with a limit of time and of output: validations and the like, which are other
-//! people's code. Whatever it leaves behind is ended with it.
+//! A command run to its end with a limit of time and of output: validations and the like, which are
+//! other people's code. Whatever it leaves behind is ended with it.
 
 use crate::clock;
 use crate::group;
@@ -27,7 +27,8 @@ pub struct Bounds<'a> {
     pub limit: Duration,
     /// Bytes of output kept, from its end.
     pub tail: usize,
-    /// Marks everything it starts. A later run with the same one can find what a killed caller left.
+    /// Marks everything it starts. A later run with the same one can find what a killed caller
+    /// left.
     pub nonce: &'a str,
 }
 
@@ -83,7 +84,13 @@ pub fn run(mut command: Command, bounds: Bounds<'_>, stop: &dyn Fn() -> bool) ->
     };
     group::sweep(&[bounds.nonce], None, Before::Nobody, SWEEP);
     tail.read(&read)?;
-    Ok(Ran { code: status.code(), signal: status.signal(), timed_out, stopped, output: tail.text() })
+    Ok(Ran {
+        code: status.code(),
+        signal: status.signal(),
+        timed_out,
+        stopped,
+        output: tail.text(),
+    })
 }
 
 /// TERM to its group, a grace, KILL.
@@ -136,8 +143,8 @@ struct Tail {
 }
 
 impl Tail {
-    /// Takes what is there, and forgets what is too old. One turn is bounded, so that a flood does not keep
-    /// us from looking at the clock.
+    /// Takes what is there, and forgets what is too old. One turn is bounded, so that a flood does
+    /// not keep us from looking at the clock.
     fn read(&mut self, from: &OwnedFd) -> io::Result<()> {
         let mut buffer = [0; 16 * 1024];
         for _ in 0..64 {
@@ -181,7 +188,10 @@ mod tests {
         let ran = shell("echo out; echo err >&2; exit 3", 60, "bounded-1");
         assert_eq!((ran.code, ran.passed(), ran.output.as_str()), (Some(3), false, "out\nerr\n"));
         let long = shell("yes | head -c 100000; echo end", 60, "bounded-2");
-        assert!(long.passed() && long.output.len() == 1000 && long.output.ends_with("end\n"), "{long:?}");
+        assert!(
+            long.passed() && long.output.len() == 1000 && long.output.ends_with("end\n"),
+            "{long:?}"
+        );
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub fn probe() -> Result<PathBuf, String> {
     if can_kill { Ok(own) } else { Err("this kernel's cgroups have no cgroup.kill (5.14)".into()) }
 }
 
-/// Makes the cgroup `name` below `own` ([`own`]). `None` where there is no permission; that is usual, as it is that
-/// there is no v2 hierarchy, and containment then rests on descent and nonce.
+/// Makes the cgroup `name` below `own` ([`own`]). `None` where there is no permission; that is
+/// usual, as it is that there is no v2 hierarchy, and containment then rests on descent and nonce.
 pub fn create(own: &Path, name: &str) -> Option<PathBuf> {
     let path = own.join(name);
     std::fs::create_dir(&path).ok()?;
@@ -30,7 +30,8 @@ pub fn create(own: &Path, name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Moves a process into it. Whoever can be born there has no need of this (see [`crate::spawn::Program::hold`]).
+/// Moves a process into it. Whoever can be born there has no need of this (see
+/// [`crate::spawn::Program::hold`]).
 pub fn enter(cgroup: &Path, pid: u32) -> bool {
     let members = std::fs::File::options().write(true).open(cgroup.join("cgroup.procs"));
     members.and_then(|mut file| file.write_all(pid.to_string().as_bytes())).is_ok()

@@ -21,7 +21,8 @@ pub fn wall_ms() -> u64 {
     read(libc::CLOCK_REALTIME).as_millis() as u64
 }
 
-/// When this machine was started, by the clock of files: before now at the latest where that is not known.
+/// When this machine was started, by the clock of files: before now at the latest where that is not
+/// known.
 pub fn booted() -> std::time::SystemTime {
     let now = std::time::SystemTime::now();
     now.checked_sub(boot()).unwrap_or(std::time::SystemTime::UNIX_EPOCH)

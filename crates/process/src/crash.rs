@@ -1,8 +1,9 @@
 //! Leaves word of a crash: the next process learns that this one ended itself, and was not killed.
 //!
-//! A stack overflow, an abort and a wild access end a process before any code of its own can say so. A
-//! handler of their signals writes one byte to a file that was opened before. SIGKILL leaves no word, and
-//! neither does a signal that another process sent: a service manager's watchdog sends SIGABRT.
+//! A stack overflow, an abort and a wild access end a process before any code of its own can say
+//! so. A handler of their signals writes one byte to a file that was opened before. SIGKILL leaves
+//! no word, and neither does a signal that another process sent: a service manager's watchdog sends
+//! SIGABRT.
 //!
 //! These handlers are not `signal-hook`'s, as all others are ([`crate::signals`]). That library
 //! forbids SEGV, ILL and FPE. Its unchecked registration looks the signal up on the heap, which the
@@ -23,8 +24,8 @@ const SIGNALS: [i32; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIG
 
 static WORD: AtomicI32 = AtomicI32::new(-1);
 
-/// Whether the process that called this last for `file` crashed; from now on the file tells of this one. Call it
-/// once, as the only process that uses the file.
+/// Whether the process that called this last for `file` crashed; from now on the file tells of this
+/// one. Call it once, as the only process that uses the file.
 ///
 /// # Errors
 /// When the file cannot be read or written.
@@ -46,9 +47,9 @@ pub fn watch(file: &Path) -> io::Result<bool> {
 
 /// Has the handler called for a signal, once.
 fn catch(signo: i32) -> io::Result<()> {
-    // SAFETY: an all-zero sigaction is valid. The handler is async-signal-safe: atomics, write(2) and
-    // sigaction(2). It runs on the alternate stack that Rust gives each of its threads, for a full
-    // stack has no room for it.
+    // SAFETY: an all-zero sigaction is valid. The handler is async-signal-safe: atomics, write(2)
+    // and sigaction(2). It runs on the alternate stack that Rust gives each of its threads, for a
+    // full stack has no room for it.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_crash;
@@ -61,16 +62,18 @@ fn catch(signo: i32) -> io::Result<()> {
 
 /// What a signal did before: Rust's own handler reports a stack overflow.
 fn before(signo: i32) -> *mut libc::sigaction {
-    static mut BEFORE: std::mem::MaybeUninit<[libc::sigaction; SIGNALS.len()]> = std::mem::MaybeUninit::zeroed();
+    static mut BEFORE: std::mem::MaybeUninit<[libc::sigaction; SIGNALS.len()]> =
+        std::mem::MaybeUninit::zeroed();
     let at = SIGNALS.iter().position(|known| *known == signo).unwrap_or(0);
-    // SAFETY: no reference is made; the place is written once, before its handler can run, and only read then.
+    // SAFETY: no reference is made; the place is written once, before its handler can run, and only
+    // read then.
     unsafe { (&raw mut BEFORE).cast::<libc::sigaction>().add(at) }
 }
 
 extern "C" fn on_crash(signo: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     let word = WORD.load(Ordering::SeqCst);
-    // SAFETY: plain numbers, pointers to statics, and the description that the kernel hands to a handler of
-    // this kind. All that is called here is async-signal-safe.
+    // SAFETY: plain numbers, pointers to statics, and the description that the kernel hands to a
+    // handler of this kind. All that is called here is async-signal-safe.
     unsafe {
         // A fault of the processor has a positive code; abort(3) sends its signal itself.
         let is_sent = signo == libc::SIGABRT || (*info).si_code <= 0;
@@ -122,7 +125,10 @@ mod tests {
                     std::thread::sleep(std::time::Duration::from_secs(30));
                     std::process::exit(0);
                 }
-                "kill" => drop(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)),
+                "kill" => drop(rustix::process::kill_process(
+                    rustix::process::getpid(),
+                    rustix::process::Signal::KILL,
+                )),
                 _ => std::process::exit(0),
             }
             unreachable!("it ended");
@@ -137,14 +143,23 @@ mod tests {
             let output = command.output().unwrap();
             (output, file.metadata().unwrap().len() > 0)
         };
-        let ways = [("abort", true), ("overflow", true), ("ABRT", false), ("SEGV", false), ("kill", false)];
+        let ways = [
+            ("abort", true),
+            ("overflow", true),
+            ("ABRT", false),
+            ("SEGV", false),
+            ("kill", false),
+        ];
         for (way, word) in ways.into_iter().chain([("end", false)]) {
             let (output, left) = ended(way);
             assert_eq!(left, word, "{way}: {output:?}");
             assert_eq!(output.status.signal().is_some(), way != "end", "{way}: {output:?}");
             if way == "overflow" {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(said.contains("overflowed its stack"), "Rust's own word is heard too: {said}");
+                assert!(
+                    said.contains("overflowed its stack"),
+                    "Rust's own word is heard too: {said}"
+                );
             }
         }
     }

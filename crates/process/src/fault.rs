@@ -1,13 +1,13 @@
 //! Named points at which a test may end the process, compiled in only with `fault-points`.
 //!
-//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop|abort][*<times>]`: at the nth (default first) passing of
-//! the point, and at the following ones as often as is said, the process is sent SIGKILL, panics,
-//! is sent SIGSTOP, or aborts. Every name stands in [`POINTS`], so
-//! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that can
-//! create the file is hit, so that the successor of a killed shim is not killed in turn.
+//! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop|abort][*<times>]`: at the nth (default first)
+//! passing of the point, and at the following ones as often as is said, the process is sent
+//! SIGKILL, panics, is sent SIGSTOP, or aborts. Every name stands in [`POINTS`], so
+//! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that
+//! can create the file is hit, so that the successor of a killed shim is not killed in turn.
 
-/// A process with this variable takes its value for the name of the machine's boot: to a daemon with another one,
-/// the machine was started anew.
+/// A process with this variable takes its value for the name of the machine's boot: to a daemon
+/// with another one, the machine was started anew.
 #[cfg(feature = "fault-points")]
 pub const BOOT_VAR: &str = "MULETEER_FAULT_BOOT";
 
@@ -93,7 +93,8 @@ pub const KEEP_POINTS: &[&str] = &["run.before_kept", "run.after_kept", "run.bef
 /// Those of a daemon that sets a run aside with which others crashed.
 pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.rested", "aside.kept"];
 
-/// Those around the undoing of a push to a run's hub, which only an agent leads to that does what it must not.
+/// Those around the undoing of a push to a run's hub, which only an agent leads to that does what
+/// it must not.
 pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
 
 /// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.
@@ -147,7 +148,10 @@ mod armed {
     }
 
     pub(super) fn pass(name: &str) {
-        debug_assert!(LISTS.iter().any(|points| points.contains(&name)), "fault point {name} is not listed");
+        debug_assert!(
+            LISTS.iter().any(|points| points.contains(&name)),
+            "fault point {name} is not listed"
+        );
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
         let passing = fault.passed.fetch_add(1, Ordering::SeqCst) + 1;
         if !(fault.nth..fault.nth + fault.times).contains(&passing) {
@@ -167,8 +171,8 @@ mod armed {
         }
     }
 
-    /// To this very thread: one that is sent to the process may be another's to take, and this one would pass the point
-    /// meanwhile.
+    /// To this very thread: one that is sent to the process may be another's to take, and this one
+    /// would pass the point meanwhile.
     #[allow(unsafe_code)]
     fn stop() {
         // SAFETY: it takes a number, and no memory of ours.

@@ -1,5 +1,5 @@
-//! Ending everything an agent started, wherever it went: by process group, by descent, by cgroup, and
-//! by the nonce in the environment.
+//! Ending everything an agent started, wherever it went: by process group, by descent, by cgroup,
+//! and by the nonce in the environment.
 
 use crate::cgroup;
 use crate::host::{Stat, host};
@@ -20,18 +20,25 @@ pub struct SweepReport {
     pub survivors: Vec<u32>,
 }
 
-/// Whether somebody has looked before a [`sweep`], when nothing could begin any more, and found nothing.
+/// Whether somebody has looked before a [`sweep`], when nothing could begin any more, and found
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     Nobody,
     FoundNothing,
 }
 
-/// Kills every process with one of these values of `MULETEER_NONCE` in its environment or in `cgroup`, until two looks in
-/// a row found none, the one `before` included, for at most `limit`. Removes the cgroup at the end.
+/// Kills every process with one of these values of `MULETEER_NONCE` in its environment or in
+/// `cgroup`, until two looks in a row found none, the one `before` included, for at most `limit`.
+/// Removes the cgroup at the end.
 ///
 /// Never this process itself. Blocks the thread.
-pub fn sweep(nonces: &[&str], cgroup: Option<&Path>, before: Before, limit: Duration) -> SweepReport {
+pub fn sweep(
+    nonces: &[&str],
+    cgroup: Option<&Path>,
+    before: Before,
+    limit: Duration,
+) -> SweepReport {
     let deadline = crate::clock::awake() + limit;
     let mut report = SweepReport::default();
     let mut killed = HashSet::new();
@@ -53,7 +60,10 @@ pub fn sweep(nonces: &[&str], cgroup: Option<&Path>, before: Before, limit: Dura
         found.dedup();
         let mut alive = vec![];
         for pid in found {
-            let marked = || carries(pid, nonces) || cgroup.is_some_and(|cgroup| cgroup::members(cgroup).contains(&pid));
+            let marked = || {
+                carries(pid, nonces)
+                    || cgroup.is_some_and(|cgroup| cgroup::members(cgroup).contains(&pid))
+            };
             let Ok(pinned) = Pinned::open(pid) else { continue };
             // Looked at again once pinned: the pid may have passed to somebody else in between.
             if !marked() {
@@ -93,14 +103,15 @@ pub fn by_nonce(nonce: &str) -> Vec<u32> {
 /// Whether a living process other than this one was started with this variable in its environment.
 pub fn any_with(name: &str, value: &str) -> bool {
     let entry = format!("{name}={value}");
-    let holds = |environ: Vec<u8>| environ.split(|&byte| byte == 0).any(|one| one == entry.as_bytes());
+    let holds =
+        |environ: Vec<u8>| environ.split(|&byte| byte == 0).any(|one| one == entry.as_bytes());
     let is_it = |pid: &u32| *pid != std::process::id() && host().environ(*pid).is_some_and(holds);
     let is_alive = |pid: u32| host().stat(pid).is_some_and(|stat| !stat.zombie);
     host().pids().into_iter().filter(is_it).any(is_alive)
 }
 
-/// Those of [`by_nonce`], and whether there is a process of which it cannot be told: in the middle of an exec it has
-/// no environment, like one that was started with none.
+/// Those of [`by_nonce`], and whether there is a process of which it cannot be told: in the middle
+/// of an exec it has no environment, like one that was started with none.
 fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
     /// The parent of all threads of the Linux kernel, which have no environment either.
     const KERNEL: u32 = 2;
@@ -121,12 +132,14 @@ fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
     (marked, unclear)
 }
 
-/// Whether a living program whose name begins with `name` may stand below one of `places`. One of which that cannot be
-/// known may.
+/// Whether a living program whose name begins with `name` may stand below one of `places`. One of
+/// which that cannot be known may.
 pub fn may_be_at_work(name: &str, places: &[&Path]) -> bool {
     let is_there = |pid: u32| {
         let cwd = host().cwd(pid);
-        let stands = cwd.map_or(true, |cwd| cwd.is_some_and(|cwd| places.iter().any(|place| cwd.starts_with(place))));
+        let stands = cwd.map_or(true, |cwd| {
+            cwd.is_some_and(|cwd| places.iter().any(|place| cwd.starts_with(place)))
+        });
         stands && host().stat(pid).is_some_and(|stat| !stat.zombie)
     };
     let named = |pid: &u32| host().name(*pid).is_some_and(|own| own.starts_with(name));
@@ -139,28 +152,33 @@ fn carries(pid: u32, nonces: &[&str]) -> bool {
 
 fn holds(environ: &[u8], nonces: &[&str]) -> bool {
     environ.split(|&byte| byte == 0).any(|entry| {
-        let value = entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        let value =
+            entry.strip_prefix(NONCE_VAR.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
         value.is_some_and(|value| nonces.iter().any(|nonce| nonce.as_bytes() == value))
     })
 }
 
-/// Every process below `root`, zombies included, nearest first. One may be left out while others go: who must know that
-/// there is none asks [`children_of_this_thread`].
+/// Every process below `root`, zombies included, nearest first. One may be left out while others
+/// go: who must know that there is none asks [`children_of_this_thread`].
 pub fn descendants(root: u32) -> Vec<Stat> {
     walk_down(root).unwrap_or_else(|| search(root))
 }
 
 /// By what the system tells of each process's children: the machine's other processes cost nothing.
 fn walk_down(root: u32) -> Option<Vec<Stat>> {
-    /// Who forks as fast as we walk would lead us on and on: then it is the search, which has an end.
+    /// Who forks as fast as we walk would lead us on and on: then it is the search, which has an
+    /// end.
     const MOST: usize = 1 << 16;
     let (mut found, mut known, mut next) = (vec![], HashSet::from([root]), 0);
     let mut parents = vec![root];
     while let Some(&parent) = parents.get(next) {
         next += 1;
         for pid in host().children(parent)? {
-            // The pid may have passed to somebody else since, and its parent may have died and left it to one above.
-            let Some(stat) = host().stat(pid).filter(|stat| known.contains(&stat.parent)) else { continue };
+            // The pid may have passed to somebody else since, and its parent may have died and left
+            // it to one above.
+            let Some(stat) = host().stat(pid).filter(|stat| known.contains(&stat.parent)) else {
+                continue;
+            };
             if !known.insert(pid) {
                 continue;
             }
@@ -191,8 +209,8 @@ fn search(root: u32) -> Vec<Stat> {
     found
 }
 
-/// Cpu time used by everything below the shim `shim`, the dead that were waited for included; not what
-/// the shim itself used. It falls when a process ends that nobody waits for.
+/// Cpu time used by everything below the shim `shim`, the dead that were waited for included; not
+/// what the shim itself used. It falls when a process ends that nobody waits for.
 pub fn cpu_below(shim: u32) -> Option<Duration> {
     let reaped = host().stat(shim)?.reaped_cpu;
     let living = descendants(shim).into_iter().map(|stat| stat.cpu + stat.reaped_cpu);
@@ -238,8 +256,8 @@ mod tests {
         child
     }
 
-    /// One that is in the middle of an exec looks like one without an environment: no look that met such a one may
-    /// be followed by the next after the short pause.
+    /// One that is in the middle of an exec looks like one without an environment: no look that met
+    /// such a one may be followed by the next after the short pause.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_process_without_an_environment_leaves_it_unclear() {
@@ -261,11 +279,17 @@ mod tests {
 
     #[test]
     fn a_sweep_is_of_all_its_nonces_also_where_one_has_looked_before() {
-        let nonces = ["one", "two", "three"].map(|name| format!("sweep-{name}-{}", std::process::id()));
+        let nonces =
+            ["one", "two", "three"].map(|name| format!("sweep-{name}-{}", std::process::id()));
         let [one, two, _] = nonces.each_ref().map(String::as_str);
         let mut children = [one, two, one].map(|nonce| waiting(Some((NONCE_VAR, nonce))));
         for before in [Before::FoundNothing, Before::Nobody] {
-            let report = sweep(&nonces.each_ref().map(String::as_str), None, before, Duration::from_secs(10));
+            let report = sweep(
+                &nonces.each_ref().map(String::as_str),
+                None,
+                before,
+                Duration::from_secs(10),
+            );
             let expected = if before == Before::FoundNothing { 3 } else { 0 };
             assert_eq!((report.killed, report.clean, report.survivors), (expected, true, vec![]));
         }
@@ -284,12 +308,14 @@ mod tests {
             .unwrap();
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let sorted = |stats: Vec<Stat>| {
-            let mut pids: Vec<(u32, u32)> = stats.into_iter().map(|stat| (stat.parent, stat.pid)).collect();
+            let mut pids: Vec<(u32, u32)> =
+                stats.into_iter().map(|stat| (stat.parent, stat.pid)).collect();
             pids.sort_unstable();
             pids
         };
         let settled = (0..200).find_map(|_| {
-            let (walked, searched) = (sorted(walk_down(shell.id()).unwrap()), sorted(search(shell.id())));
+            let (walked, searched) =
+                (sorted(walk_down(shell.id()).unwrap()), sorted(search(shell.id())));
             // Two of the four may be on their way.
             let settled = walked.len() >= 4 && walked == searched;
             if !settled {

@@ -53,8 +53,8 @@ pub fn try_lock(path: &Path) -> io::Result<Option<LockGuard>> {
     LockGuard::inherit(fd)
 }
 
-/// Like [`try_lock`], but waits up to `limit`. After a kill -9 the end of a dead process's
-/// socket may be seen before its lock is free, so whoever comes next waits a moment (the daemon: 2 s).
+/// Like [`try_lock`], but waits up to `limit`. After a kill -9 the end of a dead process's socket
+/// may be seen before its lock is free, so whoever comes next waits a moment (the daemon: 2 s).
 ///
 /// Blocks the calling thread.
 pub fn lock_within(path: &Path, limit: Duration) -> io::Result<Option<LockGuard>> {
@@ -64,7 +64,11 @@ pub fn lock_within(path: &Path, limit: Duration) -> io::Result<Option<LockGuard>
 /// Like [`lock_within`], but gives up as soon as `vain` says that there is no use in waiting.
 ///
 /// Blocks the calling thread.
-pub fn lock_unless(path: &Path, limit: Duration, vain: impl Fn() -> bool) -> io::Result<Option<LockGuard>> {
+pub fn lock_unless(
+    path: &Path,
+    limit: Duration,
+    vain: impl Fn() -> bool,
+) -> io::Result<Option<LockGuard>> {
     let deadline = crate::clock::awake() + limit;
     loop {
         if let Some(guard) = try_lock(path)? {
@@ -78,7 +82,8 @@ pub fn lock_unless(path: &Path, limit: Duration, vain: impl Fn() -> bool) -> io:
     }
 }
 
-/// Somebody holds it exclusively. Asking takes it for a moment, as one of many: who wants it waits that long.
+/// Somebody holds it exclusively. Asking takes it for a moment, as one of many: who wants it waits
+/// that long.
 pub fn is_held(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let asked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);

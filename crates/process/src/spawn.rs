@@ -23,7 +23,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What to run once released. Everything is made ready before the fork: the child allocates nothing.
+/// What to run once released. Everything is made ready before the fork: the child allocates
+/// nothing.
 #[derive(Debug)]
 pub struct Program {
     path: CString,
@@ -86,7 +87,10 @@ impl Program {
     ) -> io::Result<Self> {
         Ok(Self {
             path: c_string(path.as_os_str().as_bytes())?,
-            argv: argv.into_iter().map(|word| c_string(word.as_bytes())).collect::<io::Result<_>>()?,
+            argv: argv
+                .into_iter()
+                .map(|word| c_string(word.as_bytes()))
+                .collect::<io::Result<_>>()?,
             envp: env
                 .into_iter()
                 .map(|(name, value)| c_string(format!("{name}={value}").as_bytes()))
@@ -96,10 +100,10 @@ impl Program {
         })
     }
 
-    /// Forks the child and holds it before the program. It leads a process group of its own, and
-    /// on Linux is killed when the calling *thread* ends: call this from a single-threaded process.
-    /// It is in `cgroup` from its first moment where the kernel can (5.7), else moved there while it is held;
-    /// [`Held::contained`] says whether it got there.
+    /// Forks the child and holds it before the program. It leads a process group of its own, and on
+    /// Linux is killed when the calling *thread* ends: call this from a single-threaded process. It
+    /// is in `cgroup` from its first moment where the kernel can (5.7), else moved there while it
+    /// is held; [`Held::contained`] says whether it got there.
     pub fn hold(&self, stdio: Stdio, cgroup: Option<&Path>) -> io::Result<Held> {
         let (release_read, release) = pipe::pair()?;
         let (status, status_write) = pipe::pair()?;
@@ -121,11 +125,12 @@ impl Program {
         let born_inside = cgroup.and_then(|cgroup| std::fs::File::open(cgroup).ok());
         // SAFETY: the child only calls async-signal-safe functions on memory made ready above, and
         // ends in exec or _exit, never returning into Rust code that could unwind or allocate.
-        let (pid, born_inside) = match born_inside.as_ref().and_then(|cgroup| unsafe { fork_into(cgroup.as_fd()) }) {
-            Some(pid) => (pid, true),
-            // SAFETY: as above.
-            None => (unsafe { libc::fork() }, false),
-        };
+        let (pid, born_inside) =
+            match born_inside.as_ref().and_then(|cgroup| unsafe { fork_into(cgroup.as_fd()) }) {
+                Some(pid) => (pid, true),
+                // SAFETY: as above.
+                None => (unsafe { libc::fork() }, false),
+            };
         match pid {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: we are the only thread of the child; the pointers outlive it.
@@ -137,7 +142,8 @@ impl Program {
                 }
                 let pid = pid as u32;
                 let id = ProcessId::of(pid).unwrap_or(ProcessId { pid, start_time: 0 });
-                let contained = born_inside || cgroup.is_some_and(|cgroup| crate::cgroup::enter(cgroup, pid));
+                let contained =
+                    born_inside || cgroup.is_some_and(|cgroup| crate::cgroup::enter(cgroup, pid));
                 Ok(Held { id, contained, release, status })
             }
         }
@@ -186,12 +192,13 @@ impl AsFd for Released {
     }
 }
 
-/// `fork` into a cgroup. To move a living process into one makes the kernel wait for all of its cores (15 ms were
-/// seen), one such move at a time on the whole machine; to be born there costs nothing. `None` where it cannot be done.
+/// `fork` into a cgroup. To move a living process into one makes the kernel wait for all of its
+/// cores (15 ms were seen), one such move at a time on the whole machine; to be born there costs
+/// nothing. `None` where it cannot be done.
 ///
 /// # Safety
-/// As of `fork` in a process of one thread, whose child calls nothing but async-signal-safe functions: libc's own
-/// preparations for a child that goes on as a program are left out.
+/// As of `fork` in a process of one thread, whose child calls nothing but async-signal-safe
+/// functions: libc's own preparations for a child that goes on as a program are left out.
 #[cfg(target_os = "linux")]
 unsafe fn fork_into(cgroup: BorrowedFd<'_>) -> Option<libc::pid_t> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -201,7 +208,8 @@ unsafe fn fork_into(cgroup: BorrowedFd<'_>) -> Option<libc::pid_t> {
     how.exit_signal = libc::SIGCHLD as u64;
     how.cgroup = cgroup.as_raw_fd() as u64;
     // SAFETY: without CLONE_VM and a stack the child is a copy of us, as after `fork`.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<libc::clone_args>()) };
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const how, size_of::<libc::clone_args>()) };
     libc::pid_t::try_from(pid).ok().filter(|pid| *pid >= 0)
 }
 
@@ -210,21 +218,24 @@ unsafe fn fork_into(_: BorrowedFd<'_>) -> Option<libc::pid_t> {
     None
 }
 
-/// Forks a brother: a copy of this process whose parent is *our* parent, who reaps it. `None` in the brother, its pid here.
-/// By the old `clone`: a filter cannot look into what `clone3` is given, so container engines have it answer ENOSYS.
+/// Forks a brother: a copy of this process whose parent is *our* parent, who reaps it. `None` in
+/// the brother, its pid here. By the old `clone`: a filter cannot look into what `clone3` is given,
+/// so container engines have it answer ENOSYS.
 ///
 /// # Errors
 /// As of `fork`; always `Unsupported` but on Linux.
 ///
 /// # Safety
-/// Only in a process of one thread: of others the brother would have what they were in the middle of, and not them.
+/// Only in a process of one thread: of others the brother would have what they were in the middle
+/// of, and not them.
 #[cfg(target_os = "linux")]
 pub unsafe fn fork_brother() -> io::Result<Option<u32>> {
-    // A brother's death is told as ours would be. Which architecture has flags and stack the other way round: see clone(2).
+    // A brother's death is told as ours would be. Which architecture has flags and stack the other
+    // way round: see clone(2).
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     let (first, second) = if cfg!(target_arch = "s390x") { (0, flags) } else { (flags, 0) };
-    // SAFETY: without CLONE_VM and a stack the brother is a copy of us, as after `fork`; and there is one thread, so
-    // nothing that the C library does around a fork is missed.
+    // SAFETY: without CLONE_VM and a stack the brother is a copy of us, as after `fork`; and there
+    // is one thread, so nothing that the C library does around a fork is missed.
     match unsafe { libc::syscall(libc::SYS_clone, first, second, 0, 0, 0) } {
         0 => Ok(None),
         -1 => Err(io::Error::last_os_error()),
@@ -289,9 +300,15 @@ impl Child {
                     _ => libc::_exit(0),
                 }
             }
-            // Everything from 3 up is close-on-exec by construction; this holds when a library is not.
+            // Everything from 3 up is close-on-exec by construction; this holds when a library is
+            // not.
             #[cfg(target_os = "linux")]
-            libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 4u32 /* CLOSE_RANGE_CLOEXEC */);
+            libc::syscall(
+                libc::SYS_close_range,
+                3u32,
+                u32::MAX,
+                4u32, /* CLOSE_RANGE_CLOEXEC */
+            );
             libc::umask(self.umask);
             if libc::chdir(self.cwd) != 0 {
                 self.fail(1);
@@ -323,8 +340,8 @@ pub struct Exit {
     pub signal: Option<i32>,
 }
 
-/// Looks for an ended child without reaping it: a zombie keeps its pid, and its group's number, from
-/// being reused. `None` as pid: any child.
+/// Looks for an ended child without reaping it: a zombie keeps its pid, and its group's number,
+/// from being reused. `None` as pid: any child.
 pub fn peek_exit(pid: Option<u32>) -> Option<Exit> {
     wait_for(pid, libc::WNOWAIT)
 }
@@ -348,10 +365,15 @@ fn wait_for(pid: Option<u32>, flags: libc::c_int) -> Option<Exit> {
         return None;
     }
     let exited = info.si_code == libc::CLD_EXITED;
-    Some(Exit { pid: pid as u32, code: exited.then_some(status), signal: (!exited).then_some(status) })
+    Some(Exit {
+        pid: pid as u32,
+        code: exited.then_some(status),
+        signal: (!exited).then_some(status),
+    })
 }
 
-/// Finds the program a name means: as exec would, but on a given `PATH`, and with the error exec would give.
+/// Finds the program a name means: as exec would, but on a given `PATH`, and with the error exec
+/// would give.
 pub fn find_program(name: &str, path: Option<&str>, cwd: &Path) -> io::Result<PathBuf> {
     let name = OsStr::new(name);
     if name.as_bytes().contains(&b'/') {
@@ -370,7 +392,8 @@ pub fn find_program(name: &str, path: Option<&str>, cwd: &Path) -> io::Result<Pa
 }
 
 fn c_string(bytes: &[u8]) -> io::Result<CString> {
-    CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL in a program's words"))
+    CString::new(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL in a program's words"))
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
@@ -402,9 +425,19 @@ mod tests {
     use crate::cgroup;
 
     fn held(cgroup: Option<&Path>) -> Held {
-        let null = || OwnedFd::from(std::fs::File::options().read(true).write(true).open("/dev/null").expect("null"));
+        let null = || {
+            OwnedFd::from(
+                std::fs::File::options().read(true).write(true).open("/dev/null").expect("null"),
+            )
+        };
         let stdio = Stdio { stdin: null(), stdout: null(), stderr: null() };
-        let program = Program::new(Path::new("/bin/true"), ["true"], [], Path::new("/"), Mode::from_raw_mode(0o022));
+        let program = Program::new(
+            Path::new("/bin/true"),
+            ["true"],
+            [],
+            Path::new("/"),
+            Mode::from_raw_mode(0o022),
+        );
         program.expect("words").hold(stdio, cgroup).expect("a child")
     }
 
@@ -429,14 +462,19 @@ mod tests {
             assert!(!child.contained(), "{place:?}");
             assert_eq!(end(child), Some(0), "{place:?}");
         }
-        assert_eq!(std::fs::read_dir(dir.path()).expect("it").count(), 0, "no file was made in what is no cgroup");
+        assert_eq!(
+            std::fs::read_dir(dir.path()).expect("it").count(),
+            0,
+            "no file was made in what is no cgroup"
+        );
     }
 
     /// A blocked or ignored signal would pass through exec, and a TERM would not end the agent.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_child_has_no_blocked_and_no_ignored_signals() {
-        let mut caught = crate::signals::Signals::catch(&[libc::SIGUSR1, libc::SIGHUP]).expect("handlers");
+        let mut caught =
+            crate::signals::Signals::catch(&[libc::SIGUSR1, libc::SIGHUP]).expect("handlers");
         // SAFETY: an all-zero set is valid.
         let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: plain numbers, and sets that are made empty before they are used.
@@ -448,11 +486,21 @@ mod tests {
         }
         let dir = tempfile::tempdir().expect("a directory");
         let output = dir.path().join("signals");
-        let null = || OwnedFd::from(std::fs::File::options().read(true).write(true).open("/dev/null").expect("null"));
+        let null = || {
+            OwnedFd::from(
+                std::fs::File::options().read(true).write(true).open("/dev/null").expect("null"),
+            )
+        };
         let stdout = std::fs::File::create(&output).expect("a file").into();
         let stdio = Stdio { stdin: null(), stdout, stderr: null() };
         let words = ["cat", "/proc/self/status"];
-        let program = Program::new(Path::new("/bin/cat"), words, [], Path::new("/"), Mode::from_raw_mode(0o022));
+        let program = Program::new(
+            Path::new("/bin/cat"),
+            words,
+            [],
+            Path::new("/"),
+            Mode::from_raw_mode(0o022),
+        );
         let child = program.expect("words").hold(stdio, None).expect("a child");
         let pid = child.id().pid;
         let released = child.release().expect("released");
@@ -483,7 +531,8 @@ mod tests {
             return;
         };
         let child = held(Some(&place));
-        let (members, pid, contained) = (cgroup::members(&place), child.id().pid, child.contained());
+        let (members, pid, contained) =
+            (cgroup::members(&place), child.id().pid, child.contained());
         let ended = end(child);
         cgroup::remove(&place);
         assert_eq!((members, contained, ended), (vec![pid], true, Some(0)));

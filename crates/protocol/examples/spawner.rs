@@ -1,9 +1,8 @@
-//! Starts many processes at once, bare or through a daemon, and prints when it began, in nanoseconds of
-//! the monotonic clock (`cargo xtask bench`).
+//! Starts many processes at once, bare or through a daemon, and prints when it began, in
+//! nanoseconds of the monotonic clock (`cargo xtask bench`).
 //!
-//! `spawner bare COUNT PROGRAM ARGS…`
-//! `spawner respawn PROGRAM FILE ARGS…`: kills the program once it has written to FILE, and starts it again;
-//! what is printed is when it was killed.
+//! `spawner bare COUNT PROGRAM ARGS…` `spawner respawn PROGRAM FILE ARGS…`: kills the program once
+//! it has written to FILE, and starts it again; what is printed is when it was killed.
 //! `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
 
 // It measures what starting a process costs, so it starts some.
@@ -15,7 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::path::Path;
 
-/// Requests under way at the same time: as many as the gate lets one person have, and more than it needs.
+/// Requests under way at the same time: as many as the gate lets one person have, and more than it
+/// needs.
 const CONNECTIONS: usize = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -6,8 +6,8 @@
 use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
 use crate::socket::{self, Stream as Socket};
 use crate::v1::{
-    ClientFrame, DaemonStatus, ENDING, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport,
-    VERSIONS, Welcome, WireError,
+    ClientFrame, DaemonStatus, ENDING, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame,
+    StatusReport, VERSIONS, Welcome, WireError,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,11 @@ impl Client {
     /// # Errors
     /// [`ClientError::NoDaemon`] when nobody listens; the others say that something does, and why
     /// it is of no use.
-    pub async fn connect(path: &Path, name: &str, operator_key: Option<String>) -> Result<Self, ClientError> {
+    pub async fn connect(
+        path: &Path,
+        name: &str,
+        operator_key: Option<String>,
+    ) -> Result<Self, ClientError> {
         let slow = |_| ClientError::Slow(HANDSHAKE_DEADLINE);
         let failed = |source: io::Error| match source.kind() {
             // Reset: it was killed between taking our place in its queue and looking at it.
@@ -93,9 +97,12 @@ impl Client {
         let mut writer = FrameWriter::new(stream);
         let hello = Hello { versions: VERSIONS.to_vec(), client: name.into(), operator_key };
         writer.write(&ClientFrame::Hello(hello)).await?;
-        let answer = timeout(HANDSHAKE_DEADLINE, reader.next::<ServerFrame>()).await.map_err(slow)?;
+        let answer =
+            timeout(HANDSHAKE_DEADLINE, reader.next::<ServerFrame>()).await.map_err(slow)?;
         match answer?.ok_or(ClientError::Lost)? {
-            ServerFrame::Welcome(welcome) => Ok(Self { reader, writer, welcome, trace: None, next_id: 1 }),
+            ServerFrame::Welcome(welcome) => {
+                Ok(Self { reader, writer, welcome, trace: None, next_id: 1 })
+            }
             ServerFrame::Refused { error } => Err(ClientError::Refused(error)),
             other => Err(ClientError::Unexpected(format!("{other:?}"))),
         }
@@ -125,7 +132,9 @@ impl Client {
                 Next::Item(Item::Dispatch(dispatch)) => ahead.push(*dispatch),
                 Next::Item(_) => {}
                 Next::End(mut reply) => {
-                    if let Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches } = &mut reply {
+                    if let Reply::Status(StatusReport { dispatches, .. })
+                    | Reply::Waited { dispatches } = &mut reply
+                    {
                         dispatches.splice(..0, ahead);
                     }
                     return Ok(reply);
@@ -190,7 +199,9 @@ impl Stream<'_> {
                     return Ok(Next::Item(item));
                 }
                 ServerFrame::Reply { id, body } if id == self.id => return Ok(Next::End(body)),
-                ServerFrame::Error { id, error } if id == self.id => return Err(ClientError::Remote(error)),
+                ServerFrame::Error { id, error } if id == self.id => {
+                    return Err(ClientError::Remote(error));
+                }
                 // The daemon ends a connection so when it cannot go on with it.
                 ServerFrame::Refused { error } => return Err(ClientError::Refused(error)),
                 // Left over from a stream that was cancelled, or from a newer daemon.

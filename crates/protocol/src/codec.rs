@@ -5,11 +5,12 @@
 //!
 //! - a frame longer than the limit is refused *before* its body is read, and a body is buffered as
 //!   it arrives, never allocated from the length a peer claims;
-//! - a frame that began must be whole within [`FRAME_DEADLINE`] (a half-open or dripping peer), while
-//!   silence *between* frames is nobody's fault;
+//! - a frame that began must be whole within [`FRAME_DEADLINE`] (a half-open or dripping peer),
+//!   while silence *between* frames is nobody's fault;
 //! - nesting is bounded, so a frame cannot overflow the stack that decodes it.
 //!
-//! An error ends the connection it came from. Nothing here can be resynchronised, and nothing tries.
+//! An error ends the connection it came from. Nothing here can be resynchronised, and nothing
+//! tries.
 
 use bytes::{Buf, BytesMut};
 use serde::Serialize;
@@ -88,7 +89,8 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
     let mut rest = body;
     let mut deserializer = rmp_serde::Deserializer::new(&mut rest);
     deserializer.set_max_depth(DEPTH_LIMIT);
-    let value = T::deserialize(&mut deserializer).map_err(|error| FrameError::Malformed(error.to_string()))?;
+    let value = T::deserialize(&mut deserializer)
+        .map_err(|error| FrameError::Malformed(error.to_string()))?;
     if rest.is_empty() {
         Ok(value)
     } else {
@@ -102,7 +104,9 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
 /// [`FrameError::TooLong`], naming the limit that was passed.
 pub fn check_size(frame: &ClientFrame, len: usize) -> Result<(), FrameError> {
     let (prompt, limit) = match frame {
-        ClientFrame::Request { body: Request::Spawn(spawn), .. } => (spawn.prompt.len(), FRAME_LIMIT),
+        ClientFrame::Request { body: Request::Spawn(spawn), .. } => {
+            (spawn.prompt.len(), FRAME_LIMIT)
+        }
         ClientFrame::Request { body: Request::Send { text, .. }, .. } => (text.len(), FRAME_LIMIT),
         _ => (0, REQUEST_LIMIT),
     };
@@ -149,7 +153,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// # Errors
     /// As [`Self::next`].
-    pub async fn next_sized<T: DeserializeOwned>(&mut self) -> Result<Option<(T, usize)>, FrameError> {
+    pub async fn next_sized<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<(T, usize)>, FrameError> {
         loop {
             if let Some(body) = self.take()? {
                 self.deadline = None;
@@ -159,7 +165,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             self.buffer.reserve(READ_CHUNK);
             let read = self.inner.read_buf(&mut self.buffer);
             let count = if began {
-                let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + FRAME_DEADLINE);
+                let deadline =
+                    *self.deadline.get_or_insert_with(|| Instant::now() + FRAME_DEADLINE);
                 timeout_at(deadline, read).await.map_err(|_| FrameError::Slow(FRAME_DEADLINE))??
             } else {
                 read.await?
@@ -176,7 +183,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// # Errors
     /// As [`Self::next`], and [`FrameError::Slow`] when nothing came.
-    pub async fn next_within<T: DeserializeOwned>(&mut self, idle: Duration) -> Result<Option<(T, usize)>, FrameError> {
+    pub async fn next_within<T: DeserializeOwned>(
+        &mut self,
+        idle: Duration,
+    ) -> Result<Option<(T, usize)>, FrameError> {
         loop {
             match timeout(idle, self.next_sized()).await {
                 Ok(next) => return next,
@@ -191,7 +201,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// # Errors
     /// As [`Self::next`], and [`FrameError::Slow`] when nothing came.
-    pub async fn first<T: DeserializeOwned>(&mut self, wait: Duration) -> Result<Option<T>, FrameError> {
+    pub async fn first<T: DeserializeOwned>(
+        &mut self,
+        wait: Duration,
+    ) -> Result<Option<T>, FrameError> {
         timeout(wait, self.next()).await.map_err(|_| FrameError::Slow(wait))?
     }
 

@@ -162,7 +162,10 @@ impl Stream {
 
 /// Does `poll` within the task's budget. `interprocess` reads and writes without one, so that a
 /// peer who sends without end would keep its task from ever seeing a deadline.
-fn within_budget<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+fn within_budget<T>(
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
     let budget = ready!(poll_proceed(cx));
     let polled = poll(cx);
     if polled.is_ready() {
@@ -172,13 +175,21 @@ fn within_budget<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) ->
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         within_budget(cx, |cx| Pin::new(&mut &*self.0).poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         within_budget(cx, |cx| Pin::new(&mut &*self.0).poll_write(cx, buf))
     }
 
@@ -202,7 +213,8 @@ struct ShortPath {
 impl ShortPath {
     fn of(path: &Path) -> io::Result<Self> {
         let parts = path.parent().zip(path.file_name());
-        let Some((folder, name)) = parts.filter(|_| path.as_os_str().len() >= SUN_PATH && cfg!(target_os = "linux"))
+        let Some((folder, name)) =
+            parts.filter(|_| path.as_os_str().len() >= SUN_PATH && cfg!(target_os = "linux"))
         else {
             return Ok(Self { path: path.into(), _folder: None });
         };

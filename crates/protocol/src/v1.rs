@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 /// The versions this build speaks, best first.
 pub const VERSIONS: &[u16] = &[1];
-/// The code of an error that says no more than a lost connection would: the daemon ends, and whether it has done what
-/// it was asked is not known. The same request may be sent to the next one.
+/// The code of an error that says no more than a lost connection would: the daemon ends, and
+/// whether it has done what it was asked is not known. The same request may be sent to the next
+/// one.
 pub const ENDING: &str = "E_DAEMON_ENDING";
 /// Items a stream may have in flight before the client grants more.
 pub const INITIAL_CREDITS: u32 = 64;
@@ -176,7 +177,8 @@ pub enum Request {
         key: String,
         model: String,
     },
-    /// Removes what is kept of the agents of dispatches that ended so long ago. Answered when it is gone.
+    /// Removes what is kept of the agents of dispatches that ended so long ago. Answered when it is
+    /// gone.
     Prune {
         /// Seconds.
         older_than_s: u64,
@@ -196,7 +198,8 @@ pub enum Request {
         agents: String,
     },
     Ping,
-    /// An operation on the beads of the asking agent's run, as JSON; `key` makes a repeated create one.
+    /// An operation on the beads of the asking agent's run, as JSON; `key` makes a repeated create
+    /// one.
     Bead {
         key: String,
         op: String,
@@ -323,8 +326,8 @@ pub struct Run {
     /// What waits for approval is approved.
     #[serde(default)]
     pub yes: bool,
-    /// `implement`, `maintain` or `judge`: go on from this phase of a run that has ended. `judge-only`: have it judged, and
-    /// begin no further iteration.
+    /// `implement`, `maintain` or `judge`: go on from this phase of a run that has ended.
+    /// `judge-only`: have it judged, and begin no further iteration.
     #[serde(default)]
     pub from_phase: Option<String>,
     #[serde(default)]
@@ -333,7 +336,8 @@ pub struct Run {
     pub extra_env: Vec<(String, String)>,
     #[serde(default)]
     pub config: Option<String>,
-    /// What only the push and the pull request at the end are given, and no agent; never kept on disk.
+    /// What only the push and the pull request at the end are given, and no agent; never kept on
+    /// disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub push_env: Vec<(String, String)>,
 }
@@ -350,8 +354,8 @@ pub enum Command {
 pub enum Item {
     /// One line of `events.jsonl`, without its newline.
     Event { seq: u64, line: String },
-    /// One dispatch of an answer to `status` or `wait` that would be too long for one frame: those the reply itself
-    /// has come after it.
+    /// One dispatch of an answer to `status` or `wait` that would be too long for one frame: those
+    /// the reply itself has come after it.
     Dispatch(Box<DispatchStatus>),
     #[serde(other)]
     Unknown,
@@ -428,7 +432,8 @@ pub enum Reply {
 pub struct TasksEnded {
     pub id: String,
     pub root: String,
-    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment`, `error`; or `running`.
+    /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment`, `error`; or
+    /// `running`.
     pub status: String,
     pub reason: String,
     #[serde(default)]

@@ -65,7 +65,9 @@ async fn against<F: Future<Output = ()>, T>(
     let (_dir, path, listener) = socket();
     let serve = async {
         let mut peer = Peer::new(listener.accept().await.expect("accept").0);
-        assert!(matches!(peer.hear().await, ClientFrame::Hello(Hello { versions, .. }) if versions == VERSIONS));
+        assert!(
+            matches!(peer.hear().await, ClientFrame::Hello(Hello { versions, .. }) if versions == VERSIONS)
+        );
         peer.say(welcome()).await;
         script(peer).await;
     };
@@ -80,7 +82,8 @@ async fn nobody_there_is_no_daemon() {
     drop(listener);
     let error = Client::connect(&path, "test", None).await.expect_err("nobody listens");
     assert!(matches!(error, ClientError::NoDaemon { .. }) && error.is_lost(), "{error}");
-    let error = Client::connect(&path.with_file_name("other"), "test", None).await.expect_err("no socket");
+    let error =
+        Client::connect(&path.with_file_name("other"), "test", None).await.expect_err("no socket");
     assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
 }
 
@@ -95,7 +98,11 @@ async fn a_socket_deeper_than_the_kernel_takes_is_reached() {
 
 #[tokio::test]
 async fn an_error_of_the_daemon_comes_as_it_is() {
-    let error = WireError { code: "E_NOT_FOUND".into(), message: "no dispatch `x`".into(), ..WireError::default() };
+    let error = WireError {
+        code: "E_NOT_FOUND".into(),
+        message: "no dispatch `x`".into(),
+        ..WireError::default()
+    };
     let sent = error.clone();
     let script = |mut peer: Peer| async move {
         let (id, _) = peer.request().await;
@@ -117,7 +124,8 @@ async fn a_lost_answer_is_known_as_lost() {
     assert!(answer.expect_err("lost").is_lost());
 }
 
-/// It answered, and yet says no more than that it is gone: what it was asked may be asked of the next one.
+/// It answered, and yet says no more than that it is gone: what it was asked may be asked of the
+/// next one.
 #[tokio::test]
 async fn a_daemon_that_is_ending_is_as_good_as_lost() {
     for (code, lost) in [(ENDING, true), ("E_BUSY", false)] {
@@ -138,10 +146,14 @@ async fn dispatches_that_came_ahead_are_part_of_the_answer() {
     let script = move |mut peer: Peer| async move {
         let (id, _) = peer.request().await;
         for ahead in ["a", "b"] {
-            peer.say(ServerFrame::Item { id, item: Item::Dispatch(Box::new(dispatch(ahead))) }).await;
+            peer.say(ServerFrame::Item { id, item: Item::Dispatch(Box::new(dispatch(ahead))) })
+                .await;
         }
-        peer.say(ServerFrame::Reply { id, body: Reply::Waited { dispatches: vec![dispatch("c")] } })
-            .await;
+        peer.say(ServerFrame::Reply {
+            id,
+            body: Reply::Waited { dispatches: vec![dispatch("c")] },
+        })
+        .await;
     };
     let wait = Request::Wait { ids: vec!["a".into()] };
     let answer = against(script, async |mut client| client.call(wait).await).await;
@@ -164,12 +176,14 @@ async fn credits_are_granted_as_items_are_taken() {
                 }
             }
             credits -= 1;
-            peer.say(ServerFrame::Item { id, item: Item::Event { seq, line: String::new() } }).await;
+            peer.say(ServerFrame::Item { id, item: Item::Event { seq, line: String::new() } })
+                .await;
         }
         peer.say(ServerFrame::Reply { id, body: Reply::EndOfEvents { next_seq: ITEMS } }).await;
     };
     let seqs = against(script, async |mut client| {
-        let mut stream = client.stream(Request::Events { from_seq: 0, follow: false }).await.expect("stream");
+        let mut stream =
+            client.stream(Request::Events { from_seq: 0, follow: false }).await.expect("stream");
         let mut seqs = Vec::new();
         loop {
             match stream.next().await.expect("next") {
@@ -188,7 +202,8 @@ async fn a_cancelled_stream_leaves_the_client_usable() {
     let script = |mut peer: Peer| async move {
         let (id, _) = peer.request().await;
         for seq in 0..3 {
-            peer.say(ServerFrame::Item { id, item: Item::Event { seq, line: String::new() } }).await;
+            peer.say(ServerFrame::Item { id, item: Item::Event { seq, line: String::new() } })
+                .await;
         }
         assert_eq!(peer.hear().await, ClientFrame::Cancel { id });
         peer.say(ServerFrame::Error { id, error: WireError::default() }).await;
@@ -196,7 +211,8 @@ async fn a_cancelled_stream_leaves_the_client_usable() {
         peer.say(ServerFrame::Reply { id, body: Reply::Pong }).await;
     };
     let answer = against(script, async |mut client| {
-        let mut stream = client.stream(Request::Events { from_seq: 0, follow: true }).await.expect("stream");
+        let mut stream =
+            client.stream(Request::Events { from_seq: 0, follow: true }).await.expect("stream");
         assert!(matches!(stream.next().await, Ok(Next::Item(_))));
         stream.cancel().await.expect("cancel");
         client.call(Request::Ping).await

@@ -25,7 +25,10 @@ fn what_a_newer_peer_adds_is_passed_over() {
         json!({"t": "request", "id": 1, "body": {"verb": "levitate", "height": [1, {"a": 2}]}}),
     ];
     assert_eq!(decode::<ClientFrame>(&body(&unknown[0])).expect("frame"), ClientFrame::Unknown);
-    assert_eq!(decode::<ClientFrame>(&body(&unknown[1])).expect("frame"), request(Request::Unknown));
+    assert_eq!(
+        decode::<ClientFrame>(&body(&unknown[1])).expect("frame"),
+        request(Request::Unknown)
+    );
     let reply = json!({"t": "reply", "id": 1, "body": {"t": "sung", "song": "la"}});
     assert_eq!(
         decode::<ServerFrame>(&body(&reply)).expect("frame"),
@@ -78,8 +81,14 @@ fn only_prompts_may_be_long() {
         text: "x".repeat(PROMPT_LIMIT + 1),
         cli_command: false,
     });
-    assert!(matches!(check_size(&longer, len), Err(FrameError::TooLong { limit: PROMPT_LIMIT, .. })));
-    assert!(matches!(check_size(&request(Request::Ping), REQUEST_LIMIT + 1), Err(FrameError::TooLong { .. })));
+    assert!(matches!(
+        check_size(&longer, len),
+        Err(FrameError::TooLong { limit: PROMPT_LIMIT, .. })
+    ));
+    assert!(matches!(
+        check_size(&request(Request::Ping), REQUEST_LIMIT + 1),
+        Err(FrameError::TooLong { .. })
+    ));
 }
 
 #[tokio::test]
@@ -104,7 +113,8 @@ async fn frames_come_whole_however_they_are_cut() {
 async fn a_frame_over_the_limit_is_refused_before_its_body() {
     let (mut theirs, ours) = duplex(64);
     theirs.write_all(&(HELLO_LIMIT as u32 + 1).to_be_bytes()).await.expect("write");
-    let error = FrameReader::new(ours, HELLO_LIMIT).next::<ClientFrame>().await.expect_err("too long");
+    let error =
+        FrameReader::new(ours, HELLO_LIMIT).next::<ClientFrame>().await.expect_err("too long");
     assert!(matches!(error, FrameError::TooLong { limit: HELLO_LIMIT, .. }), "{error}");
 }
 
@@ -112,7 +122,8 @@ async fn a_frame_over_the_limit_is_refused_before_its_body() {
 async fn a_half_open_frame_has_a_deadline_and_silence_between_frames_has_none() {
     let (mut theirs, ours) = duplex(64);
     let mut reader = FrameReader::new(ours, HELLO_LIMIT);
-    let quiet = tokio::time::timeout(Duration::from_secs(86_400), reader.next::<ClientFrame>()).await;
+    let quiet =
+        tokio::time::timeout(Duration::from_secs(86_400), reader.next::<ClientFrame>()).await;
     assert!(quiet.is_err(), "silence is no error");
     // A drip of one byte before each deadline must not keep it alive.
     theirs.write_all(&[0, 0]).await.expect("write");
@@ -121,8 +132,10 @@ async fn a_half_open_frame_has_a_deadline_and_silence_between_frames_has_none() 
         theirs.write_all(&[0]).await.expect("write");
         std::future::pending::<()>().await;
     };
-    let read = tokio::time::timeout(FRAME_DEADLINE + Duration::from_secs(1), reader.next::<ClientFrame>());
-    let read = tokio::select! { read = read => read.expect("in time"), () = drip => unreachable!() };
+    let read =
+        tokio::time::timeout(FRAME_DEADLINE + Duration::from_secs(1), reader.next::<ClientFrame>());
+    let read =
+        tokio::select! { read = read => read.expect("in time"), () = drip => unreachable!() };
     assert!(matches!(read, Err(FrameError::Slow(_))), "{read:?}");
 }
 

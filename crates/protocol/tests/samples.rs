@@ -1,7 +1,7 @@
 //! Every frame of version 1 is checked in as bytes, and must decode for ever.
 //!
-//! `MULETEER_WRITE_SAMPLES=1 cargo test -p muleteer-protocol --test samples` writes the samples that
-//! are missing. One that exists is never written again: it is what an old peer sends.
+//! `MULETEER_WRITE_SAMPLES=1 cargo test -p muleteer-protocol --test samples` writes the samples
+//! that are missing. One that exists is never written again: it is what an old peer sends.
 
 mod frames;
 
@@ -23,10 +23,15 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, frame:
     if !path.exists() && std::env::var_os("MULETEER_WRITE_SAMPLES").is_some() {
         fs::write(&path, encode(frame).expect("encode")).expect("write");
     }
-    let bytes = fs::read(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}: run with MULETEER_WRITE_SAMPLES=1", path.display()));
+    let bytes = fs::read(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}: run with MULETEER_WRITE_SAMPLES=1", path.display())
+    });
     let (header, body) = bytes.split_at(4);
-    assert_eq!(header, u32::try_from(body.len()).expect("short").to_be_bytes(), "{name}: its length");
+    assert_eq!(
+        header,
+        u32::try_from(body.len()).expect("short").to_be_bytes(),
+        "{name}: its length"
+    );
     let decoded: T = decode(body).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(&decoded, frame, "{name} says something else now");
 }
@@ -43,9 +48,11 @@ fn every_frame_of_v1_decodes() {
 
 #[test]
 fn every_variant_has_a_sample_under_its_name() {
-    let client: BTreeSet<_> = client_samples().iter().map(|(_, frame)| frames::client_name(frame)).collect();
+    let client: BTreeSet<_> =
+        client_samples().iter().map(|(_, frame)| frames::client_name(frame)).collect();
     assert_eq!(client, frames::CLIENT_NAMES.iter().copied().collect());
-    let server: BTreeSet<_> = server_samples().iter().map(|(_, frame)| frames::server_name(frame)).collect();
+    let server: BTreeSet<_> =
+        server_samples().iter().map(|(_, frame)| frames::server_name(frame)).collect();
     assert_eq!(server, frames::SERVER_NAMES.iter().copied().collect());
 }
 

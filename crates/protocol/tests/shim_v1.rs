@@ -3,7 +3,8 @@
 //! to the same value for ever, and no input makes decoding panic.
 
 use muleteer_protocol::shim::v1::{
-    AgentState, DecodeError, Decoded, FromShim, MAX_BODY, MAX_HELLO_BODY, Outcome, RefusedCode, ToShim,
+    AgentState, DecodeError, Decoded, FromShim, MAX_BODY, MAX_HELLO_BODY, Outcome, RefusedCode,
+    ToShim,
 };
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -14,7 +15,10 @@ const IDEM: [u8; 16] = *b"0123456789abcdef";
 fn to_shim() -> Vec<(&'static str, ToShim)> {
     vec![
         ("to-hello", ToShim::Hello { versions: vec![1, 2], key: *b"a 128-bit secret" }),
-        ("to-write-stdin", ToShim::WriteStdin { idem: IDEM, close: true, bytes: b"a prompt\n".to_vec() }),
+        (
+            "to-write-stdin",
+            ToShim::WriteStdin { idem: IDEM, close: true, bytes: b"a prompt\n".to_vec() },
+        ),
         ("to-signal", ToShim::Signal { idem: IDEM, signo: 2, group: true }),
         ("to-terminate", ToShim::Terminate { idem: IDEM, grace_ms: 10_000 }),
         ("to-heartbeat", ToShim::Heartbeat { lease_ms: 3_600_000 }),
@@ -79,7 +83,11 @@ fn every_sample_decodes_to_its_frame() {
         frame.encode(GENERATION, &mut bytes);
         let sample = sample(name, &bytes);
         let decoded = ToShim::decode(&sample, MAX_BODY).unwrap().unwrap();
-        assert_eq!(decoded, Decoded { frame, generation: GENERATION, used: sample.len() }, "{name}");
+        assert_eq!(
+            decoded,
+            Decoded { frame, generation: GENERATION, used: sample.len() },
+            "{name}"
+        );
         assert_eq!(bytes, sample, "{name} is encoded differently");
     }
     for (name, frame) in from_shim() {
@@ -87,7 +95,11 @@ fn every_sample_decodes_to_its_frame() {
         frame.encode(GENERATION, &mut bytes);
         let sample = sample(name, &bytes);
         let decoded = FromShim::decode(&sample).unwrap().unwrap();
-        assert_eq!(decoded, Decoded { frame, generation: GENERATION, used: sample.len() }, "{name}");
+        assert_eq!(
+            decoded,
+            Decoded { frame, generation: GENERATION, used: sample.len() },
+            "{name}"
+        );
         assert_eq!(bytes, sample, "{name} is encoded differently");
     }
 }

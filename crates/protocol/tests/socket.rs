@@ -77,8 +77,10 @@ async fn a_client_waits_while_the_queue_of_the_socket_is_full() {
     let dir = tempfile::tempdir().expect("dir");
     let path = dir.path().join("sock");
     let address = SocketAddrUnix::new(&path).expect("an address");
-    let socket =
-        |flags| rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+    let socket = |flags| {
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .expect("a socket")
+    };
     let listener: OwnedFd = socket(SocketFlags::CLOEXEC);
     rustix::net::bind(&listener, &address).expect("bind");
     rustix::net::listen(&listener, 1).expect("listen");

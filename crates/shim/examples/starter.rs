@@ -1,8 +1,9 @@
-//! Starts many agents by a zygote and without a daemon, and prints when it began, in nanoseconds of the monotonic clock
-//! (`cargo xtask bench`): what their shims alone cost, which no daemon can go below.
+//! Starts many agents by a zygote and without a daemon, and prints when it began, in nanoseconds of
+//! the monotonic clock (`cargo xtask bench`): what their shims alone cost, which no daemon can go
+//! below.
 //!
-//! `starter SHIM DIRECTORY COUNT PROGRAM ARGS…`: the agents' directories are made in DIRECTORY before the clock starts, and
-//! their shims ended before this does.
+//! `starter SHIM DIRECTORY COUNT PROGRAM ARGS…`: the agents' directories are made in DIRECTORY
+//! before the clock starts, and their shims ended before this does.
 
 use muleteer_process::lock::{LockGuard, try_lock};
 use muleteer_shim::launch::Launch;
@@ -23,7 +24,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("starter SHIM DIRECTORY COUNT PROGRAM ARGS…".into());
     };
     let (dir, count) = (Path::new(dir), count.parse()?);
-    let agents: Vec<Prepared> = (0..count).map(|number| Prepared::new(dir, number, argv)).collect::<Result<_, _>>()?;
+    let agents: Vec<Prepared> =
+        (0..count).map(|number| Prepared::new(dir, number, argv)).collect::<Result<_, _>>()?;
     let (socket, mut zygote) = zygote::spawn(&ShimProgram::open(Path::new(shim), &[])?)?;
     rustix::io::ioctl_fionbio(&socket, false)?;
     zygote::hear(socket.as_fd())?;
@@ -65,10 +67,21 @@ impl Prepared {
     fn new(dir: &Path, number: usize, argv: &[&str]) -> Result<Self, Box<dyn Error>> {
         let agent: PathBuf = dir.join(format!("agent-{number}"));
         let argv = argv.iter().map(ToString::to_string).collect();
-        let mut launch = Launch::new(1, 1, format!("bench-{}-{number}", std::process::id()), argv, dir.to_owned());
+        let mut launch = Launch::new(
+            1,
+            1,
+            format!("bench-{}-{number}", std::process::id()),
+            argv,
+            dir.to_owned(),
+        );
         launch.env = std::env::vars().collect();
         start::prepare(&agent, &launch)?;
         let held = try_lock(&agent.join("lock"))?.ok_or("somebody has its lock")?;
-        Ok(Self { lock: held.share()?, log: start::shim_log(&agent)?, dir: File::open(&agent)?, _held: held })
+        Ok(Self {
+            lock: held.share()?,
+            log: start::shim_log(&agent)?,
+            dir: File::open(&agent)?,
+            _held: held,
+        })
     }
 }

@@ -44,25 +44,29 @@ pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
     Ok(lock::lock_within(&agent_dir.join(LOCK), limit)?.map_or(Liveness::Alive, Liveness::Dead))
 }
 
-/// The process that is the agent's shim, if one lives and can be seen: as `meta.json` says, and before the shim has said
-/// it, by its name and where it stands.
+/// The process that is the agent's shim, if one lives and can be seen: as `meta.json` says, and
+/// before the shim has said it, by its name and where it stands.
 pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
     let told = meta::read(agent_dir).ok().flatten();
-    let ours = |meta: &Meta| meta.boot_id == identity::boot_id() && meta.pid_namespace == identity::pid_namespace();
+    let ours = |meta: &Meta| {
+        meta.boot_id == identity::boot_id() && meta.pid_namespace == identity::pid_namespace()
+    };
     if let Some(meta) = told.filter(|meta| ours(meta) && meta.shim.is_alive()) {
         return Some(meta.shim);
     }
     let dir = agent_dir.canonicalize().ok()?;
     let is_it = |pid: u32| {
-        host().name(pid).as_deref() == Some(NAME) && host().cwd(pid).is_ok_and(|cwd| cwd.as_ref() == Some(&dir))
+        host().name(pid).as_deref() == Some(NAME)
+            && host().cwd(pid).is_ok_and(|cwd| cwd.as_ref() == Some(&dir))
     };
     // What an older one has forked, and not yet made an agent of, has the same name.
     let found = host().pids().into_iter().filter(|pid| is_it(*pid)).filter_map(ProcessId::of);
     found.filter(|shim| shim.is_alive()).min_by_key(|shim| (shim.start_time, shim.pid))
 }
 
-/// Where to connect to a shim. A socket's path has room for about 107 bytes, so one that is longer leads through an open
-/// descriptor of the agent's directory, which must live until the connection stands.
+/// Where to connect to a shim. A socket's path has room for about 107 bytes, so one that is longer
+/// leads through an open descriptor of the agent's directory, which must live until the connection
+/// stands.
 ///
 /// Elsewhere than on Linux there is no such way, and the directory's own path has to be short.
 ///
@@ -78,8 +82,9 @@ pub fn socket_path(agent_dir: &Path) -> io::Result<(PathBuf, Option<File>)> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())), Some(dir)))
 }
 
-/// Connects to the shim of an agent and says hello, without waiting for anybody: the connection does not block. With it
-/// comes what the shim's `meta.json` says, against which its answer is to be held (see [`check`]).
+/// Connects to the shim of an agent and says hello, without waiting for anybody: the connection
+/// does not block. With it comes what the shim's `meta.json` says, against which its answer is to
+/// be held (see [`check`]).
 ///
 /// # Errors
 /// When nobody listens, or too many already wait to be heard.
@@ -116,12 +121,16 @@ pub fn check(answer: FromShim, meta: &Meta) -> Result<(), String> {
     }
 }
 
-/// Waits until `deadline` (of [`awake`]) for the answer to [`greet`]; what came before is taken also later. Returns what
-/// came with it, too. Blocks the thread.
+/// Waits until `deadline` (of [`awake`]) for the answer to [`greet`]; what came before is taken
+/// also later. Returns what came with it, too. Blocks the thread.
 ///
 /// # Errors
 /// Those of [`check`], and when the deadline or the connection ends.
-pub fn hear_answer(stream: &mut UnixStream, meta: &Meta, deadline: Duration) -> Result<Vec<u8>, String> {
+pub fn hear_answer(
+    stream: &mut UnixStream,
+    meta: &Meta,
+    deadline: Duration,
+) -> Result<Vec<u8>, String> {
     let mut heard = vec![];
     loop {
         let mut chunk = [0; 256];
@@ -130,7 +139,8 @@ pub fn hear_answer(stream: &mut UnixStream, meta: &Meta, deadline: Duration) -> 
             Ok(n) => heard.extend_from_slice(&chunk[..n]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_sub(awake());
-                let patience = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                let patience =
+                    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
                 match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&patience)) {
                     Ok(0) => return Err("the shim does not answer".into()),
                     Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -188,12 +198,13 @@ impl Client {
         self.stream.write_all(bytes)
     }
 
-    /// The next frame. `UnexpectedEof` when the shim closed the connection, `TimedOut` after `limit`.
+    /// The next frame. `UnexpectedEof` when the shim closed the connection, `TimedOut` after
+    /// `limit`.
     pub fn receive(&mut self, limit: Duration) -> io::Result<FromShim> {
         let deadline = awake() + limit;
         loop {
-            let decoded =
-                FromShim::decode(&self.buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let decoded = FromShim::decode(&self.buffer)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if let Some(decoded) = decoded {
                 self.buffer.drain(..decoded.used);
                 return Ok(decoded.frame);

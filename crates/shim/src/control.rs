@@ -16,7 +16,8 @@ pub enum Control {
         /// What holds the agent to its shim: `cgroup+pdeathsig+sweep`, `pdeathsig+sweep`, `sweep`.
         containment: String,
     },
-    /// The program could not be started: nothing of it ever ran. The last record but [`Control::Ended`].
+    /// The program could not be started: nothing of it ever ran. The last record but
+    /// [`Control::Ended`].
     StartFailed { errno: i32, text: String },
     /// A `WriteStdin` has ended: all its bytes were taken by the pipe, or never will be.
     StdinWritten { idem: String, ok: bool },
@@ -97,8 +98,8 @@ impl Control {
         serde_json::to_vec(&Versioned { v: VERSION, control: self }).unwrap_or_default()
     }
 
-    /// Reads a payload. What is not understood is [`Control::Unknown`]; nothing is an error, because
-    /// a record's checksum already vouches for it, and a newer shim may have written it.
+    /// Reads a payload. What is not understood is [`Control::Unknown`]; nothing is an error,
+    /// because a record's checksum already vouches for it, and a newer shim may have written it.
     pub fn decode(payload: &[u8]) -> Self {
         serde_json::from_slice(payload).unwrap_or(Self::Unknown)
     }

@@ -1,5 +1,5 @@
-//! `launch-<epoch>.json`: all a shim needs to know, written by the daemon before it starts one. 0600,
-//! because the agent's environment may hold secrets.
+//! `launch-<epoch>.json`: all a shim needs to know, written by the daemon before it starts one.
+//! 0600, because the agent's environment may hold secrets.
 
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -16,8 +16,8 @@ pub struct Launch {
     pub epoch: u32,
     /// Of the daemon that starts it; only it or a newer one may speak to the shim.
     pub generation: u64,
-    /// Put into the agent's environment as `MULETEER_NONCE`; its processes are found again by it. Only
-    /// ASCII letters, digits, `-` and `_`.
+    /// Put into the agent's environment as `MULETEER_NONCE`; its processes are found again by it.
+    /// Only ASCII letters, digits, `-` and `_`.
     pub nonce: String,
     /// The program, found on the `PATH` of `env` unless it has a slash, and its arguments.
     pub argv: Vec<String>,
@@ -78,11 +78,15 @@ impl Default for SpoolLimits {
 
 impl SpoolLimits {
     /// The same limits made possible to keep: with too large segments, or too much retained, a full
-    /// spool could never become less full. Segments go as a whole, so where little is retained they are small.
+    /// spool could never become less full. Segments go as a whole, so where little is retained they
+    /// are small.
     pub fn sane(self) -> Self {
         const SMALL: u64 = 1 << 20;
         let cap_bytes = self.cap_bytes.max(64 << 10);
-        let segment_bytes = self.segment_bytes.min((self.retain_bytes / 2).max(SMALL)).clamp(4 << 10, cap_bytes / 4);
+        let segment_bytes = self
+            .segment_bytes
+            .min((self.retain_bytes / 2).max(SMALL))
+            .clamp(4 << 10, cap_bytes / 4);
         Self { cap_bytes, segment_bytes, retain_bytes: self.retain_bytes.min(cap_bytes / 4) }
     }
 }
@@ -95,8 +99,8 @@ pub struct Timing {
     pub lease_ms: u64,
     /// From closing stdin, so that a CLI can finish its turn, to TERM.
     pub lease_grace_ms: u64,
-    /// From TERM to KILL, whoever asked but [`Terminate`](muleteer_protocol::shim::v1::ToShim), which
-    /// names its own.
+    /// From TERM to KILL, whoever asked but [`Terminate`](muleteer_protocol::shim::v1::ToShim),
+    /// which names its own.
     pub term_grace_ms: u64,
     /// From KILL to giving up on processes that will not die.
     pub kill_grace_ms: u64,
@@ -118,7 +122,13 @@ impl Default for Timing {
 
 impl Launch {
     /// A launch with default limits.
-    pub fn new(epoch: u32, generation: u64, nonce: String, argv: Vec<String>, cwd: PathBuf) -> Self {
+    pub fn new(
+        epoch: u32,
+        generation: u64,
+        nonce: String,
+        argv: Vec<String>,
+        cwd: PathBuf,
+    ) -> Self {
         Self {
             v: VERSION,
             epoch,
@@ -143,9 +153,10 @@ impl Launch {
     /// Reads and checks the launch of `epoch`.
     pub fn read(dir: &Path, epoch: u32) -> Result<Self, LaunchError> {
         let path = Self::path(dir, epoch);
-        let bytes = std::fs::read(&path).map_err(|source| LaunchError::Read { path: path.clone(), source })?;
-        let launch: Self =
-            serde_json::from_slice(&bytes).map_err(|source| LaunchError::Parse { path: path.clone(), source })?;
+        let bytes = std::fs::read(&path)
+            .map_err(|source| LaunchError::Read { path: path.clone(), source })?;
+        let launch: Self = serde_json::from_slice(&bytes)
+            .map_err(|source| LaunchError::Parse { path: path.clone(), source })?;
         if launch.v > VERSION {
             return Err(LaunchError::Version { path, found: launch.v });
         }
@@ -170,7 +181,9 @@ pub enum LaunchError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is no launch file")]
     Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{path} has version {found}, this shim knows {VERSION}: start it with the muleteer that wrote it")]
+    #[error(
+        "{path} has version {found}, this shim knows {VERSION}: start it with the muleteer that wrote it"
+    )]
     Version { path: PathBuf, found: u16 },
     #[error("{path} names another epoch, no program, or a nonce that is not a plain word")]
     Senseless { path: PathBuf },
@@ -187,7 +200,8 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temporary.push(".tmp");
     // A crash may have left one; its mode may not be ours.
     let _ = std::fs::remove_file(&temporary);
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(bytes)?;
     std::fs::rename(&temporary, path)
 }

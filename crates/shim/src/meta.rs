@@ -1,5 +1,5 @@
-//! `meta.json`: who the newest shim of an agent is, for whoever finds the directory later. The lock says
-//! whether it lives; this says what to look for.
+//! `meta.json`: who the newest shim of an agent is, for whoever finds the directory later. The lock
+//! says whether it lives; this says what to look for.
 
 use crate::launch::write_private;
 use muleteer_process::identity::ProcessId;
@@ -55,8 +55,8 @@ pub fn read(dir: &Path) -> Result<Option<Meta>, MetaError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(MetaError::Read { path, source }),
     };
-    let meta: Meta =
-        serde_json::from_slice(&bytes).map_err(|source| MetaError::Parse { path: path.clone(), source })?;
+    let meta: Meta = serde_json::from_slice(&bytes)
+        .map_err(|source| MetaError::Parse { path: path.clone(), source })?;
     if meta.v > VERSION {
         return Err(MetaError::Version { path, found: meta.v });
     }
@@ -69,6 +69,8 @@ pub enum MetaError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is damaged")]
     Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{path} has version {found}, this muleteer knows {VERSION}: use the muleteer that wrote it")]
+    #[error(
+        "{path} has version {found}, this muleteer knows {VERSION}: use the muleteer that wrote it"
+    )]
     Version { path: PathBuf, found: u16 },
 }

@@ -10,9 +10,9 @@
 //!   ├ hcrc ┼ len ┼ seq ┼ wall ms ┼ awake ms ┼ stream ┼ 000 ┼ pcrc ┤ payload (len bytes)
 //! ```
 //!
-//! `hcrc` is the CRC-32C of the header behind it (in a segment: before it), `pcrc` of the payload; a
-//! header of its own checksum tells a damaged length from a record that is not yet complete.
-//! A record's offset counts the bytes of records of its epoch before it, without segment headers, so
+//! `hcrc` is the CRC-32C of the header behind it (in a segment: before it), `pcrc` of the payload;
+//! a header of its own checksum tells a damaged length from a record that is not yet complete. A
+//! record's offset counts the bytes of records of its epoch before it, without segment headers, so
 //! `base` plus the place in the file minus [`SEGMENT_HEADER`] is the offset.
 
 use std::path::{Path, PathBuf};
@@ -157,7 +157,8 @@ pub fn segment_path(spool: &Path, start: Cursor) -> PathBuf {
 /// Where the segment of this name begins; `None` for files that are no segments.
 pub fn parse_segment_name(name: &str) -> Option<Cursor> {
     let (epoch, base) = name.strip_suffix(".seg")?.split_once('-')?;
-    let number = |text: &str, width| text.len() >= width && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number =
+        |text: &str, width| text.len() >= width && text.bytes().all(|byte| byte.is_ascii_digit());
     if !number(epoch, 8) || !number(base, 16) {
         return None;
     }

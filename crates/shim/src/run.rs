@@ -52,8 +52,9 @@ const MAX_UNSAID: usize = 256;
 const LAST_WORDS: u64 = 16 << 10;
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
-/// Runs a shim with these arguments (without the program's name): `--epoch N`, the agent's directory as
-/// working directory, and its lock as standard input. Started by [`crate::start::launch`] only.
+/// Runs a shim with these arguments (without the program's name): `--epoch N`, the agent's
+/// directory as working directory, and its lock as standard input. Started by
+/// [`crate::start::launch`] only.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     if args.next_if(|word| word == zygote::WORD).is_some() {
@@ -130,7 +131,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn find() -> Self {
-        Self { boot_id: identity::boot_id(), pid_namespace: identity::pid_namespace(), cgroup: cgroup::own() }
+        Self {
+            boot_id: identity::boot_id(),
+            pid_namespace: identity::pid_namespace(),
+            cgroup: cgroup::own(),
+        }
     }
 }
 
@@ -191,8 +196,8 @@ struct Shim {
 }
 
 impl Shim {
-    /// Everything up to an agent that is recorded and released. In a box, and in a frame of its own: what this needs of
-    /// the stack is to be given back.
+    /// Everything up to an agent that is recorded and released. In a box, and in a frame of its
+    /// own: what this needs of the stack is to be given back.
     #[inline(never)]
     fn start(epoch: u32, place: &Place) -> io::Result<Box<Self>> {
         let dir = Path::new(".");
@@ -252,7 +257,12 @@ impl Shim {
                 let errno = error.raw_os_error().unwrap_or(0);
                 let text = format!("{}: {error}", launch.argv[0]);
                 writer.append(Stream::Control, &Control::StartFailed { errno, text }.encode())?;
-                (ProcessId { pid: 0, start_time: 0 }, Phase::Gone, Output::new(None, None), stdin::Stdin::new(None))
+                (
+                    ProcessId { pid: 0, start_time: 0 },
+                    Phase::Gone,
+                    Output::new(None, None),
+                    stdin::Stdin::new(None),
+                )
             }
         };
         let now = awake();
@@ -275,7 +285,8 @@ impl Shim {
             blocked: None,
             retry_at: None,
             lease_at: now + Duration::from_millis(launch.timing.lease_ms),
-            deadline_at: (limits.deadline_ms > 0).then(|| now + Duration::from_millis(limits.deadline_ms)),
+            deadline_at: (limits.deadline_ms > 0)
+                .then(|| now + Duration::from_millis(limits.deadline_ms)),
             sample_at: sampled.then(|| now + Duration::from_millis(launch.timing.sample_ms)),
             scan_at: None,
             suspend: SuspendWatch::new(),
@@ -340,7 +351,8 @@ impl Shim {
     /// Appends a control record, now or when there is room again.
     fn say(&mut self, control: Control) {
         let _ = self.writer.room();
-        let last = control.is_final() || matches!(control, Control::Ended { .. } | Control::Blocked { .. });
+        let last = control.is_final()
+            || matches!(control, Control::Ended { .. } | Control::Blocked { .. });
         if !last && (self.unsaid.len() >= MAX_UNSAID || self.writer.reserve() < LAST_WORDS) {
             return;
         }
@@ -389,14 +401,20 @@ impl Shim {
             self.say(Control::LeaseExpired);
             self.cause.get_or_insert(Cause::LeaseExpired);
             self.close_stdin();
-            self.phase = Phase::Letting { term_at: now + Duration::from_millis(self.launch.timing.lease_grace_ms) };
+            self.phase = Phase::Letting {
+                term_at: now + Duration::from_millis(self.launch.timing.lease_grace_ms),
+            };
         }
         if self.deadline_at.is_some_and(|at| at <= now) {
             self.deadline_at = None;
-            self.break_rule(Policy::Deadline, format!("{} ms awake", self.launch.limits.deadline_ms));
+            self.break_rule(
+                Policy::Deadline,
+                format!("{} ms awake", self.launch.limits.deadline_ms),
+            );
         }
         if self.sample_at.is_some_and(|at| at <= now) {
-            self.sample_at = Some(now + Duration::from_millis(self.launch.timing.sample_ms.max(50)));
+            self.sample_at =
+                Some(now + Duration::from_millis(self.launch.timing.sample_ms.max(50)));
             self.sample();
         }
         self.advance_ending(now);
@@ -412,8 +430,9 @@ impl Shim {
     }
 }
 
-/// Makes the standard input we were started with, which is the agent's lock, our own, and closes all
-/// else we may have inherited: a descriptor of somebody's pipe would keep that somebody waiting.
+/// Makes the standard input we were started with, which is the agent's lock, our own, and closes
+/// all else we may have inherited: a descriptor of somebody's pipe would keep that somebody
+/// waiting.
 fn take_over_lock(dir: &Path) -> io::Result<LockGuard> {
     let not_ours = || io::Error::other("standard input is not this agent's lock");
     let inherited = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -431,11 +450,16 @@ fn open_null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
 }
 
-fn hold(launch: &Launch, umask: rustix::fs::Mode, cgroup: Option<&Path>) -> io::Result<(Held, Output, stdin::Stdin)> {
+fn hold(
+    launch: &Launch,
+    umask: rustix::fs::Mode,
+    cgroup: Option<&Path>,
+) -> io::Result<(Held, Output, stdin::Stdin)> {
     let path = launch.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let program = find_program(&launch.argv[0], path, &launch.cwd)?;
     let env = launch.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let env = env.filter(|(name, _)| *name != NONCE_VAR).chain([(NONCE_VAR, launch.nonce.as_str())]);
+    let env =
+        env.filter(|(name, _)| *name != NONCE_VAR).chain([(NONCE_VAR, launch.nonce.as_str())]);
     let argv = launch.argv.iter().map(String::as_str);
     let program = Program::new(&program, argv, env, &launch.cwd, umask)?;
     let (stdin_read, stdin) = match launch.stdin {
@@ -463,7 +487,11 @@ fn hold(launch: &Launch, umask: rustix::fs::Mode, cgroup: Option<&Path>) -> io::
 
 fn containment(cgroup: bool, subreaper: bool) -> String {
     let abilities = host().abilities();
-    let parts =
-        [(cgroup, "cgroup"), (abilities.parent_death_signal, "pdeathsig"), (subreaper, "subreaper"), (true, "sweep")];
+    let parts = [
+        (cgroup, "cgroup"),
+        (abilities.parent_death_signal, "pdeathsig"),
+        (subreaper, "subreaper"),
+        (true, "sweep"),
+    ];
     parts.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect::<Vec<_>>().join("+")
 }

@@ -46,8 +46,8 @@ impl ShimProgram {
         Ok(Self { file, path: path.to_owned(), words: words.iter().map(OsString::from).collect() })
     }
 
-    /// The words that run a program in the sandbox that `plan` describes, before that program's own. `muleteer`
-    /// is the program to use where this one has no name of its own.
+    /// The words that run a program in the sandbox that `plan` describes, before that program's
+    /// own. `muleteer` is the program to use where this one has no name of its own.
     pub fn confining(&self, muleteer: &Path, plan: &Path, cwd: &Path) -> Vec<String> {
         let program = if self.words.is_empty() { self.path.as_path() } else { muleteer };
         let words = self.words.iter().map(|word| word.to_string_lossy().into_owned());
@@ -70,10 +70,16 @@ impl ShimProgram {
         // We are run by a descriptor's name; `ps` is to show who we are.
         command.arg0(name).args(&self.words);
         command.env_clear();
-        // The nonce: if this daemon is itself something an agent started, its shims are found with it.
-        for name in
-            ["PATH", "MULETEER_FAULT", "MULETEER_FAULT_ONCE", "RUST_BACKTRACE", "MULETEER_NONCE", "LLVM_PROFILE_FILE"]
-        {
+        // The nonce: if this daemon is itself something an agent started, its shims are found with
+        // it.
+        for name in [
+            "PATH",
+            "MULETEER_FAULT",
+            "MULETEER_FAULT_ONCE",
+            "RUST_BACKTRACE",
+            "MULETEER_NONCE",
+            "LLVM_PROFILE_FILE",
+        ] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }
@@ -82,8 +88,8 @@ impl ShimProgram {
     }
 }
 
-/// Makes the agent's directory complete for `launch`: the directory (0700), `spool/`, `prompt/`, `key`
-/// (kept if present and whole), and `launch-<epoch>.json`. May be repeated.
+/// Makes the agent's directory complete for `launch`: the directory (0700), `spool/`, `prompt/`,
+/// `key` (kept if present and whole), and `launch-<epoch>.json`. May be repeated.
 pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
@@ -93,7 +99,9 @@ pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     match read_key(agent_dir) {
         Ok(_) => {}
         // A power cut may have left an empty one.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) =>
+        {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(|error| io::Error::other(error.to_string()))?;
             write_private(&agent_dir.join("key"), &key)?;
@@ -113,12 +121,18 @@ pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
 /// Starts the shim of a prepared launch and gives it `lock`, the guard of `agents/<id>/lock`.
 ///
 /// The caller keeps its own guard until it drops it: drop it soon after, or the agent looks alive
-/// as long as the daemon lives. Closing it frees nothing while the shim lives. The child must be reaped
-/// by the caller; until it is, its zombie counts as dead everywhere here.
+/// as long as the daemon lives. Closing it frees nothing while the shim lives. The child must be
+/// reaped by the caller; until it is, its zombie counts as dead everywhere here.
 ///
 /// The lock is handed over as the shim's standard input: that way it needs no code between fork and
-/// exec, and no other child of the daemon, started at the same moment, can inherit it past its exec.
-pub fn launch(agent_dir: &Path, program: &ShimProgram, lock: &LockGuard, epoch: u32) -> io::Result<Child> {
+/// exec, and no other child of the daemon, started at the same moment, can inherit it past its
+/// exec.
+pub fn launch(
+    agent_dir: &Path,
+    program: &ShimProgram,
+    lock: &LockGuard,
+    epoch: u32,
+) -> io::Result<Child> {
     let log = shim_log(agent_dir)?;
     let mut command = program.command("muleteer-shim");
     command.arg("--epoch").arg(epoch.to_string());
@@ -136,7 +150,8 @@ pub fn launch(agent_dir: &Path, program: &ShimProgram, lock: &LockGuard, epoch: 
 
 /// The log of the agent's shims, to be appended to.
 pub fn shim_log(agent_dir: &Path) -> io::Result<File> {
-    let log = File::options().append(true).create(true).mode(0o600).open(agent_dir.join("shim.log"))?;
+    let log =
+        File::options().append(true).create(true).mode(0o600).open(agent_dir.join("shim.log"))?;
     if log.metadata()?.len() > LOG_LIMIT {
         log.set_len(0)?;
     }
@@ -155,7 +170,8 @@ pub fn last_words(agent_dir: &Path, epoch: u32) -> Option<String> {
     log.take(LAST_WORDS).read_to_end(&mut end).ok()?;
     let end = String::from_utf8_lossy(&end);
     let said = |line: &str| {
-        let (_, said) = line.strip_prefix("muleteer-shim[")?.split_once(&format!("] epoch {epoch}: "))?;
+        let (_, said) =
+            line.strip_prefix("muleteer-shim[")?.split_once(&format!("] epoch {epoch}: "))?;
         Some(said.to_string())
     };
     end.lines().rev().find_map(said)

@@ -1,6 +1,7 @@
-//! The zygote: a shim without an agent, started with the daemon, which forks shims when it is asked. That costs
-//! neither an exec nor what a program does before its `main`, and what all shims of a daemon have in common is
-//! found out once. It keeps nothing: the daemon can do without (see [`crate::start::launch`]), and ends with it.
+//! The zygote: a shim without an agent, started with the daemon, which forks shims when it is
+//! asked. That costs neither an exec nor what a program does before its `main`, and what all shims
+//! of a daemon have in common is found out once. It keeps nothing: the daemon can do without (see
+//! [`crate::start::launch`]), and ends with it.
 //!
 //! ```text
 //!   daemon                            zygote                           shim
@@ -11,8 +12,8 @@
 //!   reaps the shim, a child of its own ◀──────────────────────────────┘
 //! ```
 //!
-//! One message is one packet. Both ends come from one build of one package, but a package may be half installed: so each
-//! packet begins with the version.
+//! One message is one packet. Both ends come from one build of one package, but a package may be
+//! half installed: so each packet begins with the version.
 
 use crate::run::{self, Place};
 use crate::start::ShimProgram;
@@ -21,8 +22,8 @@ use muleteer_process::identity::{self, Title};
 use muleteer_process::spawn;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SocketType, recv, recvmsg, send, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SocketType, recv, recvmsg, send, sendmsg, socketpair,
 };
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -63,7 +64,8 @@ const NAME: usize = 255;
 /// Room for a shim's own words where the zygote's stand.
 const ROOM: usize = 128;
 
-/// What a shim is started with. The descriptors are the agent's directory, its lock, and the log the shim complains to.
+/// What a shim is started with. The descriptors are the agent's directory, its lock, and the log
+/// the shim complains to.
 #[derive(Debug)]
 pub struct Ask<'a> {
     /// Of the asker's choice; the answer has it too.
@@ -84,8 +86,8 @@ pub struct Answer {
     pub outcome: Result<u32, i32>,
 }
 
-/// Starts a zygote: our end of its socket, which does not block, and the child. It can be asked once it has said
-/// [`READY`]; before, it may be a program that does not know how.
+/// Starts a zygote: our end of its socket, which does not block, and the child. It can be asked
+/// once it has said [`READY`]; before, it may be a program that does not know how.
 ///
 /// # Errors
 /// As of any start of a process; `Unsupported` where there are no zygotes.
@@ -105,8 +107,8 @@ pub fn spawn(program: &ShimProgram) -> io::Result<(OwnedFd, Child)> {
 /// Sends a request. What was sent may be carried out whatever happens to us.
 ///
 /// # Errors
-/// Nothing was sent: `BrokenPipe` or `ConnectionReset` when there is no zygote any more, `WouldBlock` when it does not
-/// keep up.
+/// Nothing was sent: `BrokenPipe` or `ConnectionReset` when there is no zygote any more,
+/// `WouldBlock` when it does not keep up.
 pub fn ask(socket: BorrowedFd<'_>, ask: &Ask<'_>) -> io::Result<()> {
     let mut packet = vec![VERSION, 0, 0, 0];
     packet.extend(ask.epoch.to_le_bytes());
@@ -126,7 +128,8 @@ pub fn ask(socket: BorrowedFd<'_>, ask: &Ask<'_>) -> io::Result<()> {
 /// The next packet of a zygote: `None` for [`READY`].
 ///
 /// # Errors
-/// `WouldBlock` when there is none yet, `UnexpectedEof` when there will be no more, `InvalidData` for what is neither.
+/// `WouldBlock` when there is none yet, `UnexpectedEof` when there will be no more, `InvalidData`
+/// for what is neither.
 pub fn hear(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
     let mut packet = [0; ANSWER + 1];
     let (length, _) = recv(socket, &mut packet[..], RecvFlags::empty())?;
@@ -169,14 +172,16 @@ struct Asked {
     descriptors: [OwnedFd; 3],
 }
 
-/// The zygote, with its socket as standard input; returns when the daemon is gone, and in each shim when that ends.
+/// The zygote, with its socket as standard input; returns when the daemon is gone, and in each shim
+/// when that ends.
 pub(crate) fn main() -> ExitCode {
     identity::name_this_process(c"muleteer-zygote");
     // A key that is pressed at the daemon's terminal is not meant for us.
     let _ = rustix::process::setsid();
     let place = Place::find();
     let title = Title::of_this_process();
-    // Finds out what the processor can do, for all: in a virtual machine that is a journey to its host each time.
+    // Finds out what the processor can do, for all: in a virtual machine that is a journey to its
+    // host each time.
     let _ = crc32c::crc32c(&[]);
     match serve(&place, title) {
         Ok(code) => code,
@@ -224,7 +229,8 @@ fn next() -> io::Result<Option<Asked>> {
     if length == 0 {
         return Ok(None);
     }
-    let not_ours = || io::Error::new(io::ErrorKind::InvalidData, "a request this version does not know");
+    let not_ours =
+        || io::Error::new(io::ErrorKind::InvalidData, "a request this version does not know");
     let descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {
@@ -285,12 +291,21 @@ mod tests {
         let mut newer = packet;
         newer[0] = 2;
         assert_eq!(Answer::decode(&newer), None);
-        assert_eq!(Answer::decode(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), None, "nobody's pid");
+        assert_eq!(
+            Answer::decode(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            None,
+            "nobody's pid"
+        );
         assert_eq!(Answer::decode(&packet[..19]), None);
-        let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags::PAIR, None).unwrap();
+        let (ours, its) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags::PAIR, None).unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
         let fd = null.as_fd();
-        ask(ours.as_fd(), &Ask { number: 3, epoch: 2, agent: OsStr::new("a-1"), dir: fd, lock: fd, log: fd }).unwrap();
+        ask(
+            ours.as_fd(),
+            &Ask { number: 3, epoch: 2, agent: OsStr::new("a-1"), dir: fd, lock: fd, log: fd },
+        )
+        .unwrap();
         let mut packet = [0; 64];
         let (length, _) = recv(&its, &mut packet[..], RecvFlags::empty()).unwrap();
         assert_eq!(packet[..length], *b"\x01\0\0\0\x02\0\0\0\x03\0\0\0\0\0\0\0a-1");

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
-//! kill -9 of the shim wherever it hurts: nothing unrecorded runs, nothing survives a sweep, and the
-//! next epoch starts beside what the dead one left.
+//! kill -9 of the shim wherever it hurts: nothing unrecorded runs, nothing survives a sweep, and
+//! the next epoch starts beside what the dead one left.
 
 mod common;
 
@@ -24,7 +24,8 @@ fn a_shim_killed_before_release_leaves_no_agent() {
         agent.start_faulty(Some(point)).gone();
         agent.nothing_left();
         assert!(!agent.root.path().join("ran").exists(), "{point}: the agent ran");
-        let spawned = agent.controls().iter().any(|control| matches!(control, Control::Spawned { .. }));
+        let spawned =
+            agent.controls().iter().any(|control| matches!(control, Control::Spawned { .. }));
         assert_eq!(spawned, point == "shim.recorded", "{point}");
         assert!(sweep(&[&agent.nonce], agent.cgroup().as_deref(), Before::Nobody, LONG).clean);
         // The next epoch opens beside it.
@@ -68,11 +69,16 @@ fn what_a_dead_shim_left_is_swept_by_nonce() {
     agent.launch.cgroup = false;
     agent.start();
     let up = agent.root.path().join("up");
-    wait_for("three grandchildren", || (std::fs::read_to_string(&up).ok()?.lines().count() == 3).then_some(()));
+    wait_for("three grandchildren", || {
+        (std::fs::read_to_string(&up).ok()?.lines().count() == 3).then_some(())
+    });
     let agent_id = agent.agent_id();
     agent.kill_shim();
     wait_for("the agent's death", || (!agent_id.is_alive()).then_some(()));
-    assert!(!by_nonce(&agent.nonce).is_empty(), "the grandchildren had to survive for this test to mean anything");
+    assert!(
+        !by_nonce(&agent.nonce).is_empty(),
+        "the grandchildren had to survive for this test to mean anything"
+    );
     let report = sweep(&[&agent.nonce], None, Before::Nobody, LONG);
     assert!(report.clean && report.killed >= 3 && report.survivors.is_empty(), "{report:?}");
     assert!(by_nonce(&agent.nonce).is_empty());
@@ -81,10 +87,12 @@ fn what_a_dead_shim_left_is_swept_by_nonce() {
 
 #[test]
 fn a_cgroup_holds_even_what_hides_its_environment() {
-    let mut agent = Agent::script("env -i PATH=/usr/bin:/bin setsid sh -c 'echo $$ > pid; sleep 600' & wait");
+    let mut agent =
+        Agent::script("env -i PATH=/usr/bin:/bin setsid sh -c 'echo $$ > pid; sleep 600' & wait");
     agent.start();
     let file = agent.root.path().join("pid");
-    let pid = wait_for("the grandchild", || std::fs::read_to_string(&file).ok()?.trim().parse().ok());
+    let pid =
+        wait_for("the grandchild", || std::fs::read_to_string(&file).ok()?.trim().parse().ok());
     let grandchild = ProcessId::of(pid).unwrap();
     let meta = meta::read(&agent.dir()).unwrap().unwrap();
     agent.kill_shim();
@@ -96,8 +104,8 @@ fn a_cgroup_holds_even_what_hides_its_environment() {
     } else {
         // Nothing else could have found it, and nobody claims that.
         eprintln!("no cgroup can be made here: {}", meta.containment);
-        let _ =
-            muleteer_process::identity::Pinned::open_exact(grandchild).and_then(|pinned| pinned.signal(libc::SIGKILL));
+        let _ = muleteer_process::identity::Pinned::open_exact(grandchild)
+            .and_then(|pinned| pinned.signal(libc::SIGKILL));
     }
 }
 
@@ -122,5 +130,9 @@ fn the_torn_tail_of_an_old_epoch_is_its_end() {
     assert!(matches!(torn.state, State::Torn { .. }));
     assert_eq!(torn.next, Cursor::start_of(2));
     assert_eq!(agent.stdout(), "one\nthree\n");
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), length - 2, "nobody touches an older epoch");
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().len(),
+        length - 2,
+        "nobody touches an older epoch"
+    );
 }

@@ -30,11 +30,12 @@ fn an_agent_runs_prints_and_exits() {
     assert!(!agent.dir().join("sock").exists());
 }
 
-/// What an agent leaves behind when it dies, some of it dead already, ends with it, and the shim waits for no grace
-/// that nobody needs.
+/// What an agent leaves behind when it dies, some of it dead already, ends with it, and the shim
+/// waits for no grace that nobody needs.
 #[test]
 fn what_outlives_the_agent_goes_at_once_where_it_obeys() {
-    let mut agent = Agent::script("true & (sleep 60 & sleep 60) & echo up; while :; do sleep 60; done");
+    let mut agent =
+        Agent::script("true & (sleep 60 & sleep 60) & echo up; while :; do sleep 60; done");
     agent.launch.timing.term_grace_ms = 600_000;
     agent.start();
     let id = agent.agent_id();
@@ -77,7 +78,10 @@ fn a_program_that_cannot_be_started_is_no_exit() {
 fn fifty_megabytes_arrive_intact() {
     let mut agent = Agent::script("seq 1 7000000 | head -c 50000000; echo done >&2");
     agent.start();
-    assert_eq!(agent.exited(), Control::Exited { code: Some(0), signal: None, cause: Cause::Exited });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: Some(0), signal: None, cause: Cause::Exited }
+    );
     agent.gone();
     let mut expected = String::with_capacity(50_000_010);
     for n in 1.. {
@@ -90,7 +94,10 @@ fn fifty_megabytes_arrive_intact() {
     let printed = agent.stream(Stream::Stdout);
     assert_eq!(printed.len(), expected.len());
     assert_eq!(crc32c::crc32c(&printed), crc32c::crc32c(expected.as_bytes()));
-    assert!(muleteer_shim::spool::segments(&agent.spool()).unwrap().len() > 1, "the spool was never rotated");
+    assert!(
+        muleteer_shim::spool::segments(&agent.spool()).unwrap().len() > 1,
+        "the spool was never rotated"
+    );
 }
 
 #[test]
@@ -103,7 +110,10 @@ fn the_environment_is_the_launchs_and_the_lock_is_not_inherited() {
     assert!(printed.contains("SECRET=s3cret\n"), "{printed}");
     assert!(printed.contains(&format!("MULETEER_NONCE={}\n", agent.nonce)), "{printed}");
     assert!(!printed.contains("HOME="), "{printed}");
-    assert!(!printed.contains("lock") && !printed.contains("sock") && !printed.contains("spool"), "{printed}");
+    assert!(
+        !printed.contains("lock") && !printed.contains("sock") && !printed.contains("spool"),
+        "{printed}"
+    );
     assert!(!printed.contains("umask 0077"), "the shim's umask leaked: {printed}");
 }
 
@@ -206,15 +216,25 @@ fn a_wrong_key_and_garbage_end_only_their_connection() {
     agent.start();
     let mut good = agent.attached();
     let mut wrong = Client::connect_with(&agent.dir(), 99, [7; 16]).unwrap();
-    assert!(matches!(wrong.receive(PATIENCE).unwrap(), FromShim::Refused { code: RefusedCode::BadKey, .. }));
+    assert!(matches!(
+        wrong.receive(PATIENCE).unwrap(),
+        FromShim::Refused { code: RefusedCode::BadKey, .. }
+    ));
     let mut garbage = Client::connect_silently(&agent.dir(), 1).unwrap();
     garbage.send_raw(&[0xff; 64]).unwrap();
-    assert!(matches!(garbage.receive(PATIENCE).unwrap(), FromShim::Refused { code: RefusedCode::Malformed, .. }));
+    assert!(matches!(
+        garbage.receive(PATIENCE).unwrap(),
+        FromShim::Refused { code: RefusedCode::Malformed, .. }
+    ));
     let mut early = Client::connect_silently(&agent.dir(), 1).unwrap();
     early.send(&ToShim::Query).unwrap();
-    assert!(matches!(early.receive(PATIENCE).unwrap(), FromShim::Refused { code: RefusedCode::Malformed, .. }));
+    assert!(matches!(
+        early.receive(PATIENCE).unwrap(),
+        FromShim::Refused { code: RefusedCode::Malformed, .. }
+    ));
     // Half-open ones, more than there are places.
-    let strangers: Vec<_> = (0..20).map(|_| Client::connect_silently(&agent.dir(), 1).unwrap()).collect();
+    let strangers: Vec<_> =
+        (0..20).map(|_| Client::connect_silently(&agent.dir(), 1).unwrap()).collect();
     let mut second = agent.attached();
     second.send(&ToShim::Query).unwrap();
     second
@@ -233,14 +253,18 @@ fn terminate_ends_a_grandchild_that_fled_and_ignores_term() {
     let mut agent = Agent::script(script);
     agent.start();
     let file = agent.root.path().join("grandchild");
-    let grandchild: u32 = wait_for("the grandchild", || std::fs::read_to_string(&file).ok()?.trim().parse().ok());
+    let grandchild: u32 =
+        wait_for("the grandchild", || std::fs::read_to_string(&file).ok()?.trim().parse().ok());
     let grandchild = ProcessId::of(grandchild).unwrap();
     let mut client = agent.attached();
     client.send(&ToShim::Terminate { idem: [1; 16], grace_ms: 100 }).unwrap();
     assert_eq!(outcome(&mut client, 1), Outcome::Ok);
     agent.gone();
     assert!(!grandchild.is_alive());
-    assert_eq!(agent.exited(), Control::Exited { code: None, signal: Some(libc::SIGKILL), cause: Cause::Terminated });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: None, signal: Some(libc::SIGKILL), cause: Cause::Terminated }
+    );
     assert_eq!(agent.controls().last(), Some(&Control::Ended { survivors: 0 }));
     agent.nothing_left();
 }
@@ -248,14 +272,20 @@ fn terminate_ends_a_grandchild_that_fled_and_ignores_term() {
 #[test]
 fn what_an_agent_leaves_behind_does_not_delay_its_exit() {
     // The grandchild holds the pipes open and floods them.
-    let mut agent = Agent::script("setsid sh -c 'trap \"\" TERM; yes' & sleep 0.2; echo last words >&2; exit 5");
+    let mut agent = Agent::script(
+        "setsid sh -c 'trap \"\" TERM; yes' & sleep 0.2; echo last words >&2; exit 5",
+    );
     agent.launch.timing.term_grace_ms = 200;
     agent.start();
-    assert_eq!(agent.exited(), Control::Exited { code: Some(5), signal: None, cause: Cause::Exited });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: Some(5), signal: None, cause: Cause::Exited }
+    );
     agent.gone();
     agent.nothing_left();
     let records = agent.read().0;
-    let exited = records.iter().position(|r| matches!(r.control(), Some(Control::Exited { .. }))).unwrap();
+    let exited =
+        records.iter().position(|r| matches!(r.control(), Some(Control::Exited { .. }))).unwrap();
     let last = records.iter().position(|r| r.stream == Stream::Stderr).unwrap();
     assert!(last < exited, "what it printed stands before its end");
 }
@@ -266,7 +296,10 @@ fn the_lease_lets_an_agent_finish_its_turn() {
     agent.launch.timing.lease_ms = 200;
     agent.start().gone();
     assert_eq!(agent.stdout(), "finished\n");
-    assert_eq!(agent.exited(), Control::Exited { code: Some(0), signal: None, cause: Cause::LeaseExpired });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: Some(0), signal: None, cause: Cause::LeaseExpired }
+    );
 }
 
 #[test]
@@ -287,7 +320,8 @@ fn the_lease_ends_one_that_does_not_and_heartbeats_renew_it() {
     client.send(&ToShim::Heartbeat { lease_ms: 50 }).unwrap();
     drop(client);
     agent.gone();
-    let killed = Control::Exited { code: None, signal: Some(libc::SIGKILL), cause: Cause::LeaseExpired };
+    let killed =
+        Control::Exited { code: None, signal: Some(libc::SIGKILL), cause: Cause::LeaseExpired };
     assert_eq!(agent.exited(), killed);
     assert!(agent.controls().contains(&Control::LeaseExpired));
 }
@@ -297,7 +331,9 @@ fn limits_are_kept_without_any_daemon() {
     type Limit = fn(&mut Agent);
     let cases: [(&str, Limit); 3] = [
         ("sleep 60", |agent| agent.launch.limits.deadline_ms = 200),
-        ("for i in 1 2 3 4 5 6; do sleep 60 & done; wait", |agent| agent.launch.limits.max_procs = 3),
+        ("for i in 1 2 3 4 5 6; do sleep 60 & done; wait", |agent| {
+            agent.launch.limits.max_procs = 3
+        }),
         ("x=$(head -c 60000000 /dev/zero | tr '\\0' x); sleep 60", |agent| {
             agent.launch.limits.max_memory_bytes = 40 << 20;
         }),
@@ -308,15 +344,22 @@ fn limits_are_kept_without_any_daemon() {
         limit(&mut agent);
         agent.start().gone();
         let controls = agent.controls();
-        assert!(controls.iter().any(|c| matches!(c, Control::PolicyKill { .. })), "{script}: {controls:?}");
-        assert!(matches!(agent.exited(), Control::Exited { cause: Cause::ShimPolicy, .. }), "{controls:?}");
+        assert!(
+            controls.iter().any(|c| matches!(c, Control::PolicyKill { .. })),
+            "{script}: {controls:?}"
+        );
+        assert!(
+            matches!(agent.exited(), Control::Exited { cause: Cause::ShimPolicy, .. }),
+            "{controls:?}"
+        );
         agent.nothing_left();
     }
 }
 
 #[test]
 fn signals_reach_the_agent_and_are_not_repeated() {
-    let mut agent = Agent::script("trap 'echo caught' INT; echo ready; while :; do sleep 0.05; done");
+    let mut agent =
+        Agent::script("trap 'echo caught' INT; echo ready; while :; do sleep 0.05; done");
     agent.start();
     wait_for("the trap", || agent.stdout().contains("ready").then_some(()));
     let mut client = agent.attached();
@@ -338,7 +381,12 @@ fn an_agent_cannot_command_its_own_shim() {
     // It can read the key, being the same user; its descent betrays it.
     let mut agent = Agent::script("true");
     let own = std::env::current_exe().unwrap();
-    agent.launch.argv = vec![own.display().to_string(), "--exact".into(), "as_an_agent".into(), "--nocapture".into()];
+    agent.launch.argv = vec![
+        own.display().to_string(),
+        "--exact".into(),
+        "as_an_agent".into(),
+        "--nocapture".into(),
+    ];
     agent
         .launch
         .env
@@ -357,7 +405,8 @@ fn as_an_agent() {
 
 #[test]
 fn a_polite_end_of_the_shim_ends_the_agent_first() {
-    let mut agent = Agent::script("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut agent =
+        Agent::script("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done");
     agent.launch.timing.term_grace_ms = 30_000;
     agent.start();
     wait_for("the trap", || agent.stdout().contains("ready").then_some(()));
@@ -365,7 +414,10 @@ fn a_polite_end_of_the_shim_ends_the_agent_first() {
     muleteer_process::identity::Pinned::open(shim).unwrap().signal(libc::SIGTERM).unwrap();
     agent.gone();
     assert_eq!(agent.stdout(), "ready\nbye\n");
-    assert_eq!(agent.exited(), Control::Exited { code: Some(0), signal: None, cause: Cause::Terminated });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: Some(0), signal: None, cause: Cause::Terminated }
+    );
 }
 
 #[test]

@@ -22,7 +22,9 @@ fn private_kb(pid: u32) -> u64 {
 fn status(client: &mut Client) -> FromShim {
     client.send(&ToShim::Query).unwrap();
     client
-        .receive_until(PATIENCE, |frame| matches!(frame, FromShim::Status { .. }).then(|| frame.clone()))
+        .receive_until(PATIENCE, |frame| {
+            matches!(frame, FromShim::Status { .. }).then(|| frame.clone())
+        })
         .unwrap()
 }
 
@@ -30,9 +32,12 @@ fn status(client: &mut Client) -> FromShim {
 fn a_gigabyte_line_meets_the_cap_and_memory_stays_flat() {
     const TOTAL: usize = 3_000_000;
     let mut agent = Agent::script(&format!("head -c {TOTAL} /dev/zero; exit 7"));
-    agent.launch.spool = SpoolLimits { segment_bytes: 128 << 10, cap_bytes: 512 << 10, retain_bytes: 128 << 10 };
+    agent.launch.spool =
+        SpoolLimits { segment_bytes: 128 << 10, cap_bytes: 512 << 10, retain_bytes: 128 << 10 };
     agent.start();
-    agent.control("back-pressure", |c| *c == Control::Blocked { on: true, reason: BlockReason::Cap });
+    agent.control("back-pressure", |c| {
+        *c == Control::Blocked { on: true, reason: BlockReason::Cap }
+    });
     let mut client = agent.attached();
     assert!(matches!(status(&mut client), FromShim::Status { blocked: true, .. }));
     let pid = agent.shim.as_ref().unwrap().id();
@@ -75,7 +80,8 @@ fn private_kb_if_there(pid: u32) -> Option<u64> {
 #[test]
 fn a_blocked_agent_can_still_be_ended_and_its_end_is_told() {
     let mut agent = Agent::script("yes");
-    agent.launch.spool = SpoolLimits { segment_bytes: 64 << 10, cap_bytes: 256 << 10, retain_bytes: 0 };
+    agent.launch.spool =
+        SpoolLimits { segment_bytes: 64 << 10, cap_bytes: 256 << 10, retain_bytes: 0 };
     agent.start();
     agent.control("back-pressure", |c| matches!(c, Control::Blocked { on: true, .. }));
     let mut client = agent.attached();
@@ -97,7 +103,11 @@ struct TinyDisk(std::path::PathBuf);
 impl TinyDisk {
     fn mount(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
-        let mounted = helper("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(at).output().ok()?;
+        let mounted = helper("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .arg(at)
+            .output()
+            .ok()?;
         mounted.status.success().then(|| Self(at.to_owned()))
     }
 }
@@ -116,12 +126,17 @@ fn a_full_disk_stops_reading_and_is_recovered_from() {
         return;
     };
     agent.start();
-    agent.control("back-pressure", |c| *c == Control::Blocked { on: true, reason: BlockReason::Disk });
+    agent.control("back-pressure", |c| {
+        *c == Control::Blocked { on: true, reason: BlockReason::Disk }
+    });
     let mut client = agent.attached();
     assert!(matches!(status(&mut client), FromShim::Status { blocked: true, .. }));
     let grown = helper("mount").args(["-o", "remount,size=8m"]).arg(&disk.0).status().unwrap();
     assert!(grown.success());
-    assert_eq!(agent.exited(), Control::Exited { code: Some(9), signal: None, cause: Cause::Exited });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: Some(9), signal: None, cause: Cause::Exited }
+    );
     agent.gone();
     assert_eq!(agent.stream(Stream::Stdout).len(), 1_500_000);
     assert_eq!(agent.read().1, State::CaughtUp);
@@ -130,18 +145,24 @@ fn a_full_disk_stops_reading_and_is_recovered_from() {
 
 #[test]
 fn on_a_full_disk_the_last_words_fit() {
-    let mut agent = Agent::script("trap 'echo going >&2; exit 6' TERM; yes & while :; do sleep 0.05; done");
+    let mut agent =
+        Agent::script("trap 'echo going >&2; exit 6' TERM; yes & while :; do sleep 0.05; done");
     let Some(disk) = TinyDisk::mount(&agent.dir()) else {
         eprintln!("SKIPPED: a full disk needs the right to mount a small one");
         return;
     };
     agent.start();
-    agent.control("back-pressure", |c| *c == Control::Blocked { on: true, reason: BlockReason::Disk });
+    agent.control("back-pressure", |c| {
+        *c == Control::Blocked { on: true, reason: BlockReason::Disk }
+    });
     // Nor may anybody else have left a byte.
     let _ = std::fs::write(agent.dir().join("filler"), vec![0; 1 << 20]);
     let mut client = agent.attached();
     client.send(&ToShim::Terminate { idem: [1; 16], grace_ms: 20_000 }).unwrap();
-    assert_eq!(agent.exited(), Control::Exited { code: Some(6), signal: None, cause: Cause::Terminated });
+    assert_eq!(
+        agent.exited(),
+        Control::Exited { code: Some(6), signal: None, cause: Cause::Terminated }
+    );
     agent.gone();
     assert!(agent.stream(Stream::Stderr).ends_with(b"going\n"));
     assert_eq!(agent.controls().last(), Some(&Control::Ended { survivors: 0 }));

@@ -9,7 +9,8 @@ use muleteer_shim::spool::{ReadError, Reader, Record, Room, State, Writer, segme
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
-const SMALL: SpoolLimits = SpoolLimits { segment_bytes: 4 << 10, cap_bytes: 64 << 10, retain_bytes: 8 << 10 };
+const SMALL: SpoolLimits =
+    SpoolLimits { segment_bytes: 4 << 10, cap_bytes: 64 << 10, retain_bytes: 8 << 10 };
 
 fn write_some(spool: &Path, epoch: u32, limits: SpoolLimits, payloads: &[Vec<u8>]) -> Cursor {
     let mut writer = Writer::create(spool, epoch, limits).unwrap();
@@ -152,7 +153,10 @@ fn a_flipped_bit_is_named_and_costs_one_record() {
     damaged[SEGMENT_HEADER + 3] ^= 4;
     std::fs::write(&path, &damaged).unwrap();
     let error = Reader::open(dir.path()).read(Cursor::start_of(1), 100).unwrap_err();
-    assert!(error.to_string().contains("00000001-0000000000000000.seg is damaged at byte 32"), "{error}");
+    assert!(
+        error.to_string().contains("00000001-0000000000000000.seg is damaged at byte 32"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -163,17 +167,22 @@ fn zeros_at_the_end_are_a_torn_tail() {
     let length = std::fs::metadata(&path).unwrap().len();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(length + 5000).unwrap();
     let batch = Reader::open(dir.path()).read(Cursor::start_of(1), 1 << 20).unwrap();
-    assert_eq!((batch.records.len(), batch.next, batch.state), (5, end, State::Torn { bytes: 5000 }));
+    assert_eq!(
+        (batch.records.len(), batch.next, batch.state),
+        (5, end, State::Torn { bytes: 5000 })
+    );
 }
 
-/// A write that was cut short before its writer began another segment: what it left was never a record.
+/// A write that was cut short before its writer began another segment: what it left was never a
+/// record.
 #[test]
 fn half_a_record_before_the_next_segment_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     write_some(dir.path(), 1, SMALL, &lines(200));
     let segments = muleteer_shim::spool::segments(dir.path()).unwrap();
     assert!(segments.len() > 2);
-    let mut first = std::fs::File::options().append(true).open(segment_path(dir.path(), segments[0])).unwrap();
+    let mut first =
+        std::fs::File::options().append(true).open(segment_path(dir.path(), segments[0])).unwrap();
     std::io::Write::write_all(&mut first, &[7; 10]).unwrap();
     for max_bytes in [1, 1000, 1 << 20] {
         let (records, damages) = read_all(dir.path(), max_bytes);
@@ -236,7 +245,8 @@ proptest! {
     }
 }
 
-/// The checked-in files of version 1 must stay readable for ever. `MULETEER_BLESS=1` makes absent ones.
+/// The checked-in files of version 1 must stay readable for ever. `MULETEER_BLESS=1` makes absent
+/// ones.
 #[test]
 fn the_samples_load() {
     let samples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("samples");
@@ -251,10 +261,15 @@ fn the_samples_load() {
     assert_eq!((meta.epoch, meta.shim.pid, meta.agent.map(|id| id.pid)), (3, 4711, Some(4712)));
     let (records, damages) = read_all(&samples.join("spool"), 1 << 20);
     assert_eq!((records.len(), damages), (5, 0));
-    assert!(matches!(records[0].control(), Some(Control::Spawned { agent, .. }) if agent.pid == 4712));
+    assert!(
+        matches!(records[0].control(), Some(Control::Spawned { agent, .. }) if agent.pid == 4712)
+    );
     assert_eq!((records[1].stream, &records[1].bytes[..]), (Stream::Stdout, &b"a line\n"[..]));
     assert_eq!((records[2].stream, &records[2].bytes[..]), (Stream::Stderr, &b"a complaint\n"[..]));
-    assert_eq!(records[3].control(), Some(Control::Exited { code: Some(0), signal: None, cause: Cause::Exited }));
+    assert_eq!(
+        records[3].control(),
+        Some(Control::Exited { code: Some(0), signal: None, cause: Cause::Exited })
+    );
     assert_eq!(records[4].control(), Some(Control::Ended { survivors: 0 }));
 }
 
@@ -262,11 +277,17 @@ fn bless(samples: &Path) {
     use muleteer_process::identity::ProcessId;
     let spool = samples.join("spool");
     std::fs::create_dir_all(&spool).unwrap();
-    let mut launch =
-        Launch::new(3, 17, "6e6f6e6365".into(), vec!["claude".into(), "--verbose".into()], "/home/user/project".into());
+    let mut launch = Launch::new(
+        3,
+        17,
+        "6e6f6e6365".into(),
+        vec!["claude".into(), "--verbose".into()],
+        "/home/user/project".into(),
+    );
     launch.env = vec![("PATH".into(), "/usr/bin:/bin".into())];
     launch.write(samples).unwrap();
-    let (shim, agent) = (ProcessId { pid: 4711, start_time: 90 }, ProcessId { pid: 4712, start_time: 91 });
+    let (shim, agent) =
+        (ProcessId { pid: 4711, start_time: 90 }, ProcessId { pid: 4712, start_time: 91 });
     let meta = meta::Meta {
         v: meta::VERSION,
         epoch: 3,
@@ -284,7 +305,9 @@ fn bless(samples: &Path) {
     std::fs::write(samples.join("meta.json"), serde_json::to_vec_pretty(&meta).unwrap()).unwrap();
     let mut writer = Writer::create(&spool, 3, SpoolLimits::default()).unwrap();
     let containment = meta.containment;
-    let control = |writer: &mut Writer, control: Control| writer.append(Stream::Control, &control.encode()).unwrap();
+    let control = |writer: &mut Writer, control: Control| {
+        writer.append(Stream::Control, &control.encode()).unwrap()
+    };
     control(&mut writer, Control::Spawned { agent, shim, containment });
     writer.append(Stream::Stdout, b"a line\n").unwrap();
     writer.append(Stream::Stderr, b"a complaint\n").unwrap();
@@ -296,6 +319,7 @@ fn bless(samples: &Path) {
 /// Segments go as a whole: what is kept is at most one of them more than was asked for.
 #[test]
 fn where_little_is_retained_segments_are_small() {
-    let segment = |retain_bytes| SpoolLimits { retain_bytes, ..SpoolLimits::default() }.sane().segment_bytes;
+    let segment =
+        |retain_bytes| SpoolLimits { retain_bytes, ..SpoolLimits::default() }.sane().segment_bytes;
     assert_eq!([0, 1 << 20, 8 << 20, 64 << 20].map(segment), [1 << 20, 1 << 20, 4 << 20, 32 << 20]);
 }

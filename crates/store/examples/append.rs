@@ -25,7 +25,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let floor = begun.elapsed();
         let before = path.metadata()?.len();
         let event = Event::AgentSaid { text: "a sentence of the length that agents say".into() };
-        let entry = Entry { id: format!("bench{round:010}"), dispatch_id: None, at: None, more: false, event };
+        let entry = Entry {
+            id: format!("bench{round:010}"),
+            dispatch_id: None,
+            at: None,
+            more: false,
+            event,
+        };
         let begun = Instant::now();
         log.append(&[entry], Timestamp::now())?;
         let ours = begun.elapsed();

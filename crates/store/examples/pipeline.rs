@@ -1,5 +1,6 @@
-//! What the spec run's own machinery costs, without agents and git (`cargo xtask bench run_ schedule_`).
-//! Prints `floor_us ours_us` for each round; a floor of 0 where there is none.
+//! What the spec run's own machinery costs, without agents and git
+//! (`cargo xtask bench run_ schedule_`). Prints `floor_us ours_us` for each round; a floor of 0
+//! where there is none.
 //!
 //! ```text
 //! pipeline schedule  wide|deep BEADS ROUNDS   a schedule made from nothing, and its first choice
@@ -32,7 +33,8 @@ type Done = Result<(), Box<dyn Error>>;
 fn main() -> Done {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let text = |at: usize| args.get(at).map(String::as_str).unwrap_or_default();
-    let number = |at: usize| text(at).parse::<usize>().map_err(|_| format!("argument {at} is no number"));
+    let number =
+        |at: usize| text(at).parse::<usize>().map_err(|_| format!("argument {at} is no number"));
     match text(0) {
         "schedule" => schedule(text(1), number(2)?, number(3)?),
         "step" => step(text(1), number(2)?, number(3)?),
@@ -70,7 +72,13 @@ fn tasks(shape: &str, count: usize) -> Vec<Task> {
         id: name(at),
         priority: u8::try_from(at % 5).unwrap_or_default(),
         // As if made one after the other, and listed in another order.
-        created_at: format!("2026-02-{:02}T{:02}:{:02}:{:02}Z", 1 + at % 28, at % 24, at % 60, at / 60 % 60),
+        created_at: format!(
+            "2026-02-{:02}T{:02}:{:02}:{:02}Z",
+            1 + at % 28,
+            at % 24,
+            at % 60,
+            at / 60 % 60
+        ),
         depends_on: needs(shape, at).into_iter().map(name).collect(),
         closed: false,
         withheld: false,
@@ -116,7 +124,8 @@ fn bead(shape: &str, at: usize) -> Bead {
     Bead {
         id: name(at),
         title: format!("Do the part of the work that has number {at}"),
-        description: "One paragraph of what is to be done, as long as such paragraphs usually are.".into(),
+        description: "One paragraph of what is to be done, as long as such paragraphs usually are."
+            .into(),
         status: Status::Open,
         priority: u8::try_from(at % 5).unwrap_or_default(),
         issue_type: "task".into(),
@@ -170,8 +179,8 @@ fn settings() -> RunSettings {
     }
 }
 
-/// A run whose every event goes through a log on disk, as the actor has it: durable, then folded, then, for all
-/// that follows from one end, the snapshots.
+/// A run whose every event goes through a log on disk, as the actor has it: durable, then folded,
+/// then, for all that follows from one end, the snapshots.
 struct Play {
     dir: PathBuf,
     log: EventLog,
@@ -237,7 +246,8 @@ impl Play {
             files.push((self.dir.join(name), text?));
         }
         self.bytes = files.iter().map(|(_, text)| text.len()).sum();
-        let files: Vec<_> = files.iter().map(|(path, text)| (path.as_path(), text.as_bytes())).collect();
+        let files: Vec<_> =
+            files.iter().map(|(path, text)| (path.as_path(), text.as_bytes())).collect();
         replace_snapshots(&files, 0o644).into_iter().collect::<Result<(), _>>()?;
         Ok(())
     }

@@ -22,12 +22,17 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
     durable(path, bytes, mode)?.rename(path)
 }
 
-/// As [`write_atomic`], if `still` says so when nothing is left to do but to put the new file in the old one's place;
-/// whether it did.
+/// As [`write_atomic`], if `still` says so when nothing is left to do but to put the new file in
+/// the old one's place; whether it did.
 ///
 /// # Errors
 /// As [`write_atomic`].
-pub fn write_atomic_if(path: &Path, bytes: &[u8], mode: u32, still: impl FnOnce() -> bool) -> Result<bool, StoreError> {
+pub fn write_atomic_if(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    still: impl FnOnce() -> bool,
+) -> Result<bool, StoreError> {
     let temporary = durable(path, bytes, mode)?;
     if !still() {
         return Ok(false);
@@ -35,12 +40,13 @@ pub fn write_atomic_if(path: &Path, bytes: &[u8], mode: u32, still: impl FnOnce(
     temporary.rename(path).map(|()| true)
 }
 
-/// Writes files that nobody counts on before this returns, in place and with `mode` (less the umask), and makes them and
-/// the directories durable; they wait for the disk together. The directories are there, and among them is each that
-/// got a new entry.
+/// Writes files that nobody counts on before this returns, in place and with `mode` (less the
+/// umask), and makes them and the directories durable; they wait for the disk together. The
+/// directories are there, and among them is each that got a new entry.
 ///
 /// # Errors
-/// `E_STORE_IO`. Any of the files may be there then, whole or in part, as when we are killed: call it again.
+/// `E_STORE_IO`. Any of the files may be there then, whole or in part, as when we are killed: call
+/// it again.
 pub fn write_first(files: &[(&Path, &[u8])], dirs: &[&Path], mode: u32) -> Result<(), StoreError> {
     /// More would wait for one another in the kernel, and each is a thread.
     const LANES: usize = 2;
@@ -60,14 +66,15 @@ pub fn write_first(files: &[(&Path, &[u8])], dirs: &[&Path], mode: u32) -> Resul
         put(path, File::open(path).map_err(StoreError::io(path, "make durable"))?);
     }
     let sync = |lane: &Vec<(&Path, File)>| {
-        lane.iter()
-            .try_for_each(|(path, file)| file.sync_all().map_err(StoreError::io(path, "make durable")))
+        lane.iter().try_for_each(|(path, file)| {
+            file.sync_all().map_err(StoreError::io(path, "make durable"))
+        })
     };
     together(&lanes, sync).into_iter().collect()
 }
 
-/// Replaces `path` for whoever reads it, all or nothing, and waits for no disk: after a power failure it may be old,
-/// new, empty or gone. For what can be made anew from elsewhere.
+/// Replaces `path` for whoever reads it, all or nothing, and waits for no disk: after a power
+/// failure it may be old, new, empty or gone. For what can be made anew from elsewhere.
 ///
 /// # Errors
 /// `E_STORE_IO`; the old file is as it was then.
@@ -98,9 +105,10 @@ fn durable(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError
     Ok(temporary)
 }
 
-/// Replaces several snapshots at once, each whole or not at all, for what can be made anew from elsewhere: the old one
-/// may be back after a power failure, since nobody waits for the directory. They wait for the disk together. The
-/// results are in the files' order; an error is as of [`write_atomic`].
+/// Replaces several snapshots at once, each whole or not at all, for what can be made anew from
+/// elsewhere: the old one may be back after a power failure, since nobody waits for the directory.
+/// They wait for the disk together. The results are in the files' order; an error is as of
+/// [`write_atomic`].
 pub fn replace_snapshots(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), StoreError>> {
     together(files, |(path, bytes)| {
         let temporary = durable(path, bytes, mode)?;
@@ -108,7 +116,8 @@ pub fn replace_snapshots(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), 
     })
 }
 
-/// Does the same to each, at the same time: what waits for the disk waits once. Few of them: each has a thread.
+/// Does the same to each, at the same time: what waits for the disk waits once. Few of them: each
+/// has a thread.
 fn together<I: Sync, T: Send>(items: &[I], one: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let Some((first, rest)) = items.split_first() else { return vec![] };
     let one = &one;
@@ -118,7 +127,9 @@ fn together<I: Sync, T: Send>(items: &[I], one: impl Fn(&I) -> T + Sync) -> Vec<
         let mut results = vec![one(first)];
         for (item, other) in rest.iter().zip(others) {
             results.push(match other {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Ok(thread) => {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                }
                 // The system has no room for another thread: then one after the other.
                 Err(_) => one(item),
             });
@@ -136,7 +147,11 @@ impl Temporary {
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let mut hidden = OsStr::new(".").to_os_string();
         hidden.push(name);
-        hidden.push(format!("{MARK}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        hidden.push(format!(
+            "{MARK}{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        ));
         let temporary = path.with_file_name(hidden);
         // Of a killed process that had our pid: nobody else uses this name.
         match fs::remove_file(&temporary) {
@@ -176,8 +191,8 @@ pub fn create_dir_durable(path: &Path, mode: u32) -> Result<(), StoreError> {
     sync_dir(above)
 }
 
-/// Creates `path`, whose parent is there, with `mode` (less the umask) and leaves it to the caller to make that
-/// durable. One that exists is left as it is.
+/// Creates `path`, whose parent is there, with `mode` (less the umask) and leaves it to the caller
+/// to make that durable. One that exists is left as it is.
 ///
 /// # Errors
 /// `E_STORE_IO`, also when something else than a directory has that name.
@@ -198,11 +213,13 @@ pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
         .map_err(StoreError::io(path, "make durable"))
 }
 
-/// Gives a folder that was made beside its place its name: whoever finds it there finds all of it, also after a power
-/// failure. Each file and folder in it is synced, so it is one of ours and of few.
+/// Gives a folder that was made beside its place its name: whoever finds it there finds all of it,
+/// also after a power failure. Each file and folder in it is synced, so it is one of ours and of
+/// few.
 ///
 /// # Errors
-/// `E_STORE_IO`. It has its name then only if no more than the folder around it could not be made durable.
+/// `E_STORE_IO`. It has its name then only if no more than the folder around it could not be made
+/// durable.
 pub fn put_dir(made: &Path, place: &Path) -> Result<(), StoreError> {
     sync_all_below(made)?;
     fs::rename(made, place).map_err(StoreError::io(place, "create"))?;
@@ -251,9 +268,13 @@ pub fn clean_leftovers(dir: &Path) -> Result<u32, StoreError> {
 }
 
 fn is_leftover(name: &OsStr) -> bool {
-    let Some((stem, numbers)) = name.to_str().and_then(|name| name.rsplit_once(MARK)) else { return false };
+    let Some((stem, numbers)) = name.to_str().and_then(|name| name.rsplit_once(MARK)) else {
+        return false;
+    };
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    stem.len() > 1 && stem.starts_with('.') && numbers.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b))
+    stem.len() > 1
+        && stem.starts_with('.')
+        && numbers.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b))
 }
 
 /// The directory a name is in; `.` for a bare name.
@@ -309,7 +330,8 @@ mod tests {
         let paths = ["one", "taken", "two"].map(|name| dir.path().join(name));
         fs::create_dir_all(paths[1].join("full")).expect("creates");
         let files = [0, 1, 2].map(|at| (paths[at].as_path(), [b'a' + at as u8; 3]));
-        let results = replace_snapshots(&files.each_ref().map(|(path, bytes)| (*path, &bytes[..])), 0o640);
+        let results =
+            replace_snapshots(&files.each_ref().map(|(path, bytes)| (*path, &bytes[..])), 0o640);
         assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
         assert_eq!(
             (fs::read(&paths[0]).expect("reads"), fs::read(&paths[2]).expect("reads")),
@@ -329,7 +351,8 @@ mod tests {
         assert_eq!(fs::metadata(&two).expect("is there").permissions().mode() & 0o777, 0o600);
         let taken = dir.path().join("taken");
         fs::create_dir(&taken).expect("creates");
-        let error = write_first(&[(&one, b"3"), (&taken, b"4")], &[], 0o600).expect_err("a directory is in the way");
+        let error = write_first(&[(&one, b"3"), (&taken, b"4")], &[], 0o600)
+            .expect_err("a directory is in the way");
         assert_eq!(error.file(), taken);
     }
 

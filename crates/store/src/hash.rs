@@ -14,6 +14,9 @@ mod tests {
     /// FIPS 180-2, appendix B.1.
     #[test]
     fn it_is_the_standard_s() {
-        assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            sha256(b"abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
     }
 }

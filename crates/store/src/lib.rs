@@ -7,7 +7,8 @@
 //! - [`db`]: `muleteer.db`, a projection that can always be thrown away and rebuilt.
 //! - [`atomic`]: files that are replaced whole or not at all.
 //! - [`tasklist`]: the files of the task-list harness.
-//! - [`bead_store`]: the bead store that the configuration names; [`beads`]: the embedded one; [`tbd`]: `tbd`'s.
+//! - [`bead_store`]: the bead store that the configuration names; [`beads`]: the embedded one;
+//!   [`tbd`]: `tbd`'s.
 //! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
 //! - [`hash`]: what says whether something is still what it was.
 //! - [`removal`]: directory trees of any depth, removed and measured.

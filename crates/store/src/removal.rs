@@ -1,9 +1,10 @@
 //! Removes directory trees that somebody else has filled, and measures them.
 //!
-//! An agent may nest directories as deep as it likes. `std::fs::remove_dir_all` calls itself for each
-//! level, so a tree of many thousand levels overflows the stack and takes the whole process down. Here
-//! nothing calls itself, at most `OPEN` directories are open at a time, every name is relative to an
-//! open directory, so that no path is too long, no link is followed, and a deadline is kept.
+//! An agent may nest directories as deep as it likes. `std::fs::remove_dir_all` calls itself for
+//! each level, so a tree of many thousand levels overflows the stack and takes the whole process
+//! down. Here nothing calls itself, at most `OPEN` directories are open at a time, every name is
+//! relative to an open directory, so that no path is too long, no link is followed, and a deadline
+//! is kept.
 
 use muleteer_process::clock::awake;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
@@ -124,7 +125,9 @@ fn empty(top: &OwnedFd, deadline: Duration) -> io::Result<()> {
                 let below = clear(&folder, deadline)?;
                 levels.push(Level { folder, name, below, tries: 0 });
             }
-        } else if let Some(up) = move_up(&levels[depth].folder, &name, &levels[0].folder, &mut moved)? {
+        } else if let Some(up) =
+            move_up(&levels[depth].folder, &name, &levels[0].folder, &mut moved)?
+        {
             levels[0].below.push(up);
         }
     }
@@ -135,7 +138,8 @@ fn empty(top: &OwnedFd, deadline: Duration) -> io::Result<()> {
 fn close(levels: &mut Vec<Level>, deadline: Duration) -> io::Result<()> {
     let Some(mut level) = levels.pop() else { return Ok(()) };
     let Some(above) = levels.last() else { return Ok(()) };
-    let removed = with_access(&above.folder, || unlinkat(&above.folder, &level.name, AtFlags::REMOVEDIR));
+    let removed =
+        with_access(&above.folder, || unlinkat(&above.folder, &level.name, AtFlags::REMOVEDIR));
     match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         // Somebody still writes there, or the listing left something out while we removed.
@@ -150,7 +154,12 @@ fn close(levels: &mut Vec<Level>, deadline: Duration) -> io::Result<()> {
 }
 
 /// Moves a directory to the top, under a name that nothing there has; none if it is gone.
-fn move_up(from: &OwnedFd, name: &OsStr, top: &OwnedFd, moved: &mut u64) -> io::Result<Option<OsString>> {
+fn move_up(
+    from: &OwnedFd,
+    name: &OsStr,
+    top: &OwnedFd,
+    moved: &mut u64,
+) -> io::Result<Option<OsString>> {
     let up = loop {
         *moved += 1;
         let up = OsString::from(format!(".removed-{moved}"));
@@ -187,10 +196,12 @@ fn open_below(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<OwnedFd>> {
     match opened {
         Ok(folder) => Ok(Some(folder)),
         Err(Errno::NOENT) => Ok(None),
-        Err(Errno::NOTDIR | Errno::LOOP) => match with_access(folder, || unlinkat(folder, name, AtFlags::empty())) {
-            Ok(()) | Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        },
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            match with_access(folder, || unlinkat(folder, name, AtFlags::empty())) {
+                Ok(()) | Err(Errno::NOENT) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -234,7 +245,10 @@ fn entries(listing: Dir) -> io::Result<Vec<(OsString, FileType)>> {
 /// and searchable and runs the operation again: removing or moving an entry needs both, whatever
 /// the mode of the entry is. Set by the open file, because a name in a directory without search
 /// permission cannot be looked up, not even `.`.
-fn with_access<T>(folder: &OwnedFd, run: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+fn with_access<T>(
+    folder: &OwnedFd,
+    run: impl Fn() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
     match run() {
         Err(Errno::ACCESS) => {
             rustix::fs::fchmod(folder, Mode::RWXU)?;
@@ -285,7 +299,8 @@ mod tests {
         let path = top.clone();
         // The stack of a thread of the daemon's is no larger than this.
         let small = std::thread::Builder::new().stack_size(256 * 1024);
-        let removing = small.spawn(move || (tree_size(&path, PATIENCE), remove_tree(&path, PATIENCE)));
+        let removing =
+            small.spawn(move || (tree_size(&path, PATIENCE), remove_tree(&path, PATIENCE)));
         let (size, removed) = removing.unwrap().join().unwrap();
         removed.unwrap();
         assert!(size.is_ok());

@@ -2,7 +2,10 @@
 //!
 //! The child is this test binary again, running only the test `child`. It appends `e1`, `e2`, … in
 //! batches and prints each batch's last number once it is durable.
-#![allow(clippy::disallowed_methods, reason = "the store's tests start no agents: `process` is not theirs")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the store's tests start no agents: `process` is not theirs"
+)]
 
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event};
@@ -18,7 +21,8 @@ const DIR: &str = "STORE_TEST_DIR";
 const LIMIT: &str = "STORE_TEST_LIMIT";
 
 fn entry(n: u64, more: bool) -> Entry {
-    let event = Event::Fault { what: format!("n{n}"), message: "x".repeat((n * 37 % 3000) as usize) };
+    let event =
+        Event::Fault { what: format!("n{n}"), message: "x".repeat((n * 37 % 3000) as usize) };
     Entry { id: format!("e{n}"), dispatch_id: None, at: None, more, event }
 }
 
@@ -27,7 +31,8 @@ fn entry(n: u64, more: bool) -> Entry {
 #[ignore = "started by the others"]
 fn child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
-    let limit: u64 = std::env::var(LIMIT).ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
+    let limit: u64 =
+        std::env::var(LIMIT).ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX);
     let dir = Path::new(&dir);
     let (mut db, _) = Projection::open(&dir.join("muleteer.db")).expect("opens");
     let path = dir.join("events.jsonl");
@@ -72,12 +77,14 @@ fn start(command: &mut Command) -> (Child, impl Iterator<Item = (String, u64)> +
         let (word, number) = line.trim().rsplit_once(' ')?;
         // The test harness may have printed something before it on the line.
         let word = word.rsplit(' ').next()?;
-        matches!(word, "durable" | "full").then(|| number.parse().ok().map(|number| (word.to_string(), number)))?
+        matches!(word, "durable" | "full")
+            .then(|| number.parse().ok().map(|number| (word.to_string(), number)))?
     });
     (child, said)
 }
 
-/// Recovers, and checks that all acknowledged records are there, once, in order, and in the database.
+/// Recovers, and checks that all acknowledged records are there, once, in order, and in the
+/// database.
 fn check(dir: &Path, acknowledged: u64) -> u64 {
     let path = dir.join("events.jsonl");
     let (mut db, opened) = Projection::open(&dir.join("muleteer.db")).expect("opens");
@@ -126,17 +133,23 @@ fn killed_at_each_named_point_no_durable_record_is_lost_or_doubled() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut acknowledged = 0;
         for nth in 1..6 {
-            let (mut child, said) = start(command(dir.path()).env("MULETEER_FAULT", format!("{point}:{nth}")));
+            let (mut child, said) =
+                start(command(dir.path()).env("MULETEER_FAULT", format!("{point}:{nth}")));
             acknowledged = said.last().map_or(acknowledged, |(_, seq)| seq);
             assert_eq!(child.wait().expect("ends").signal(), Some(9), "{point}");
             let left = check(dir.path(), acknowledged);
-            assert_eq!(left > acknowledged, point != "ledger.before_write", "{point}: written is kept");
+            assert_eq!(
+                left > acknowledged,
+                point != "ledger.before_write",
+                "{point}: written is kept"
+            );
             acknowledged = left;
         }
     }
 }
 
-/// A limit on the size of files, set by a shell: needs no rights, and writes go short as on a full disk.
+/// A limit on the size of files, set by a shell: needs no rights, and writes go short as on a full
+/// disk.
 #[test]
 fn at_the_file_size_limit_it_says_full_and_goes_on_later() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -160,7 +173,8 @@ fn at_the_file_size_limit_it_says_full_and_goes_on_later() {
     check(dir.path(), seq + 10);
 }
 
-/// A real file system that is full, in a mount namespace of its own; skipped where that is not allowed.
+/// A real file system that is full, in a mount namespace of its own; skipped where that is not
+/// allowed.
 #[test]
 fn on_a_full_file_system_it_says_full_and_what_is_there_is_whole() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -173,7 +187,8 @@ fn on_a_full_file_system_it_says_full_and_what_is_there_is_whole() {
                   code=$?; cp \"$1\"/events.* \"$2\"; exit $code";
     let mut shell = Command::new("unshare");
     shell.args(["-rm", "sh", "-c", script, "sh"]).args([&small, &out, &exe]).env(DIR, &small);
-    let Ok(probe) = Command::new("unshare").args(["-rm", "true"]).stderr(Stdio::null()).status() else {
+    let Ok(probe) = Command::new("unshare").args(["-rm", "true"]).stderr(Stdio::null()).status()
+    else {
         return eprintln!("SKIPPED: there is no `unshare` here");
     };
     let (mut child, said) = start(&mut shell);

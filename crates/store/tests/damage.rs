@@ -55,7 +55,10 @@ fn what_is_appended_is_what_is_read() {
     let log = log();
     let (records, again, recovery) = reopen(&log.path, RECORDS).expect("opens");
     assert_eq!(records, log.records);
-    assert_eq!((recovery.last_seq, recovery.cut_bytes, recovery.len), (RECORDS, 0, log.bytes.len() as u64));
+    assert_eq!(
+        (recovery.last_seq, recovery.cut_bytes, recovery.len),
+        (RECORDS, 0, log.bytes.len() as u64)
+    );
     assert_eq!(again.last_seq(), RECORDS);
     assert_eq!(records[0].ts.to_string(), "2023-11-14T22:13:20.123Z", "cut to milliseconds");
 }
@@ -71,7 +74,11 @@ fn cut_at_every_byte_without_a_mark_the_whole_batches_before_it_are_left() {
 
         let mut seen = 0;
         let looked = read(&log.path, |_| seen += 1).expect("reads");
-        assert_eq!((seen, fs::read(&log.path).expect("reads").len()), (whole, cut), "looking changes nothing");
+        assert_eq!(
+            (seen, fs::read(&log.path).expect("reads").len()),
+            (whole, cut),
+            "looking changes nothing"
+        );
 
         let (records, mut open, recovery) = reopen(&log.path, 0).expect("opens");
         assert_eq!(records, log.records[..whole], "cut at {cut}");
@@ -83,7 +90,11 @@ fn cut_at_every_byte_without_a_mark_the_whole_batches_before_it_are_left() {
         assert_eq!(recovery.cut_why.is_some(), place.is_some(), "cut at {cut}");
         let why = recovery.cut_why.unwrap_or_default();
         assert!(why.starts_with(&place.unwrap_or_default()), "cut at {cut}: {why}");
-        assert_eq!(why.contains("the batch of 1 lines before it"), lines == 3 && whole_lines, "cut at {cut}: {why}");
+        assert_eq!(
+            why.contains("the batch of 1 lines before it"),
+            lines == 3 && whole_lines,
+            "cut at {cut}: {why}"
+        );
 
         // Going on, nothing is glued to what was torn. (Not at each cut: it takes three fsyncs.)
         if cut % 5 > 0 {
@@ -139,11 +150,16 @@ fn a_flipped_bit_is_a_named_error_or_a_cut_tail_and_never_wrong_data() {
 
             let mut records = vec![];
             match read(&unmarked.path, |record| records.push(record)) {
-                Err(error) => assert_eq!(error.code(), "E_EVENTS_CORRUPT", "byte {at} bit {bit}: {error}"),
+                Err(error) => {
+                    assert_eq!(error.code(), "E_EVENTS_CORRUPT", "byte {at} bit {bit}: {error}")
+                }
                 Ok(found) => {
                     assert!(found.cut_bytes > 0);
                     assert_eq!(records, unmarked.records[..records.len()]);
-                    assert!(records.len() >= RECORDS as usize - 2, "byte {at} bit {bit}: {found:?}");
+                    assert!(
+                        records.len() >= RECORDS as usize - 2,
+                        "byte {at} bit {bit}: {found:?}"
+                    );
                 }
             }
         }
@@ -166,7 +182,11 @@ fn a_bad_line_that_was_durable_is_named_with_its_place_and_what_to_do() {
                 (error.code(), error.file(), error.line()),
                 ("E_EVENTS_CORRUPT", log.path.as_path(), Some(number)),
             );
-            assert!(error.hint().contains(&format!("truncate -s {start}`")), "{start}: {}", error.hint());
+            assert!(
+                error.hint().contains(&format!("truncate -s {start}`")),
+                "{start}: {}",
+                error.hint()
+            );
             assert_eq!(fs::read(&log.path).expect("reads"), bytes[..end]);
         }
         start += line.len();
@@ -185,7 +205,10 @@ fn a_finished_bad_line_at_the_end_is_cut_and_its_bytes_are_kept() {
     assert_eq!(recovery.records, RECORDS);
     let why = recovery.cut_why.expect("a reason");
     assert!(why.starts_with(&format!("line {}: ", RECORDS + 1)), "{why}");
-    assert!(fs::read(recovery.cut_kept.expect("kept")).expect("reads") == garbage, "it is kept as it was");
+    assert!(
+        fs::read(recovery.cut_kept.expect("kept")).expect("reads") == garbage,
+        "it is kept as it was"
+    );
     assert_eq!(fs::read(&log.path).expect("reads"), log.bytes);
 }
 
@@ -205,10 +228,16 @@ fn missing_and_doubled_lines_are_named() {
     let lines: Vec<&[u8]> = log.bytes.split_inclusive(|b| *b == b'\n').collect();
     for (order, wanted, line) in
         // The last one is within a batch.
-        [(vec![0, 2, 3, 4, 5], 2, 2), (vec![0, 1, 1, 2], 3, 3), (vec![1], 1, 1), (vec![0, 1, 2, 4], 4, 4)]
+        [
+            (vec![0, 2, 3, 4, 5], 2, 2),
+            (vec![0, 1, 1, 2], 3, 3),
+            (vec![1], 1, 1),
+            (vec![0, 1, 2, 4], 4, 4),
+        ]
     {
         without_mark(&log);
-        fs::write(&log.path, order.iter().flat_map(|n| lines[*n].to_vec()).collect::<Vec<_>>()).expect("writes");
+        fs::write(&log.path, order.iter().flat_map(|n| lines[*n].to_vec()).collect::<Vec<_>>())
+            .expect("writes");
         let error = reopen(&log.path, 0).expect_err("a gap");
         let at: usize = order[..line as usize - 1].iter().map(|n| lines[*n].len()).sum();
         let StoreError::Gap { wanted: w, line: l, offset, .. } = error else { panic!("{error}") };
@@ -218,7 +247,8 @@ fn missing_and_doubled_lines_are_named() {
 
 #[test]
 fn lines_of_the_future_are_refused_and_never_cut() {
-    let line = |rest: &str| format!("{{\"crc\":\"{:08x}\",{rest}\n", crc32c::crc32c(rest.as_bytes()));
+    let line =
+        |rest: &str| format!("{{\"crc\":\"{:08x}\",{rest}\n", crc32c::crc32c(rest.as_bytes()));
     let log = log();
     let head = "\"seq\":7,\"ts\":\"2030-01-01T00:00:00.000Z\",\"id\":\"f\",\"event\":\"from_the_future\",\"x\":1";
     for (rest, code) in [

@@ -66,11 +66,13 @@ fn contents(place: &Place) -> Vec<String> {
     let connection = Connection::open(&place.db).expect("opens");
     let mut all = vec![];
     for table in ["meta", "dispatches", "usage"] {
-        let mut statement = connection.prepare(&format!("SELECT * FROM {table}")).expect("prepares");
+        let mut statement =
+            connection.prepare(&format!("SELECT * FROM {table}")).expect("prepares");
         let columns = statement.column_count();
         let mut rows = statement.query([]).expect("asks");
         while let Some(row) = rows.next().expect("a row") {
-            let cells: Vec<_> = (0..columns).map(|n| format!("{:?}", row.get_ref(n).expect("a cell"))).collect();
+            let cells: Vec<_> =
+                (0..columns).map(|n| format!("{:?}", row.get_ref(n).expect("a cell"))).collect();
             all.push(format!("{table}: {}", cells.join(" ")));
         }
     }
@@ -81,7 +83,10 @@ fn built(place: &Place) -> Projection {
     append(place);
     let (mut db, opened) = Projection::open(&place.db).expect("opens");
     assert_eq!(opened, Opened { created: true, ..Opened::default() });
-    assert_eq!(db.catch_up(&place.events, &fleet(place)).expect("catches up"), entries().len() as u64);
+    assert_eq!(
+        db.catch_up(&place.events, &fleet(place)).expect("catches up"),
+        entries().len() as u64
+    );
     db
 }
 
@@ -156,7 +161,10 @@ fn what_was_read_once_is_not_read_again() {
     }
     assert_eq!(db.applied_seq(), entries().len() as u64 + 6);
     let (mut anew, _) = Projection::open(&place.db).expect("opens");
-    assert_eq!(anew.catch_up(&place.events, &fleet).expect_err("it is damaged").code(), "E_EVENTS_CORRUPT");
+    assert_eq!(
+        anew.catch_up(&place.events, &fleet).expect_err("it is damaged").code(),
+        "E_EVENTS_CORRUPT"
+    );
 }
 
 #[test]

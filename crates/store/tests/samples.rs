@@ -1,7 +1,7 @@
 //! Files written by older versions must load for ever, and the documentation tells the truth.
 //!
-//! `UPDATE_DOCS=1` writes `docs/events.md`. `UPDATE_SAMPLES=1` *adds* events the sample lacks; what is
-//! in a released sample is never changed.
+//! `UPDATE_DOCS=1` writes `docs/events.md`. `UPDATE_SAMPLES=1` *adds* events the sample lacks; what
+//! is in a released sample is never changed.
 
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
@@ -66,7 +66,10 @@ fn every_event_has_a_sample_in_order_and_survives_the_round_trip() {
         assert_eq!(record.seq, n);
         assert_ne!(record.entry.event, Event::Unknown);
         let text = serde_json::to_string(record).expect("serializes");
-        assert_eq!(&serde_json::from_str::<muleteer_model::event::Record>(&text).expect("reads"), record);
+        assert_eq!(
+            &serde_json::from_str::<muleteer_model::event::Record>(&text).expect("reads"),
+            record
+        );
     }
     let names: BTreeSet<_> = samples.iter().map(|record| record.entry.event.name()).collect();
     assert_eq!(names.len(), samples.len(), "each once");
@@ -90,7 +93,10 @@ fn events_v1_load_for_ever() {
     assert_eq!((recovery.cut_bytes, unknown), (0, vec![]));
     assert_eq!(fleet.iter().count(), 1);
     assert!(fleet.iter().all(|dispatch| dispatch.is_finished()));
-    assert!(fleet.iter().all(|dispatch| dispatch.created.project_name() == "/repo"), "from before it was told apart");
+    assert!(
+        fleet.iter().all(|dispatch| dispatch.created.project_name() == "/repo"),
+        "from before it was told apart"
+    );
     drop(EventLog::open(&path, 0, |_| {}).expect("opens"));
     assert_eq!(fs::read(&path).expect("reads"), before);
 
@@ -122,7 +128,10 @@ fn a_v1_database_loads_for_ever() {
     assert_eq!(db.applied_seq(), last);
     let id = fleet.iter().next().map(|dispatch| dispatch.id.clone()).expect("a dispatch");
     let usage = db.usage_of(&id).expect("answers");
-    assert_eq!((usage[0].model.as_str(), usage[0].input, usage[0].cost_usd), ("sonnet", 1200, 0.0125));
+    assert_eq!(
+        (usage[0].model.as_str(), usage[0].input, usage[0].cost_usd),
+        ("sonnet", 1200, 0.0125)
+    );
 }
 
 #[test]
@@ -132,5 +141,8 @@ fn events_doc_is_up_to_date() {
         fs::write(&path, events_doc()).expect("writes");
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == events_doc(), "docs/events.md is old: UPDATE_DOCS=1 cargo test -p muleteer-store events_doc");
+    assert!(
+        written == events_doc(),
+        "docs/events.md is old: UPDATE_DOCS=1 cargo test -p muleteer-store events_doc"
+    );
 }

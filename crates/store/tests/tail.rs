@@ -130,7 +130,8 @@ fn following_from_a_cursor_waits_for_durable_too() {
     assert_eq!(ids(&mut follower), "d");
 }
 
-/// What was written instead is shorter, and more: nothing of it is lost, and nothing older comes again.
+/// What was written instead is shorter, and more: nothing of it is lost, and nothing older comes
+/// again.
 #[test]
 fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
     let (_dir, path) = place();
@@ -140,8 +141,10 @@ fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
     log.append(&[entry(&"lost".repeat(200), false)], at(40)).expect("appends");
     drop(log);
-    let (mut reader, mut end) =
-        (Reader::open(&path, Start::Seq(3)).expect("opens"), Reader::open(&path, Start::End).expect("opens"));
+    let (mut reader, mut end) = (
+        Reader::open(&path, Start::Seq(3)).expect("opens"),
+        Reader::open(&path, Start::End).expect("opens"),
+    );
     assert!(ids(&mut reader).starts_with("clost"));
     assert_eq!(ids(&mut end), "");
 
@@ -181,8 +184,14 @@ fn what_is_missing_is_not_there_yet_and_what_cannot_be_opened_is_an_error() {
         assert!(other.next_line().expect("reads").is_some());
     }
     assert_eq!((fails(&mut other), fails(&mut reader)), ("E_STORE_IO", "E_STORE_IO"));
-    assert_eq!(fails(&mut Reader::open(&path, Start::Beginning).expect("opens later")), "E_STORE_IO");
-    assert_eq!(Reader::open(&path, Start::End).expect_err("it has to find the end").code(), "E_STORE_IO");
+    assert_eq!(
+        fails(&mut Reader::open(&path, Start::Beginning).expect("opens later")),
+        "E_STORE_IO"
+    );
+    assert_eq!(
+        Reader::open(&path, Start::End).expect_err("it has to find the end").code(),
+        "E_STORE_IO"
+    );
 }
 
 #[test]
@@ -216,8 +225,11 @@ fn the_end_is_after_the_last_whole_line() {
     log.append(&[entry(&long, false)], at(40)).expect("appends");
     let all = fs::read(&path).expect("reads");
     let first = all.iter().position(|b| *b == b'\n').expect("a line") + 1;
-    for (there, wanted) in [(0, format!("abc{long}")), (first / 2, format!("abc{long}")), (all.len() - 1, long.clone())]
-    {
+    for (there, wanted) in [
+        (0, format!("abc{long}")),
+        (first / 2, format!("abc{long}")),
+        (all.len() - 1, long.clone()),
+    ] {
         fs::write(&path, &all[..there]).expect("writes");
         let mut end = Reader::open(&path, Start::End).expect("opens");
         assert_eq!(ids(&mut end), "");
@@ -252,7 +264,8 @@ fn beside_a_busy_writer_every_record_comes_once_and_in_order() {
         }
     });
     let mut readers =
-        [Reader::follow(&path, Start::Beginning), Reader::open(&path, Start::Beginning)].map(|r| r.expect("opens"));
+        [Reader::follow(&path, Start::Beginning), Reader::open(&path, Start::Beginning)]
+            .map(|r| r.expect("opens"));
     let mut seen = [0, 0];
     // Ends when the writer's last record has come; a lost one would fail the order before.
     while seen != [LAST, LAST] {
@@ -288,7 +301,11 @@ fn the_newest_is_what_a_look_at_all_would_find() {
     for cut in 0..=all.len() {
         for behind in [&b""[..], b"garbage", b"{\"crc\":\"garbage\n", b"\n\n"] {
             fs::write(&path, [&all[..cut], behind].concat()).expect("writes");
-            assert_eq!(newest_seq(&path).expect("reads"), scanned(&path), "cut at {cut}, then {behind:?}");
+            assert_eq!(
+                newest_seq(&path).expect("reads"),
+                scanned(&path),
+                "cut at {cut}, then {behind:?}"
+            );
         }
     }
     // Lines of about a chunk and more, in all their places, and a tail that is too long for a line.
@@ -296,7 +313,8 @@ fn the_newest_is_what_a_look_at_all_would_find() {
         let (_dir, path) = place();
         let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
         for extra in [0, 1, 100] {
-            let last = log.append(&[entry(&"x".repeat(length + extra), false)], at(1)).expect("appends");
+            let last =
+                log.append(&[entry(&"x".repeat(length + extra), false)], at(1)).expect("appends");
             assert_eq!(newest_seq(&path).expect("reads"), last[0].seq);
             assert_eq!(scanned(&path), last[0].seq);
         }
@@ -326,11 +344,14 @@ fn a_seq_is_gone_to_in_a_long_log() {
     let (_dir, path) = place();
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
     let entries: Vec<_> = (1..=LAST)
-        .map(|n| entry(&format!("{n}{}", "x".repeat((n * n % 997) as usize)), n % 3 == 1 && n < LAST))
+        .map(|n| {
+            entry(&format!("{n}{}", "x".repeat((n * n % 997) as usize)), n % 3 == 1 && n < LAST)
+        })
         .collect();
     log.append(&entries, at(1)).expect("appends");
     let numbers = |mut reader: Reader| -> Vec<u64> {
-        std::iter::from_fn(|| reader.next_line().expect("reads").map(|line| line.record.seq)).collect()
+        std::iter::from_fn(|| reader.next_line().expect("reads").map(|line| line.record.seq))
+            .collect()
     };
     let ends_of = |from| numbers(Reader::follow(&path, Start::Seq(from)).expect("opens"));
     for from in (0..LAST + 5).step_by(61).chain(LAST - 5..LAST + 5) {
@@ -341,7 +362,8 @@ fn a_seq_is_gone_to_in_a_long_log() {
     bytes[30] ^= 1;
     fs::write(&path, &bytes).expect("writes");
     assert_eq!(ends_of(LAST), [LAST]);
-    for mut reader in [Reader::open(&path, Start::Seq(LAST)), Reader::follow(&path, Start::Seq(2))].map(Result::unwrap)
+    for mut reader in [Reader::open(&path, Start::Seq(LAST)), Reader::follow(&path, Start::Seq(2))]
+        .map(Result::unwrap)
     {
         assert_eq!(reader.next_line().expect_err("damaged").code(), "E_EVENTS_CORRUPT");
     }

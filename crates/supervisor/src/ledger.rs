@@ -2,7 +2,8 @@
 //! folded in; many callers share one fsync (group commit).
 //!
 //! The file is written by a thread of the actor's own, because fsync blocks. The thread ends when
-//! the actor drops its end of the channel; a restarted ledger opens the log anew, which is recovery.
+//! the actor drops its end of the channel; a restarted ledger opens the log anew, which is
+//! recovery.
 
 use crate::daemon::context::{Daemon, random_key};
 use jiff::Timestamp;
@@ -65,7 +66,11 @@ impl Actor for Ledger {
     type State = State;
     type Arguments = Arc<Daemon>;
 
-    async fn pre_start(&self, myself: ActorRef<LedgerMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<LedgerMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
         let (to_writer, jobs) = mpsc::channel(QUEUE);
         let (writer, own) = (Writer { daemon: daemon.clone() }, myself.clone());
         std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&own, jobs))?;
@@ -99,8 +104,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the log, which is recovery; `each` is told every record, and the fleet with it. `applied_seq` is as for
-    /// [`EventLog::open`].
+    /// Opens the log, which is recovery; `each` is told every record, and the fleet with it.
+    /// `applied_seq` is as for [`EventLog::open`].
     ///
     /// # Errors
     /// Those of [`EventLog::open`].
@@ -171,8 +176,11 @@ impl Writer {
             let noted = entries.len();
             let mut shares = Vec::with_capacity(group.len());
             for job in &mut group {
-                let mut fresh: Vec<_> =
-                    job.entries.drain(..).filter(|entry| log.ids.seq_of(&entry.id).is_none()).collect();
+                let mut fresh: Vec<_> = job
+                    .entries
+                    .drain(..)
+                    .filter(|entry| log.ids.seq_of(&entry.id).is_none())
+                    .collect();
                 let last = fresh.len().saturating_sub(1);
                 for (at, entry) in fresh.iter_mut().enumerate() {
                     entry.more = at < last;
@@ -197,15 +205,18 @@ impl Writer {
                 }
                 Err(AppendError::Poisoned { .. }) => {
                     // After a failed fsync nobody knows what is on the disk: the next start does.
-                    tracing::error!("fsync failed: the daemon ends, so that the next start recovers");
+                    tracing::error!(
+                        "fsync failed: the daemon ends, so that the next start recovers"
+                    );
                     std::process::exit(1);
                 }
-                // One entry that cannot be written must not take its neighbours' batches with it: its
-                // owner is told, the others append again, under the same ids.
+                // One entry that cannot be written must not take its neighbours' batches with it:
+                // its owner is told, the others append again, under the same ids.
                 Err(AppendError::Refused { id, why, .. }) => {
                     tracing::error!(%id, %why, "an event cannot be written");
                     if let Some(own) = entries[..noted].iter().find(|entry| entry.id == id) {
-                        // Nobody waits for a supervisor's: kept, it would spoil every group to come.
+                        // Nobody waits for a supervisor's: kept, it would spoil every group to
+                        // come.
                         self.daemon.restarts.written(std::slice::from_ref(own));
                     }
                     let error = LedgerError::Refused { id: id.clone(), why };
@@ -237,8 +248,8 @@ fn refuse(group: Vec<Job>, error: &LedgerError) {
     }
 }
 
-/// Returns when everything that was asked to be appended before is in the fleet or will never be: also what
-/// somebody asked for who has not waited for the answer.
+/// Returns when everything that was asked to be appended before is in the fleet or will never be:
+/// also what somebody asked for who has not waited for the answer.
 ///
 /// # Errors
 /// When the ledger cannot write.
@@ -254,7 +265,9 @@ pub async fn settled(daemon: &Daemon) -> Result<(), LedgerError> {
 pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
     loop {
         match try_append(daemon, entries.clone()).await {
-            Err(LedgerError::Full) if !daemon.stop.is_cancelled() => tokio::time::sleep(Duration::from_secs(1)).await,
+            Err(LedgerError::Full) if !daemon.stop.is_cancelled() => {
+                tokio::time::sleep(Duration::from_secs(1)).await
+            }
             outcome => return outcome,
         }
     }
@@ -334,10 +347,18 @@ mod tests {
         std::fs::create_dir_all(&daemon.paths.state_dir).expect("a directory");
         let group = [fault("a", 1), fault("b", TOO_LONG), fault("c", 1)];
         let told = written(&daemon, &group).await;
-        assert!(matches!(&told[1], Err(LedgerError::Refused { id, .. }) if id == "b"), "{:?}", told[1]);
+        assert!(
+            matches!(&told[1], Err(LedgerError::Refused { id, .. }) if id == "b"),
+            "{:?}",
+            told[1]
+        );
         assert_eq!((&told[0], &told[2]), (&Err(LedgerError::Again), &Err(LedgerError::Again)));
         let others = [fault("a", 1), fault("c", 1)];
-        assert_eq!(written(&daemon, &others).await, [Ok(1), Ok(1)], "nothing of them was written before");
+        assert_eq!(
+            written(&daemon, &others).await,
+            [Ok(1), Ok(1)],
+            "nothing of them was written before"
+        );
 
         // A supervisor's own: its neighbours are asked to come again once, and it is gone by then.
         daemon.note(fault("d", TOO_LONG).event);

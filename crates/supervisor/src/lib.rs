@@ -5,7 +5,8 @@
 //! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
 //! - [`runs`]: spec runs;
 //! - [`tasklist`]: the task-list harness;
-//! - [`git`]: a person's working directory, and what is brought into it, for both; [`worktree`]: clones for agents;
+//! - [`git`]: a person's working directory, and what is brought into it, for both; [`worktree`]:
+//!   clones for agents;
 //! - [`gate`]: the socket people and agents talk to.
 //!
 //! Actors only carry out what `model` decides; a rule that can't be tested without a process is in

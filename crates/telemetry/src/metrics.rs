@@ -1,5 +1,5 @@
-//! Figures over all dispatches, folded from the events: sums since the log began, so that a daemon's
-//! restart takes nothing away.
+//! Figures over all dispatches, folded from the events: sums since the log began, so that a
+//! daemon's restart takes nothing away.
 
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
@@ -54,7 +54,10 @@ impl Sum {
     }
 
     pub fn has_labels(self) -> bool {
-        matches!(self, Self::Dispatches | Self::Findings | Self::ToolCalls | Self::Tokens | Self::Cost)
+        matches!(
+            self,
+            Self::Dispatches | Self::Findings | Self::ToolCalls | Self::Tokens | Self::Cost
+        )
     }
 
     pub fn unit(self) -> &'static str {
@@ -126,10 +129,27 @@ impl Meter {
                 self.add(Sum::Findings, labels, 1.0);
             }
             (Event::TurnStarted { .. }, _) => self.add(Sum::Turns, vec![], 1.0),
-            (Event::ToolCalled { tool, .. }, _) => self.add(Sum::ToolCalls, vec![("tool", tool.clone())], 1.0),
-            (Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. }, _) => {
-                let kinds =
-                    [("input", input), ("output", output), ("cache_read", cache_read), ("cache_write", cache_write)];
+            (Event::ToolCalled { tool, .. }, _) => {
+                self.add(Sum::ToolCalls, vec![("tool", tool.clone())], 1.0)
+            }
+            (
+                Event::UsageRecorded {
+                    model,
+                    input,
+                    output,
+                    cache_read,
+                    cache_write,
+                    cost_usd,
+                    ..
+                },
+                _,
+            ) => {
+                let kinds = [
+                    ("input", input),
+                    ("output", output),
+                    ("cache_read", cache_read),
+                    ("cache_write", cache_write),
+                ];
                 for (kind, count) in kinds {
                     let labels = vec![("model", model.clone()), ("type", kind.to_string())];
                     #[allow(clippy::cast_precision_loss)] // Tokens of a lifetime are below 2^53.

@@ -1,7 +1,7 @@
 //! OTLP's JSON: what is posted to `/v1/traces` and `/v1/metrics`.
 //!
-//! The protocol's JSON form is as stable as its binary one, and every collector that takes OTLP over HTTP
-//! takes it. Ids are hex, 64-bit numbers are strings.
+//! The protocol's JSON form is as stable as its binary one, and every collector that takes OTLP
+//! over HTTP takes it. Ids are hex, 64-bit numbers are strings.
 
 use crate::metrics::{Meter, Sum};
 use crate::trace::{Span, SpanEvent, Status};
@@ -21,11 +21,18 @@ pub fn traces(resource: &[(String, String)], version: &str, spans: &[Span]) -> V
 }
 
 /// The body of a post to `/v1/metrics`. `dropped`: spans that no collector took.
-pub fn metrics(resource: &[(String, String)], version: &str, meter: &Meter, dropped: u64, now: Timestamp) -> Value {
+pub fn metrics(
+    resource: &[(String, String)],
+    version: &str,
+    meter: &Meter,
+    dropped: u64,
+    now: Timestamp,
+) -> Value {
     let since = nanos(meter.since.unwrap_or(now));
     let now = nanos(now);
     let point = |labels: &[(&'static str, String)], value: f64| {
-        let labels: Vec<_> = labels.iter().map(|(key, value)| attribute(key, &json!(value))).collect();
+        let labels: Vec<_> =
+            labels.iter().map(|(key, value)| attribute(key, &json!(value))).collect();
         json!({ "attributes": labels, "startTimeUnixNano": since, "timeUnixNano": now, "asDouble": value })
     };
     let sum = |name: &str, unit: &str, meaning: &str, points: Vec<Value>| {
@@ -39,19 +46,32 @@ pub fn metrics(resource: &[(String, String)], version: &str, meter: &Meter, drop
     let mut all: Vec<_> = Sum::ALL
         .into_iter()
         .map(|of| {
-            let mut points: Vec<_> = meter.of(of).map(|(labels, value)| point(labels, value)).collect();
+            let mut points: Vec<_> =
+                meter.of(of).map(|(labels, value)| point(labels, value)).collect();
             // What has not happened yet is nought: who waits for it to grow would miss the first.
             if points.is_empty() && !of.has_labels() {
                 points.push(point(&[], 0.0));
             }
             sum(of.name(), of.unit(), of.meaning(), points)
         })
-        .filter(|metric| metric["sum"]["dataPoints"].as_array().is_some_and(|points| !points.is_empty()))
+        .filter(|metric| {
+            metric["sum"]["dataPoints"].as_array().is_some_and(|points| !points.is_empty())
+        })
         .collect();
     #[allow(clippy::cast_precision_loss)] // A count of losses.
     let lost = vec![point(&[], dropped as f64)];
-    all.push(sum("muleteer.telemetry.dropped_spans", "{span}", "spans that no collector took", lost));
-    all.push(gauge("muleteer.queue", "{dispatch}", "dispatches that wait for an agent", meter.queue()));
+    all.push(sum(
+        "muleteer.telemetry.dropped_spans",
+        "{span}",
+        "spans that no collector took",
+        lost,
+    ));
+    all.push(gauge(
+        "muleteer.queue",
+        "{dispatch}",
+        "dispatches that wait for an agent",
+        meter.queue(),
+    ));
     all.push(gauge("muleteer.agents", "{agent}", "dispatches under way", meter.active()));
     json!({ "resourceMetrics": [{
         "resource": { "attributes": strings(resource) },

@@ -58,7 +58,8 @@ impl Default for Sampler {
 
 impl Sampler {
     fn named(name: &str, argument: Option<&str>) -> Option<Self> {
-        let (parent_based, kind) = name.strip_prefix("parentbased_").map_or((false, name), |kind| (true, kind));
+        let (parent_based, kind) =
+            name.strip_prefix("parentbased_").map_or((false, name), |kind| (true, kind));
         let ratio = match kind {
             "always_on" => 1.0,
             "always_off" => 0.0,
@@ -106,8 +107,12 @@ impl Settings {
     /// # Errors
     /// When an endpoint is none we can speak to.
     pub fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, BadEndpoint> {
-        let value = |name: &str| env(name).map(|value| value.trim().to_string()).filter(|value| !value.is_empty());
-        let is = |name: &str, wanted: &str| value(name).is_some_and(|value| value.eq_ignore_ascii_case(wanted));
+        let value = |name: &str| {
+            env(name).map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
+        };
+        let is = |name: &str, wanted: &str| {
+            value(name).is_some_and(|value| value.eq_ignore_ascii_case(wanted))
+        };
         if is("OTEL_SDK_DISABLED", "true") {
             return Ok(None);
         }
@@ -117,7 +122,8 @@ impl Settings {
                 return Ok(None);
             }
             let of = |what: &str| value(&format!("OTEL_EXPORTER_OTLP_{signal}_{what}"));
-            let headers = of("HEADERS").or_else(|| value("OTEL_EXPORTER_OTLP_HEADERS")).unwrap_or_default();
+            let headers =
+                of("HEADERS").or_else(|| value("OTEL_EXPORTER_OTLP_HEADERS")).unwrap_or_default();
             let headers = pairs(&headers);
             Ok(match of("ENDPOINT") {
                 // An address of its own is taken as it is.
@@ -129,8 +135,10 @@ impl Settings {
                 None => base.clone().map(|endpoint| Target { endpoint, path, headers }),
             })
         };
-        let (traces, metrics) = (target("TRACES", "/v1/traces")?, target("METRICS", "/v1/metrics")?);
-        let named = base.as_ref().or(traces.as_ref().or(metrics.as_ref()).map(|target| &target.endpoint));
+        let (traces, metrics) =
+            (target("TRACES", "/v1/traces")?, target("METRICS", "/v1/metrics")?);
+        let named =
+            base.as_ref().or(traces.as_ref().or(metrics.as_ref()).map(|target| &target.endpoint));
         let Some(endpoint) = named.cloned() else { return Ok(None) };
         let span = |name: &str, unset: Duration| {
             value(name).and_then(|value| value.parse().ok()).map_or(unset, Duration::from_millis)
@@ -169,13 +177,16 @@ impl Settings {
             metrics,
             resource,
             sampler: sampler.unwrap_or_default(),
-            metrics_every: span("OTEL_METRIC_EXPORT_INTERVAL", METRICS_EVERY).max(Duration::from_millis(100)),
-            timeout: span("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT).clamp(Duration::from_millis(100), TIMEOUT * 6),
+            metrics_every: span("OTEL_METRIC_EXPORT_INTERVAL", METRICS_EVERY)
+                .max(Duration::from_millis(100)),
+            timeout: span("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT)
+                .clamp(Duration::from_millis(100), TIMEOUT * 6),
             unheeded,
         }))
     }
 
-    /// Tells this daemon's figures from another's: two that send sums under one name would overwrite each other's.
+    /// Tells this daemon's figures from another's: two that send sums under one name would
+    /// overwrite each other's.
     pub fn of_instance(&mut self, id: &str) {
         const KEY: &str = "service.instance.id";
         if !self.resource.iter().any(|(key, _)| key == KEY) {
@@ -189,7 +200,9 @@ fn pairs(text: &str) -> Vec<(String, String)> {
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;
         // What would end a header line early is no header.
-        let clean = |text: &str| Some(decoded(text.trim())).filter(|text| !text.chars().any(char::is_control));
+        let clean = |text: &str| {
+            Some(decoded(text.trim())).filter(|text| !text.chars().any(char::is_control))
+        };
         Some((clean(key).filter(|key| !key.is_empty())?, clean(value)?))
     };
     text.split(',').filter_map(pair).collect()
@@ -199,7 +212,9 @@ fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let code = after
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
         match code.filter(|_| byte == b'%') {
             Some(code) => {
                 bytes.push(code);
@@ -219,7 +234,9 @@ mod tests {
     use super::*;
 
     fn of(vars: &[(&str, &str)]) -> Result<Option<Settings>, BadEndpoint> {
-        Settings::from_env(&|name| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string()))
+        Settings::from_env(&|name| {
+            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string())
+        })
     }
 
     #[test]
@@ -230,7 +247,8 @@ mod tests {
         assert_eq!(of(&[(VARIABLE, "c:1")]), Err(BadEndpoint::NoScheme));
         let configured = |said: Option<&str>| {
             let env = |name: &str| said.filter(|_| name == VARIABLE).map(str::to_string);
-            let settings = Settings::with_default(Some("http://mine"), &env).expect("good").expect("on");
+            let settings =
+                Settings::with_default(Some("http://mine"), &env).expect("good").expect("on");
             settings.endpoint.host
         };
         assert_eq!(
@@ -258,7 +276,12 @@ mod tests {
         ]);
         let mut all = all.expect("good").expect("on");
         all.of_instance("another");
-        let named = [pair("service.name", "mine"), pair("host.name", "h"), pair("service.instance.id", "i"), version];
+        let named = [
+            pair("service.name", "mine"),
+            pair("host.name", "h"),
+            pair("service.instance.id", "i"),
+            version,
+        ];
         assert_eq!(all.resource, named);
         let traces = all.traces.expect("on");
         assert_eq!(traces.url(), "http://c:4318/below/v1/traces");
@@ -275,9 +298,13 @@ mod tests {
         ]);
         let own = own.expect("good").expect("it is on without the plain variable");
         let traces = own.traces.expect("on");
-        assert_eq!((traces.url().as_str(), traces.headers[0].1.as_str()), ("http://t:1/custom", "traces"));
+        assert_eq!(
+            (traces.url().as_str(), traces.headers[0].1.as_str()),
+            ("http://t:1/custom", "traces")
+        );
         assert_eq!((own.metrics, own.base), (None, None));
-        let both = of(&[(VARIABLE, "http://c"), ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m")]);
+        let both =
+            of(&[(VARIABLE, "http://c"), ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m")]);
         let both = both.expect("good").expect("on");
         let urls = [both.traces, both.metrics].map(|target| target.expect("on").url());
         assert_eq!(urls, ["http://c:4318/v1/traces", "http://m:4318/"]);
@@ -286,7 +313,11 @@ mod tests {
     #[test]
     fn who_begins_a_trace_asks_the_sampler_and_who_goes_on_with_one_the_caller() {
         let sampler = |name: &str, argument: &str| {
-            let vars = [(VARIABLE, "http://c"), ("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", argument)];
+            let vars = [
+                (VARIABLE, "http://c"),
+                ("OTEL_TRACES_SAMPLER", name),
+                ("OTEL_TRACES_SAMPLER_ARG", argument),
+            ];
             of(&vars).expect("good").expect("on").sampler
         };
         let trace = |half: u8| std::array::from_fn(|at| if at == 9 { half } else { 0 });
@@ -302,7 +333,11 @@ mod tests {
             ("always_on", "", [true, true]),
             ("traceidratio", "0.5", [false, false]),
         ] {
-            assert_eq!([false, true].map(|said| sampler(name, argument).below(caller(said))), wanted, "{name}");
+            assert_eq!(
+                [false, true].map(|said| sampler(name, argument).below(caller(said))),
+                wanted,
+                "{name}"
+            );
         }
     }
 
@@ -314,8 +349,11 @@ mod tests {
         };
         assert_eq!(told(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]), Vec::<String>::new());
         assert!(told(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")])[0].contains("grpc"));
-        for (name, argument) in [("jaeger_remote", ""), ("traceidratio", "2"), ("traceidratio", "half")] {
-            let said = told(&[("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", argument)]);
+        for (name, argument) in
+            [("jaeger_remote", ""), ("traceidratio", "2"), ("traceidratio", "half")]
+        {
+            let said =
+                told(&[("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", argument)]);
             assert_eq!(said.len(), 1, "{name} {argument}");
         }
     }

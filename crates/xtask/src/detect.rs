@@ -1,5 +1,5 @@
-//! `cargo xtask detect`: recorded streams of agents through the monitors (docs/monitors.md). The replay is an example of the
-//! `model`, since nothing here depends on the product.
+//! `cargo xtask detect`: recorded streams of agents through the monitors (docs/monitors.md). The
+//! replay is an example of the `model`, since nothing here depends on the product.
 
 use std::process::ExitCode;
 use xtask::workspace;
@@ -15,7 +15,9 @@ pub fn run(args: &[String]) -> ExitCode {
     cargo.args(["run", "--quiet", "--manifest-path"]).arg(manifest);
     cargo.args(["-p", "muleteer-model", "--example", "detect", "--"]).args(args);
     match cargo.status() {
-        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(4)),
+        Ok(status) => {
+            ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(4))
+        }
         Err(error) => {
             eprintln!("xtask: detect: {error}");
             ExitCode::from(4)

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: every decoder under libFuzzer, from the samples that are checked in.
 //!
-//! The oracles are in `tests/fuzz`. Finds stay in the build directory under `fuzz/<name>`; what is found
-//! becomes a sample or a test there, so that it is tried for ever after without libFuzzer.
+//! The oracles are in `tests/fuzz`. Finds stay in the build directory under `fuzz/<name>`; what is
+//! found becomes a sample or a test there, so that it is tried for ever after without libFuzzer.
 
 use std::path::Path;
 use xtask::{Failure, workspace};
@@ -23,7 +23,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         .args(["run", "--quiet", "-p", "muleteer-fuzz", "--bin", "oracles"])
         .output()?;
     let list = String::from_utf8(output.stdout)?;
-    let known: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    let known: Vec<Vec<&str>> =
+        list.lines().map(|line| line.split_whitespace().collect()).collect();
     let names: Vec<&str> = known.iter().filter_map(|words| words.first().copied()).collect();
     if let Some(unknown) = wanted.iter().find(|name| !names.contains(&name.as_str())) {
         return Err(format!("no decoder `{unknown}`; there are {names:?}").into());
@@ -42,9 +43,18 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         }
         let mut cargo = workspace::cargo();
         cargo.env("RUSTUP_TOOLCHAIN", "nightly").env("MULETEER_FUZZ", name);
-        // SQLite, in one file, has two constants of one name, which is taken for two objects in one place.
+        // SQLite, in one file, has two constants of one name, which is taken for two objects in one
+        // place.
         cargo.env("ASAN_OPTIONS", "detect_odr_violation=0");
-        cargo.args(["fuzz", "run", "--fuzz-dir", "tests/fuzz", "--features", "libfuzzer", "decode"]);
+        cargo.args([
+            "fuzz",
+            "run",
+            "--fuzz-dir",
+            "tests/fuzz",
+            "--features",
+            "libfuzzer",
+            "decode",
+        ]);
         cargo.arg(&corpus).arg("--");
         cargo
             .arg(format!("-max_total_time={seconds}"))

@@ -5,19 +5,31 @@ use std::path::{Path, PathBuf};
 use xtask::binaries::{NAMES, refresh};
 use xtask::{Failure, workspace};
 
-/// Builds `muleteer` and `muleteer-shim` for use and puts them into `--to DIR`, cargo's own folder of programs unless
-/// said.
+/// Builds `muleteer` and `muleteer-shim` for use and puts them into `--to DIR`, cargo's own folder
+/// of programs unless said.
 ///
 /// # Errors
 /// When the arguments are wrong, cargo fails, or a file cannot be written.
 pub fn run(args: &[String]) -> Result<(), Failure> {
-    let cargo_home = std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    let cargo_home =
+        std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let dir = folder(args, cargo_home, home)?;
-    println!("building muleteer and muleteer-shim for use: the first time this takes several minutes");
+    println!(
+        "building muleteer and muleteer-shim for use: the first time this takes several minutes"
+    );
     let target = workspace::target_dir()?;
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--locked", "--release", "-p", "muleteer", "-p", "muleteer-shim", "--bins"]);
+    cargo.args([
+        "build",
+        "--locked",
+        "--release",
+        "-p",
+        "muleteer",
+        "-p",
+        "muleteer-shim",
+        "--bins",
+    ]);
     cargo.arg("--target-dir").arg(&target);
     workspace::run(&mut cargo)?;
     put(&target.join("release"), &dir)?;
@@ -30,7 +42,11 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 /// Where they go.
-fn folder(args: &[String], cargo_home: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf, Failure> {
+fn folder(
+    args: &[String],
+    cargo_home: Option<PathBuf>,
+    home: Option<PathBuf>,
+) -> Result<PathBuf, Failure> {
     let given = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => None,
         ["--to", dir] if !dir.is_empty() => Some(PathBuf::from(dir)),
@@ -43,8 +59,9 @@ fn folder(args: &[String], cargo_home: Option<PathBuf>, home: Option<PathBuf>) -
 
 /// The shim first: a `muleteer` that is there has it beside itself.
 fn put(from: &Path, dir: &Path) -> Result<(), Failure> {
-    let fault =
-        |error: std::io::Error| format!("cannot install in {}: {error}; name another folder with --to", dir.display());
+    let fault = |error: std::io::Error| {
+        format!("cannot install in {}: {error}; name another folder with --to", dir.display())
+    };
     std::fs::create_dir_all(dir).map_err(fault)?;
     for name in NAMES.iter().rev() {
         refresh(&from.join(name), &dir.join(name))
@@ -60,7 +77,9 @@ fn warnings(dir: &Path, path: &OsStr) -> Vec<String> {
     let folders: Vec<_> = std::env::split_paths(path).collect();
     let Some(place) = folders.iter().position(|folder| real(folder) == wanted) else {
         let dir = dir.display();
-        return vec![format!("{dir} is not on PATH: add `export PATH=\"{dir}:$PATH\"` to your shell's profile")];
+        return vec![format!(
+            "{dir} is not on PATH: add `export PATH=\"{dir}:$PATH\"` to your shell's profile"
+        )];
     };
     let others = folders[..place]
         .iter()
@@ -89,9 +108,12 @@ mod tests {
         assert_eq!(of(&[], None, Some("/home/ann")), Some("/home/ann/.cargo/bin".into()));
         assert_eq!(of(&[], Some("/cargo"), Some("/home/ann")), Some("/cargo/bin".into()));
         assert_eq!(of(&["--to", "/opt/bin"], Some("/cargo"), None), Some("/opt/bin".into()));
-        for (args, home) in
-            [(&["--to"][..], Some("/h")), (&["--to", ""], Some("/h")), (&["/opt"], Some("/h")), (&[], None)]
-        {
+        for (args, home) in [
+            (&["--to"][..], Some("/h")),
+            (&["--to", ""], Some("/h")),
+            (&["/opt"], Some("/h")),
+            (&[], None),
+        ] {
             assert_eq!(of(args, None, home), None, "{args:?}");
         }
     }

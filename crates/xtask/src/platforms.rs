@@ -1,11 +1,12 @@
-//! `cargo xtask platforms`: that the product compiles where nobody tries it: for a Mac, for another processor, for another C
-//! library.
+//! `cargo xtask platforms`: that the product compiles where nobody tries it: for a Mac, for another
+//! processor, for another C library.
 //!
-//! `cargo check` links nothing, so the C in our dependencies needs no headers and no tools: their build scripts are given a
-//! compiler that makes empty objects. The tests' own crates are for the platform tested alone, and left out.
+//! `cargo check` links nothing, so the C in our dependencies needs no headers and no tools: their
+//! build scripts are given a compiler that makes empty objects. The tests' own crates are for the
+//! platform tested alone, and left out.
 //!
-//! Wants each target's standard library, which `rustup` fetches; where one cannot be had it says so loudly and that is no
-//! failure (`--require` makes it one).
+//! Wants each target's standard library, which `rustup` fetches; where one cannot be had it says so
+//! loudly and that is no failure (`--require` makes it one).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::{Failure, workspace};
 
-const TARGETS: [&str; 3] = ["aarch64-apple-darwin", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
+const TARGETS: [&str; 3] =
+    ["aarch64-apple-darwin", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
 
 /// A standard library is 30 MB; where there is no network, rustup tries again and again.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -65,7 +67,8 @@ fn library(target: &str) -> Result<(), String> {
         .current_dir(workspace::root())
         .output()
         .map_err(|error| format!("rustc: {error}"))?;
-    let library = Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("lib/rustlib").join(target);
+    let library =
+        Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("lib/rustlib").join(target);
     if library.exists() {
         return Ok(());
     }
@@ -77,7 +80,9 @@ fn library(target: &str) -> Result<(), String> {
     let begun = Instant::now();
     let ended = loop {
         match fetching.try_wait() {
-            Ok(None) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
+            Ok(None) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(100))
+            }
             ended => break ended,
         }
     };

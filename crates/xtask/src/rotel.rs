@@ -1,5 +1,5 @@
-//! `rotel`, a collector that system tests send spans to: a pinned Python package, installed by pip into
-//! a cache outside the checkout. It appears by one rename, so it is whole or absent.
+//! `rotel`, a collector that system tests send spans to: a pinned Python package, installed by pip
+//! into a cache outside the checkout. It appears by one rename, so it is whole or absent.
 
 use crate::Failure;
 use std::path::PathBuf;
@@ -11,12 +11,13 @@ const VERSION: &str = "0.0.1a15";
 /// The program, installing it first where it is missing. `MULETEER_TEST_ROTEL` names another one.
 ///
 /// # Errors
-/// No python, no registry to reach, or nothing for this platform: tests that need it are then skipped,
-/// loudly.
+/// No python, no registry to reach, or nothing for this platform: tests that need it are then
+/// skipped, loudly.
 pub fn install() -> Result<PathBuf, Failure> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _turn = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let variable =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(given) = variable("MULETEER_TEST_ROTEL") {
         return Ok(given);
     }
@@ -32,7 +33,15 @@ pub fn install() -> Result<PathBuf, Failure> {
     let temporary = cache.join(format!("muleteer-test-rotel/.installing-{}", std::process::id()));
     std::fs::create_dir_all(&temporary)?;
     let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]);
     pip.args(["--retries", "1", "--timeout", "60", "--target"])
         .arg(&temporary)
         .arg(format!("rotel=={VERSION}"));
@@ -44,7 +53,10 @@ pub fn install() -> Result<PathBuf, Failure> {
         // Somebody else was first.
         (true, Err(_)) if program.is_file() => Ok(program),
         (true, Err(error)) => Err(format!("{}: {error}", place.display()).into()),
-        (false, _) => Err(format!("pip brought no rotel: {}", String::from_utf8_lossy(&output.stderr).trim()).into()),
+        (false, _) => {
+            Err(format!("pip brought no rotel: {}", String::from_utf8_lossy(&output.stderr).trim())
+                .into())
+        }
     };
     let _ = std::fs::remove_dir_all(&temporary);
     outcome

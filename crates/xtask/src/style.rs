@@ -86,7 +86,8 @@ fn parse(text: &str) -> Result<Counts, Failure> {
     let mut counts = Counts::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let mut words = line.split_whitespace();
-        let (Some(rule), Some(path), Some(count)) = (words.next(), words.next(), words.next()) else {
+        let (Some(rule), Some(path), Some(count)) = (words.next(), words.next(), words.next())
+        else {
             return Err(format!("style-exceptions.txt: `{line}` is not `rule path count`").into());
         };
         counts.insert((rule.to_string(), path.to_string()), count.parse()?);

@@ -1,11 +1,11 @@
 //! `cargo xtask systemd-test`: the service units under a real systemd.
 //!
-//! systemd boots in `systemd-nspawn`, over an overlay of this very machine's `/` whose upper layer is
-//! in memory: nothing of it stays. A driver inside installs the service and does to it what a service
-//! has to bear; it writes a line for each check, which is all that comes out.
+//! systemd boots in `systemd-nspawn`, over an overlay of this very machine's `/` whose upper layer
+//! is in memory: nothing of it stays. A driver inside installs the service and does to it what a
+//! service has to bear; it writes a line for each check, which is all that comes out.
 //!
-//! Wants root, Debian's `systemd-container`, and the right to mount; where one is missing it says so
-//! loudly and is no failure (`--require` makes it one).
+//! Wants root, Debian's `systemd-container`, and the right to mount; where one is missing it says
+//! so loudly and is no failure (`--require` makes it one).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -69,7 +69,9 @@ fn missing() -> Option<String> {
     if !is_root {
         return Some("it wants root, to mount and to boot a container".into());
     }
-    for (program, package) in [("systemd-nspawn", "systemd-container"), ("mount", "mount"), ("systemctl", "systemd")] {
+    for (program, package) in
+        [("systemd-nspawn", "systemd-container"), ("mount", "mount"), ("systemctl", "systemd")]
+    {
         let there = Command::new(program)
             .arg("--version")
             .stdout(Stdio::null())
@@ -132,7 +134,13 @@ impl Machine {
     fn boot(&self) -> Result<(), Failure> {
         let console = fs::File::create(self.base.join("console"))?;
         let mut nspawn = Command::new("systemd-nspawn");
-        nspawn.args(["--quiet", "--register=no", "--keep-unit", "--private-network", "--link-journal=no"]);
+        nspawn.args([
+            "--quiet",
+            "--register=no",
+            "--keep-unit",
+            "--private-network",
+            "--link-journal=no",
+        ]);
         nspawn
             .arg("-D")
             .arg(self.base.join("root"))
@@ -157,7 +165,8 @@ impl Machine {
     }
 
     fn verdict(&self) -> Result<(), Failure> {
-        let result = fs::read_to_string(self.base.join("upper/systemd-test/result")).unwrap_or_default();
+        let result =
+            fs::read_to_string(self.base.join("upper/systemd-test/result")).unwrap_or_default();
         print!("{result}");
         let failed = result.lines().filter(|line| line.starts_with("FAIL")).count();
         let passed = result.lines().filter(|line| line.starts_with("ok")).count();
@@ -169,7 +178,10 @@ impl Machine {
             let text = fs::read(self.base.join(name)).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<_> = text.lines().collect();
-            eprintln!("--- the end of {name}\n{}", lines[lines.len().saturating_sub(80)..].join("\n"));
+            eprintln!(
+                "--- the end of {name}\n{}",
+                lines[lines.len().saturating_sub(80)..].join("\n")
+            );
         }
         Err(format!("systemd-test: {failed} checks failed, {passed} hold").into())
     }

@@ -38,7 +38,11 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     }
     let status = child.wait()?;
     let skipped = repeat_skips(&skip_log);
-    println!("{} passed, {} failed, {skipped} skipped", tally.passed.saturating_sub(skipped), tally.failed);
+    println!(
+        "{} passed, {} failed, {skipped} skipped",
+        tally.passed.saturating_sub(skipped),
+        tally.failed
+    );
     if status.success() { Ok(()) } else { Err(format!("{said}: {status}").into()) }
 }
 
@@ -78,7 +82,8 @@ mod tests {
     fn results_of_several_test_binaries_add_up() {
         let mut tally = Tally::default();
         tally.read("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s");
-        tally.read("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        tally
+            .read("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
         tally.read("test something ... ok");
         assert_eq!((tally.passed, tally.failed), (15, 2));
     }

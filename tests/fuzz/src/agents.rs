@@ -29,8 +29,8 @@ pub fn rehearsal(data: &[u8]) {
     parser("rehearsal", data);
 }
 
-/// Well-formed JSON reads as `serde_json` reads it, the cut into pieces changes nothing, and what was read can
-/// be written and read again.
+/// Well-formed JSON reads as `serde_json` reads it, the cut into pieces changes nothing, and what
+/// was read can be written and read again.
 pub fn foreign_json(data: &[u8]) {
     let whole = foreign_json::read(data);
     let size = usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61);
@@ -53,7 +53,8 @@ pub fn codex_transcript(data: &[u8]) {
     transcript("codex", data);
 }
 
-/// What a transcript says does not depend on how it comes in pieces, and a line that is only begun says nothing.
+/// What a transcript says does not depend on how it comes in pieces, and a line that is only begun
+/// says nothing.
 fn transcript(name: &str, data: &[u8]) {
     const KEY: &str = "00000000-0000-4000-8000-000000000001";
     let transcripts = by_name(name).expect("it is one of ours").transcripts().expect("it has them");
@@ -63,7 +64,11 @@ fn transcript(name: &str, data: &[u8]) {
             .expect("memory can be read")
     };
     let whole = read(data, 1 << 16);
-    assert_eq!(whole, read(data, usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61)), "{name}");
+    assert_eq!(
+        whole,
+        read(data, usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61)),
+        "{name}"
+    );
     if data.is_empty() || data.ends_with(b"\n") {
         let begun = [data, br#"{"type":"user","pro"#].concat();
         assert_eq!(whole, read(&begun, 1 << 16), "{name}: the beginning of a line was believed");
@@ -78,7 +83,10 @@ fn parser(name: &str, data: &[u8]) {
     assert_eq!(whole, lines(backend, data.chunks(size)), "{name}: cut into pieces of {size}");
     let mut before = 0;
     for line in &whole {
-        assert!(line.consumed > before || line.consumed == data.len() as u64, "{name}: a line of no bytes");
+        assert!(
+            line.consumed > before || line.consumed == data.len() as u64,
+            "{name}: a line of no bytes"
+        );
         assert!(line.consumed <= data.len() as u64, "{name}: more bytes than there were");
         before = line.consumed;
     }

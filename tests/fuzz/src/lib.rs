@@ -1,8 +1,8 @@
-//! What must hold for any bytes a decoder may meet. Each oracle panics when it does not; that it does
-//! not panic otherwise is half of what it says.
+//! What must hold for any bytes a decoder may meet. Each oracle panics when it does not; that it
+//! does not panic otherwise is half of what it says.
 //!
-//! libFuzzer drives them (`cargo xtask fuzz`), and the tests below run them over the samples that are
-//! checked in, whole and mutated from fixed seeds.
+//! libFuzzer drives them (`cargo xtask fuzz`), and the tests below run them over the samples that
+//! are checked in, whole and mutated from fixed seeds.
 
 mod agents;
 mod logs;
@@ -29,7 +29,11 @@ pub const ORACLES: &[Oracle] = &[
         check: agents::claude_transcript,
         seeds: &["tests/fixtures/transcripts/claude"],
     },
-    Oracle { name: "codex-transcript", check: agents::codex_transcript, seeds: &["tests/fixtures/transcripts/codex"] },
+    Oracle {
+        name: "codex-transcript",
+        check: agents::codex_transcript,
+        seeds: &["tests/fixtures/transcripts/codex"],
+    },
     Oracle { name: "config", check: people::config, seeds: &["config"] },
     Oracle { name: "role", check: people::role, seeds: &["roles", "tests/fuzz/samples/role"] },
     Oracle {
@@ -42,9 +46,21 @@ pub const ORACLES: &[Oracle] = &[
     Oracle { name: "tbd", check: work::tbd, seeds: &["tests/fuzz/samples/tbd"] },
     Oracle { name: "task-list", check: work::task_list, seeds: &["tests/fuzz/samples/task-list"] },
     Oracle { name: "task-log", check: work::task_log, seeds: &["tests/fuzz/samples/task-log"] },
-    Oracle { name: "task-import", check: work::task_import, seeds: &["tests/fuzz/samples/task-import"] },
-    Oracle { name: "hook-settings", check: work::hook_settings, seeds: &["tests/fuzz/samples/hook-settings"] },
-    Oracle { name: "checkpoint", check: work::checkpoint, seeds: &["tests/fuzz/samples/checkpoint"] },
+    Oracle {
+        name: "task-import",
+        check: work::task_import,
+        seeds: &["tests/fuzz/samples/task-import"],
+    },
+    Oracle {
+        name: "hook-settings",
+        check: work::hook_settings,
+        seeds: &["tests/fuzz/samples/hook-settings"],
+    },
+    Oracle {
+        name: "checkpoint",
+        check: work::checkpoint,
+        seeds: &["tests/fuzz/samples/checkpoint"],
+    },
     Oracle { name: "verdict", check: work::verdict, seeds: &["tests/fuzz/samples/verdict"] },
     Oracle { name: "result", check: work::result, seeds: &["tests/fuzz/samples/result"] },
 ];
@@ -120,7 +136,11 @@ mod tests {
         for oracle in ORACLES {
             let mut samples = vec![];
             oracle.seeds.iter().for_each(|below| files(&root.join(below), &mut samples));
-            assert!(oracle.seeds.is_empty() || !samples.is_empty(), "{} has no samples", oracle.name);
+            assert!(
+                oracle.seeds.is_empty() || !samples.is_empty(),
+                "{} has no samples",
+                oracle.name
+            );
             (oracle.check)(b"");
             samples.sort();
             for (n, path) in samples.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Our own files after anything happened to them: reading ends, opening changes nothing that was good,
-//! and opening twice is opening once.
+//! Our own files after anything happened to them: reading ends, opening changes nothing that was
+//! good, and opening twice is opening once.
 
 use muleteer_shim::control::Control;
 use muleteer_shim::launch::Launch;
@@ -24,12 +24,18 @@ pub fn event_log(data: &[u8]) {
             assert!(opened.windows(2).all(|pair| pair[0] + 1 == pair[1]), "a gap: {opened:?}");
             let kept = fs::read(&path).expect("reads");
             assert!(data.starts_with(&kept), "only the end is cut");
-            assert_eq!((kept.len() as u64, data.len() as u64), (recovery.len, recovery.len + recovery.cut_bytes));
+            assert_eq!(
+                (kept.len() as u64, data.len() as u64),
+                (recovery.len, recovery.len + recovery.cut_bytes)
+            );
             let mut again = vec![];
-            let (_, second) = EventLog::open(&path, 0, |record| again.push(record.seq)).expect("opens again");
+            let (_, second) =
+                EventLog::open(&path, 0, |record| again.push(record.seq)).expect("opens again");
             assert_eq!((again, second.cut_bytes), (opened, 0));
         }
-        Err(_) => assert_eq!(fs::read(&path).expect("reads"), data, "a refused file stays as it is"),
+        Err(_) => {
+            assert_eq!(fs::read(&path).expect("reads"), data, "a refused file stays as it is")
+        }
     }
 }
 

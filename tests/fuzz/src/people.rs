@@ -9,11 +9,16 @@ use muleteer_model::journal::{Header, Status, agent_lines, reconcile, summarize}
 
 pub fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    if let Err(errors) = config::load(&[Source::new(Layer::User, "config.yaml", text.as_ref())], &[]) {
+    if let Err(errors) =
+        config::load(&[Source::new(Layer::User, "config.yaml", text.as_ref())], &[])
+    {
         assert!(!errors.is_empty(), "refused without a reason");
         for error in errors {
             assert!(!error.message.is_empty() && !error.code.is_empty());
-            assert!(error.line.is_none_or(|line| line as usize <= text.lines().count() + 1), "{error:?}");
+            assert!(
+                error.line.is_none_or(|line| line as usize <= text.lines().count() + 1),
+                "{error:?}"
+            );
         }
     }
 }

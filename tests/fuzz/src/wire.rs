@@ -22,14 +22,17 @@ pub fn shim(data: &[u8]) {
         if let Ok(Some(decoded)) = ToShim::decode(data, limit) {
             let mut bytes = vec![];
             decoded.frame.encode(decoded.generation, &mut bytes);
-            let again = ToShim::decode(&bytes, MAX_BODY).expect("what was sent can be read").expect("it is whole");
+            let again = ToShim::decode(&bytes, MAX_BODY)
+                .expect("what was sent can be read")
+                .expect("it is whole");
             assert_eq!((&decoded.frame, decoded.generation), (&again.frame, again.generation));
         }
     }
     if let Ok(Some(decoded)) = FromShim::decode(data) {
         let mut bytes = vec![];
         decoded.frame.encode(decoded.generation, &mut bytes);
-        let again = FromShim::decode(&bytes).expect("what was sent can be read").expect("it is whole");
+        let again =
+            FromShim::decode(&bytes).expect("what was sent can be read").expect("it is whole");
         assert_eq!((&decoded.frame, decoded.generation), (&again.frame, again.generation));
     }
 }

@@ -1,5 +1,6 @@
-//! Beads, task lists and what goes with them, which other tools and people write too; and what agents answer when a
-//! run asks them: it is understood, and written again it is the same; or an error says what is wrong with it.
+//! Beads, task lists and what goes with them, which other tools and people write too; and what
+//! agents answer when a run asks them: it is understood, and written again it is the same; or an
+//! error says what is wrong with it.
 
 use jiff::Timestamp;
 use muleteer_model::agent::result;
@@ -19,7 +20,10 @@ pub fn beads(data: &[u8]) {
         Ok(beads) => assert_eq!(store.read().expect("reads again"), &beads),
         Err(BeadError::Corrupt { line, why, .. }) => {
             let lines = data.split(|byte| *byte == b'\n').count() as u64;
-            assert!((1..=lines).contains(&line) && !why.is_empty(), "line {line} of {lines}: {why}");
+            assert!(
+                (1..=lines).contains(&line) && !why.is_empty(),
+                "line {line} of {lines}: {why}"
+            );
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -48,7 +52,12 @@ pub fn task_list(data: &[u8]) {
         Err(Unreadable::Corrupt { line, why, .. }) => assert!(line <= lines && !why.is_empty()),
         Err(Unreadable::Invalid(faults)) => {
             assert!(!faults.is_empty(), "refused without a reason");
-            assert!(faults.iter().all(|fault| fault.line.is_none_or(|line| (1..=lines).contains(&line))), "{faults:?}");
+            assert!(
+                faults
+                    .iter()
+                    .all(|fault| fault.line.is_none_or(|line| (1..=lines).contains(&line))),
+                "{faults:?}"
+            );
         }
     }
 }
@@ -58,7 +67,11 @@ pub fn task_log(data: &[u8]) {
     for line in text.lines() {
         if let Some(read) = log::parse(line) {
             let written = read.to_string();
-            assert_eq!(log::parse(&written).as_ref(), Some(&read), "{line:?} reads back as another one");
+            assert_eq!(
+                log::parse(&written).as_ref(),
+                Some(&read),
+                "{line:?} reads back as another one"
+            );
         }
     }
     drop(log::failure_times(text.lines()));
@@ -77,7 +90,8 @@ pub fn task_import(data: &[u8]) {
     let added = merged.map_or(0, |merged| merged.added.len());
     assert_eq!(list.tasks.len(), added);
     let written = list.to_text();
-    let again = TaskList::parse(&written).unwrap_or_else(|error| panic!("what was imported is no list: {error:?}"));
+    let again = TaskList::parse(&written)
+        .unwrap_or_else(|error| panic!("what was imported is no list: {error:?}"));
     assert_eq!(again.to_text(), written);
 }
 
@@ -88,7 +102,11 @@ pub fn hook_settings(data: &[u8]) {
         assert!(settings::uninstall(&text).is_err());
         return;
     };
-    assert_eq!(settings::installed(&with).unwrap_or_default().len(), settings::HOOKS.len(), "{with}");
+    assert_eq!(
+        settings::installed(&with).unwrap_or_default().len(),
+        settings::HOOKS.len(),
+        "{with}"
+    );
     assert_eq!(settings::install(&with, "muleteer").as_deref(), Ok(&*with), "once more is no more");
     let without = settings::uninstall(&with).expect("it was a settings file");
     assert!(settings::installed(&without).unwrap_or_default().is_empty(), "{without}");
@@ -99,7 +117,11 @@ pub fn hook_settings(data: &[u8]) {
         }
         _ => serde_json::Map::new(),
     };
-    assert_eq!((others(&with), others(&without)), (others(&text), others(&text)), "what is not ours has changed");
+    assert_eq!(
+        (others(&with), others(&without)),
+        (others(&text), others(&text)),
+        "what is not ours has changed"
+    );
 }
 
 pub fn checkpoint(data: &[u8]) {

@@ -1,18 +1,20 @@
-//! Power cuts: what a disk may hold when the machine dies, worked out from the calls that a real daemon and its shims
-//! made on their files.
+//! Power cuts: what a disk may hold when the machine dies, worked out from the calls that a real
+//! daemon and its shims made on their files.
 //!
-//! A dispatch is recorded under `strace`. A seed chooses how far that had come, and what of it the disk keeps: data
-//! that was not synced is gone, cut short or there; names that were made, renamed or removed since their directory was
-//! synced are known up to any of them, in the order they came. What was synced is there, and nothing more is assumed
-//! than that. A daemon of another boot begins on the result. Then it must hold:
+//! A dispatch is recorded under `strace`. A seed chooses how far that had come, and what of it the
+//! disk keeps: data that was not synced is gone, cut short or there; names that were made, renamed
+//! or removed since their directory was synced are known up to any of them, in the order they came.
+//! What was synced is there, and nothing more is assumed than that. A daemon of another boot begins
+//! on the result. Then it must hold:
 //!
 //! - what was synced of the log is there, byte for byte, and goes on;
 //! - the agent was not started twice, and not before its dispatch was durable;
 //! - the dispatch comes to an end, the same one if it had ended;
 //! - of one that worked in a clone, the branch is in the repository if it had ended well.
 //!
-//! Below the state directory a name is certain only once its directory was synced. git never syncs one, and counts on a
-//! journal: in the repository, and in the clone below it, names are certain with whatever is synced next anywhere.
+//! Below the state directory a name is certain only once its directory was synced. git never syncs
+//! one, and counts on a journal: in the repository, and in the clone below it, names are certain
+//! with whatever is synced next anywhere.
 //!
 //! The database is left out: it is made anew from the log where it is missing.
 
@@ -109,12 +111,16 @@ impl Cut<'_> {
         std::fs::write(effects, &self.effects).expect("the effects so far");
         let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
         let now = std::fs::read(log).expect("the log");
-        assert!(now.starts_with(&self.promised), "what was synced of the log is not there any more");
+        assert!(
+            now.starts_with(&self.promised),
+            "what was synced of the log is not there any more"
+        );
         daemon
     }
 }
 
-/// A dispatch from before its daemon began until it had ended, as a list of what was done to its files.
+/// A dispatch from before its daemon began until it had ended, as a list of what was done to its
+/// files.
 #[derive(Debug)]
 pub struct Recorded {
     scene: Scene,
@@ -138,7 +144,10 @@ impl Recorded {
         let effects = scene.repo_path("effects");
         let script = AGENT.replace("effects", &effects.display().to_string());
         let (script, more) = if clone {
-            (script.replace("echo one;", &format!("{WORK} echo one;")), &["--wait", "--worktree"][..])
+            (
+                script.replace("echo one;", &format!("{WORK} echo one;")),
+                &["--wait", "--worktree"][..],
+            )
         } else {
             (script, &["--wait"][..])
         };
@@ -178,7 +187,8 @@ impl Recorded {
         match created.as_ref().and_then(|event| event["dispatch_id"].as_str()) {
             None => assert_eq!(cut.effects, "", "an agent ran whose dispatch is not known"),
             Some(id) => {
-                let had = String::from_utf8_lossy(&cut.promised).contains("\"event\":\"dispatch_finished\"");
+                let had = String::from_utf8_lossy(&cut.promised)
+                    .contains("\"event\":\"dispatch_finished\"");
                 let entry = world.wait_for_end(id);
                 let after = repo.effects("effects");
                 let starts = after.iter().filter(|line| line.starts_with("start ")).count();
@@ -186,8 +196,8 @@ impl Recorded {
                 assert!(!had || entry["state"] == "success", "it had ended otherwise: {entry}");
                 let ended = after.last().is_some_and(|line| line == "end");
                 assert!(entry["state"] != "success" || ended, "{after:?}\n{entry}");
-                // What its agent's own git did not sync may be lost: its work is done then, and cannot be
-                // brought home.
+                // What its agent's own git did not sync may be lost: its work is done then, and
+                // cannot be brought home.
                 let lost = self.clone && ended && entry["work"]["trouble"].is_string();
                 let known = match entry["state"].as_str() {
                     Some("success" | "failed") => true,
@@ -197,9 +207,14 @@ impl Recorded {
                 assert!(known, "nothing of it can be alive, and nothing else is wrong: {entry}");
                 if self.clone && entry["state"] == "success" {
                     // What its agent's own git did not sync may be lost, and then that is said.
-                    let said = world.events().iter().any(|event| event["what"] == format!("work of {id}"));
+                    let said =
+                        world.events().iter().any(|event| event["what"] == format!("work of {id}"));
                     if had || !said {
-                        assert_eq!(repo.git(&["show", &format!("muleteer/{id}:b.txt")]), "new", "{entry}");
+                        assert_eq!(
+                            repo.git(&["show", &format!("muleteer/{id}:b.txt")]),
+                            "new",
+                            "{entry}"
+                        );
                     }
                 }
             }
@@ -209,12 +224,25 @@ impl Recorded {
     }
 }
 
-/// A daemon of the boot `one` whose calls, and those of all that it starts, are written into the folder that is given.
+/// A daemon of the boot `one` whose calls, and those of all that it starts, are written into the
+/// folder that is given.
 fn under_strace(world: &World) -> (PathBuf, Daemon) {
     let traces = world.path().join("traces");
     std::fs::create_dir(&traces).expect("a folder");
     let output = traces.join("of").display().to_string();
-    let words = ["env", "MULETEER_FAULT_BOOT=one", "strace", "-D", "-qq", "-ff", "-ttt", "-T", "-y", "-s", "1000000"];
+    let words = [
+        "env",
+        "MULETEER_FAULT_BOOT=one",
+        "strace",
+        "-D",
+        "-qq",
+        "-ff",
+        "-ttt",
+        "-T",
+        "-y",
+        "-s",
+        "1000000",
+    ];
     let words = [&words[..], &["-e", "signal=none", "-o", &output, "-e", CALLS]].concat();
     let daemon = world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
     (traces, daemon)

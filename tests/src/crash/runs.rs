@@ -1,10 +1,10 @@
 //! kill -9 in a spec run: at named points and at seeded moments.
 //!
-//! One scene: three beads that commute, on rehearsal agents, maintenance after the second, a judge that
-//! finds something once, a remote and a `gh`. However often and wherever it is killed, what comes out is what
-//! comes out of the run that nobody disturbed (`Outcome`): the same tree, the same beads in the same
-//! states, the same decisions about each bead. Where only daemons die it is more: every agent's part was
-//! played once, for its agent lived on.
+//! One scene: three beads that commute, on rehearsal agents, maintenance after the second, a judge
+//! that finds something once, a remote and a `gh`. However often and wherever it is killed, what
+//! comes out is what comes out of the run that nobody disturbed (`Outcome`): the same tree, the
+//! same beads in the same states, the same decisions about each bead. Where only daemons die it is
+//! more: every agent's part was played once, for its agent lived on.
 
 use super::Dice;
 use crate::run::Running;
@@ -140,21 +140,28 @@ impl Stage {
     pub(super) fn begin(&mut self) {
         let scenario = self.world.path().join("scenario.yaml");
         let scenario = scenario.to_str().expect("a test's paths are UTF-8");
-        self.run = self.muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"]).ok();
+        self.run =
+            self.muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"]).ok();
     }
 
-    /// Begins the run by a client that never starts a daemon itself, and leaves it waiting for its answer.
+    /// Begins the run by a client that never starts a daemon itself, and leaves it waiting for its
+    /// answer.
     fn begin_without_help(&mut self) -> Running {
         let scenario = self.world.path().join("scenario.yaml");
         let scenario = scenario.to_str().expect("a test's paths are UTF-8");
         let socket = wait_until("the daemon to answer", LONG, || {
             let status = self.world.status();
-            (status["daemon"]["running"] == true).then(|| status["daemon"]["socket"].as_str().map(str::to_string))?
+            (status["daemon"]["running"] == true)
+                .then(|| status["daemon"]["socket"].as_str().map(str::to_string))?
         });
         let words = ["run", "--spec", "plan.md", "--scenario", scenario, "--detach"];
-        let client = self.muleteer(&[&words[..], &self.more].concat()).env("MULETEER_SOCKET", socket).start();
+        let client = self
+            .muleteer(&[&words[..], &self.more].concat())
+            .env("MULETEER_SOCKET", socket)
+            .start();
         self.run = wait_until("the run to begin", LONG, || {
-            let entry = std::fs::read_dir(self.repo.path.join(".muleteer/runs")).ok()?.flatten().next()?;
+            let entry =
+                std::fs::read_dir(self.repo.path.join(".muleteer/runs")).ok()?.flatten().next()?;
             entry.file_name().into_string().ok()
         });
         client
@@ -225,7 +232,9 @@ impl Stage {
     pub(super) fn outcome(&self) -> Outcome {
         events::check(&self.log());
         let branch = format!("muleteer/{}", self.run);
-        let listed = self.muleteer(&["bead", "list", "--label", &format!("run:{}", self.run), "--json"]).json();
+        let listed = self
+            .muleteer(&["bead", "list", "--label", &format!("run:{}", self.run), "--json"])
+            .json();
         let listed = listed.as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
         let mut titles: BTreeMap<String, String> = BTreeMap::new();
@@ -237,16 +246,21 @@ impl Stage {
             assert!(before.is_none(), "two beads are called {title}: {listed:?}");
         }
         let recovery = ["bead_retried", "run_resumed", "agent_retried", "pool_slowed"];
-        let (mut decisions, mut run): (BTreeMap<String, Vec<String>>, Vec<String>) = Default::default();
+        let (mut decisions, mut run): (BTreeMap<String, Vec<String>>, Vec<String>) =
+            Default::default();
         for event in self.events() {
             let name = text(&event["event"]);
             if recovery.contains(&name.as_str()) {
                 // Taken back, so to be decided again: the two are one.
-                if let Some(list) = event["bead_id"].as_str().and_then(|id| decisions.get_mut(&titles[id])) {
+                if let Some(list) =
+                    event["bead_id"].as_str().and_then(|id| decisions.get_mut(&titles[id]))
+                {
                     list.pop();
                 }
                 // A judge that died is told to begin as the first one was.
-                if event["purpose"] == "judge" && run.last().is_some_and(|last| last == "judge_started") {
+                if event["purpose"] == "judge"
+                    && run.last().is_some_and(|last| last == "judge_started")
+                {
                     run.pop();
                 }
                 continue;
@@ -263,7 +277,9 @@ impl Stage {
                 _ => run.push(name),
             }
         }
-        let tree = |dir: &str, name: &str| self.repo.git(&["--git-dir", dir, "rev-parse", &format!("{name}^{{tree}}")]);
+        let tree = |dir: &str, name: &str| {
+            self.repo.git(&["--git-dir", dir, "rev-parse", &format!("{name}^{{tree}}")])
+        };
         let origin = self.elsewhere();
         let created = std::fs::read_to_string(self.elsewhere().join("prs")).unwrap_or_default();
         Outcome {
@@ -286,21 +302,35 @@ impl Stage {
 
     pub(super) fn check(&self, only_daemons_died: bool, what: &str) {
         let wanted = undisturbed();
-        let told =
-            ["bead_retried", "agent_retried", "bead_blocked", "run_stopping", "agent_finished", "judge_finished"];
+        let told = [
+            "bead_retried",
+            "agent_retried",
+            "bead_blocked",
+            "run_stopping",
+            "agent_finished",
+            "judge_finished",
+        ];
         let events: Vec<String> = self
             .events()
             .iter()
             .filter(|event| told.iter().any(|name| event["event"] == *name))
-            .map(|event| format!("{} {} {}{}", event["event"], event["purpose"], event["reason"], event["message"]))
+            .map(|event| {
+                format!(
+                    "{} {} {}{}",
+                    event["event"], event["purpose"], event["reason"], event["message"]
+                )
+            })
             .collect();
         let what = format!("{what}\n{}", events.join("\n"));
         assert_eq!(self.outcome(), wanted.0, "{what}");
         if only_daemons_died {
             assert_eq!(self.effects(), wanted.1, "a prompt was given twice: {what}");
-            // What was cut off in the middle of git may stay, where it could not be brought to safety.
-            let left = std::fs::read_dir(self.repo.path.join(".muleteer/worktrees").join(&self.run));
-            let left: Vec<_> = left.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+            // What was cut off in the middle of git may stay, where it could not be brought to
+            // safety.
+            let left =
+                std::fs::read_dir(self.repo.path.join(".muleteer/worktrees").join(&self.run));
+            let left: Vec<_> =
+                left.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
             assert!(left.is_empty(), "{left:?} are left: {what}");
         }
     }
@@ -341,8 +371,8 @@ pub fn through_with_tbd(test: &str, points: &[String]) {
     }
 }
 
-/// As [`through`], where the run works on the branch that is checked out: there it comes home to files and index too,
-/// and these are as the branch is, however often that was cut off.
+/// As [`through`], where the run works on the branch that is checked out: there it comes home to
+/// files and index too, and these are as the branch is, however often that was cut off.
 ///
 /// # Panics
 /// When it does not, or a point was never passed.
@@ -355,9 +385,16 @@ pub fn home_through(points: &[String]) {
     let tree = stage.repo.git(&["rev-parse", "HEAD^{tree}"]);
     assert_eq!(tree, undisturbed().0.tree, "{points:?}");
     assert_eq!(stage.effects(), undisturbed().1, "{points:?}");
-    assert_eq!(stage.repo.git(&["status", "--porcelain", "--untracked-files=no"]), "", "{points:?}");
+    assert_eq!(
+        stage.repo.git(&["status", "--porcelain", "--untracked-files=no"]),
+        "",
+        "{points:?}"
+    );
     assert_eq!(stage.repo.git(&["stash", "list"]), "", "{points:?}");
-    assert!(!stage.repo.path.join(".git/muleteer-forward").exists(), "nothing is under way: {points:?}");
+    assert!(
+        !stage.repo.path.join(".git/muleteer-forward").exists(),
+        "nothing is under way: {points:?}"
+    );
     stage.world.finish(daemon);
 }
 
@@ -367,8 +404,8 @@ fn killed_through(mut stage: Stage, points: &[String]) {
     stage.world.finish(last);
 }
 
-/// Begins the run, kills its daemon at each point in turn, does what is done `then`, and goes on to the end; returns the
-/// daemon that came last.
+/// Begins the run, kills its daemon at each point in turn, does what is done `then`, and goes on to
+/// the end; returns the daemon that came last.
 fn kill_at_each(stage: &mut Stage, points: &[String], then: impl FnOnce(&Stage)) -> Option<Daemon> {
     let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
     for (at, point) in points.iter().enumerate() {
@@ -392,8 +429,8 @@ fn kill_at_each(stage: &mut Stage, points: &[String], then: impl FnOnce(&Stage))
     last
 }
 
-/// At each of the points in turn one shim of the run dies, whoever's it is, and then its daemon, the next one going
-/// on with the run.
+/// At each of the points in turn one shim of the run dies, whoever's it is, and then its daemon,
+/// the next one going on with the run.
 ///
 /// # Panics
 /// When the run does not come to what it should, or a point was never passed.
@@ -403,7 +440,8 @@ pub fn shims_through(points: &[&str]) {
     for (at, point) in points.iter().enumerate() {
         let mark = stage.world.path().join(format!("struck-{at}"));
         let once = mark.to_str().expect("a test's paths are UTF-8");
-        let mut daemon = stage.world.daemon_unready(&[("MULETEER_FAULT", point), ("MULETEER_FAULT_ONCE", once)]);
+        let mut daemon =
+            stage.world.daemon_unready(&[("MULETEER_FAULT", point), ("MULETEER_FAULT_ONCE", once)]);
         if at == 0 {
             client = Some(stage.begin_without_help());
         }
@@ -423,7 +461,8 @@ pub fn shims_through(points: &[&str]) {
     stage.world.finish(last);
 }
 
-/// Kills daemons and shims at moments that the seed chooses; or stops the daemon there and resumes twice.
+/// Kills daemons and shims at moments that the seed chooses; or stops the daemon there and resumes
+/// twice.
 ///
 /// # Panics
 /// When the run does not come to what it should.
@@ -440,7 +479,8 @@ pub fn seeded(seed: u64) {
         struck.push(what);
         let all = stage.world.processes();
         let shims: Vec<u32> = processes::shims(&all).iter().map(|one| one.pid).collect();
-        let daemons: Vec<u32> = all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
+        let daemons: Vec<u32> =
+            all.iter().filter(|one| one.is_daemon()).map(|one| one.pid).collect();
         let one = shims.get(dice.below(shims.len().max(1) as u64) as usize).copied();
         let victims: Vec<u32> = match what {
             "daemon" => daemons,
@@ -458,19 +498,24 @@ pub fn seeded(seed: u64) {
     }
     eprintln!("run seed {seed}: killed {struck:?}");
     stage.finish();
-    stage.check(struck.iter().all(|what| *what == "daemon"), &format!("seed {seed}: killed {struck:?}"));
+    stage.check(
+        struck.iter().all(|what| *what == "daemon"),
+        &format!("seed {seed}: killed {struck:?}"),
+    );
     stage.world.finish(Some(first));
 }
 
-/// An agent has ended, and before its word is read the machine goes down and what the agent printed is lost: it is
-/// asked again, and nobody takes the rest for what it said.
+/// An agent has ended, and before its word is read the machine goes down and what the agent printed
+/// is lost: it is asked again, and nobody takes the rest for what it said.
 ///
 /// # Panics
-/// When the run does not come to what it should, or `purpose` is not that of the agent that ended as the `nth`.
+/// When the run does not come to what it should, or `purpose` is not that of the agent that ended
+/// as the `nth`.
 pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
     let mut stage = Stage::new();
     let point = format!("run.agent_ended:{nth}");
-    let mut first = stage.world.daemon_unready(&[("MULETEER_FAULT", &point), ("MULETEER_FAULT_BOOT", "one")]);
+    let mut first =
+        stage.world.daemon_unready(&[("MULETEER_FAULT", &point), ("MULETEER_FAULT_BOOT", "one")]);
     let client = stage.begin_without_help();
     first.ended();
     let started = stage
@@ -503,7 +548,10 @@ pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
         .into_iter()
         .find(|event| event["event"] == "agent_retried")
         .expect("it was asked again");
-    assert!(again["reason"].as_str().is_some_and(|why| why.contains("the machine went down")), "{again}");
+    assert!(
+        again["reason"].as_str().is_some_and(|why| why.contains("the machine went down")),
+        "{again}"
+    );
     stage.world.finish(Some(second));
 }
 

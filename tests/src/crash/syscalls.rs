@@ -1,10 +1,11 @@
-//! Faults at system calls, by `strace -e inject`: where the named points say *what* the daemon was doing,
-//! these find what nobody thought to name. A seed chooses the process (daemon or shim), the call, its
-//! how-manieth passing (of one thread) and the fault: death before it, an error in its place, or a stop.
+//! Faults at system calls, by `strace -e inject`: where the named points say *what* the daemon was
+//! doing, these find what nobody thought to name. A seed chooses the process (daemon or shim), the
+//! call, its how-manieth passing (of one thread) and the fault: death before it, an error in its
+//! place, or a stop.
 //!
 //! The scene and what must hold are those of the campaign. What differs is what may have happened:
-//! after death or a stop of the daemon alone the dispatch succeeds; after an error it may be refused or
-//! fail, but then it says so, and nothing happened twice.
+//! after death or a stop of the daemon alone the dispatch succeeds; after an error it may be
+//! refused or fail, but then it says so, and nothing happened twice.
 
 use super::{Dice, Scene, processes};
 use crate::{PATIENCE, events, wait_until};
@@ -13,8 +14,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A call, how often the busiest thread makes it in an undisturbed scene, and the errors it really can
-/// end with where a file system is full or failing, or the machine is out of processes or descriptors.
+/// A call, how often the busiest thread makes it in an undisturbed scene, and the errors it really
+/// can end with where a file system is full or failing, or the machine is out of processes or
+/// descriptors.
 type Call = (&'static str, u64, &'static [&'static str]);
 
 const DAEMON: &[Call] = &[
@@ -88,7 +90,8 @@ impl Injection {
         let mut dice = Dice::new(seed);
         let at_shim = dice.below(4) == 0;
         let calls = if at_shim { SHIM } else { DAEMON };
-        // Each call as often as it has places, but the rare ones (a rename, an fsync) no less than ten.
+        // Each call as often as it has places, but the rare ones (a rename, an fsync) no less than
+        // ten.
         let weight = |(_, passings, _): &Call| (*passings).max(10);
         let mut left = dice.below(calls.iter().map(weight).sum());
         let chosen = calls.iter().find(|call| {
@@ -117,7 +120,8 @@ impl Injection {
     }
 
     fn strace(self, log: &Path) -> Vec<String> {
-        let words = ["-qq", "-o", &log.display().to_string(), "-e", &format!("trace={}", self.call), "-e"];
+        let words =
+            ["-qq", "-o", &log.display().to_string(), "-e", &format!("trace={}", self.call), "-e"];
         words.into_iter().map(String::from).chain([self.argument()]).collect()
     }
 }
@@ -182,9 +186,14 @@ pub fn inject(injection: Injection) -> Tried {
         (output, before)
     });
     let tried = if happened(&log) { Tried::Held } else { Tried::NotPassed };
-    let refused = output.code != Some(0) && scene.world.status()["dispatches"].as_array().is_some_and(Vec::is_empty);
+    let refused = output.code != Some(0)
+        && scene.world.status()["dispatches"].as_array().is_some_and(Vec::is_empty);
     if refused && matches!(injection.fault, Fault::Error(_)) {
-        assert_eq!(scene.repo.effects("effects"), Vec::<String>::new(), "what was refused has not run");
+        assert_eq!(
+            scene.repo.effects("effects"),
+            Vec::<String>::new(),
+            "what was refused has not run"
+        );
     } else {
         let state = scene.check(&output, &before);
         if !injection.at_shim && !matches!(injection.fault, Fault::Error(_)) {
@@ -203,7 +212,9 @@ fn wake(scene: &Scene, log: &Path, over: &AtomicBool) {
             // Long enough that whoever waits for it has noticed, one way or another.
             std::thread::sleep(Duration::from_millis(200));
             for process in scene.world.processes() {
-                if process.is_daemon() || processes::shims(std::slice::from_ref(&process)).len() == 1 {
+                if process.is_daemon()
+                    || processes::shims(std::slice::from_ref(&process)).len() == 1
+                {
                     scene.world.signal(process.pid, rustix::process::Signal::CONT);
                 }
             }
@@ -219,7 +230,12 @@ fn happened(log: &Path) -> bool {
 }
 
 /// Traces the shim as soon as there is one. None when the dispatch was over before.
-fn attach(scene: &Scene, injection: Injection, log: &Path, client: &mut crate::run::Running) -> Option<Tracer> {
+fn attach(
+    scene: &Scene,
+    injection: Injection,
+    log: &Path,
+    client: &mut crate::run::Running,
+) -> Option<Tracer> {
     let shim = wait_until("a shim, or the end", PATIENCE, || {
         let shim = processes::shims(&scene.world.processes()).first().map(|one| one.pid);
         (shim.is_some() || !client.is_running()).then_some(shim)
@@ -267,7 +283,10 @@ mod tests {
             for (call, _, errors) in calls {
                 assert!(chosen.contains(&(at_shim, *call, "Kill".into())), "{call}");
                 for error in *errors {
-                    assert!(chosen.contains(&(at_shim, *call, format!("Error({error:?})"))), "{call} {error}");
+                    assert!(
+                        chosen.contains(&(at_shim, *call, format!("Error({error:?})"))),
+                        "{call} {error}"
+                    );
                 }
             }
         }

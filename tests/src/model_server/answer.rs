@@ -38,15 +38,19 @@ pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result
         return Ok(Some(false));
     }
     if let Some(status) = step.status {
-        let error =
-            json!({"type": "error", "error": {"type": error_type(status), "message": format!("scripted {status}")}});
+        let error = json!({"type": "error", "error": {"type": error_type(status), "message": format!("scripted {status}")}});
         http::json(out, status, &step.headers, &error)?;
         return Ok(Some(true));
     }
     Ok(None)
 }
 
-pub(super) fn messages(out: &TcpStream, shared: &Shared, request: &Value, step: &Step) -> io::Result<bool> {
+pub(super) fn messages(
+    out: &TcpStream,
+    shared: &Shared,
+    request: &Value,
+    step: &Step,
+) -> io::Result<bool> {
     if let Some(go_on) = early(out, shared, step)? {
         return Ok(go_on);
     }
@@ -74,10 +78,11 @@ fn message(shared: &Shared, request: &Value, step: &Step) -> Value {
             content.push(json!({"type": "text", "text": document.to_string()}));
         }
     }
-    let stop = step
-        .stop_reason
-        .as_deref()
-        .unwrap_or(if calls.is_empty() { "end_turn" } else { "tool_use" });
+    let stop = step.stop_reason.as_deref().unwrap_or(if calls.is_empty() {
+        "end_turn"
+    } else {
+        "tool_use"
+    });
     for (name, input) in calls {
         content.push(json!({"type": "tool_use", "id": shared.next_id("toolu"), "name": name, "input": input}));
     }
@@ -101,7 +106,8 @@ fn stream(out: &TcpStream, shared: &Shared, step: &Step, message: Value) -> io::
         }
         http::event(out, data)
     };
-    let (content, stop, usage) = (message["content"].clone(), message["stop_reason"].clone(), message["usage"].clone());
+    let (content, stop, usage) =
+        (message["content"].clone(), message["stop_reason"].clone(), message["usage"].clone());
     let mut start = message;
     start["content"] = json!([]);
     start["stop_reason"] = Value::Null;
@@ -125,7 +131,9 @@ fn stream(out: &TcpStream, shared: &Shared, step: &Step, message: Value) -> io::
         }
         send(&json!({"type": "content_block_stop", "index": index}))?;
     }
-    send(&json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": usage}))?;
+    send(
+        &json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": usage}),
+    )?;
     send(&json!({"type": "message_stop"}))?;
     http::end_of_stream(out)?;
     Ok(true)

@@ -1,4 +1,5 @@
-//! As much of HTTP/1.1 as the agent CLIs use: keep-alive, sized and chunked bodies, chunked answers.
+//! As much of HTTP/1.1 as the agent CLIs use: keep-alive, sized and chunked bodies, chunked
+//! answers.
 
 use super::Request;
 use serde_json::Value;
@@ -15,7 +16,8 @@ pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let headers = headers(reader)?;
-    let find = |name: &str| headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let find =
+        |name: &str| headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let raw = if find("transfer-encoding").is_some_and(|value| value.contains("chunked")) {
         chunked(reader)?
     } else {
@@ -55,7 +57,12 @@ fn chunked(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 /// A whole JSON answer.
-pub(crate) fn json(mut out: impl Write, status: u16, headers: &[(String, String)], body: &Value) -> io::Result<()> {
+pub(crate) fn json(
+    mut out: impl Write,
+    status: u16,
+    headers: &[(String, String)],
+    body: &Value,
+) -> io::Result<()> {
     let body = body.to_string();
     let mut text = format!("HTTP/1.1 {status} scripted\r\ncontent-type: application/json\r\n");
     for (name, value) in headers {

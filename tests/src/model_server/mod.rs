@@ -1,10 +1,10 @@
-//! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback, so that system
-//! tests drive the real `claude` and `codex` binaries with no network and no model.
+//! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback, so that
+//! system tests drive the real `claude` and `codex` binaries with no network and no model.
 //!
-//! Steps are taken one per *main* request (a `POST` of either that declares tools): from a list, whose
-//! last one repeats, or from a player, who makes each from what it is asked ([`ModelServer::playing`]).
-//! Requests without tools (titles, quota probes) get a short text and use up no step. Every request
-//! is kept for assertions.
+//! Steps are taken one per *main* request (a `POST` of either that declares tools): from a list,
+//! whose last one repeats, or from a player, who makes each from what it is asked
+//! ([`ModelServer::playing`]). Requests without tools (titles, quota probes) get a short text and
+//! use up no step. Every request is kept for assertions.
 //!
 //! Plain threads and blocking sockets: a test's server has a handful of connections, and a hanging
 //! step is then just a thread that waits.
@@ -90,8 +90,8 @@ impl ModelServer {
         Self::listening(Script::Steps(steps))
     }
 
-    /// A model that answers what it is asked, whoever asks: for many agents at once. What a player says
-    /// may only depend on the request, since a request may be made again.
+    /// A model that answers what it is asked, whoever asks: for many agents at once. What a player
+    /// says may only depend on the request, since a request may be made again.
     ///
     /// # Panics
     /// When no socket is to be had.

@@ -7,7 +7,12 @@ use serde_json::{Value, json};
 use std::io;
 use std::net::TcpStream;
 
-pub(super) fn responses(out: &TcpStream, shared: &Shared, request: &Value, step: &Step) -> io::Result<bool> {
+pub(super) fn responses(
+    out: &TcpStream,
+    shared: &Shared,
+    request: &Value,
+    step: &Step,
+) -> io::Result<bool> {
     if let Some(go_on) = early(out, shared, step)? {
         return Ok(go_on);
     }
@@ -35,7 +40,9 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
             "name": name, "arguments": arguments.to_string(), "status": "completed"
         });
         // A tool of an MCP server is named apart from its server.
-        if let Some((server, tool)) = name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")) {
+        if let Some((server, tool)) =
+            name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__"))
+        {
             (call["name"], call["namespace"]) = (json!(tool), json!(format!("mcp__{server}")));
         }
         output.push(call);
@@ -55,11 +62,13 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
     })
 }
 
-/// [`Step::bash`] is a call of either CLI's shell tool. This one's answers before the command's end,
-/// unless it is told to wait.
+/// [`Step::bash`] is a call of either CLI's shell tool. This one's answers before the command's
+/// end, unless it is told to wait.
 fn in_codexs_words(name: &str, input: &Value) -> (String, Value) {
     match name {
-        "Bash" => ("exec_command".into(), json!({"cmd": input["command"], "yield_time_ms": 30_000})),
+        "Bash" => {
+            ("exec_command".into(), json!({"cmd": input["command"], "yield_time_ms": 30_000}))
+        }
         _ => (name.into(), input.clone()),
     }
 }
@@ -75,7 +84,8 @@ fn stream(out: &TcpStream, shared: &Shared, step: &Step, response: &Value) -> io
         http::event(out, &data)
     };
     http::stream(out, &step.headers)?;
-    let begun = json!({"id": response["id"], "object": "response", "status": "in_progress", "output": []});
+    let begun =
+        json!({"id": response["id"], "object": "response", "status": "in_progress", "output": []});
     send(json!({"type": "response.created", "response": begun}))?;
     for (index, item) in response["output"].as_array().into_iter().flatten().enumerate() {
         let mut empty = item.clone();

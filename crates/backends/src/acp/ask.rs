@@ -1,7 +1,8 @@
 //! What an agent asks of us, and our answers.
 //!
-//! The id of an ask is the call's own, so that it goes back as it came: agents count from 0, or name their
-//! calls. It is JSON, without the quotes of a name that is nothing else in JSON: people are to type it.
+//! The id of an ask is the call's own, so that it goes back as it came: agents count from 0, or
+//! name their calls. It is JSON, without the quotes of a name that is nothing else in JSON: people
+//! are to type it.
 
 use crate::acp::update;
 use muleteer_model::agent::acp_handshake::INTERRUPTED;
@@ -16,26 +17,32 @@ pub(super) fn read(id: &Value, method: &str, params: &Value) -> AgentEvent {
     let id = key(id);
     match method {
         "session/request_permission" => match permission(params).bound() {
-            // Nothing could be chosen for an answer: whoever allowed it would only have cancelled the turn.
-            ask if ask.options.is_empty() => AgentEvent::Request { id, what: format!("{method} without options") },
+            // Nothing could be chosen for an answer: whoever allowed it would only have cancelled
+            // the turn.
+            ask if ask.options.is_empty() => {
+                AgentEvent::Request { id, what: format!("{method} without options") }
+            }
             ask => AgentEvent::Permission { id, ask: Box::new(ask) },
         },
-        // Files and terminals among them. The daemon is outside of whatever holds the agent, and does
-        // nothing there in its name; it is told so, and can do it itself.
+        // Files and terminals among them. The daemon is outside of whatever holds the agent, and
+        // does nothing there in its name; it is told so, and can do it itself.
         _ => AgentEvent::Request { id, what: cut(method, 200) },
     }
 }
 
 fn key(id: &Value) -> String {
     match id.as_str() {
-        Some(name) if !name.is_empty() && serde_json::from_str::<Value>(name).is_err() => name.into(),
+        Some(name) if !name.is_empty() && serde_json::from_str::<Value>(name).is_err() => {
+            name.into()
+        }
         _ => id.to_string(),
     }
 }
 
 fn permission(params: &Value) -> Ask {
     let call = params.get("toolCall").unwrap_or(&Value::Null);
-    let string = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_string);
+    let string =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_string);
     let options = params.get("options").and_then(Value::as_array).into_iter().flatten();
     let options = options.filter_map(|option| {
         Some(AskOption {
@@ -69,13 +76,16 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
 
 /// Whether there are words for it: an answer that is none of the options only cancels the turn.
 pub(super) fn can_say(ask: &Ask, answer: &Answer) -> bool {
-    ask.kind != AskKind::Permission || answer.verdict != Verdict::Allow || chosen(ask, answer).is_some()
+    ask.kind != AskKind::Permission
+        || answer.verdict != Verdict::Allow
+        || chosen(ask, answer).is_some()
 }
 
-/// The option that says it. What is allowed is allowed this once where that can be said: what is asked
-/// next is for the policy to answer. Where a denial cannot be said, the turn is cancelled.
+/// The option that says it. What is allowed is allowed this once where that can be said: what is
+/// asked next is for the policy to answer. Where a denial cannot be said, the turn is cancelled.
 fn chosen<'a>(ask: &'a Ask, answer: &Answer) -> Option<&'a str> {
-    let of_kind = |kind: &str| ask.options.iter().find(|option| option.kind.as_deref() == Some(kind));
+    let of_kind =
+        |kind: &str| ask.options.iter().find(|option| option.kind.as_deref() == Some(kind));
     let option = match answer.verdict {
         _ if answer.text == INTERRUPTED => None,
         Verdict::Allow => of_kind("allow_once").or_else(|| of_kind("allow_always")),
@@ -90,9 +100,11 @@ mod tests {
     use super::*;
 
     fn asked(message: &Value) -> (String, Ask) {
-        let AgentEvent::Permission { id, ask } =
-            read(&message["id"], message["method"].as_str().unwrap_or_default(), &message["params"])
-        else {
+        let AgentEvent::Permission { id, ask } = read(
+            &message["id"],
+            message["method"].as_str().unwrap_or_default(),
+            &message["params"],
+        ) else {
             panic!("an ask");
         };
         (id, *ask)
@@ -119,7 +131,10 @@ mod tests {
         let selected = |option: &str| json!({"outcome": "selected", "optionId": option});
         assert_eq!(outcome(Answer::allow()), selected("yes"));
         assert_eq!(outcome(Answer::deny("no")), selected("no"));
-        assert_eq!(outcome(Answer { verdict: Verdict::Text, text: "always".into() }), selected("always"));
+        assert_eq!(
+            outcome(Answer { verdict: Verdict::Text, text: "always".into() }),
+            selected("always")
+        );
         assert_eq!(outcome(Answer::deny(INTERRUPTED)), json!({"outcome": "cancelled"}));
     }
 
@@ -129,7 +144,8 @@ mod tests {
         message["params"]["options"] = json!([]);
         let event = read(&message["id"], "session/request_permission", &message["params"]);
         assert!(matches!(event, AgentEvent::Request { .. }), "refused by itself: {event:?}");
-        message["params"]["options"] = json!([{"optionId": "no", "name": "No", "kind": "reject_once"}]);
+        message["params"]["options"] =
+            json!([{"optionId": "no", "name": "No", "kind": "reject_once"}]);
         let (_, ask) = asked(&message);
         assert!(!can_say(&ask, &Answer::allow()) && can_say(&ask, &Answer::deny("")));
     }
@@ -144,11 +160,17 @@ mod tests {
             (json!(""), "\"\"", "fs/read_text_file"),
             (json!("s-1"), "s-1", "_x/y"),
         ] {
-            let AgentEvent::Request { id: key, what } = read(&id, method, &json!({})) else { panic!("a request") };
+            let AgentEvent::Request { id: key, what } = read(&id, method, &json!({})) else {
+                panic!("a request")
+            };
             assert_eq!(key, shown, "as people are to type it");
             let ask = Ask { kind: AskKind::Other, tool: what, ..Ask::default() };
             let back = answer(&key, &ask, &Answer::deny(""));
-            assert_eq!((&back["id"], &back["error"]["code"]), (&id, &json!(NO_SUCH_METHOD)), "{back}");
+            assert_eq!(
+                (&back["id"], &back["error"]["code"]),
+                (&id, &json!(NO_SUCH_METHOD)),
+                "{back}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Which agents ask before they act, what makes one ask, and what makes it not ask.
 //!
-//! A permission policy holds an ACP agent only as far as the agent asks. One that is known never to, or is
-//! started with a flag or a variable that says so, is refused under a policy that has something to ask.
+//! A permission policy holds an ACP agent only as far as the agent asks. One that is known never
+//! to, or is started with a flag or a variable that says so, is refused under a policy that has
+//! something to ask.
 
 use crate::acp::start;
 use crate::acp::{Known, Mode};
@@ -60,22 +61,27 @@ const MODE_FLAGS: [&str; 12] = [
 ];
 
 /// Variables that say the same where they are set.
-const UNASKED_VARIABLES: [&str; 5] = ["YOLO", "ALLOW_ALL", "AUTO_APPROVE", "SKIP_PERMISSIONS", "DANGEROUSLY"];
+const UNASKED_VARIABLES: [&str; 5] =
+    ["YOLO", "ALLOW_ALL", "AUTO_APPROVE", "SKIP_PERMISSIONS", "DANGEROUSLY"];
 
-/// Why no policy can hold the agent that is started like this; `None` where nothing is known to be in the
-/// way. `agent`: the one that is known by name.
+/// Why no policy can hold the agent that is started like this; `None` where nothing is known to be
+/// in the way. `agent`: the one that is known by name.
 pub fn refusal<'a>(
     agent: Option<Known>,
     command: Option<&Command>,
     args: &[String],
     env: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Option<String> {
-    let cannot = |what: &str| format!("`{what}` makes the ACP agent act without asking, so no policy can hold it");
+    let cannot = |what: &str| {
+        format!("`{what}` makes the ACP agent act without asking, so no policy can hold it")
+    };
     let starts = start::starts(command, args);
     let programs = starts.iter().filter_map(|start| start.program.as_deref());
     let programs = programs.chain(agent.map(|known| known.program));
     if let Some(name) = programs.into_iter().find(|name| NEVER.contains(name)) {
-        return Some(format!("the ACP agent `{name}` never asks for permission, so no policy can hold it"));
+        return Some(format!(
+            "the ACP agent `{name}` never asks for permission, so no policy can hold it"
+        ));
     }
     if let Some(flag) = starts.iter().find_map(|start| unasking_flag(&start.args)) {
         return Some(cannot(flag));
@@ -88,7 +94,8 @@ pub fn refusal<'a>(
     set.map(|(name, _)| cannot(name)).or_else(|| given().map(|(name, _)| cannot(name)))
 }
 
-/// The name of the program that an agent is, where that can be told. `agent`: the one that is known by name.
+/// The name of the program that an agent is, where that can be told. `agent`: the one that is known
+/// by name.
 pub fn program(agent: Option<Known>, command: Option<&Command>, args: &[String]) -> Option<String> {
     match agent {
         Some(known) => Some(known.program.into()),
@@ -106,9 +113,13 @@ pub(super) fn mode(command: Option<&Command>, args: &[String]) -> Option<Mode> {
     })
 }
 
-/// The options that claude-agent-acp hands to Claude Code: its tools and the rules for them, and whether
-/// the settings of its directory count.
-pub(super) fn meta(agent: &str, policy: &Policy, (settings, cwd): (ProjectSettings, &str)) -> Option<Value> {
+/// The options that claude-agent-acp hands to Claude Code: its tools and the rules for them, and
+/// whether the settings of its directory count.
+pub(super) fn meta(
+    agent: &str,
+    policy: &Policy,
+    (settings, cwd): (ProjectSettings, &str),
+) -> Option<Value> {
     // Its version follows.
     let name = agent.split(' ').next().unwrap_or_default();
     if !["@agentclientprotocol/claude-agent-acp", "claude-agent-acp"].contains(&name) {
@@ -147,7 +158,9 @@ fn is_unasking_word(word: &str, before: &str, after: &str) -> bool {
         Some((name, value)) => (name.trim(), Some(unquoted(value))),
         None => (word, None),
     };
-    if matches!(word, "-y" | "--yes") || MODE_FLAGS.contains(&before) && is_unasking_value(unquoted(word)) {
+    if matches!(word, "-y" | "--yes")
+        || MODE_FLAGS.contains(&before) && is_unasking_value(unquoted(word))
+    {
         return true;
     }
     // `--config=key=value`, or the name and the value of a variable for a container.
@@ -192,8 +205,8 @@ fn is_unasking_variable(name: &str, value: &str) -> bool {
     (named && on) || (MODE_FLAGS.contains(&name) && is_unasking_value(value))
 }
 
-/// Whether opencode's permissions leave nothing that is done unasked. What they do not name, its own
-/// settings may allow.
+/// Whether opencode's permissions leave nothing that is done unasked. What they do not name, its
+/// own settings may allow.
 fn asks_about_all(permissions: &Value) -> bool {
     fn asks(value: &Value) -> bool {
         match value {
@@ -301,12 +314,17 @@ mod tests {
             "agent --color=auto",
             "GOOSE_MODE=approve goose acp",
         ] {
-            assert_eq!(why(command, &[("COPILOT_ALLOW_ALL", "false"), ("HOME", "/h")]), None, "{command}");
+            assert_eq!(
+                why(command, &[("COPILOT_ALLOW_ALL", "false"), ("HOME", "/h")]),
+                None,
+                "{command}"
+            );
         }
         for value in [r#"{"*":"ask"}"#, r#"{"*":"deny","bash":{"git *":"ask"}}"#, r#""ask""#] {
             assert_eq!(why("opencode acp", &[("OPENCODE_PERMISSION", value)]), None, "{value}");
         }
-        let argv = |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_string()).collect());
+        let argv =
+            |words: &[&str]| Command::Argv(words.iter().map(|word| (*word).to_string()).collect());
         assert_eq!(refusal(None, Some(&argv(&["agent", "say --yolo"])), &[], []), None);
         let args = ["--approval-mode".to_string(), "yolo".to_string()];
         assert!(refusal(None, Some(&argv(&["qwen", "--acp"])), &args, []).is_some());
@@ -315,7 +333,8 @@ mod tests {
 
     #[test]
     fn opencode_is_made_to_ask_however_it_is_named() {
-        let shell = |text: &str| mode(Some(&Command::Shell(text.into())), &[]).map(|mode| mode.variable);
+        let shell =
+            |text: &str| mode(Some(&Command::Shell(text.into())), &[]).map(|mode| mode.variable);
         assert_eq!(shell("npx -y opencode-ai@1.18 acp"), Some("OPENCODE_PERMISSION"));
         assert_eq!(shell("sh -c '/opt/opencode acp'"), Some("OPENCODE_PERMISSION"));
         assert_eq!(shell("goose acp"), Some("GOOSE_MODE"));
@@ -328,7 +347,10 @@ mod tests {
         let shell = |text: &str| program(None, Some(&Command::Shell(text.into())), &[]);
         for (command, name) in [
             ("npx -y @agentclientprotocol/claude-agent-acp@0.101.0", Some("claude-agent-acp")),
-            ("node /a/node_modules/@agentclientprotocol/codex-acp/dist/index.js", Some("codex-acp")),
+            (
+                "node /a/node_modules/@agentclientprotocol/codex-acp/dist/index.js",
+                Some("codex-acp"),
+            ),
             ("npx @google/gemini-cli --acp", Some("gemini")),
             ("A=b /opt/my-agent --acp", Some("my-agent")),
             ("sh /tmp/agent.sh", Some("agent.sh")),
@@ -344,8 +366,13 @@ mod tests {
         let mut policy = Policy::default();
         assert_eq!(meta("claude-agent-acp", &policy, (ProjectSettings::Count, "/p")), None);
         policy.restrict(Some(&[]), &[], None);
-        let options = meta("claude-agent-acp", &policy, (ProjectSettings::Count, "/p")).expect("options")["claudeCode"]["options"].take();
-        assert_eq!(options, json!({"settings": {"permissions": {"ask": [], "deny": []}}, "tools": []}));
+        let options = meta("claude-agent-acp", &policy, (ProjectSettings::Count, "/p"))
+            .expect("options")["claudeCode"]["options"]
+            .take();
+        assert_eq!(
+            options,
+            json!({"settings": {"permissions": {"ask": [], "deny": []}}, "tools": []})
+        );
         assert_eq!(meta("codex-acp", &policy, (ProjectSettings::Count, "/p")), None);
     }
 
@@ -361,6 +388,9 @@ mod tests {
             "additionalDirectories": ["/p"],
             "env": {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"},
         });
-        assert_eq!(meta(agent, ProjectSettings::Ignored), Some(json!({"claudeCode": {"options": options}})));
+        assert_eq!(
+            meta(agent, ProjectSettings::Ignored),
+            Some(json!({"claudeCode": {"options": options}}))
+        );
     }
 }

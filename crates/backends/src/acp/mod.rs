@@ -1,16 +1,16 @@
-//! Any agent that speaks the Agent Client Protocol (JSON-RPC, one message a line): its command line and
-//! what we say to it.
+//! Any agent that speaks the Agent Client Protocol (JSON-RPC, one message a line): its command line
+//! and what we say to it.
 //!
-//! One process holds one session of many turns: `initialize`, then `session/new` or `session/load`, then
-//! a `session/prompt` for each turn. What a call means is written into its id, which comes back with the
-//! answer, so that the parser need not know what was asked.
+//! One process holds one session of many turns: `initialize`, then `session/new` or `session/load`,
+//! then a `session/prompt` for each turn. What a call means is written into its id, which comes
+//! back with the answer, so that the parser need not know what was asked.
 //!
-//! The protocol has no receipt for a prompt. Prompts carry their key in a last line, and an agent that
-//! loads a session tells its past first: what is in it was taken.
+//! The protocol has no receipt for a prompt. Prompts carry their key in a last line, and an agent
+//! that loads a session tells its past first: what is in it was taken.
 //!
-//! Architecture invariant: nothing outside of this folder knows the protocol's words. Its official types
-//! check ours in the tests and are not part of the program: they refuse lines of a version that is newer
-//! than they are, and a supervisor must not.
+//! Architecture invariant: nothing outside of this folder knows the protocol's words. Its official
+//! types check ours in the tests and are not part of the program: they refuse lines of a version
+//! that is newer than they are, and a supervisor must not.
 
 mod ask;
 mod asking;
@@ -53,8 +53,8 @@ pub struct Known {
     pub args: &'static [&'static str],
     /// How to get it.
     pub get: &'static str,
-    /// The variable that sets what it does unasked, where there is one: as it is set where nobody needs
-    /// to be asked, and where somebody does.
+    /// The variable that sets what it does unasked, where there is one: as it is set where nobody
+    /// needs to be asked, and where somebody does.
     pub mode: Option<Mode>,
     /// Set where nobody else did.
     pub env: &'static [(&'static str, &'static str)],
@@ -80,7 +80,8 @@ pub const KNOWN: [Known; 4] = [
         env: &[
             // Else it has a next prompt thought up after each turn, which is a request more.
             ("CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false"),
-            // It tells nobody of its tries; ten of them are minutes of silence. Who waits then is told why.
+            // It tells nobody of its tries; ten of them are minutes of silence. Who waits then is
+            // told why.
             ("CLAUDE_CODE_MAX_RETRIES", "1"),
         ],
     },
@@ -89,7 +90,11 @@ pub const KNOWN: [Known; 4] = [
         program: "codex-acp",
         args: &[],
         get: "npm install -g @agentclientprotocol/codex-acp",
-        mode: Some(Mode { variable: "INITIAL_AGENT_MODE", unasked: Some("agent-full-access"), asking: "read-only" }),
+        mode: Some(Mode {
+            variable: "INITIAL_AGENT_MODE",
+            unasked: Some("agent-full-access"),
+            asking: "read-only",
+        }),
         env: &[],
     },
     Known {
@@ -131,7 +136,8 @@ pub fn installed(path: Option<&OsStr>) -> Option<Known> {
 pub struct Acp;
 
 const NAME: &str = "acp";
-const EMPTY: &str = "backends.acp.command is an empty list: leave it out, or name the program first";
+const EMPTY: &str =
+    "backends.acp.command is an empty list: leave it out, or name the program first";
 
 impl Backend for Acp {
     fn name(&self) -> &'static str {
@@ -169,7 +175,8 @@ impl Backend for Acp {
                 ["/bin/sh", "-c", text].map(str::to_string).to_vec()
             }
             (_, known) => {
-                let (program, get) = known.map_or(("acp", EMPTY), |known| (known.program, known.get));
+                let (program, get) =
+                    known.map_or(("acp", EMPTY), |known| (known.program, known.get));
                 Cli { backend: NAME, program, get, empty: EMPTY }.words(launch)?
             }
         };
@@ -182,8 +189,12 @@ impl Backend for Acp {
         argv.extend(launch.args.iter().cloned());
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
         let nesting = crate::claude_code::NESTING.iter().chain(&crate::codex::NESTING);
-        let env_remove = nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
-        let mode = known.map_or_else(|| asking::mode(launch.command.as_ref(), &launch.args), |known| known.mode);
+        let env_remove =
+            nesting.filter(|name| !given(name)).map(|name| (*name).to_string()).collect();
+        let mode = known.map_or_else(
+            || asking::mode(launch.command.as_ref(), &launch.args),
+            |known| known.mode,
+        );
         let mode = mode.and_then(|mode| {
             let value = if launch.permissions.is_open() { mode.unasked? } else { mode.asking };
             Some((mode.variable, value))
@@ -200,14 +211,20 @@ impl Backend for Acp {
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::Open, files: vec![] })
     }
 
-    fn call(&self, call: &Call, session: Option<&str>, settings: ProjectSettings) -> Option<Vec<u8>> {
+    fn call(
+        &self,
+        call: &Call,
+        session: Option<&str>,
+        settings: ProjectSettings,
+    ) -> Option<Vec<u8>> {
         Some(match call {
             Call::Greet => request(
                 id::GREET,
                 "initialize",
                 json!({
                     "protocolVersion": VERSION,
-                    // It works in its directory with its own hands: ours are outside of what holds it.
+                    // It works in its directory with its own hands: ours are outside of what holds
+                    // it.
                     "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
                     "clientInfo": {"name": "muleteer", "title": "Muleteer", "version": env!("CARGO_PKG_VERSION")},
                 }),
@@ -225,12 +242,18 @@ impl Backend for Acp {
                     }
                 }
             }
-            Call::SetMode { by, mode } | Call::RestoreMode { by, mode, .. } => match by.strip_prefix(BY_OPTION) {
+            Call::SetMode { by, mode } | Call::RestoreMode { by, mode, .. } => match by
+                .strip_prefix(BY_OPTION)
+            {
                 Some(option) => {
                     let params = json!({"sessionId": session, "configId": option, "value": mode});
                     request(id::MODE, "session/set_config_option", params)
                 }
-                None => request(id::MODE, "session/set_mode", json!({"sessionId": session, "modeId": mode})),
+                None => request(
+                    id::MODE,
+                    "session/set_mode",
+                    json!({"sessionId": session, "modeId": mode}),
+                ),
             },
             Call::SetModel { by, model } => set_model(id::MODEL, session, by, model),
         })
@@ -247,7 +270,9 @@ impl Backend for Acp {
 
     fn interrupt(&self, session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
         // A notification: the turn that ends is the answer.
-        Some(line(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})))
+        Some(line(
+            &json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}),
+        ))
     }
 
     fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {
@@ -258,7 +283,13 @@ impl Backend for Acp {
         Some(line(&ask::answer(id, ask, answer)))
     }
 
-    fn set_model(&self, session: Option<&str>, by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
+    fn set_model(
+        &self,
+        session: Option<&str>,
+        by: Option<&str>,
+        key: &str,
+        model: &str,
+    ) -> Option<Vec<u8>> {
         Some(set_model(&format!("{}{key}", id::CHANGE), session, by?, model))
     }
 
@@ -267,8 +298,8 @@ impl Backend for Acp {
     }
 }
 
-/// The ids of our calls. No other client of the protocol gives such, so an answer to a call of somebody
-/// else's (`muleteer parse`) is known by its shape.
+/// The ids of our calls. No other client of the protocol gives such, so an answer to a call of
+/// somebody else's (`muleteer parse`) is known by its shape.
 mod id {
     pub const GREET: &str = "initialize";
     pub const NEW: &str = "session/new";
@@ -280,8 +311,8 @@ mod id {
     pub const PROMPT: &str = "prompt/";
 }
 
-/// How a model is set: by a configuration option of the session, which is named after it, or by a call
-/// of its own.
+/// How a model is set: by a configuration option of the session, which is named after it, or by a
+/// call of its own.
 const BY_OPTION: &str = "option ";
 const BY_CALL: &str = "call";
 

@@ -1,4 +1,5 @@
-//! What one message of an agent means: an answer to a call of ours, a notification, or a call of its own.
+//! What one message of an agent means: an answer to a call of ours, a notification, or a call of
+//! its own.
 //!
 //! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
 
@@ -39,12 +40,15 @@ impl Meaning for Messages {
         told.with_fault(&document)
     }
 
-    /// An agent may log what it sends and receives. Behind other text an answer counts, and a request of the agent's:
-    /// somebody waits for them, and the same ones again change nothing. A notification would count twice.
+    /// An agent may log what it sends and receives. Behind other text an answer counts, and a
+    /// request of the agent's: somebody waits for them, and the same ones again change nothing. A
+    /// notification would count twice.
     fn knows(&self, object: &Value, before: Before) -> bool {
         let method = object.get("method").and_then(Value::as_str);
         match (before, method) {
-            (Before::Nothing, _) => ["jsonrpc", "method", "id"].iter().any(|key| object.get(key).is_some()),
+            (Before::Nothing, _) => {
+                ["jsonrpc", "method", "id"].iter().any(|key| object.get(key).is_some())
+            }
             (Before::Text, Some(method)) => {
                 let asks = method == "session/request_permission" || method.starts_with('_');
                 let is_asked = asks || method.starts_with("fs/") || method.starts_with("terminal/");
@@ -58,15 +62,16 @@ impl Meaning for Messages {
     }
 }
 
-/// Whether an answer is to a call of ours. The agent answers nobody else on its stdout, but may log that it does.
+/// Whether an answer is to a call of ours. The agent answers nobody else on its stdout, but may log
+/// that it does.
 fn is_ours(id: &str) -> bool {
     [id::GREET, id::NEW, id::LOAD, id::MODE, id::MODEL].contains(&id)
         || id.starts_with(id::CHANGE)
         || id.starts_with(id::PROMPT)
 }
 
-/// A message whose end is missing. An answer to a call of ours fails the call, and a call of the agent's is
-/// refused: neither side waits for it.
+/// A message whose end is missing. An answer to a call of ours fails the call, and a call of the
+/// agent's is refused: neither side waits for it.
 fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
@@ -84,7 +89,9 @@ fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
 fn events(message: &Value) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
-        (Some(method), Some(id)) => Some(vec![ask::read(id, method, message.get("params").unwrap_or(&Value::Null))]),
+        (Some(method), Some(id)) => {
+            Some(vec![ask::read(id, method, message.get("params").unwrap_or(&Value::Null))])
+        }
         (Some(method), None) => notified(method, message.get("params")?),
         (None, Some(id)) => answered(id.as_str().unwrap_or_default(), message),
         // An error about a message that could not be read at all.
@@ -119,7 +126,11 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
             _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
         };
         let (message, auth) = result::message(error);
-        return Some(vec![AgentEvent::CallAnswer(CallAnswer::Refused { call: call.into(), message, auth })]);
+        return Some(vec![AgentEvent::CallAnswer(CallAnswer::Refused {
+            call: call.into(),
+            message,
+            auth,
+        })]);
     }
     let result = message.get("result")?;
     if result.get("stopReason").is_some() {
@@ -129,11 +140,17 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
         id::MODE => vec![AgentEvent::CallAnswer(CallAnswer::ModeSet {})],
         id::MODEL => vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})],
         id::LOAD => vec![AgentEvent::CallAnswer(opened(result))],
-        _ if result.get("protocolVersion").is_some() => vec![AgentEvent::CallAnswer(greeted(result))],
+        _ if result.get("protocolVersion").is_some() => {
+            vec![AgentEvent::CallAnswer(greeted(result))]
+        }
         _ if result.get("sessionId").is_some() => {
             let reply = opened(result);
             let CallAnswer::Opened { session_id, model, .. } = &reply else { return None };
-            let session = AgentEvent::Session { model: model.clone(), cwd: None, session_id: session_id.clone() };
+            let session = AgentEvent::Session {
+                model: model.clone(),
+                cwd: None,
+                session_id: session_id.clone(),
+            };
             vec![session, AgentEvent::CallAnswer(reply)]
         }
         // The answer to a call that is not ours and whose effect shows elsewhere.
@@ -169,7 +186,12 @@ fn opened(result: &Value) -> CallAnswer {
         Some((BY_CALL.to_string(), models.get("currentModelId").and_then(Value::as_str)))
     };
     let (model_by, model) = option.or_else(models).unzip();
-    CallAnswer::Opened { session_id, model: model.flatten().map(str::to_string), model_by, modes: modes(result) }
+    CallAnswer::Opened {
+        session_id,
+        model: model.flatten().map(str::to_string),
+        model_by,
+        modes: modes(result),
+    }
 }
 
 /// Most modes kept of those that an agent offers.
@@ -177,7 +199,9 @@ const MOST_MODES: usize = 64;
 
 /// The session's modes: by a list of their own, else by a configuration option for them.
 pub(super) fn modes(result: &Value) -> Option<Modes> {
-    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(|text| cut(text, ID_LIMIT));
+    let text = |value: &Value, key: &str| {
+        value.get(key).and_then(Value::as_str).map(|text| cut(text, ID_LIMIT))
+    };
     let listed = |list: Option<&Value>, key: &str| -> Vec<String> {
         let list = list.and_then(Value::as_array).into_iter().flatten();
         list.filter_map(|one| text(one, key)).take(MOST_MODES).collect()
@@ -191,6 +215,10 @@ pub(super) fn modes(result: &Value) -> Option<Modes> {
         let id = text(option, "id")?;
         let is_mode = text(option, "category").unwrap_or_else(|| id.clone()) == "mode";
         let offered = listed(option.get("options"), "value");
-        is_mode.then(|| Modes { current: text(option, "currentValue"), offered, by: format!("{BY_OPTION}{id}") })
+        is_mode.then(|| Modes {
+            current: text(option, "currentValue"),
+            offered,
+            by: format!("{BY_OPTION}{id}"),
+        })
     })
 }

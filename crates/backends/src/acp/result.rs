@@ -19,7 +19,9 @@ pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
     let text = match result.get("stopReason").and_then(Value::as_str) {
         Some("refusal") => Some("the model refuses to go on".into()),
         Some("max_tokens") => Some("the model's answer was cut at its limit of tokens".into()),
-        Some(other) if error == Some(TurnError::Other) => Some(format!("the turn ended with `{other}`")),
+        Some(other) if error == Some(TurnError::Other) => {
+            Some(format!("the turn ended with `{other}`"))
+        }
         _ => None,
     };
     TurnResult {
@@ -49,7 +51,8 @@ fn used(result: &Value) -> Vec<ModelUsage> {
 
 /// What came from the cache is counted apart by all who tell it.
 fn tokens(usage: &Value) -> ModelUsage {
-    let number = |keys: &[&str]| keys.iter().find_map(|key| usage.get(*key)?.as_u64()).unwrap_or_default();
+    let number =
+        |keys: &[&str]| keys.iter().find_map(|key| usage.get(*key)?.as_u64()).unwrap_or_default();
     ModelUsage {
         model: String::new(),
         input: number(&["inputTokens", "input_tokens"]),
@@ -74,8 +77,8 @@ pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
     }
 }
 
-/// What a JSON-RPC error says, and whether it is about a login. `Internal error` says nothing; agents
-/// put the reason beside it.
+/// What a JSON-RPC error says, and whether it is about a login. `Internal error` says nothing;
+/// agents put the reason beside it.
 pub(super) fn message(error: &Value) -> (String, bool) {
     let said = error.get("message").and_then(Value::as_str).unwrap_or("an error without a message");
     let data = error.get("data").and_then(|data| match data {
@@ -127,11 +130,24 @@ fn reason(said: &str, status: Option<u16>) -> TurnError {
     match status {
         Some(401 | 403) => TurnError::Auth,
         Some(429) => TurnError::RateLimit,
-        _ if says(&["context window", "context_length_exceeded", "Prompt is too long"]) => TurnError::Context,
-        _ if says(&["usage limit", "rate limit", "rate_limit", "Quota exceeded"]) => TurnError::RateLimit,
-        _ if says(&["authenticat", "Invalid API key", "Not logged in", "/login"]) => TurnError::Auth,
+        _ if says(&["context window", "context_length_exceeded", "Prompt is too long"]) => {
+            TurnError::Context
+        }
+        _ if says(&["usage limit", "rate limit", "rate_limit", "Quota exceeded"]) => {
+            TurnError::RateLimit
+        }
+        _ if says(&["authenticat", "Invalid API key", "Not logged in", "/login"]) => {
+            TurnError::Auth
+        }
         Some(_) => TurnError::ApiError,
-        None if says(&["API Error", "stream disconnected", "retry limit", "error sending request", "high demand"]) => {
+        None if says(&[
+            "API Error",
+            "stream disconnected",
+            "retry limit",
+            "error sending request",
+            "high demand",
+        ]) =>
+        {
             TurnError::ApiError
         }
         None => TurnError::Other,

@@ -1,5 +1,5 @@
-//! Which programs a command starts, and with what: the shells, package managers and other programs through
-//! which an agent is started are none of its own.
+//! Which programs a command starts, and with what: the shells, package managers and other programs
+//! through which an agent is started are none of its own.
 
 use crate::launch::Command;
 use muleteer_model::agent::permission::shell::{self, assignment, basename, script};
@@ -69,7 +69,8 @@ const INTERPRETERS: [&str; 11] =
     ["node", "bun", "deno", "python", "python3", "sh", "bash", "dash", "zsh", "ksh", "tsx"];
 
 /// Packages whose program has another name.
-const PACKAGES: [(&str, &str); 3] = [("gemini-cli", "gemini"), ("opencode-ai", "opencode"), ("qwen-code", "qwen")];
+const PACKAGES: [(&str, &str); 3] =
+    [("gemini-cli", "gemini"), ("opencode-ai", "opencode"), ("qwen-code", "qwen")];
 
 /// The programs that a command starts, in its order. `args` are those of the last one.
 pub(super) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {
@@ -120,13 +121,21 @@ fn resolve(words: &[String], mut sets: Vec<(String, String)>, depth: usize, out:
     }
     match name {
         "eval" => return within(&rest.join(" "), out),
-        "export" | "!" | "do" | "then" | "else" | "if" | "while" | "{" => return resolve(rest, sets, depth + 1, out),
+        "export" | "!" | "do" | "then" | "else" | "if" | "while" | "{" => {
+            return resolve(rest, sets, depth + 1, out);
+        }
         "env" => {
             let whole = ["-S", "--split-string"];
             if let Some(at) = rest.iter().position(|word| whole.contains(&word.as_str())) {
                 let set = rest[..at].to_vec();
-                let mut words: Vec<_> = set.into_iter().filter(|word| !word.starts_with('-')).collect();
-                words.extend(rest.get(at + 1).into_iter().flat_map(|text| shell::read(text).commands).flatten());
+                let mut words: Vec<_> =
+                    set.into_iter().filter(|word| !word.starts_with('-')).collect();
+                words.extend(
+                    rest.get(at + 1)
+                        .into_iter()
+                        .flat_map(|text| shell::read(text).commands)
+                        .flatten(),
+                );
                 return resolve(&words, sets, depth + 1, out);
             }
         }

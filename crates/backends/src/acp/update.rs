@@ -1,7 +1,7 @@
 //! What a `session/update` means.
 //!
-//! Tools get the names they have with Claude, so that monitors and people read one language. A call is
-//! told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
+//! Tools get the names they have with Claude, so that monitors and people read one language. A call
+//! is told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
 
 use crate::acp::parser;
 use crate::stream::text;
@@ -16,14 +16,18 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(match update.get("sessionUpdate")?.as_str()? {
         "agent_message_chunk" => {
             let said = plain(update.get("content")?);
-            let text =
-                AgentEvent::Text { chars: said.chars().count() as u64, text: cut(&said, text::RESULT_TEXT_LIMIT) };
+            let text = AgentEvent::Text {
+                chars: said.chars().count() as u64,
+                text: cut(&said, text::RESULT_TEXT_LIMIT),
+            };
             of_message(update).into_iter().chain([text]).collect()
         }
         "agent_thought_chunk" => {
             let thought = plain(update.get("content")?);
-            let thought =
-                AgentEvent::Thinking { chars: thought.chars().count() as u64, text: cut(&thought, TEXT_LIMIT) };
+            let thought = AgentEvent::Thinking {
+                chars: thought.chars().count() as u64,
+                text: cut(&thought, TEXT_LIMIT),
+            };
             of_message(update).into_iter().chain([thought]).collect()
         }
         // A prompt's echo, or the past of a session that is loaded.
@@ -38,18 +42,23 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         // What a person at a screen would see change.
         "available_commands_update" => vec![],
         "current_mode_update" => mode(update.get("currentModeId").and_then(Value::as_str)),
-        "config_option_update" => mode(parser::modes(update).and_then(|modes| modes.current).as_deref()),
+        "config_option_update" => {
+            mode(parser::modes(update).and_then(|modes| modes.current).as_deref())
+        }
         // codex-acp says only so that the model's API failed: the turn then ends as any other.
-        "session_info_update" => match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
-            Some("systemError") => vec![AgentEvent::CallAnswer(CallAnswer::BrokeOff {})],
-            _ => vec![],
-        },
+        "session_info_update" => {
+            match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
+                Some("systemError") => vec![AgentEvent::CallAnswer(CallAnswer::BrokeOff {})],
+                _ => vec![],
+            }
+        }
         _ => return None,
     })
 }
 
 fn mode(mode: Option<&str>) -> Vec<AgentEvent> {
-    let changed = |mode| AgentEvent::CallAnswer(CallAnswer::ModeChanged { mode: cut(mode, ID_LIMIT) });
+    let changed =
+        |mode| AgentEvent::CallAnswer(CallAnswer::ModeChanged { mode: cut(mode, ID_LIMIT) });
     mode.map(changed).into_iter().collect()
 }
 
@@ -72,14 +81,20 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
     let input = input(update);
     if begins || (ended.is_none() && !input.is_empty()) {
         let runs = status == Some("in_progress") && !input.is_empty();
-        events.push(AgentEvent::ToolCall { id: id.clone(), name: name(update), input: Value::Object(input) });
+        events.push(AgentEvent::ToolCall {
+            id: id.clone(),
+            name: name(update),
+            input: Value::Object(input),
+        });
         if runs {
             events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: id.clone() }));
         }
     }
     // What is shown beside a call may only describe it.
     let gives_out = |place: &str| update.pointer(place).is_some_and(|output| !output.is_null());
-    if status == Some("in_progress") && (gives_out("/rawOutput") || gives_out("/_meta/terminal_output")) {
+    if status == Some("in_progress")
+        && (gives_out("/rawOutput") || gives_out("/_meta/terminal_output"))
+    {
         events.push(AgentEvent::CallAnswer(CallAnswer::ToolOutput { id: id.clone() }));
     }
     if let Some(ok) = ended {
@@ -95,8 +110,10 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
 
 /// The agent's own name for it where that is one of Claude's, else by what kind of thing it does.
 pub(super) fn name(update: &Value) -> String {
-    let string = |key: &str| update.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let told = string("name").or_else(|| update.pointer("/_meta/claudeCode/toolName").and_then(Value::as_str));
+    let string =
+        |key: &str| update.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let told = string("name")
+        .or_else(|| update.pointer("/_meta/claudeCode/toolName").and_then(Value::as_str));
     if let Some(told) = told
         && (told.starts_with(|c: char| c.is_ascii_uppercase()) || told.starts_with("mcp__"))
     {
@@ -116,14 +133,16 @@ pub(super) fn name(update: &Value) -> String {
     }
 }
 
-/// A call of an MCP server's tool as Codex tells it, of the kind `execute`: its name as Claude writes such,
-/// and what it is called with.
+/// A call of an MCP server's tool as Codex tells it, of the kind `execute`: its name as Claude
+/// writes such, and what it is called with.
 fn mcp(update: &Value) -> Option<(String, Option<&Value>)> {
     let raw = update.get("rawInput")?;
     let field = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let (server, tool) = (field("server")?, field("tool")?);
-    let told = update.pointer("/_meta/is_mcp_tool_call").and_then(Value::as_bool).unwrap_or_default();
-    let titled = update.get("title").and_then(Value::as_str) == Some(format!("mcp.{server}.{tool}").as_str());
+    let told =
+        update.pointer("/_meta/is_mcp_tool_call").and_then(Value::as_bool).unwrap_or_default();
+    let titled = update.get("title").and_then(Value::as_str)
+        == Some(format!("mcp.{server}.{tool}").as_str());
     (told || titled).then(|| (cut(&format!("mcp__{server}__{tool}"), 200), raw.get("arguments")))
 }
 
@@ -165,10 +184,12 @@ pub(super) fn input(update: &Value) -> Map<String, Value> {
 fn output(update: &Value) -> String {
     let raw = update.get("rawOutput").and_then(|raw| match raw {
         Value::String(text) => Some(text.clone()),
-        Value::Object(fields) => ["output", "formatted_output", "aggregated_output", "error", "message"]
-            .iter()
-            .find_map(|key| fields.get(*key)?.as_str())
-            .map(str::to_string),
+        Value::Object(fields) => {
+            ["output", "formatted_output", "aggregated_output", "error", "message"]
+                .iter()
+                .find_map(|key| fields.get(*key)?.as_str())
+                .map(str::to_string)
+        }
         _ => None,
     });
     raw.unwrap_or_else(|| {
@@ -183,9 +204,14 @@ fn output(update: &Value) -> String {
 }
 
 fn exit_code(update: &Value) -> Option<i64> {
-    ["/_meta/terminal_exit/exit_code", "/rawOutput/exit_code", "/rawOutput/exitCode", "/rawOutput/metadata/exit"]
-        .iter()
-        .find_map(|place| update.pointer(place)?.as_i64())
+    [
+        "/_meta/terminal_exit/exit_code",
+        "/rawOutput/exit_code",
+        "/rawOutput/exitCode",
+        "/rawOutput/metadata/exit",
+    ]
+    .iter()
+    .find_map(|place| update.pointer(place)?.as_i64())
 }
 
 /// A list is written and that is all: nothing comes back.
@@ -197,14 +223,16 @@ fn plan(update: &Value) -> Option<Vec<AgentEvent>> {
     let mut input = json!({"todos": todos.collect::<Vec<_>>()});
     text::slim(&mut input);
     let id = "plan".to_string();
-    let done = AgentEvent::ToolResult { id: id.clone(), ok: true, text: String::new(), exit_code: None };
+    let done =
+        AgentEvent::ToolResult { id: id.clone(), ok: true, text: String::new(), exit_code: None };
     Some(vec![AgentEvent::ToolCall { id, name: "TodoWrite".into(), input }, done])
 }
 
 /// `used` is what fills the context now; tokens and models come with the turn's end.
 fn usage(update: &Value) -> Option<AgentEvent> {
     let used = update.get("used").and_then(Value::as_u64).unwrap_or_default();
-    let in_dollars = |cost: &Value| cost.get("currency").and_then(Value::as_str).is_none_or(|c| c == "USD");
+    let in_dollars =
+        |cost: &Value| cost.get("currency").and_then(Value::as_str).is_none_or(|c| c == "USD");
     let cost = update.get("cost").filter(|cost| in_dollars(cost));
     Some(AgentEvent::Usage {
         input: used,

@@ -1,8 +1,8 @@
 //! The control protocol: what `claude` asks of whoever runs it, and what it is answered.
 //!
-//! Every request has an answer, or it waits for ever: one that is not known here is refused. Tried with
-//! 2.1.330: an answer to nobody's request, and a second one to the same, are passed over; one of a wrong
-//! form is a failed tool, not a hang; an interrupt takes the open request back with
+//! Every request has an answer, or it waits for ever: one that is not known here is refused. Tried
+//! with 2.1.330: an answer to nobody's request, and a second one to the same, are passed over; one
+//! of a wrong form is a failed tool, not a hang; an interrupt takes the open request back with
 //! `control_cancel_request`; `updatedInput` may be left out, and older versions want it.
 
 use crate::claude_code::parser::string;
@@ -23,7 +23,9 @@ pub(super) fn request(value: &mut Value) -> Option<Vec<AgentEvent>> {
             Some(vec![AgentEvent::Permission { id, ask }])
         }
         // Come only to those who registered hooks or MCP servers of their own, which we don't.
-        Some(what @ ("hook_callback" | "mcp_message")) => Some(vec![AgentEvent::Request { id, what: what.into() }]),
+        Some(what @ ("hook_callback" | "mcp_message")) => {
+            Some(vec![AgentEvent::Request { id, what: what.into() }])
+        }
         other => {
             let what = cut(other.unwrap_or("unknown"), ID_LIMIT);
             let raw = cut(&value.to_string(), TEXT_LIMIT);
@@ -43,7 +45,8 @@ fn can_use_tool(request: &mut Value) -> Ask {
         .or_else(|| string(request, "decision_reason"))
         .or_else(|| string(request, "description"));
     let call_id = string(request, "tool_use_id");
-    Ask { kind, call_id, text: text.unwrap_or_default(), options, ..Ask::tool(&tool, input) }.bound()
+    Ask { kind, call_id, text: text.unwrap_or_default(), options, ..Ask::tool(&tool, input) }
+        .bound()
 }
 
 fn listed(input: &Value) -> impl Iterator<Item = &Value> {
@@ -78,21 +81,27 @@ fn choices(input: &Value) -> Vec<AskOption> {
     }
 }
 
-/// What came of a request of ours. With `--replay-user-messages` our own answers are echoed in the same
-/// form; they say `behavior`.
+/// What came of a request of ours. With `--replay-user-messages` our own answers are echoed in the
+/// same form; they say `behavior`.
 pub(super) fn response(response: &Value) -> Option<Vec<AgentEvent>> {
     let id = string(response, "request_id")?;
     if response.get("response").is_some_and(|body| body.get("behavior").is_some()) {
         return Some(vec![]);
     }
     let ok = response.get("subtype").and_then(Value::as_str) != Some("error");
-    let text = if ok { String::new() } else { string(response, "error").unwrap_or_else(|| "it was refused".into()) };
+    let text = if ok {
+        String::new()
+    } else {
+        string(response, "error").unwrap_or_else(|| "it was refused".into())
+    };
     Some(vec![AgentEvent::Reply { id, ok, text: cut(&text, TEXT_LIMIT) }])
 }
 
 /// The line that answers a request.
 pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
-    let said = |otherwise: &str| if answer.text.is_empty() { otherwise.to_string() } else { answer.text.clone() };
+    let said = |otherwise: &str| {
+        if answer.text.is_empty() { otherwise.to_string() } else { answer.text.clone() }
+    };
     let whole = Some(&ask.input).filter(|input| input.is_object() && !ask.input_cut);
     let body = match (ask.kind, answer.verdict) {
         (AskKind::Other, _) => {
@@ -102,15 +111,21 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
                 "response": {"subtype": "error", "request_id": id, "error": error},
             });
         }
-        (AskKind::Question, Verdict::Text) => match whole.and_then(|input| answers(input, &answer.text)) {
-            Some(input) => json!({"behavior": "allow", "updatedInput": input}),
-            None => json!({"behavior": "deny", "message": format!("The answer is: {}", answer.text)}),
-        },
+        (AskKind::Question, Verdict::Text) => {
+            match whole.and_then(|input| answers(input, &answer.text)) {
+                Some(input) => json!({"behavior": "allow", "updatedInput": input}),
+                None => {
+                    json!({"behavior": "deny", "message": format!("The answer is: {}", answer.text)})
+                }
+            }
+        }
         (_, Verdict::Allow) => match whole {
             Some(input) => json!({"behavior": "allow", "updatedInput": input}),
             None => json!({"behavior": "allow"}),
         },
-        (AskKind::Question, Verdict::Deny) => json!({"behavior": "deny", "message": said("Nobody will answer this.")}),
+        (AskKind::Question, Verdict::Deny) => {
+            json!({"behavior": "deny", "message": said("Nobody will answer this.")})
+        }
         (AskKind::Permission, Verdict::Deny | Verdict::Text) => {
             json!({"behavior": "deny", "message": said("This is not allowed.")})
         }
@@ -127,34 +142,39 @@ fn answers(input: &Value, text: &str) -> Option<Value> {
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let one_each = asked.len() > 1 && lines.len() == asked.len();
     let said = |n: usize| if one_each { lines[n] } else { text.trim() };
-    let answers: Map<_, _> = asked.iter().enumerate().map(|(n, q)| (q.clone(), said(n).into())).collect();
+    let answers: Map<_, _> =
+        asked.iter().enumerate().map(|(n, q)| (q.clone(), said(n).into())).collect();
     let mut input = input.clone();
     input.as_object_mut()?.insert("answers".into(), Value::Object(answers));
     Some(input)
 }
 
-/// What it is to ask about or to refuse by itself. What is allowed is said by us, when it asks, so that
-/// each such leave is on record.
+/// What it is to ask about or to refuse by itself. What is allowed is said by us, when it asks, so
+/// that each such leave is on record.
 pub(crate) fn settings(policy: &Policy) -> Value {
     let ask: Vec<_> = policy.asks().map(Rule::to_string).collect();
     let deny: Vec<_> = policy.denies().map(Rule::to_string).collect();
     json!({"permissions": {"ask": ask, "deny": deny}})
 }
 
-/// The mode it is run in. The role's own counts as long as the policy has nothing to ask or to refuse
-/// that it would let pass. `dontAsk` is never passed on: Claude Code would refuse calls itself, and no
-/// refusal would be on record. It runs in `default`, and the policy refuses.
+/// The mode it is run in. The role's own counts as long as the policy has nothing to ask or to
+/// refuse that it would let pass. `dontAsk` is never passed on: Claude Code would refuse calls
+/// itself, and no refusal would be on record. It runs in `default`, and the policy refuses.
 pub(crate) fn mode(policy: &Policy) -> &'static str {
     match policy.permission_mode {
         _ if policy.is_open() => PermissionMode::BypassPermissions.as_str(),
         Some(mode @ PermissionMode::Plan) => mode.as_str(),
-        Some(mode @ (PermissionMode::AcceptEdits | PermissionMode::Auto)) if policy.leaves_the_rest() => mode.as_str(),
+        Some(mode @ (PermissionMode::AcceptEdits | PermissionMode::Auto))
+            if policy.leaves_the_rest() =>
+        {
+            mode.as_str()
+        }
         _ => PermissionMode::Default.as_str(),
     }
 }
 
-/// The built-in tools it gets, where its role names them: it can ask a person beside. An empty list is
-/// no tool at all.
+/// The built-in tools it gets, where its role names them: it can ask a person beside. An empty list
+/// is no tool at all.
 pub(crate) fn tools(policy: &Policy) -> Option<Vec<String>> {
     let only = policy.only();
     if only.is_empty() {

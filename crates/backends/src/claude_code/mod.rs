@@ -35,7 +35,8 @@ pub const PROGRAM: &str = "claude";
 /// How to get it.
 pub const GET: &str = "npm install -g @anthropic-ai/claude-code";
 
-/// Variables by which one Claude Code tells another that it runs inside it; an agent of ours does not.
+/// Variables by which one Claude Code tells another that it runs inside it; an agent of ours does
+/// not.
 pub const NESTING: [&str; 7] = [
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -87,13 +88,14 @@ impl Backend for ClaudeCode {
         // stream-json output is refused without --verbose.
         // Pieces of an answer that is being written are signs of life, and nothing else to us.
         flag(&["--verbose", "--replay-user-messages", "--include-partial-messages"]);
-        // Without somebody to ask it has no tool to ask a person a question with, whatever the policy.
+        // Without somebody to ask it has no tool to ask a person a question with, whatever the
+        // policy.
         flag(&["--permission-prompt-tool", "stdio"]);
         flag(&["--permission-mode", control::mode(&launch.permissions)]);
         // Under an open policy the sandbox and the clone limit the agent, not its CLI.
         if !launch.permissions.is_open() {
-            // It asks us, over the control protocol, about what it would not do unasked; these settings
-            // make it ask, or refuse, what it would.
+            // It asks us, over the control protocol, about what it would not do unasked; these
+            // settings make it ask, or refuse, what it would.
             let path = launch.agent_dir.join("claude/permissions.json");
             flag(&["--settings", &path.to_string_lossy()]);
             if let Some(tools) = control::tools(&launch.permissions) {
@@ -103,13 +105,19 @@ impl Backend for ClaudeCode {
             if !never.is_empty() {
                 flag(&[&format!("--disallowedTools={}", never.join(","))]);
             }
-            files.push(LaunchFile { path, contents: control::settings(&launch.permissions).to_string() });
+            files.push(LaunchFile {
+                path,
+                contents: control::settings(&launch.permissions).to_string(),
+            });
         }
         // A person's own settings and hooks are theirs; a project's belong to the work.
         match launch.project_settings {
             ProjectSettings::Count => flag(&["--setting-sources", "project"]),
-            // Without a source it reads no instructions either, except those of a directory that is added.
-            ProjectSettings::Ignored => flag(&["--add-dir", &launch.cwd.to_string_lossy(), "--setting-sources", ""]),
+            // Without a source it reads no instructions either, except those of a directory that is
+            // added.
+            ProjectSettings::Ignored => {
+                flag(&["--add-dir", &launch.cwd.to_string_lossy(), "--setting-sources", ""])
+            }
         }
         if let Some(text) = launch.system_prompt_append.as_deref().filter(|text| !text.is_empty()) {
             // In a file: arguments are public, and one argument holds at most 128 KiB.
@@ -138,7 +146,8 @@ impl Backend for ClaudeCode {
         argv.extend(launch.args.iter().cloned());
 
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
-        let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
+        let env_remove =
+            NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
         let mut env = launch.telemetry.as_ref().map(telemetry).unwrap_or_default();
         env.extend(in_sandbox(launch));
         if launch.project_settings == ProjectSettings::Ignored {
@@ -170,7 +179,9 @@ impl Backend for ClaudeCode {
 
     /// Its shell can still write: whether it has is looked at afterwards.
     fn keep_from_writing(&self, args: &mut Vec<String>) {
-        let named = |arg: &String| arg.starts_with("--disallowedTools") || arg.starts_with("--disallowed-tools");
+        let named = |arg: &String| {
+            arg.starts_with("--disallowedTools") || arg.starts_with("--disallowed-tools")
+        };
         if !args.iter().any(named) {
             args.push("--disallowedTools=Edit,Write,NotebookEdit".into());
         }
@@ -184,7 +195,13 @@ impl Backend for ClaudeCode {
         Some(&transcript::ClaudeTranscripts)
     }
 
-    fn set_model(&self, _session: Option<&str>, _by: Option<&str>, key: &str, model: &str) -> Option<Vec<u8>> {
+    fn set_model(
+        &self,
+        _session: Option<&str>,
+        _by: Option<&str>,
+        key: &str,
+        model: &str,
+    ) -> Option<Vec<u8>> {
         Some(line(&json!({
             "type": "control_request",
             "request_id": key,
@@ -197,18 +214,19 @@ impl Backend for ClaudeCode {
     }
 }
 
-/// As root it refuses to work without asking, unless it is told that it is in a sandbox. What is configured comes after
-/// this and wins, and so does what comes from the asker's environment.
+/// As root it refuses to work without asking, unless it is told that it is in a sandbox. What is
+/// configured comes after this and wins, and so does what comes from the asker's environment.
 pub(crate) fn in_sandbox(launch: &LaunchSpec) -> Option<(String, String)> {
     const NAME: &str = "IS_SANDBOX";
     let said = launch.inherited.iter().any(|name| name == NAME);
     (launch.sandboxed_root && !said).then(|| (NAME.into(), "1".into()))
 }
 
-/// Has it send its own spans, metrics and logs; its root span becomes a child of ours by `TRACEPARENT`.
-/// What is configured for it comes after these, and wins.
+/// Has it send its own spans, metrics and logs; its root span becomes a child of ours by
+/// `TRACEPARENT`. What is configured for it comes after these, and wins.
 fn telemetry(collector: &Collector) -> Vec<(String, String)> {
-    // What the daemon does not send, its agents do not either; logs have no place but the common one.
+    // What the daemon does not send, its agents do not either; logs have no place but the common
+    // one.
     let exporter = |goes: bool| if goes { "otlp" } else { "none" };
     let Collector { base, traces, metrics } = collector;
     let places = [

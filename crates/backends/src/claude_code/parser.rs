@@ -57,7 +57,9 @@ fn mend(event: &mut AgentEvent, document: &Document) {
     match event {
         // The CLI keeps its own: ours would change what the tool gets.
         AgentEvent::Permission { ask, .. } => ask.input_cut = true,
-        AgentEvent::Result(result) if document.damage.is_some() => *result = std::mem::take(result).spoilt(&fault),
+        AgentEvent::Result(result) if document.damage.is_some() => {
+            *result = std::mem::take(result).spoilt(&fault)
+        }
         // Whether it failed may stand behind the fault.
         AgentEvent::ToolResult { ok, .. } if document.damage.is_some() => *ok = false,
         _ => {}
@@ -77,7 +79,9 @@ fn events(value: &mut Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
         "control_request" => control::request(value)?,
         "control_response" => control::response(value.get("response")?)?,
         // The turn was interrupted, say: the answer is no longer waited for.
-        "control_cancel_request" => vec![AgentEvent::PermissionAnswer { id: string(value, "request_id")? }],
+        "control_cancel_request" => {
+            vec![AgentEvent::PermissionAnswer { id: string(value, "request_id")? }]
+        }
         // Pieces of messages that come whole as well; signs of life.
         "stream_event" | "keep_alive" | "tool_progress" | "command_lifecycle" => vec![],
         _ => return None,
@@ -100,7 +104,12 @@ fn system(value: &Value) -> Option<Vec<AgentEvent>> {
         "api_retry" => vec![AgentEvent::ApiRetry {
             attempt: small(number(value, "attempt")),
             max: small(number(value, "max_retries")),
-            delay_s: value.get("retry_delay_ms").and_then(Value::as_f64).unwrap_or_default().max(0.0) / 1000.0,
+            delay_s: value
+                .get("retry_delay_ms")
+                .and_then(Value::as_f64)
+                .unwrap_or_default()
+                .max(0.0)
+                / 1000.0,
             status: status(value.get("error_status")),
         }],
         "compact_boundary" => {
@@ -111,7 +120,10 @@ fn system(value: &Value) -> Option<Vec<AgentEvent>> {
                 after: number(metadata, "post_tokens"),
             }]
         }
-        "model_fallback" | "model_consent_fallback" | "model_refusal_fallback" | "model_refusal_no_fallback" => {
+        "model_fallback"
+        | "model_consent_fallback"
+        | "model_refusal_fallback"
+        | "model_refusal_no_fallback" => {
             vec![notice(fallback(value))]
         }
         "hook_response" if string(value, "outcome").as_deref() == Some("error") => {
@@ -121,16 +133,24 @@ fn system(value: &Value) -> Option<Vec<AgentEvent>> {
             vec![notice(format!("hook {hook} failed{why}"))]
         }
         // News for people at a screen; what is wrong is told here, too.
-        "informational" | "notification" | "mirror_error" | "session_writes_lost" | "instruction_size_warning" => {
+        "informational"
+        | "notification"
+        | "mirror_error"
+        | "session_writes_lost"
+        | "instruction_size_warning" => {
             let level = string(value, "level").unwrap_or_default();
-            let said = ["content", "message", "text", "error"].iter().find_map(|key| string(value, key));
-            match said.filter(|_| matches!(level.as_str(), "warning" | "error") || subtype.contains("_")) {
+            let said =
+                ["content", "message", "text", "error"].iter().find_map(|key| string(value, key));
+            match said
+                .filter(|_| matches!(level.as_str(), "warning" | "error") || subtype.contains("_"))
+            {
                 Some(text) => vec![notice(text)],
                 None => vec![],
             }
         }
-        // `permission_denied` says why; the tool's failed result follows. The others are signs of life, of
-        // the agent's own housekeeping, or of subagents and background tasks, whose calls come as such.
+        // `permission_denied` says why; the tool's failed result follows. The others are signs of
+        // life, of the agent's own housekeeping, or of subagents and background tasks, whose calls
+        // come as such.
         "status"
         | "hook_started"
         | "hook_progress"
@@ -198,7 +218,9 @@ fn assistant(value: &mut Value) -> Option<Vec<AgentEvent>> {
         Some(Value::Array(parts)) => parts
             .iter_mut()
             .map(|part| {
-                assistant_part(part).unwrap_or_else(|| AgentEvent::Unknown { raw: cut(&part.to_string(), TEXT_LIMIT) })
+                assistant_part(part).unwrap_or_else(|| AgentEvent::Unknown {
+                    raw: cut(&part.to_string(), TEXT_LIMIT),
+                })
             })
             .collect(),
         _ => vec![],
@@ -268,10 +290,14 @@ fn user(value: &Value) -> Option<Vec<AgentEvent>> {
         if text.starts_with("<local-command-") {
             return Some(vec![]);
         }
-        // A message the session already holds is echoed at once, without the moment it was taken at,
-        // and nothing more comes of it.
+        // A message the session already holds is echoed at once, without the moment it was taken
+        // at, and nothing more comes of it.
         let repeated = value.get("timestamp").is_none();
-        return Some(vec![AgentEvent::Prompt { text: cut(&text, TEXT_LIMIT), key: string(value, "uuid"), repeated }]);
+        return Some(vec![AgentEvent::Prompt {
+            text: cut(&text, TEXT_LIMIT),
+            key: string(value, "uuid"),
+            repeated,
+        }]);
     }
     let mut events = Vec::new();
     for part in content.as_array().map(Vec::as_slice).unwrap_or_default() {
@@ -288,11 +314,14 @@ fn user(value: &Value) -> Option<Vec<AgentEvent>> {
 fn tool_result(part: &Value, line: &Value) -> Option<AgentEvent> {
     let ok = !part.get("is_error").and_then(Value::as_bool).unwrap_or_default();
     let text = part.get("content").map(plain).unwrap_or_default();
-    let told = line.get("tool_use_result").and_then(|r| r.get("exitCode").or_else(|| r.get("exit_code")));
+    let told =
+        line.get("tool_use_result").and_then(|r| r.get("exitCode").or_else(|| r.get("exit_code")));
     Some(AgentEvent::ToolResult {
         id: string(part, "tool_use_id")?,
         ok,
-        exit_code: told.and_then(Value::as_i64).or_else(|| (!ok).then(|| exit_code(&text)).flatten()),
+        exit_code: told
+            .and_then(Value::as_i64)
+            .or_else(|| (!ok).then(|| exit_code(&text)).flatten()),
         text: both_ends(&text, TEXT_LIMIT),
     })
 }
@@ -323,7 +352,10 @@ fn plain(content: &Value) -> String {
         Value::Array(parts) => {
             let texts = parts.iter().map(|part| match part.get("text").and_then(Value::as_str) {
                 Some(text) => text.to_string(),
-                None => format!("[{}]", part.get("type").and_then(Value::as_str).unwrap_or("unknown part")),
+                None => format!(
+                    "[{}]",
+                    part.get("type").and_then(Value::as_str).unwrap_or("unknown part")
+                ),
             });
             texts.collect::<Vec<_>>().join("\n")
         }

@@ -1,7 +1,8 @@
 //! A `result` line: whether a turn succeeded, and if not, why.
 //!
 //! Neither field says it alone: an API error comes as `subtype: "success", is_error: true`, older
-//! versions reach a limit with `is_error: false`, and the exit code of one that was interrupted is 0.
+//! versions reach a limit with `is_error: false`, and the exit code of one that was interrupted is
+//! 0.
 
 use crate::claude_code::parser;
 use crate::stream::text;
@@ -10,10 +11,11 @@ use serde_json::Value;
 
 pub(super) fn read(value: &Value) -> TurnResult {
     let mut said = said(value);
-    let status = parser::status(value.get("api_error_status")).or_else(|| told_status(said.as_deref()?));
+    let status =
+        parser::status(value.get("api_error_status")).or_else(|| told_status(said.as_deref()?));
     let subtype = value.get("subtype").and_then(Value::as_str).unwrap_or_default();
-    // Where it does not say, only a plain success is one. Older versions reach a limit without calling it
-    // an error.
+    // Where it does not say, only a plain success is one. Older versions reach a limit without
+    // calling it an error.
     let ok = match value.get("is_error").and_then(Value::as_bool) {
         Some(is_error) => !is_error && !subtype.starts_with("error"),
         None => subtype == "success" && status.is_none(),
@@ -39,7 +41,10 @@ pub(super) fn read(value: &Value) -> TurnResult {
         keys: keys(value.get("user_message_uuids")),
         damage: None,
         quoted: false,
-        num_turns: value.get("num_turns").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()),
+        num_turns: value
+            .get("num_turns")
+            .and_then(Value::as_u64)
+            .and_then(|n| u32::try_from(n).ok()),
     }
 }
 
@@ -83,7 +88,9 @@ fn error(value: &Value, status: Option<u16>, said: &str) -> TurnError {
         None if is_about_login(said) => TurnError::Auth,
         _ if said.contains("Prompt is too long") => TurnError::Context,
         Some(_) => TurnError::ApiError,
-        None if matches!(field("terminal_reason"), "api_error" | "model_error") => TurnError::ApiError,
+        None if matches!(field("terminal_reason"), "api_error" | "model_error") => {
+            TurnError::ApiError
+        }
         None => TurnError::Other,
     }
 }

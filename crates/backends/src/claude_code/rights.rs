@@ -5,8 +5,13 @@ use crate::flags::Flag;
 use muleteer_model::agent::permission::{PermissionMode, Policy};
 
 /// Each replaces what Muleteer says of rights, or adds to what needs no asking.
-const LOOSENING: [&str; 5] =
-    ["--allowedtools", "--allowed-tools", "--permission-prompt-tool", "--setting-sources", "--settings"];
+const LOOSENING: [&str; 5] = [
+    "--allowedtools",
+    "--allowed-tools",
+    "--permission-prompt-tool",
+    "--setting-sources",
+    "--settings",
+];
 /// Beginnings of flags that switch the rules off.
 const UNASKED: [&str; 4] = ["--dangerously", "--allow-dangerously", "--full-auto", "--yolo"];
 /// Wherever it is said: in a mode, in the definition of a subagent.
@@ -57,7 +62,10 @@ mod tests {
             (&["--allow-dangerously-skip-permissions"], "--allow-dangerously-skip-permissions"),
             (&["--full-auto"], "--full-auto"),
             (&["--yolo"], "--yolo"),
-            (&["--debug", "--permission-mode", "bypassPermissions"], "--permission-mode bypassPermissions"),
+            (
+                &["--debug", "--permission-mode", "bypassPermissions"],
+                "--permission-mode bypassPermissions",
+            ),
             (&["--permission-mode=acceptEdits"], "--permission-mode=acceptEdits"),
             (&["--permission-mode='auto'"], "--permission-mode=auto"),
             (&["--permission-mode"], "--permission-mode"),
@@ -66,7 +74,10 @@ mod tests {
             (&["--settings", "{}"], "--settings"),
             (&["--setting-sources", "user"], "--setting-sources"),
             (&["--permission-prompt-tool", "mcp__a__b"], "--permission-prompt-tool"),
-            (&["--agents", r#"{"a": {"permissionMode": "bypassPermissions"}}"#], "bypassPermissions"),
+            (
+                &["--agents", r#"{"a": {"permissionMode": "bypassPermissions"}}"#],
+                "bypassPermissions",
+            ),
         ] {
             assert!(found(&asking(), args).is_some_and(|found| found.contains(word)), "{args:?}");
         }

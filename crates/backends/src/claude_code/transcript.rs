@@ -1,9 +1,10 @@
-//! Claude Code's transcripts: `projects/<directory>/<session>.jsonl` in its configuration directory.
+//! Claude Code's transcripts: `projects/<directory>/<session>.jsonl` in its configuration
+//! directory.
 //!
-//! A prompt is taken when a `user` record has its uuid, or, where it came in the middle of a turn, an
-//! attachment names it. What is only `enqueue`d is dropped when the session is resumed. The record is
-//! written as the first request to the model goes out, and every tool call before its tool runs: what
-//! the transcript does not hold has had no effect.
+//! A prompt is taken when a `user` record has its uuid, or, where it came in the middle of a turn,
+//! an attachment names it. What is only `enqueue`d is dropped when the session is resumed. The
+//! record is written as the first request to the model goes out, and every tool call before its
+//! tool runs: what the transcript does not hold has had no effect.
 
 use crate::transcript::{self, Account, Place, Transcripts, folder};
 use muleteer_model::agent::event::ModelUsage;
@@ -49,18 +50,24 @@ fn record(account: &mut Account, record: &Value, key: &str) {
                 account.prompted();
             } else if has_part(message, "tool_result") {
                 // The result document is handed over by a tool, and ends the turn.
-                account.now(if flag("toolEndsTurn") { Standing::Answered } else { Standing::MidTool });
+                account.now(if flag("toolEndsTurn") {
+                    Standing::Answered
+                } else {
+                    Standing::MidTool
+                });
             }
         }
         "attachment" => {
-            let source = record.get("attachment").and_then(|attachment| attachment.get("source_uuid"));
+            let source =
+                record.get("attachment").and_then(|attachment| attachment.get("source_uuid"));
             if source.and_then(Value::as_str) == Some(key) {
                 account.prompted();
             }
         }
         "assistant" => {
             hold(account, record);
-            let field = |name: &str| message.and_then(|message| message.get(name)).and_then(Value::as_str);
+            let field =
+                |name: &str| message.and_then(|message| message.get(name)).and_then(Value::as_str);
             // What the CLI puts in its mouth (an API error, a place holder) is no answer.
             if flag("isApiErrorMessage") || field("model") == Some("<synthetic>") {
                 return;
@@ -68,7 +75,10 @@ fn record(account: &mut Account, record: &Value, key: &str) {
             if let Some((name, usage)) = message.and_then(usage) {
                 account.answer(name, usage);
             }
-            let ends = matches!(field("stop_reason"), Some("end_turn" | "stop_sequence" | "max_tokens" | "refusal"));
+            let ends = matches!(
+                field("stop_reason"),
+                Some("end_turn" | "stop_sequence" | "max_tokens" | "refusal")
+            );
             let calls = has_part(message, "tool_use");
             account.now(if ends && !calls { Standing::Answered } else { Standing::MidTool });
         }

@@ -29,8 +29,9 @@ pub(super) fn retry(said: &str) -> Option<AgentEvent> {
     })
 }
 
-/// A line of its log: `… WARN codex_mcp::rmcp_client: MCP server startup failed server_name="x" error=why`.
-/// Nothing that `exec --json` prints tells of it.
+/// A line of its log:
+/// `… WARN codex_mcp::rmcp_client: MCP server startup failed server_name="x" error=why`. Nothing
+/// that `exec --json` prints tells of it.
 pub(super) fn broken_server(line: &str) -> Option<AgentEvent> {
     let (_, rest) = line.split_once("MCP server startup failed server_name=\"")?;
     let (name, rest) = rest.split_once('"')?;
@@ -42,7 +43,8 @@ pub(super) fn broken_server(line: &str) -> Option<AgentEvent> {
 
 /// After `unexpected status ` or `last status: `.
 fn status(said: &str) -> Option<u16> {
-    let (_, rest) = said.split_once("status: ").or_else(|| said.split_once("unexpected status "))?;
+    let (_, rest) =
+        said.split_once("status: ").or_else(|| said.split_once("unexpected status "))?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok().filter(|status| (100..600).contains(status))
 }
@@ -54,9 +56,23 @@ fn error(said: &str, status: Option<u16>) -> TurnError {
         Some(429) => TurnError::RateLimit,
         _ if says(&["context window", "context_length_exceeded"]) => TurnError::Context,
         _ if says(&["usage limit", "rate limit", "Quota exceeded"]) => TurnError::RateLimit,
-        _ if says(&["not logged in", "Please run `codex login`", "Missing environment variable"]) => TurnError::Auth,
+        _ if says(&[
+            "not logged in",
+            "Please run `codex login`",
+            "Missing environment variable",
+        ]) =>
+        {
+            TurnError::Auth
+        }
         Some(_) => TurnError::ApiError,
-        None if says(&["high demand", "stream disconnected", "retry limit", "_error\"", "error sending request"]) => {
+        None if says(&[
+            "high demand",
+            "stream disconnected",
+            "retry limit",
+            "_error\"",
+            "error sending request",
+        ]) =>
+        {
             TurnError::ApiError
         }
         None => TurnError::Other,
@@ -69,8 +85,12 @@ mod tests {
 
     #[test]
     fn a_retry_tells_its_number_and_what_it_can_of_the_reason() {
-        let retry = retry("Reconnecting... 2/5 (exceeded retry limit, last status: 429 Too Many Requests)");
-        assert_eq!(retry, Some(AgentEvent::ApiRetry { attempt: 2, max: 5, delay_s: 0.0, status: Some(429) }));
+        let retry =
+            retry("Reconnecting... 2/5 (exceeded retry limit, last status: 429 Too Many Requests)");
+        assert_eq!(
+            retry,
+            Some(AgentEvent::ApiRetry { attempt: 2, max: 5, delay_s: 0.0, status: Some(429) })
+        );
         assert_eq!(super::retry("Reconnecting... soon"), None);
     }
 
@@ -78,9 +98,11 @@ mod tests {
     fn a_server_that_does_not_start_is_named() {
         let line = "2026-11-22T05:42:43.3Z  WARN codex_mcp::rmcp_client: MCP server startup failed \
                     server_name=\"gone\" error=No such file or directory (os error 2)";
-        let text = "MCP server `gone` does not work (No such file or directory (os error 2))".to_string();
+        let text =
+            "MCP server `gone` does not work (No such file or directory (os error 2))".to_string();
         assert_eq!(broken_server(line), Some(AgentEvent::Notice { text }));
-        let later = "WARN codex_mcp::rmcp_client: failed to initialize MCP client during shutdown: no";
+        let later =
+            "WARN codex_mcp::rmcp_client: failed to initialize MCP client during shutdown: no";
         assert_eq!(broken_server(later), None);
     }
 

@@ -1,12 +1,12 @@
 //! Codex (`codex exec --json`): its command line.
 //!
-//! One process is one turn: the prompt on stdin, then its end. A further turn is another process that
-//! resumes the session. Prompts carry their key in a last line, which the session's rollout file in
-//! `$CODEX_HOME/sessions` then holds; so sessions stay on disk.
+//! One process is one turn: the prompt on stdin, then its end. A further turn is another process
+//! that resumes the session. Prompts carry their key in a last line, which the session's rollout
+//! file in `$CODEX_HOME/sessions` then holds; so sessions stay on disk.
 //!
 //! It has no limit of turns or money, and none on how long the model's API may take to begin an
-//! answer: `model::life` counts its turns, `model::stall` bounds its silence. It reports tokens and no
-//! cost, and a turn's only at its end; `models.prices` makes money of them.
+//! answer: `model::life` counts its turns, `model::stall` bounds its silence. It reports tokens and
+//! no cost, and a turn's only at its end; `models.prices` makes money of them.
 
 mod failure;
 mod parser;
@@ -58,12 +58,12 @@ const CLI: Cli = Cli {
     empty: "backends.codex.command is an empty list: leave it out, or name the program first",
 };
 
-/// Nobody sits at a terminal to allow anything: what an agent may do is bounded around it. The same is
-/// asked of Claude Code (`bypassPermissions`).
+/// Nobody sits at a terminal to allow anything: what an agent may do is bounded around it. The same
+/// is asked of Claude Code (`bypassPermissions`).
 const UNASKED: &str = "--dangerously-bypass-approvals-and-sandbox";
 
-/// What it logs on stderr: its errors, as without the variable, and the MCP servers that do not work,
-/// which it tells nowhere else.
+/// What it logs on stderr: its errors, as without the variable, and the MCP servers that do not
+/// work, which it tells nowhere else.
 const LOG: &str = "RUST_LOG";
 const BROKEN_SERVERS: &str = "error,codex_mcp::rmcp_client=warn";
 
@@ -115,7 +115,9 @@ impl Backend for Codex {
             let logs = collector.base.as_ref().map(|base| format!("{base}/v1/logs"));
             for (table, place) in [("trace_exporter", &collector.traces), ("exporter", &logs)] {
                 let Some(place) = place else { continue };
-                let exporter = format!("otel.{table}={{otlp-http={{endpoint=\"{place}\",protocol=\"json\"}}}}");
+                let exporter = format!(
+                    "otel.{table}={{otlp-http={{endpoint=\"{place}\",protocol=\"json\"}}}}"
+                );
                 flag(&["-c", &exporter]);
             }
         }
@@ -138,7 +140,8 @@ impl Backend for Codex {
         argv.push("-".into());
 
         let given = |name: &str| launch.env.iter().any(|(key, _)| key == name);
-        let env_remove = NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
+        let env_remove =
+            NESTING.into_iter().filter(|name| !given(name)).map(str::to_string).collect();
         Ok(CommandLine { argv, env, env_remove, stdin: StdinMode::CloseAfterPrompt, files })
     }
 

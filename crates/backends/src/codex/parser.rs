@@ -6,7 +6,9 @@
 use crate::codex::failure;
 use crate::stream::lines::{Meaning, Text, Understood};
 use crate::stream::text::{self, RESULT_TEXT_LIMIT};
-use muleteer_model::agent::event::{AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, both_ends, cut};
+use muleteer_model::agent::event::{
+    AgentEvent, ModelUsage, TEXT_LIMIT, TurnResult, both_ends, cut,
+};
 use muleteer_model::agent::result;
 use serde_json::{Value, json};
 
@@ -24,7 +26,8 @@ impl Meaning for ExecJson {
             let aside = std::str::from_utf8(line.bytes).ok().and_then(failure::broken_server);
             return aside.map_or_else(|| Understood::unknown(line.bytes), Understood::one);
         }
-        let told = events(&document.value).map_or_else(|| Understood::unknown(line.bytes), Understood::from);
+        let told = events(&document.value)
+            .map_or_else(|| Understood::unknown(line.bytes), Understood::from);
         let mut told = told.with_fault(&document);
         for timed in told.events.iter_mut().filter(|_| document.damage.is_some()) {
             match &mut timed.event {
@@ -48,13 +51,21 @@ impl Meaning for ExecJson {
 fn events(value: &Value) -> Option<Vec<AgentEvent>> {
     Some(match value.get("type")?.as_str()? {
         "thread.started" => {
-            vec![AgentEvent::Session { model: None, cwd: None, session_id: Some(string(value, "thread_id")?) }]
+            vec![AgentEvent::Session {
+                model: None,
+                cwd: None,
+                session_id: Some(string(value, "thread_id")?),
+            }]
         }
         // The one prompt of this process has been read: all the receipt there is.
-        "turn.started" => vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }],
+        "turn.started" => {
+            vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }]
+        }
         "turn.completed" => vec![completed(value.get("usage"))],
         "turn.failed" => {
-            let said = value.get("error").and_then(|error| string(error, "message").or_else(|| text_of(error)));
+            let said = value
+                .get("error")
+                .and_then(|error| string(error, "message").or_else(|| text_of(error)));
             vec![AgentEvent::Result(failure::result(&said.unwrap_or_default()))]
         }
         "error" => {
@@ -79,7 +90,8 @@ fn completed(session: Option<&Value>) -> AgentEvent {
 /// Tokens as Codex tells them, in its output and in its transcript.
 pub(super) fn usage(usage: &Value) -> ModelUsage {
     let number = |key: &str| usage.get(key).map_or(0, text::number);
-    let (cache_read, cache_write) = (number("cached_input_tokens"), number("cache_write_input_tokens"));
+    let (cache_read, cache_write) =
+        (number("cached_input_tokens"), number("cache_write_input_tokens"));
     ModelUsage {
         model: String::new(),
         input: number("input_tokens").saturating_sub(cache_read).saturating_sub(cache_write),
@@ -117,8 +129,8 @@ fn item_started(item: &Value) -> Option<Vec<AgentEvent>> {
 fn item_updated(item: &Value) -> Option<Vec<AgentEvent>> {
     match item.get("type")?.as_str()? {
         "todo_list" => todo(string(item, "id")?, item),
-        "agent_message" | "reasoning" | "error" | "command_execution" | "file_change" | "mcp_tool_call"
-        | "collab_tool_call" | "web_search" => Some(vec![]),
+        "agent_message" | "reasoning" | "error" | "command_execution" | "file_change"
+        | "mcp_tool_call" | "collab_tool_call" | "web_search" => Some(vec![]),
         _ => None,
     }
 }
@@ -209,7 +221,8 @@ fn command(line: &str) -> &str {
     let inner = line
         .split_once(" -lc '")
         .filter(|(shell, _)| shell.ends_with("sh") && !shell.contains(' '));
-    let inner = inner.and_then(|(_, rest)| rest.strip_suffix('\'')).filter(|inner| !inner.contains('\''));
+    let inner =
+        inner.and_then(|(_, rest)| rest.strip_suffix('\'')).filter(|inner| !inner.contains('\''));
     inner.unwrap_or(line)
 }
 

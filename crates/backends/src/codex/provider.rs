@@ -9,8 +9,8 @@ pub struct Provider {
     pub env_key: Option<String>,
 }
 
-/// Of a configuration and the arguments that change it. What is no TOML names no provider: Codex itself
-/// says what is wrong with it.
+/// Of a configuration and the arguments that change it. What is no TOML names no provider: Codex
+/// itself says what is wrong with it.
 pub fn provider(config: &str, args: &[String]) -> Provider {
     let document = Document::parse(config).ok();
     let look = |path: &[&str]| {
@@ -72,13 +72,19 @@ base_url = \"http://far/v1\"\n";
     fn the_provider_is_the_one_that_is_named() {
         let some = |text: &str| Some(text.to_string());
         assert_eq!(told(CONFIG, &[]), (some("http://near/v1"), some("NEAR_KEY")));
-        for args in [&["-c", "model_provider=far"][..], &["-cmodel_provider=\"far\""], &["--config=model_provider=far"]]
-        {
+        for args in [
+            &["-c", "model_provider=far"][..],
+            &["-cmodel_provider=\"far\""],
+            &["--config=model_provider=far"],
+        ] {
             assert_eq!(told(CONFIG, args), (some("http://far/v1"), None), "{args:?}");
         }
         let moved = ["-c", "model_providers.near.base_url=\"http://moved\""];
         assert_eq!(told(CONFIG, &moved), (some("http://moved"), some("NEAR_KEY")));
-        assert_eq!(told(CONFIG, &["-c", "model_provider=\"openai\""]), (some("http://own/v1"), None));
+        assert_eq!(
+            told(CONFIG, &["-c", "model_provider=\"openai\""]),
+            (some("http://own/v1"), None)
+        );
         assert_eq!(told(CONFIG, &["-c", "model_provider=nobody"]), (None, None));
         assert_eq!(told("", &[]), (None, None));
         assert_eq!(told("model_provider = [[[", &["-c"]), (None, None));

@@ -7,7 +7,8 @@ const KEYS: [&str; 3] = ["sandbox_mode", "approval_policy", "approvals_reviewer"
 /// The configuration's own profiles of rights.
 const PROFILES: [&str; 2] = ["default_permissions", "permissions"];
 
-/// The argument by which the configuration says itself what the agent may do, so that Muleteer does not.
+/// The argument by which the configuration says itself what the agent may do, so that Muleteer does
+/// not.
 pub(super) fn rights(args: &[String]) -> Option<String> {
     Flag::all(&flag_words(None, args))
         .find(|flag| is_about_rights(flag))
@@ -16,14 +17,18 @@ pub(super) fn rights(args: &[String]) -> Option<String> {
 
 /// The first of the words by which the agent could write although its role says that it may not.
 pub(super) fn loosened_by(words: &[String]) -> Option<String> {
-    let loosens =
-        |flag: &Flag<'_>| is_about_rights(flag) || flag.name.starts_with("--dangerously") || names(flag, &PROFILES);
+    let loosens = |flag: &Flag<'_>| {
+        is_about_rights(flag) || flag.name.starts_with("--dangerously") || names(flag, &PROFILES)
+    };
     Flag::all(words).find(loosens).map(|flag| flag.to_string())
 }
 
 fn is_about_rights(flag: &Flag<'_>) -> bool {
     let joined = |short: &str| flag.word.starts_with(short) && !flag.word.starts_with("--");
-    let long = matches!(flag.name, "--sandbox" | "--ask-for-approval" | "--approve-for-me" | "--full-auto" | "--yolo");
+    let long = matches!(
+        flag.name,
+        "--sandbox" | "--ask-for-approval" | "--approve-for-me" | "--full-auto" | "--yolo"
+    );
     long || flag.name.starts_with("--dangerously-bypass-approvals")
         || joined("-s")
         || joined("-a")
@@ -70,7 +75,9 @@ mod tests {
             assert!(rights(&strings(args)).is_some(), "{args:?}");
             assert!(loosened_by(&flag_words(None, &strings(args))).is_some(), "{args:?}");
         }
-        assert!(loosened_by(&flag_words(None, &strings(&["-c", "default_permissions=full"]))).is_some());
+        assert!(
+            loosened_by(&flag_words(None, &strings(&["-c", "default_permissions=full"]))).is_some()
+        );
     }
 
     #[test]

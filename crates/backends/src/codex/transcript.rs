@@ -36,7 +36,8 @@ impl Transcripts for Rollouts {
 
 fn record(account: &mut Account, record: &Value, key: &str) {
     let Some(payload) = record.get("payload") else { return };
-    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_string);
+    let text =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_string);
     let kind = text(payload, "type").unwrap_or_default();
     match text(record, "type").unwrap_or_default().as_str() {
         // A fork repeats its parent's after its own.
@@ -47,7 +48,9 @@ fn record(account: &mut Account, record: &Value, key: &str) {
         "response_item" => match (kind.as_str(), text(payload, "role").as_deref()) {
             ("message", Some("user")) if is_marked(payload, key) => account.prompted(),
             ("message", Some("assistant")) => account.now(Standing::MidTool),
-            (kind, _) if kind.ends_with("_call") || kind.ends_with("_call_output") => account.now(Standing::MidTool),
+            (kind, _) if kind.ends_with("_call") || kind.ends_with("_call_output") => {
+                account.now(Standing::MidTool)
+            }
             _ => {}
         },
         "event_msg" if kind == "token_count" => {

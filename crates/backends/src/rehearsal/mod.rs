@@ -100,7 +100,9 @@ impl Backend for Rehearsal {
         let (id, text) = (id.to_string(), answer.text.clone());
         Some(wire::line(&match ask.kind {
             AskKind::Question => wire::Input::Answer { id, text },
-            _ => wire::Input::PermissionAnswer { id, allow: answer.verdict == Verdict::Allow, text },
+            _ => {
+                wire::Input::PermissionAnswer { id, allow: answer.verdict == Verdict::Allow, text }
+            }
         }))
     }
 

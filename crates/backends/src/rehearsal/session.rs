@@ -70,7 +70,13 @@ impl Session {
     }
 
     /// Takes a prompt while no turn is running in this process.
-    pub fn take(&mut self, scenario: &Scenario, vars: &Vars, key: Option<&str>, text: &str) -> Taken {
+    pub fn take(
+        &mut self,
+        scenario: &Scenario,
+        vars: &Vars,
+        key: Option<&str>,
+        text: &str,
+    ) -> Taken {
         if let Some(key) = key {
             if self.keys.iter().any(|known| known == key) {
                 return Taken::Known;
@@ -113,7 +119,9 @@ impl Session {
         let Some(open) = self.open.as_mut() else {
             return;
         };
-        if let Some(Step::Crash(Crash { once: true, .. })) = scenario.steps(open.turn).get(open.done) {
+        if let Some(Step::Crash(Crash { once: true, .. })) =
+            scenario.steps(open.turn).get(open.done)
+        {
             self.once.insert((open.turn, open.done));
         }
         open.done += 1;
@@ -186,7 +194,10 @@ turns:
             session.turn_over();
             turn
         };
-        assert_eq!([turn("do it"), turn("please fix"), turn("fix again"), turn("thanks")], [0, 1, 1, 2]);
+        assert_eq!(
+            [turn("do it"), turn("please fix"), turn("fix again"), turn("thanks")],
+            [0, 1, 1, 2]
+        );
     }
 
     #[test]

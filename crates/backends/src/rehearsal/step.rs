@@ -1,7 +1,9 @@
 //! What a step means: the events before it, what is to be done, and the events that report it.
 //! Pure: doing it is the player's.
 
-use crate::rehearsal::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall};
+use crate::rehearsal::scenario::{
+    Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall,
+};
 use crate::rehearsal::{UnknownVariable, Vars};
 use muleteer_model::agent::ask;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, both_ends, cut};
@@ -100,7 +102,8 @@ pub struct Outcome {
 /// A `${name}` that stands for nothing.
 pub fn plan(step: &Step, id: &str, model: &str, vars: &Vars) -> Result<Plan, UnknownVariable> {
     let x = |text: &str| vars.expand(text);
-    let nothing = |before: Vec<AgentEvent>| Plan { before, act: Act::Nothing, call: None, after: vec![] };
+    let nothing =
+        |before: Vec<AgentEvent>| Plan { before, act: Act::Nothing, call: None, after: vec![] };
     let does = |act: Act| Plan { before: vec![], act, call: None, after: vec![] };
     let tool = |name: &str, input: Value, act: Act| Plan {
         before: vec![AgentEvent::ToolCall { id: id.to_string(), name: name.to_string(), input }],
@@ -160,11 +163,21 @@ pub fn plan(step: &Step, id: &str, model: &str, vars: &Vars) -> Result<Plan, Unk
             let code = code.or(if signal.is_none() { Some(1) } else { None });
             does(Act::Crash { code, signal: signal.clone() })
         }
-        Step::Hang(Hang { patience, deaf }) => does(Act::Wait { span: patience.map(|p| p.0), deaf: *deaf }),
-        Step::Loop(wanted) => does(Act::Rounds { rounds: rounds(wanted, id, vars)?, every: wanted.every.0 }),
-        Step::Flood(Flood { bytes, line }) => does(Act::Noise(Noise::Flood { bytes: bytes.0, line: line.0 })),
-        Step::Garbage(garbage) => does(Act::Noise(Noise::Garbage { bytes: garbage.bytes.0, seed: garbage.seed })),
-        Step::LongLine(long) => does(Act::Noise(Noise::LongLine { bytes: long.bytes.0, newline: long.newline })),
+        Step::Hang(Hang { patience, deaf }) => {
+            does(Act::Wait { span: patience.map(|p| p.0), deaf: *deaf })
+        }
+        Step::Loop(wanted) => {
+            does(Act::Rounds { rounds: rounds(wanted, id, vars)?, every: wanted.every.0 })
+        }
+        Step::Flood(Flood { bytes, line }) => {
+            does(Act::Noise(Noise::Flood { bytes: bytes.0, line: line.0 }))
+        }
+        Step::Garbage(garbage) => {
+            does(Act::Noise(Noise::Garbage { bytes: garbage.bytes.0, seed: garbage.seed }))
+        }
+        Step::LongLine(long) => {
+            does(Act::Noise(Noise::LongLine { bytes: long.bytes.0, newline: long.newline }))
+        }
         Step::IgnoreTerm(true) => does(Act::IgnoreTerm),
         Step::IgnoreTerm(false) => does(Act::Nothing),
         Step::Leak(leak) => does(Act::Leak(leak.life.0)),
@@ -211,13 +224,19 @@ pub fn interrupted() -> TurnResult {
 pub fn broken(text: &str) -> TurnResult {
     let text = cut(text, TEXT_LIMIT);
     let doc = AgentResult::new(ResultStatus::Failed, text.clone());
-    TurnResult { ok: true, text: Some(text), structured: serde_json::to_value(doc).ok(), ..TurnResult::default() }
+    TurnResult {
+        ok: true,
+        text: Some(text),
+        structured: serde_json::to_value(doc).ok(),
+        ..TurnResult::default()
+    }
 }
 
 fn tool_call(call: &ToolCall, id: &str, vars: &Vars) -> Result<Plan, UnknownVariable> {
     let input = expand_value(&call.input, vars)?;
     let text = vars.expand(&call.text)?;
-    let result = AgentEvent::ToolResult { id: id.to_string(), ok: call.ok, text, exit_code: call.exit_code };
+    let result =
+        AgentEvent::ToolResult { id: id.to_string(), ok: call.ok, text, exit_code: call.exit_code };
     Ok(Plan {
         before: vec![AgentEvent::ToolCall { id: id.to_string(), name: call.name.clone(), input }],
         act: Act::Wait { span: Some(call.takes.0), deaf: false },
@@ -253,7 +272,11 @@ fn rounds(wanted: &Loop, id: &str, vars: &Vars) -> Result<Vec<Vec<AgentEvent>>, 
     let round = |n: u32| {
         let id = format!("{id}.{n}");
         vec![
-            AgentEvent::ToolCall { id: id.clone(), name: wanted.name.clone(), input: input.clone() },
+            AgentEvent::ToolCall {
+                id: id.clone(),
+                name: wanted.name.clone(),
+                input: input.clone(),
+            },
             AgentEvent::ToolResult { id, ok: wanted.ok, text: text.clone(), exit_code: None },
         ]
     };
@@ -261,7 +284,9 @@ fn rounds(wanted: &Loop, id: &str, vars: &Vars) -> Result<Vec<Vec<AgentEvent>>, 
 }
 
 fn success(doc: &ResultDoc, vars: &Vars) -> Result<TurnResult, UnknownVariable> {
-    let all = |texts: &[String]| texts.iter().map(|text| vars.expand(text)).collect::<Result<Vec<_>, _>>();
+    let all = |texts: &[String]| {
+        texts.iter().map(|text| vars.expand(text)).collect::<Result<Vec<_>, _>>()
+    };
     let summary = vars.expand(&doc.summary)?;
     let result = AgentResult {
         changes: all(&doc.changes)?,
@@ -277,9 +302,9 @@ fn success(doc: &ResultDoc, vars: &Vars) -> Result<TurnResult, UnknownVariable> 
 fn expand_value(value: &Value, vars: &Vars) -> Result<Value, UnknownVariable> {
     Ok(match value {
         Value::String(text) => Value::String(vars.expand(text)?),
-        Value::Array(items) => {
-            Value::Array(items.iter().map(|item| expand_value(item, vars)).collect::<Result<_, _>>()?)
-        }
+        Value::Array(items) => Value::Array(
+            items.iter().map(|item| expand_value(item, vars)).collect::<Result<_, _>>()?,
+        ),
         Value::Object(map) => Value::Object(
             map.iter()
                 .map(|(key, item)| Ok((key.clone(), expand_value(item, vars)?)))
@@ -293,11 +318,13 @@ impl Noise {
     /// The bytes, in pieces that fit in memory however many there are.
     pub fn pieces(&self) -> Box<dyn Iterator<Item = Vec<u8>> + '_> {
         const PIECE: u64 = 64 * 1024;
-        let sizes = |bytes: u64| (0..bytes.div_ceil(PIECE)).map(move |n| (bytes - n * PIECE).min(PIECE));
+        let sizes =
+            |bytes: u64| (0..bytes.div_ceil(PIECE)).map(move |n| (bytes - n * PIECE).min(PIECE));
         match self {
             Self::Line(line) => Box::new(std::iter::once(format!("{line}\n").into_bytes())),
             Self::Flood { bytes, line } => {
-                let text = "x".repeat(usize::try_from(*line).unwrap_or_default().saturating_sub(30));
+                let text =
+                    "x".repeat(usize::try_from(*line).unwrap_or_default().saturating_sub(30));
                 let line = format!("{{\"type\":\"output\",\"text\":\"{text}\"}}\n").into_bytes();
                 let times = bytes.div_ceil(line.len() as u64);
                 let per_piece = (PIECE / line.len() as u64).max(1);
@@ -312,7 +339,8 @@ impl Noise {
                 Box::new(body.chain(std::iter::once(b"\n".to_vec())))
             }
             Self::LongLine { bytes, newline } => {
-                let body = sizes(*bytes).map(|n| vec![b'x'; usize::try_from(n).unwrap_or_default()]);
+                let body =
+                    sizes(*bytes).map(|n| vec![b'x'; usize::try_from(n).unwrap_or_default()]);
                 let end = newline.then(|| b"\n".to_vec());
                 Box::new(body.chain(end))
             }

@@ -1,7 +1,7 @@
 //! A session file as the transcript of a rehearsed agent.
 //!
-//! It is replaced whole, so it is never half a record. It holds a prompt before the agent says that it
-//! took it, and every step's effect before the step is reported.
+//! It is replaced whole, so it is never half a record. It holds a prompt before the agent says that
+//! it took it, and every step's effect before the step is reported.
 
 use crate::rehearsal::DIR_VARIABLE;
 use crate::rehearsal::session::{Session, VERSION};
@@ -31,7 +31,8 @@ pub(super) struct RehearsalTranscripts;
 
 impl Transcripts for RehearsalTranscripts {
     fn place(&self, env: &[(String, String)]) -> Result<Place, String> {
-        let folder = folder(env, DIR_VARIABLE).ok_or_else(|| format!("its environment has no {DIR_VARIABLE}"))?;
+        let folder = folder(env, DIR_VARIABLE)
+            .ok_or_else(|| format!("its environment has no {DIR_VARIABLE}"))?;
         Ok(Place { root: sessions(&folder), depth: 0 })
     }
 
@@ -80,9 +81,11 @@ mod tests {
 
     #[test]
     fn a_session_tells_how_far_its_prompt_came() {
-        let scenario = Scenario::parse("{v: 1, turns: [{steps: [{say: a}, {say: b}]}]}", "test").unwrap();
+        let scenario =
+            Scenario::parse("{v: 1, turns: [{steps: [{say: a}, {say: b}]}]}", "test").unwrap();
         let mut session = Session::new("s");
-        // Begun, and the process died before it had a prompt: it must be gone on with, not begun again.
+        // Begun, and the process died before it had a prompt: it must be gone on with, not begun
+        // again.
         let begun = reading(&session, "k");
         assert_eq!(
             (begun.session, begun.session_id, begun.prompt),

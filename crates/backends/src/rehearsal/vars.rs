@@ -10,12 +10,15 @@ pub struct Vars {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("${{{name}}} stands for nothing: it is no variable of the scenario and not in the environment")]
+#[error(
+    "${{{name}}} stands for nothing: it is no variable of the scenario and not in the environment"
+)]
 pub struct UnknownVariable {
     pub name: String,
 }
 
-/// Built-in names and the variables they are taken from (contract.md, "Variables every agent gets").
+/// Built-in names and the variables they are taken from (contract.md, "Variables every agent
+/// gets").
 pub const BUILT_IN: [(&str, &str); 8] = [
     ("bead", "MULETEER_BEAD_ID"),
     ("dispatch", "MULETEER_DISPATCH_ID"),
@@ -31,7 +34,9 @@ impl Vars {
     /// The environment and the built-in names taken from it; those not in it are empty.
     pub fn from_env(env: impl IntoIterator<Item = (String, String)>) -> Self {
         let env: BTreeMap<_, _> = env.into_iter().collect();
-        let own = BUILT_IN.map(|(name, variable)| (name.to_string(), env.get(variable).cloned().unwrap_or_default()));
+        let own = BUILT_IN.map(|(name, variable)| {
+            (name.to_string(), env.get(variable).cloned().unwrap_or_default())
+        });
         Self { own: own.into_iter().collect(), env }
     }
 
@@ -43,13 +48,14 @@ impl Vars {
         self.own.get(name).or_else(|| self.env.get(name)).map(String::as_str)
     }
 
-    /// All but the environment's: what a command of the scenario gets as variables of its own, so that
-    /// a prompt's text never becomes part of a command.
+    /// All but the environment's: what a command of the scenario gets as variables of its own, so
+    /// that a prompt's text never becomes part of a command.
     pub fn own(&self) -> impl Iterator<Item = (&str, &str)> {
         self.own.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Replaces `${name}` and `${name:-otherwise}`; `$${` stands for `${`. Every other `$` is itself.
+    /// Replaces `${name}` and `${name:-otherwise}`; `$${` stands for `${`. Every other `$` is
+    /// itself.
     ///
     /// # Errors
     /// A name that stands for nothing and has no `:-`.
@@ -73,7 +79,10 @@ impl Vars {
                 Some((name, otherwise)) => (name, Some(otherwise)),
                 None => (&after[2..end], None),
             };
-            match (self.get(name).filter(|value| otherwise.is_none() || !value.is_empty()), otherwise) {
+            match (
+                self.get(name).filter(|value| otherwise.is_none() || !value.is_empty()),
+                otherwise,
+            ) {
                 (Some(value), _) | (None, Some(value)) => out.push_str(value),
                 (None, None) => return Err(UnknownVariable { name: name.to_string() }),
             }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Input {
     Prompt {
-        /// Comes back in the `prompt` event. A key seen before is acknowledged, not worked on again.
+        /// Comes back in the `prompt` event. A key seen before is acknowledged, not worked on
+        /// again.
         #[serde(default)]
         key: Option<String>,
         text: String,
@@ -49,5 +50,8 @@ pub fn read(line: &str) -> Option<Input> {
     if line.is_empty() {
         return None;
     }
-    Some(serde_json::from_str(line).unwrap_or_else(|_| Input::Prompt { key: None, text: line.to_string() }))
+    Some(
+        serde_json::from_str(line)
+            .unwrap_or_else(|_| Input::Prompt { key: None, text: line.to_string() }),
+    )
 }

@@ -20,14 +20,18 @@ pub enum ParseError {
     Write(#[source] io::Error),
 }
 
-/// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t` counts
-/// from the first moment any line tells, never goes back, and is 0 where a line tells none. What is used
-/// is told once, in `usage`, however often the CLI repeats it. Of a record of both sides (`>> ` and `<< `
-/// before their lines) the CLI's side is read. Memory stays flat.
+/// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t`
+/// counts from the first moment any line tells, never goes back, and is 0 where a line tells none.
+/// What is used is told once, in `usage`, however often the CLI repeats it. Of a record of both
+/// sides (`>> ` and `<< ` before their lines) the CLI's side is read. Memory stays flat.
 ///
 /// # Errors
 /// Only of reading and writing: no input is wrong.
-pub fn parse_all(backend: &dyn Backend, mut reader: impl Read, mut writer: impl Write) -> Result<(), ParseError> {
+pub fn parse_all(
+    backend: &dyn Backend,
+    mut reader: impl Read,
+    mut writer: impl Write,
+) -> Result<(), ParseError> {
     let mut parser = backend.parser();
     let mut pieces = backend.by_calls().then(Assembly::default);
     let mut dialog = Dialog::default();

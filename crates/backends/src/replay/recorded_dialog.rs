@@ -1,9 +1,10 @@
-//! A record of both sides of a conversation, as people keep them: `>> ` before what the CLI printed, `<< `
-//! before what was sent to it. Only the former is the CLI's.
+//! A record of both sides of a conversation, as people keep them: `>> ` before what the CLI
+//! printed, `<< ` before what was sent to it. Only the former is the CLI's.
 
 const MARK: usize = 3;
 
-/// Takes the CLI's lines out of such a record. What begins otherwise is no record, and passes as it is.
+/// Takes the CLI's lines out of such a record. What begins otherwise is no record, and passes as it
+/// is.
 #[derive(Debug, Default)]
 pub(crate) struct Dialog {
     kind: Kind,
@@ -92,7 +93,8 @@ mod tests {
             out
         };
         let mut dialog = Dialog::default();
-        let mut out: Vec<u8> = text.as_bytes().chunks(1).flat_map(|byte| dialog.theirs(byte)).collect();
+        let mut out: Vec<u8> =
+            text.as_bytes().chunks(1).flat_map(|byte| dialog.theirs(byte)).collect();
         out.extend(dialog.finish());
         assert_eq!(out, whole, "byte by byte");
         String::from_utf8_lossy(&whole).into_owned()

@@ -1,8 +1,9 @@
-//! What an agent says and calls piece by piece, put together: a message is one text, a call is told once
-//! and with its input.
+//! What an agent says and calls piece by piece, put together: a message is one text, a call is told
+//! once and with its input.
 //!
-//! This is the one thing here that knows something across lines, so it is no parser. What it holds back
-//! is not accounted for until it is given out: whoever forgets an assembly reads the same lines again.
+//! This is the one thing here that knows something across lines, so it is no parser. What it holds
+//! back is not accounted for until it is given out: whoever forgets an assembly reads the same
+//! lines again.
 
 use crate::acp::broken_off;
 use crate::stream::text::RESULT_TEXT_LIMIT;
@@ -94,9 +95,14 @@ impl Assembly {
                 if self.broken_off {
                     self.said = Some(cut(&text, TEXT_LIMIT));
                 }
-                AgentEvent::Text { chars, text: if is_result { text } else { cut(&text, self.keep) } }
+                AgentEvent::Text {
+                    chars,
+                    text: if is_result { text } else { cut(&text, self.keep) },
+                }
             }
-            Held::Thinking { chars, text } => AgentEvent::Thinking { chars, text: cut(&text, self.keep) },
+            Held::Thinking { chars, text } => {
+                AgentEvent::Thinking { chars, text: cut(&text, self.keep) }
+            }
             Held::Call { id, name, input } => {
                 if self.told.len() >= MOST_CALLS {
                     self.told.pop_front();
@@ -124,13 +130,17 @@ impl Assembly {
     fn take(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
         match (&mut self.held, event) {
             (Some(Held::Text { chars, text }), AgentEvent::Text { chars: more, text: piece })
-            | (Some(Held::Thinking { chars, text }), AgentEvent::Thinking { chars: more, text: piece }) => {
+            | (
+                Some(Held::Thinking { chars, text }),
+                AgentEvent::Thinking { chars: more, text: piece },
+            ) => {
                 *chars += more;
                 text.push_str(&piece);
             }
-            (Some(Held::Call { id, name, input }), AgentEvent::ToolCall { id: same, name: newer, input: more })
-                if *id == same =>
-            {
+            (
+                Some(Held::Call { id, name, input }),
+                AgentEvent::ToolCall { id: same, name: newer, input: more },
+            ) if *id == same => {
                 self.pieces += 1;
                 if !is_empty(&more) {
                     *input = more;
@@ -140,13 +150,34 @@ impl Assembly {
                 }
             }
             // What the context holds is told all the time, in the middle of everything.
-            (_, AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call }) => {
-                let since = total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
+            (
+                _,
+                AgentEvent::Usage {
+                    total_usd,
+                    cost_usd,
+                    input,
+                    output,
+                    cache_read,
+                    cache_write,
+                    model,
+                    call,
+                },
+            ) => {
+                let since =
+                    total_usd.map(|total| (total - self.total_usd.unwrap_or_default()).max(0.0));
                 let cost_usd = since.unwrap_or(cost_usd);
                 self.total_usd = total_usd.or(self.total_usd);
                 let is_cost = total_usd.is_some();
-                let usage =
-                    AgentEvent::Usage { total_usd, cost_usd, input, output, cache_read, cache_write, model, call };
+                let usage = AgentEvent::Usage {
+                    total_usd,
+                    cost_usd,
+                    input,
+                    output,
+                    cache_read,
+                    cache_write,
+                    model,
+                    call,
+                };
                 match self.held {
                     // It follows the whole of a message of the model, so a call is complete.
                     Some(Held::Call { .. }) => {
@@ -184,9 +215,13 @@ impl Assembly {
     fn begin(&mut self, event: AgentEvent, out: &mut Vec<AgentEvent>) {
         match event {
             AgentEvent::Text { chars, text } => self.held = Some(Held::Text { chars, text }),
-            AgentEvent::Thinking { chars, text } => self.held = Some(Held::Thinking { chars, text }),
+            AgentEvent::Thinking { chars, text } => {
+                self.held = Some(Held::Thinking { chars, text })
+            }
             AgentEvent::ToolCall { id, .. } if self.told.contains(&id) && id != PLAN => {}
-            AgentEvent::ToolCall { id, name, input } => self.held = Some(Held::Call { id, name, input }),
+            AgentEvent::ToolCall { id, name, input } => {
+                self.held = Some(Held::Call { id, name, input })
+            }
             AgentEvent::Result(mut result) => {
                 result.cost_usd = result.cost_usd.or(self.total_usd);
                 if std::mem::take(&mut self.broken_off) && result.ok {
@@ -242,12 +277,19 @@ mod tests {
     fn a_call_is_told_once_and_with_its_input() {
         let mut assembly = Assembly::default();
         let mut told = assembly.push([call("c", json!({}))]);
-        told.extend(assembly.push([call("c", json!({"command": "l"})), call("c", json!({"command": "ls"}))]));
+        told.extend(
+            assembly
+                .push([call("c", json!({"command": "l"})), call("c", json!({"command": "ls"}))]),
+        );
         assert!(told.is_empty());
         told.extend(assembly.push([AgentEvent::Output { text: "x".into() }]));
         // It goes on telling how the call stands.
         told.extend(assembly.push([call("c", json!({"command": "ls"})), done("c")]));
-        let expected = [call("c", json!({"command": "ls"})), AgentEvent::Output { text: "x".into() }, done("c")];
+        let expected = [
+            call("c", json!({"command": "ls"})),
+            AgentEvent::Output { text: "x".into() },
+            done("c"),
+        ];
         assert_eq!(told, expected);
     }
 
@@ -264,10 +306,14 @@ mod tests {
         let mut assembly = Assembly::default();
         let document = json!({"status": "success", "summary": "y".repeat(6000)}).to_string();
         assembly.push([text("Done.\n\n"), text(&document)]);
-        let [AgentEvent::Text { text: whole, .. }] = &assembly.finish()[..] else { panic!("a text") };
+        let [AgentEvent::Text { text: whole, .. }] = &assembly.finish()[..] else {
+            panic!("a text")
+        };
         assert!(whole.ends_with(&document));
         assembly.push([text(&"z".repeat(6000))]);
-        let [AgentEvent::Text { text: cut, chars }] = &assembly.finish()[..] else { panic!("a text") };
+        let [AgentEvent::Text { text: cut, chars }] = &assembly.finish()[..] else {
+            panic!("a text")
+        };
         assert!(cut.len() <= TEXT_LIMIT && *chars == 6000);
     }
 
@@ -294,21 +340,39 @@ mod tests {
             total_usd: total,
         };
         let mut assembly = Assembly::default();
-        let mut told = assembly.push([text("{\"sta"), cost(None), text("tus\":"), cost(Some(0.5)), text("1}")]);
+        let mut told = assembly.push([
+            text("{\"sta"),
+            cost(None),
+            text("tus\":"),
+            cost(Some(0.5)),
+            text("1}"),
+        ]);
         told.extend(assembly.finish());
-        let texts: Vec<_> = told.iter().filter(|event| matches!(event, AgentEvent::Text { .. })).collect();
+        let texts: Vec<_> =
+            told.iter().filter(|event| matches!(event, AgentEvent::Text { .. })).collect();
         assert_eq!(texts, [&text("{\"status\":1}")]);
-        let AgentEvent::Usage { cost_usd, total_usd, .. } = told.last().unwrap() else { panic!("{told:?}") };
+        let AgentEvent::Usage { cost_usd, total_usd, .. } = told.last().unwrap() else {
+            panic!("{told:?}")
+        };
         assert_eq!((*cost_usd, *total_usd), (0.5, Some(0.5)), "what it cost follows the message");
     }
 
     /// Codex's warning about a model stands before its first message, with nothing between them.
     #[test]
     fn messages_with_names_of_their_own_are_texts_of_their_own() {
-        let says = |message: &str| AgentEvent::CallAnswer(CallAnswer::Says { message: message.into() });
+        let says =
+            |message: &str| AgentEvent::CallAnswer(CallAnswer::Says { message: message.into() });
         let mut assembly = Assembly::default();
-        let pieces =
-            [text("Warn"), text("ing."), says("1"), text("I wr"), says("1"), text("ite."), says("2"), text("Done.")];
+        let pieces = [
+            text("Warn"),
+            text("ing."),
+            says("1"),
+            text("I wr"),
+            says("1"),
+            text("ite."),
+            says("2"),
+            text("Done."),
+        ];
         let mut told = assembly.push(pieces);
         told.extend(assembly.finish());
         assert_eq!(told, [text("Warning."), text("I write."), text("Done.")]);

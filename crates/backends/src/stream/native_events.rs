@@ -34,25 +34,29 @@ impl Meaning for OwnLines {
         }
         let value = std::mem::take(&mut document.value);
         match own_event(value) {
-            Own::Event(timed) => Understood { events: vec![*timed], told_at: None }.with_fault(&document),
-            // Nobody can tell whether it was a success.
-            Own::Malformed { is_result: true } => {
-                Understood::one(AgentEvent::Result(TurnResult::damaged("its fields have wrong types")))
+            Own::Event(timed) => {
+                Understood { events: vec![*timed], told_at: None }.with_fault(&document)
             }
+            // Nobody can tell whether it was a success.
+            Own::Malformed { is_result: true } => Understood::one(AgentEvent::Result(
+                TurnResult::damaged("its fields have wrong types"),
+            )),
             Own::Malformed { is_result: false } => Understood::unknown(line.bytes),
             Own::None => self.plain(line.bytes),
         }
     }
 
-    /// A log line may quote an event; a result is taken nevertheless, because a lost `failed` would become the
-    /// success of an exit code 0.
+    /// A log line may quote an event; a result is taken nevertheless, because a lost `failed` would
+    /// become the success of an exit code 0.
     fn knows(&self, object: &Value, before: Before) -> bool {
         let Value::Object(object) = object else { return false };
         is_ours(object) && (before == Before::Nothing || kind(object) == "result")
     }
 
     fn is_output(&self, line: &[u8]) -> bool {
-        matches!(self.plain, Plain::Output) && !may_be_object(line) && next_object(line, 0).is_none()
+        matches!(self.plain, Plain::Output)
+            && !may_be_object(line)
+            && next_object(line, 0).is_none()
     }
 }
 
@@ -64,13 +68,15 @@ impl OwnLines {
         }
     }
 
-    /// A line whose beginning only is known. One that may have been a result fails: a lost `failed` must not
-    /// become the success of an exit code 0.
+    /// A line whose beginning only is known. One that may have been a result fails: a lost `failed`
+    /// must not become the success of an exit code 0.
     fn damaged(&self, line: &Text<'_>, document: &Document) -> Understood {
         let kind = document.value.get("type").and_then(Value::as_str);
         match (may_be_result(line.bytes, document), self.plain) {
             // The process of several turns died as it wrote this, and its end is told.
-            (true, Plain::Unknown) if !line.ended => Understood::unknown(line.bytes).with_fault(document),
+            (true, Plain::Unknown) if !line.ended => {
+                Understood::unknown(line.bytes).with_fault(document)
+            }
             (true, _) => {
                 let result = TurnResult::damaged(&document.fault().unwrap_or_default());
                 Understood::one(AgentEvent::Result(result)).with_fault(document)
@@ -83,8 +89,9 @@ impl OwnLines {
     }
 }
 
-/// Whether a damaged line was to be a result: the object itself says so by its `type`, and has one of a result's
-/// fields. A log line that is cut off, or the first line of an indented document, is none.
+/// Whether a damaged line was to be a result: the object itself says so by its `type`, and has one
+/// of a result's fields. A log line that is cut off, or the first line of an indented document, is
+/// none.
 fn may_be_result(line: &[u8], document: &Document) -> bool {
     let fault = match document.damage {
         Some(Damage::Garbled { at }) => usize::try_from(at).unwrap_or(line.len()).min(line.len()),
@@ -101,16 +108,21 @@ fn may_be_result(line: &[u8], document: &Document) -> bool {
     let (key, begun) = last_member(before).unwrap_or_default();
     let is_typed = match document.value.get("type") {
         Some(kind) => kind == "result",
-        None => (key == b"type" && begun.len() > 1 && b"\"result\"".starts_with(begun)) || holds_type(after),
+        None => {
+            (key == b"type" && begun.len() > 1 && b"\"result\"".starts_with(begun))
+                || holds_type(after)
+        }
     };
     let has_field = |field: &str| {
-        document.value.get(field).is_some() || key == field.as_bytes() || holds_key(after, field.as_bytes())
+        document.value.get(field).is_some()
+            || key == field.as_bytes()
+            || holds_key(after, field.as_bytes())
     };
     is_typed && RESULT_FIELDS.into_iter().any(has_field)
 }
 
-/// The last key of the outermost object that has a colon, and what follows that. `text` is the beginning of a
-/// JSON document.
+/// The last key of the outermost object that has a colon, and what follows that. `text` is the
+/// beginning of a JSON document.
 fn last_member(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut at, mut depth, mut last) = (0, 0_usize, None);
     while let Some(byte) = text.get(at) {
@@ -191,7 +203,12 @@ fn own_event(value: Value) -> Own {
         // A script need not have anything to say of what it did.
         object.entry("summary").or_insert_with(|| Value::String(String::new()));
         let error = (!ok).then_some(TurnError::Other);
-        let result = TurnResult { ok, error, structured: Some(Value::Object(object)), ..TurnResult::default() };
+        let result = TurnResult {
+            ok,
+            error,
+            structured: Some(Value::Object(object)),
+            ..TurnResult::default()
+        };
         return Own::Event(Box::new(Timed { t, event: AgentEvent::Result(result), parent: None }));
     }
     match serde_json::from_value::<AgentEvent>(Value::Object(object)) {
@@ -203,7 +220,8 @@ fn own_event(value: Value) -> Own {
     }
 }
 
-const RESULT_FIELDS: [&str; 7] = ["ok", "status", "summary", "changes", "issues", "questions", "pr_url"];
+const RESULT_FIELDS: [&str; 7] =
+    ["ok", "status", "summary", "changes", "issues", "questions", "pr_url"];
 
 /// The `type`s of [`AgentEvent`].
 pub const KINDS: [&str; 24] = [

@@ -31,8 +31,8 @@ pub fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_f64().map(|n| n as u64)).unwrap_or_default()
 }
 
-/// Cuts long texts inside a tool's input. The mark tells length and a checksum of the whole, so that
-/// two inputs that differ only beyond the cut stay different: a loop detector compares them.
+/// Cuts long texts inside a tool's input. The mark tells length and a checksum of the whole, so
+/// that two inputs that differ only beyond the cut stay different: a loop detector compares them.
 pub fn slim(value: &mut Value) {
     match value {
         Value::String(text) if text.len() > TEXT_LIMIT => {
@@ -63,7 +63,9 @@ pub fn bound(event: &mut AgentEvent) {
         | AgentEvent::Answer { text, .. }
         | AgentEvent::Output { text }
         | AgentEvent::Unknown { raw: text } => short(text),
-        AgentEvent::ToolResult { text, .. } if text.len() > TEXT_LIMIT => *text = both_ends(text, TEXT_LIMIT),
+        AgentEvent::ToolResult { text, .. } if text.len() > TEXT_LIMIT => {
+            *text = both_ends(text, TEXT_LIMIT)
+        }
         AgentEvent::ToolCall { input, .. } => slim(input),
         AgentEvent::Permission { ask, .. } => **ask = std::mem::take(&mut **ask).bound(),
         AgentEvent::Result(result) => {
@@ -83,7 +85,8 @@ mod tests {
     #[test]
     fn inputs_that_differ_beyond_the_cut_stay_different() {
         let long = |end: &str| {
-            let mut value = json!({"file_path": "a", "content": [format!("{}{end}", "é".repeat(5000))]});
+            let mut value =
+                json!({"file_path": "a", "content": [format!("{}{end}", "é".repeat(5000))]});
             slim(&mut value);
             value
         };

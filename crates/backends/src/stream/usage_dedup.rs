@@ -1,5 +1,5 @@
-//! What a stream says to have used, each amount once: a CLI tells the numbers of one call on several lines,
-//! or those of a session again with every turn, also across the processes it had.
+//! What a stream says to have used, each amount once: a CLI tells the numbers of one call on
+//! several lines, or those of a session again with every turn, also across the processes it had.
 
 use muleteer_model::agent::event::{AgentEvent, ModelUsage, Timed};
 use std::collections::VecDeque;
@@ -43,15 +43,22 @@ impl Books {
         let Timed { t, mut event, parent } = timed;
         match &mut event {
             AgentEvent::Session { session_id: Some(id), .. } => self.session.clone_from(id),
-            AgentEvent::Usage { input, output, cache_read, cache_write, call: Some(call), .. } if !call.is_empty() => {
-                let (new, known) = self.calls.enter(call, [*input, *output, *cache_read, *cache_write]);
+            AgentEvent::Usage {
+                input, output, cache_read, cache_write, call: Some(call), ..
+            } if !call.is_empty() => {
+                let (new, known) =
+                    self.calls.enter(call, [*input, *output, *cache_read, *cache_write]);
                 if known && new == Numbers::default() {
                     return vec![];
                 }
                 [*input, *output, *cache_read, *cache_write] = new;
             }
             AgentEvent::Result(result) => {
-                let told = result.per_session.iter().filter_map(|usage| self.of_session(usage)).collect::<Vec<_>>();
+                let told = result
+                    .per_session
+                    .iter()
+                    .filter_map(|usage| self.of_session(usage))
+                    .collect::<Vec<_>>();
                 let told = told.into_iter().map(|event| Timed { t, event, parent: None });
                 return told.chain([Timed { t, event, parent }]).collect();
             }

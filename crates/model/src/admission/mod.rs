@@ -1,12 +1,13 @@
 //! Admission: which waiting dispatches get an agent now (docs/design/admission-and-limits.md).
-//! First come, first served, except that whoever waits for a model API does not hold up those who don't; nothing here
-//! holds a lock or a process, so the policy is tested without either.
+//! First come, first served, except that whoever waits for a model API does not hold up those who
+//! don't; nothing here holds a lock or a process, so the policy is tested without either.
 //!
-//! A dispatch takes no place while somebody below it is at work, one that its agent dispatched or one that those did: it
-//! waits for them, or will. Counted, parents could hold all the places that their children wait for, for ever. While
-//! nobody below it is at work it keeps its place, and the first of them to start takes that over: given to a stranger,
-//! who would do the same in turn, there would be no end of parents at work. So those that count have nobody at work below
-//! them, a chain of dispatches is at most `max_depth + 1` long, and there are never more than
+//! A dispatch takes no place while somebody below it is at work, one that its agent dispatched or
+//! one that those did: it waits for them, or will. Counted, parents could hold all the places that
+//! their children wait for, for ever. While nobody below it is at work it keeps its place, and the
+//! first of them to start takes that over: given to a stranger, who would do the same in turn,
+//! there would be no end of parents at work. So those that count have nobody at work below them, a
+//! chain of dispatches is at most `max_depth + 1` long, and there are never more than
 //! `max_agents * (max_depth + 1)` agents.
 
 pub mod api_backpressure;
@@ -136,14 +137,19 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
         }
         let channel = api_backpressure::channel(dispatch);
         let gives_up = families.predecessor_of(dispatch).map(api_backpressure::channel);
-        // One that was spoken to again may have somebody at work below it: then it needs no place either.
-        let (gains, loses) = (usize::from(families.counts(&dispatch.id)), usize::from(gives_up.is_some()));
+        // One that was spoken to again may have somebody at work below it: then it needs no place
+        // either.
+        let (gains, loses) =
+            (usize::from(families.counts(&dispatch.id)), usize::from(gives_up.is_some()));
         let busy = at_work.get(channel).copied().unwrap_or_default();
         let beside = busy.saturating_sub(u32::from(gives_up == Some(channel)));
         let own = dispatch.outage.as_ref().map(|outage| outage.until);
         let shared = fleet.pressures.get(channel).map(|pressure| pressure.place_for(beside));
         match own.max(shared).filter(|when| *when > now) {
-            Some(when) => admission.look_again = Some(admission.look_again.map_or(when, |known| known.min(when))),
+            Some(when) => {
+                admission.look_again =
+                    Some(admission.look_again.map_or(when, |known| known.min(when)))
+            }
             None if gains <= loses + free(limits, active, 1) => {
                 active = active + gains - loses;
                 if let Some(left) = gives_up.and_then(|channel| at_work.get_mut(channel)) {
@@ -153,7 +159,8 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
                 families.promise(dispatch);
                 admission.start.push(dispatch.id.clone());
             }
-            // The places are taken: whoever leaves one says so. One behind it may take over its parent's.
+            // The places are taken: whoever leaves one says so. One behind it may take over its
+            // parent's.
             None => {}
         }
     }
@@ -162,15 +169,15 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
 
 /// The pool's memory of whom it has let in.
 ///
-/// Between the word "start" and the event that it has begun lies a disk. A dispatch that becomes the first
-/// in the queue meanwhile (an older conversation that somebody speaks to again) would be given the same
-/// place once more, and one agent too many would start. So a place that was promised stays taken, until the
-/// fleet shows what came of it; and the word is given again each time, since whoever it was meant for may
-/// have been restarted.
+/// Between the word "start" and the event that it has begun lies a disk. A dispatch that becomes
+/// the first in the queue meanwhile (an older conversation that somebody speaks to again) would be
+/// given the same place once more, and one agent too many would start. So a place that was promised
+/// stays taken, until the fleet shows what came of it; and the word is given again each time, since
+/// whoever it was meant for may have been restarted.
 #[derive(Debug, Default)]
 pub struct Door {
-    /// One that has begun meanwhile and waits again was given what it was promised; one that has ended and waits
-    /// again is promised a place anew.
+    /// One that has begun meanwhile and waits again was given what it was promised; one that has
+    /// ended and waits again is promised a place anew.
     promised: Vec<(DispatchId, Ticket)>,
     /// Those that are about to be made and begin with that, as they will be made.
     reserved: Vec<(DispatchId, Vec<Entry>)>,
@@ -187,9 +194,10 @@ impl Door {
         admission
     }
 
-    /// A dispatch is about to be made by these entries. Where there is a place for it now: with what it begins, so that
-    /// this is made durable with the same append. Its place is then kept until the fleet shows it, or until it
-    /// is [given back](Self::release). Where there is none: nothing; it waits like anybody.
+    /// A dispatch is about to be made by these entries. Where there is a place for it now: with
+    /// what it begins, so that this is made durable with the same append. Its place is then kept
+    /// until the fleet shows it, or until it is [given back](Self::release). Where there is none:
+    /// nothing; it waits like anybody.
     pub fn reserve(
         &mut self,
         limits: Pool,
@@ -232,7 +240,9 @@ impl Door {
     /// What the fleet shows already is forgotten.
     fn forget(&mut self, fleet: &Fleet) {
         let waits = |(id, ticket): &(DispatchId, Ticket)| {
-            fleet.get(id).is_some_and(|d| d.ticket() == *ticket && !d.is_active() && !d.is_finished())
+            fleet
+                .get(id)
+                .is_some_and(|d| d.ticket() == *ticket && !d.is_active() && !d.is_finished())
         };
         self.promised.retain(waits);
         self.reserved.retain(|(id, _)| fleet.get(id).is_none());
@@ -297,7 +307,11 @@ mod tests {
             // The limit was lowered while more were running: nobody is ended, nobody starts.
             (9, vec!["a"], vec![]),
         ] {
-            assert_eq!(admit(LIMITS, active, &waiting), expected, "{active} active, {waiting:?} waiting");
+            assert_eq!(
+                admit(LIMITS, active, &waiting),
+                expected,
+                "{active} active, {waiting:?} waiting"
+            );
         }
     }
 
@@ -342,7 +356,13 @@ mod tests {
 
         fn event(&mut self, of: &str, event: Event) {
             self.seq += 1;
-            let entry = Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
+            let entry = Entry {
+                id: String::new(),
+                dispatch_id: Some(id(of)),
+                at: None,
+                more: false,
+                event,
+            };
             self.fleet.apply(&Record { v: VERSION, seq: self.seq, ts: self.now, entry });
         }
 
@@ -357,7 +377,10 @@ mod tests {
         fn turn(&mut self) -> Vec<String> {
             let admission = next(LIMITS, &self.fleet, self.now);
             for id in &admission.start {
-                self.event(id.as_str(), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
+                self.event(
+                    id.as_str(),
+                    Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
+                );
             }
             admission.start.iter().map(ToString::to_string).collect()
         }
@@ -407,7 +430,11 @@ mod tests {
         yard.create(&name(3), "rehearsal", None);
         assert_eq!(yard.turn(), [name(2), name(3)]);
         let channel = api_backpressure::channel(yard.fleet.get(&id(&name(0))).unwrap());
-        assert_eq!(at_work(&yard.fleet, channel), 2, "a parent counts no more, nor does another channel's");
+        assert_eq!(
+            at_work(&yard.fleet, channel),
+            2,
+            "a parent counts no more, nor does another channel's"
+        );
     }
 
     /// Nor is there an end to parents at work where each leaves its place to a stranger.
@@ -422,14 +449,19 @@ mod tests {
             yard.create(&name(n), "rehearsal", Some(&name(n - 5)));
         }
         yard.create(&name(8), "rehearsal", Some(&name(0)));
-        assert_eq!(yard.turn(), [name(5), name(6), name(7)], "older strangers, and a second child, wait");
+        assert_eq!(
+            yard.turn(),
+            [name(5), name(6), name(7)],
+            "older strangers, and a second child, wait"
+        );
         yard.end(&name(5));
         assert_eq!(yard.turn(), [name(8)], "it is still of the family");
         yard.end(&name(8));
         assert_eq!(yard.turn(), [] as [String; 0]);
         yard.end(&name(0));
         assert_eq!(yard.turn(), [name(3)]);
-        // Who ends before its child leaves it to whoever is above, and needs no place where it goes on.
+        // Who ends before its child leaves it to whoever is above, and needs no place where it goes
+        // on.
         yard.end(&name(1));
         let again = Event::PromptQueued {
             key: "k".into(),
@@ -442,7 +474,8 @@ mod tests {
         assert_eq!(yard.turn(), [name(1)], "its child's place is enough for both");
     }
 
-    /// Killed while it waited, it is about to end without ever having had a place: nobody above it needs none for that.
+    /// Killed while it waited, it is about to end without ever having had a place: nobody above it
+    /// needs none for that.
     #[test]
     fn who_was_killed_in_the_queue_lets_nobody_in() {
         let mut yard = Yard::new();
@@ -490,12 +523,19 @@ mod tests {
         assert_eq!(yard.turn().len(), 2);
         yard.event(
             &name(0),
-            Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0, awake_ms: None },
+            Event::ApiRetried {
+                attempt: 1,
+                max: 9,
+                status: Some(429),
+                delay_s: 60.0,
+                awake_ms: None,
+            },
         );
         yard.create(&name(2), "codex", None);
         yard.create(&name(3), "rehearsal", None);
         assert_eq!(yard.turn(), [name(3)], "it overtakes");
-        let wait = |yard: &Yard| next(LIMITS, &yard.fleet, yard.now).look_again.map(|at| at.as_second());
+        let wait =
+            |yard: &Yard| next(LIMITS, &yard.fleet, yard.now).look_again.map(|at| at.as_second());
         yard.end(&name(1));
         yard.end(&name(3));
         // One is at work, and one may be: at the end of the wait it is one more after a step.
@@ -516,7 +556,8 @@ mod tests {
         assert_eq!(yard.turn().len(), 3);
         let until = Timestamp::from_second(60).unwrap();
         let (trouble, status) = (Trouble::RateLimit, Some(429));
-        let waiting = Event::ApiWaiting { trouble, status, until, told: true, waits: 1, spent_ms: 60_000 };
+        let waiting =
+            Event::ApiWaiting { trouble, status, until, told: true, waits: 1, spent_ms: 60_000 };
         yard.event(&name(0), waiting);
         yard.create(&name(4), "rehearsal", None);
         assert_eq!(yard.turn(), [name(4)]);
@@ -556,7 +597,16 @@ mod tests {
         let mut created = crate::dispatch::tests::created();
         created.parent = parent.map(id);
         let event = Event::DispatchCreated(Box::new(created));
-        (id(name), vec![Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event }])
+        (
+            id(name),
+            vec![Entry {
+                id: String::new(),
+                dispatch_id: Some(id(name)),
+                at: None,
+                more: false,
+                event,
+            }],
+        )
     }
 
     fn reserve(door: &mut Door, yard: &Yard, (id, made): (DispatchId, Vec<Entry>)) -> Vec<Event> {
@@ -570,10 +620,18 @@ mod tests {
         yard.create(&name(0), "rehearsal", None);
         assert_eq!(reserve(&mut door, &yard, made(&name(1), None)), begins);
         assert_eq!(reserve(&mut door, &yard, made(&name(2), None)), begins);
-        assert_eq!(reserve(&mut door, &yard, made(&name(3), None)), [], "who waits already comes first");
+        assert_eq!(
+            reserve(&mut door, &yard, made(&name(3), None)),
+            [],
+            "who waits already comes first"
+        );
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0))]);
         yard.create(&name(4), "rehearsal", None);
-        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, [id(&name(0))], "their places are kept");
+        assert_eq!(
+            door.look(LIMITS, &yard.fleet, yard.now).start,
+            [id(&name(0))],
+            "their places are kept"
+        );
         // One is there, the other will not be.
         yard.create(&name(1), "rehearsal", None);
         yard.event(&name(1), begins[0].clone());
@@ -582,22 +640,38 @@ mod tests {
         assert_eq!(reserve(&mut door, &yard, made(&name(1), None)), [], "it was made before");
         assert_eq!(reserve(&mut door, &yard, made(&name(3), None)), [], "full");
         assert!(!door.release(&id(&name(3))), "who was refused holds nothing");
-        assert_eq!(reserve(&mut door, &yard, made(&name(5), Some(&name(1)))), begins, "its parent's place");
-        assert_eq!(reserve(&mut door, &yard, made(&name(6), Some(&name(1)))), [], "which is taken over once");
+        assert_eq!(
+            reserve(&mut door, &yard, made(&name(5), Some(&name(1)))),
+            begins,
+            "its parent's place"
+        );
+        assert_eq!(
+            reserve(&mut door, &yard, made(&name(6), Some(&name(1)))),
+            [],
+            "which is taken over once"
+        );
     }
 
-    /// It was let in, met a limit and waits again before the pool looked: the old promise is kept already.
+    /// It was let in, met a limit and waits again before the pool looked: the old promise is kept
+    /// already.
     #[test]
     fn a_promise_is_not_for_ever() {
         let mut yard = Yard::new();
         let mut door = Door::default();
         yard.create(&name(0), "codex", None);
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start.len(), 1);
-        assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start.len(), 1, "the word is given again");
+        assert_eq!(
+            door.look(LIMITS, &yard.fleet, yard.now).start.len(),
+            1,
+            "the word is given again"
+        );
         yard.event(&name(0), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
         let (trouble, status) = (Trouble::RateLimit, Some(429));
         let until = Timestamp::from_second(60).unwrap();
-        yard.event(&name(0), Event::ApiWaiting { trouble, status, until, told: true, waits: 1, spent_ms: 60_000 });
+        yard.event(
+            &name(0),
+            Event::ApiWaiting { trouble, status, until, told: true, waits: 1, spent_ms: 60_000 },
+        );
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start, []);
         yard.pass(60);
         assert_eq!(door.look(LIMITS, &yard.fleet, yard.now).start.len(), 1);

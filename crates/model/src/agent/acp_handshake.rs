@@ -1,5 +1,5 @@
-//! How a session is opened with an agent that is spoken to by calls (the Agent Client Protocol), and
-//! what it answers.
+//! How a session is opened with an agent that is spoken to by calls (the Agent Client Protocol),
+//! and what it answers.
 //!
 //! ```text
 //!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Mode ─▶ Model ── set ─▶ Ready: prompts may be sent
@@ -10,15 +10,15 @@
 //!                  refused, or not answered in time: its process is ended
 //! ```
 //!
-//! Each step follows from a durable event, so a daemon that begins anew in the middle asks again for the
-//! step that is due; the shim knows the call's key and carries it out once.
+//! Each step follows from a durable event, so a daemon that begins anew in the middle asks again
+//! for the step that is due; the shim knows the call's key and carries it out once.
 
 use crate::agent::permission::Policy;
 use crate::agent::session_mode::Modes;
 use serde::{Deserialize, Serialize};
 
-/// How long an agent may take to answer a call of ours, where the configuration says nothing. A prompt
-/// is no such call: its agent is watched for signs of life.
+/// How long an agent may take to answer a call of ours, where the configuration says nothing. A
+/// prompt is no such call: its agent is watched for signs of life.
 pub const CALL_TIMEOUT_S: u64 = 120;
 /// How long a turn may go on after its agent was asked to stop it.
 pub const INTERRUPT_TIMEOUT_S: u64 = 30;

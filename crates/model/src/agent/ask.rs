@@ -1,4 +1,5 @@
-//! What an agent waits for somebody to say: may it use a tool, or what is the answer to its question.
+//! What an agent waits for somebody to say: may it use a tool, or what is the answer to its
+//! question.
 //!
 //! An ask lives as long as the process and the turn that asked it, whichever ends first:
 //!
@@ -9,8 +10,8 @@
 //!                                 └── PermissionClosed: the agent no longer wants to know ──▶ (nothing)
 //! ```
 //!
-//! An answered one is kept until then because its answer may have to be carried to the agent again: it
-//! is durable before it is sent.
+//! An answered one is kept until then because its answer may have to be carried to the agent again:
+//! it is durable before it is sent.
 
 use crate::agent::event::{cut, target};
 use jiff::Timestamp;
@@ -74,7 +75,8 @@ pub enum AskKind {
     Permission,
     /// Answered by a text.
     Question,
-    /// It wants something of us that we do not know; it is refused, so that it does not wait for ever.
+    /// It wants something of us that we do not know; it is refused, so that it does not wait for
+    /// ever.
     #[serde(other)]
     Other,
 }
@@ -122,8 +124,9 @@ impl Ask {
         self.target = cut(&self.target, ID_LIMIT);
         self.text = cut(&self.text, TEXT_LIMIT);
         self.options.truncate(MOST_OPTIONS);
-        self.options
-            .retain(|option| option.id.len() <= ID_LIMIT && option.kind.as_ref().is_none_or(|kind| kind.len() <= 64));
+        self.options.retain(|option| {
+            option.id.len() <= ID_LIMIT && option.kind.as_ref().is_none_or(|kind| kind.len() <= 64)
+        });
         for option in &mut self.options {
             option.name = cut(&option.name, ID_LIMIT);
         }
@@ -136,13 +139,15 @@ impl Ask {
             AskKind::Question if self.text.is_empty() => "it asks a question".into(),
             AskKind::Question => format!("it asks: {}", self.text),
             AskKind::Other => format!("it requests `{}`, which is not known here", self.tool),
-            AskKind::Permission => match (self.tool.as_str(), self.target.as_str(), self.text.as_str()) {
-                ("", "", "") => "it asks for permission".into(),
-                ("", "", text) => format!("may it: {text}?"),
-                ("", target, _) => format!("may it: {target}?"),
-                (tool, "", _) => format!("may it use {tool}?"),
-                (tool, target, _) => format!("may it use {tool}: {target}?"),
-            },
+            AskKind::Permission => {
+                match (self.tool.as_str(), self.target.as_str(), self.text.as_str()) {
+                    ("", "", "") => "it asks for permission".into(),
+                    ("", "", text) => format!("may it: {text}?"),
+                    ("", target, _) => format!("may it: {target}?"),
+                    (tool, "", _) => format!("may it use {tool}?"),
+                    (tool, target, _) => format!("may it use {tool}: {target}?"),
+                }
+            }
         }
     }
 
@@ -199,12 +204,12 @@ pub enum Unanswerable {
     NotAllowable,
 }
 
-/// The request that is meant, and what `said` means to it: `allow`, `deny`, or anything else, which is
-/// the answer to a question, one of the options it offers, or the reason of a denial.
+/// The request that is meant, and what `said` means to it: `allow`, `deny`, or anything else, which
+/// is the answer to a question, one of the options it offers, or the reason of a denial.
 ///
 /// # Errors
-/// When nothing is open, more than one is and none named, or `said` is no answer to it. The same answer
-/// again is no error: whoever asks again after a lost reply is told the same.
+/// When nothing is open, more than one is and none named, or `said` is no answer to it. The same
+/// answer again is no error: whoever asks again after a lost reply is told the same.
 pub fn read_answer<'a>(
     asks: &'a Asks,
     request: Option<&str>,
@@ -214,7 +219,9 @@ pub fn read_answer<'a>(
     if said.is_empty() {
         return Err(Unanswerable::Empty);
     }
-    let fits = |pending: &&Pending| request.is_none_or(|wanted| !wanted.is_empty() && pending.id.starts_with(wanted));
+    let fits = |pending: &&Pending| {
+        request.is_none_or(|wanted| !wanted.is_empty() && pending.id.starts_with(wanted))
+    };
     let open: Vec<_> = asks.open().filter(fits).collect();
     let pending = match open.as_slice() {
         [one] => one,
@@ -249,7 +256,12 @@ fn bounded(mut input: Value) -> (Value, bool) {
     if input.to_string().len() > INPUT_LIMIT {
         let subjects: Map<String, Value> = SUBJECTS
             .iter()
-            .filter_map(|key| Some(((*key).to_string(), Value::String(cut_subject(input.get(key)?.as_str()?, 1024)))))
+            .filter_map(|key| {
+                Some((
+                    (*key).to_string(),
+                    Value::String(cut_subject(input.get(key)?.as_str()?, 1024)),
+                ))
+            })
             .collect();
         input = Value::Object(subjects);
     }
@@ -259,7 +271,11 @@ fn bounded(mut input: Value) -> (Value, bool) {
 fn shorten(value: &mut Value, key: Option<&str>) {
     match value {
         Value::String(text) => {
-            let limit = if key.is_some_and(|key| SUBJECTS.contains(&key)) { SUBJECT_LIMIT } else { OTHER_LIMIT };
+            let limit = if key.is_some_and(|key| SUBJECTS.contains(&key)) {
+                SUBJECT_LIMIT
+            } else {
+                OTHER_LIMIT
+            };
             *text = cut_subject(text, limit);
         }
         Value::Array(items) => items.iter_mut().for_each(|item| shorten(item, None)),
@@ -269,7 +285,11 @@ fn shorten(value: &mut Value, key: Option<&str>) {
 }
 
 fn cut_subject(text: &str, limit: usize) -> String {
-    if text.len() <= limit { text.to_string() } else { format!("{} [{} bytes]", cut(text, limit), text.len()) }
+    if text.len() <= limit {
+        text.to_string()
+    } else {
+        format!("{} [{} bytes]", cut(text, limit), text.len())
+    }
 }
 
 /// The mark of `cut_subject`: such a text is not all there is. A text that only looks so is treated
@@ -327,8 +347,8 @@ impl Asks {
         }
     }
 
-    /// What the client's request with this key answered, and how: it may ask again long after the agent has
-    /// gone on.
+    /// What the client's request with this key answered, and how: it may ask again long after the
+    /// agent has gone on.
     pub fn by_key(&self, key: &str) -> Option<(&str, Verdict)> {
         let found = self.heard.iter().find(|(known, ..)| known == key && !key.is_empty());
         found.map(|(_, id, verdict)| (id.as_str(), *verdict))
@@ -384,13 +404,15 @@ mod tests {
         let ask = Ask::tool("Bash", json!({"command": "rm -rf x"}));
         assert_eq!(ask.describe(), "may it use Bash: rm -rf x?");
         assert_eq!(Ask::default().describe(), "it asks for permission");
-        let question = Ask { kind: AskKind::Question, text: "Which colour?".into(), ..Ask::default() };
+        let question =
+            Ask { kind: AskKind::Question, text: "Which colour?".into(), ..Ask::default() };
         assert_eq!(question.describe(), "it asks: Which colour?");
     }
 
     #[test]
     fn an_option_is_named_by_id_or_name() {
-        let option = |id: &str, name: &str| AskOption { id: id.into(), name: name.into(), kind: None };
+        let option =
+            |id: &str, name: &str| AskOption { id: id.into(), name: name.into(), kind: None };
         let ask = Ask { options: vec![option("1", "Red"), option("red", "2")], ..Ask::default() };
         assert_eq!(ask.option("RED").map(|o| o.id.as_str()), Some("1"));
         assert_eq!(ask.option("red").map(|o| o.id.as_str()), Some("red"));
@@ -401,26 +423,37 @@ mod tests {
     fn a_word_is_read_as_the_ask_wants_it() {
         let mut asks = Asks::default();
         let told = |asks: &Asks, request: Option<&str>, said: &str| {
-            read_answer(asks, request, said).map(|(pending, answer)| (pending.id.clone(), answer.verdict, answer.text))
+            read_answer(asks, request, said)
+                .map(|(pending, answer)| (pending.id.clone(), answer.verdict, answer.text))
         };
         let is = |id: &str, verdict, text: &str| Ok((id.to_string(), verdict, text.to_string()));
         assert_eq!(told(&asks, None, "allow"), Err(Unanswerable::NothingOpen));
         asks.request("aa1", &Ask::default(), Timestamp::UNIX_EPOCH);
         assert_eq!(told(&asks, None, " Allow\n"), is("aa1", Verdict::Allow, ""));
         assert_eq!(told(&asks, None, "deny"), is("aa1", Verdict::Deny, ""));
-        assert_eq!(told(&asks, None, "use the other file"), is("aa1", Verdict::Text, "use the other file"));
+        assert_eq!(
+            told(&asks, None, "use the other file"),
+            is("aa1", Verdict::Text, "use the other file")
+        );
         assert_eq!(told(&asks, None, "  "), Err(Unanswerable::Empty));
         assert_eq!(told(&asks, Some("zz"), "allow"), Err(Unanswerable::Unknown("zz".into())));
 
         let red = AskOption { id: "Red".into(), name: "Red".into(), kind: None };
         let question = Ask { kind: AskKind::Question, options: vec![red], ..Ask::default() };
         asks.request("ab2", &question, Timestamp::UNIX_EPOCH);
-        assert_eq!(told(&asks, None, "red"), Err(Unanswerable::Several(vec!["aa1".into(), "ab2".into()])));
+        assert_eq!(
+            told(&asks, None, "red"),
+            Err(Unanswerable::Several(vec!["aa1".into(), "ab2".into()]))
+        );
         assert_eq!(told(&asks, Some("ab"), "red"), is("ab2", Verdict::Text, "Red"));
         assert_eq!(told(&asks, Some("ab"), "allow"), Err(Unanswerable::NotAllowable));
 
         asks.answer("ab2", Answer { verdict: Verdict::Text, text: "Red".into() });
-        assert_eq!(told(&asks, Some("ab2"), "red"), is("ab2", Verdict::Text, "Red"), "the same again");
+        assert_eq!(
+            told(&asks, Some("ab2"), "red"),
+            is("ab2", Verdict::Text, "Red"),
+            "the same again"
+        );
         assert_eq!(told(&asks, Some("ab2"), "blue"), Err(Unanswerable::Answered));
         asks.answer("aa1", Answer::allow());
         assert_eq!(told(&asks, None, "allow"), is("aa1", Verdict::Allow, ""), "the reply was lost");

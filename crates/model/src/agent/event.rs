@@ -95,9 +95,9 @@ pub enum AgentEvent {
         cache_write: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
-        /// Set where these numbers come again in the turn's result (`per_model_turn`): such an event
-        /// is for monitors, counting it too counts everything twice. It names the model call, whose
-        /// numbers a CLI may tell on several lines: the same `call` is the same call.
+        /// Set where these numbers come again in the turn's result (`per_model_turn`): such an
+        /// event is for monitors, counting it too counts everything twice. It names the model call,
+        /// whose numbers a CLI may tell on several lines: the same `call` is the same call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<String>,
         /// What the session has cost in all, where the CLI tells that instead.
@@ -190,8 +190,8 @@ pub enum AgentEvent {
     },
     /// An answer to a call of ours, for `life` alone: `parse` does not print it.
     CallAnswer(CallAnswer),
-    /// What a subagent did that the tool call `parent` runs, for `life` and `monitor`: `parse` prints the
-    /// event itself, with its `parent`.
+    /// What a subagent did that the tool call `parent` runs, for `life` and `monitor`: `parse`
+    /// prints the event itself, with its `parent`.
     Subagent {
         parent: String,
         event: Box<AgentEvent>,
@@ -316,8 +316,8 @@ pub fn cut(text: &str, limit: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Cuts the middle out of `text`, so that at most `limit` bytes stay: of what a tool returns both ends tell, the error at the
-/// top and the count at the bottom.
+/// Cuts the middle out of `text`, so that at most `limit` bytes stay: of what a tool returns both
+/// ends tell, the error at the top and the count at the bottom.
 pub fn both_ends(text: &str, limit: usize) -> String {
     const CUT: &str = "\n…\n";
     if text.len() <= limit || limit < CUT.len() + 8 {
@@ -345,7 +345,16 @@ pub fn target(name: &str, input: &Value) -> String {
 
 /// The whole of what a tool call works on, of which [`target`] is the first line.
 pub fn subject(input: &Value) -> Option<&str> {
-    const KEYS: &[&str] = &["file_path", "notebook_path", "path", "command", "pattern", "url", "query", "description"];
+    const KEYS: &[&str] = &[
+        "file_path",
+        "notebook_path",
+        "path",
+        "command",
+        "pattern",
+        "url",
+        "query",
+        "description",
+    ];
     KEYS.iter().find_map(|key| input.get(*key).and_then(Value::as_str))
 }
 
@@ -361,7 +370,12 @@ mod tests {
             let kept = both_ends(&long, limit);
             assert!(kept.len() <= limit.max('…'.len_utf8()), "{limit}: {kept}");
             if limit >= 40 {
-                assert!(kept.starts_with("error: é\n") && kept.ends_with("\n3 failed") && kept.contains('…'), "{kept}");
+                assert!(
+                    kept.starts_with("error: é\n")
+                        && kept.ends_with("\n3 failed")
+                        && kept.contains('…'),
+                    "{kept}"
+                );
             }
         }
     }

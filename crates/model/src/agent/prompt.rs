@@ -1,5 +1,5 @@
-//! The words an agent gets: what is appended to its system prompt, the prompt of a dispatch, and the
-//! two prompts the harness writes itself (repair, go on). Pure assembly, so a snapshot shows
+//! The words an agent gets: what is appended to its system prompt, the prompt of a dispatch, and
+//! the two prompts the harness writes itself (repair, go on). Pure assembly, so a snapshot shows
 //! exactly what is said.
 
 use crate::agent::transcript::Standing;
@@ -83,7 +83,9 @@ fn limits(limits: &Limits) -> String {
         let _ = writeln!(text, "- Time: {} in all.", Span::from_secs(timeout));
     }
     if limits.budget_usd.is_some() || limits.max_turns.is_some() || limits.timeout_s.is_some() {
-        text.push_str("\nAt a limit you are stopped where you are, so finish in small, complete steps.\n");
+        text.push_str(
+            "\nAt a limit you are stopped where you are, so finish in small, complete steps.\n",
+        );
     }
     text.push('\n');
     text
@@ -132,8 +134,9 @@ pub fn dispatch(task: &str, system: Option<&str>) -> String {
 
 /// Asks once more for the result, naming every fault of the last one.
 pub fn repair(faults: &[String]) -> String {
-    let mut text =
-        String::from("Your work is not in question, only the form of its result. What you returned is not valid:\n\n");
+    let mut text = String::from(
+        "Your work is not in question, only the form of its result. What you returned is not valid:\n\n",
+    );
     for fault in faults.iter().take(20) {
         let _ = writeln!(text, "- {fault}");
     }
@@ -148,9 +151,9 @@ pub fn repair(faults: &[String]) -> String {
     text
 }
 
-/// Sent into the resumed session after a crash, in words that fit where its turn was cut. The last tool
-/// call may or may not have taken effect, and only the agent can look. `unsynced`: the machine itself went down, and
-/// what it had not yet written to its disk is lost.
+/// Sent into the resumed session after a crash, in words that fit where its turn was cut. The last
+/// tool call may or may not have taken effect, and only the agent can look. `unsynced`: the machine
+/// itself went down, and what it had not yet written to its disk is lost.
 pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String {
     let what = match cut_at {
         Some(Standing::Unanswered) => {
@@ -172,16 +175,18 @@ pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String 
     } else {
         ""
     };
-    format!("The process you ran in ended unexpectedly; this is the same session, resumed.{lost} {what}\n")
+    format!(
+        "The process you ran in ended unexpectedly; this is the same session, resumed.{lost} {what}\n"
+    )
 }
 
 const MARK: &str = "[muleteer:prompt:";
 
 /// The prompt in a form that a CLI with slash commands hands to its model.
 ///
-/// Such a CLI runs a prompt that begins with a slash as a command of its own, or refuses it, and no model sees
-/// it: "/login returns 500" would end as a success. Some trim white space first, so a line of words goes in
-/// front, and the text itself stays as it is.
+/// Such a CLI runs a prompt that begins with a slash as a command of its own, or refuses it, and no
+/// model sees it: "/login returns 500" would end as a success. Some trim white space first, so a
+/// line of words goes in front, and the text itself stays as it is.
 pub fn literal(prompt: &str) -> Cow<'_, str> {
     let first = prompt.chars().find(|c| !c.is_whitespace() && !c.is_control() && *c != '\u{feff}');
     match first {
@@ -190,8 +195,8 @@ pub fn literal(prompt: &str) -> Cow<'_, str> {
     }
 }
 
-/// Adds the line by which a prompt's key is found again in a CLI's transcript, for CLIs that have no
-/// message id of their own (docs/design/dispatch-lifecycle.md).
+/// Adds the line by which a prompt's key is found again in a CLI's transcript, for CLIs that have
+/// no message id of their own (docs/design/dispatch-lifecycle.md).
 pub fn mark(prompt: &str, key: &str) -> String {
     format!("{}\n\n{MARK}{key}]\n", prompt.trim_end())
 }
@@ -207,9 +212,14 @@ mod tests {
 
     #[test]
     fn a_prompt_that_begins_with_a_slash_gets_a_line_in_front() {
-        for text in ["/login returns 500", " /status", "\n\t/compact", "\u{feff}/x", "\u{a0}/clear", "/"] {
+        for text in
+            ["/login returns 500", " /status", "\n\t/compact", "\u{feff}/x", "\u{a0}/clear", "/"]
+        {
             let literal = literal(text);
-            assert!(literal.ends_with(text) && literal.starts_with("The prompt is:"), "{text:?}: {literal:?}");
+            assert!(
+                literal.ends_with(text) && literal.starts_with("The prompt is:"),
+                "{text:?}: {literal:?}"
+            );
         }
         for text in ["Fix /login", "", "a\n/login", "./run"] {
             assert_eq!(literal(text), text);
@@ -242,8 +252,13 @@ mod tests {
 
     #[test]
     fn a_conversational_agent_is_told_less() {
-        let limits =
-            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 180, max_restarts: 3 };
+        let limits = Limits {
+            budget_usd: None,
+            max_turns: None,
+            timeout_s: None,
+            inactivity_timeout_s: 180,
+            max_restarts: 3,
+        };
         let briefing = Briefing { worktree: None, body: "", ..briefing(&limits, ResultForm::None) };
         insta::assert_snapshot!(system_append(&briefing));
     }
@@ -257,12 +272,17 @@ mod tests {
     #[test]
     fn a_task_is_passed_on_word_for_word() {
         assert_eq!(dispatch("  fix it\n", None), "  fix it\n");
-        assert_eq!(dispatch("fix it\n", Some("You are.\n")), "You are.\n\n## Your task\n\nfix it\n");
+        assert_eq!(
+            dispatch("fix it\n", Some("You are.\n")),
+            "You are.\n\n## Your task\n\nfix it\n"
+        );
     }
 
     #[test]
     fn the_harness_asks_precisely() {
-        let faults = vec!["`status` is \"done\": one of success, partial, failed, blocked is wanted".to_string()];
+        let faults = vec![
+            "`status` is \"done\": one of success, partial, failed, blocked is wanted".to_string(),
+        ];
         insta::assert_snapshot!("repair", repair(&faults));
         let unsynced = go_on("/repo/.agents/journals/login/developer.md", None, true);
         let go_on = |cut_at| go_on("/repo/.agents/journals/login/developer.md", cut_at, false);

@@ -30,7 +30,14 @@ pub struct AgentResult {
 
 impl AgentResult {
     pub fn new(status: ResultStatus, summary: impl Into<String>) -> Self {
-        Self { status, summary: summary.into(), changes: vec![], issues: vec![], questions: vec![], pr_url: None }
+        Self {
+            status,
+            summary: summary.into(),
+            changes: vec![],
+            issues: vec![],
+            questions: vec![],
+            pr_url: None,
+        }
     }
 }
 
@@ -58,7 +65,9 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
             Ok(status) => Some(status),
             Err(_) => {
                 let shown: String = status.to_string().chars().take(SHOWN).collect();
-                faults.push(format!("`status` is {shown}: one of success, partial, failed, blocked is wanted"));
+                faults.push(format!(
+                    "`status` is {shown}: one of success, partial, failed, blocked is wanted"
+                ));
                 None
             }
         },
@@ -118,7 +127,10 @@ fn strings(object: &Map<String, Value>, key: &str, faults: &mut Vec<String>) -> 
             .filter_map(|(at, item)| match item {
                 Value::String(text) if text.len() <= TEXT_LIMIT => Some(text.clone()),
                 Value::String(text) => {
-                    faults.push(format!("`{key}[{at}]` is {} bytes long: at most {TEXT_LIMIT}", text.len()));
+                    faults.push(format!(
+                        "`{key}[{at}]` is {} bytes long: at most {TEXT_LIMIT}",
+                        text.len()
+                    ));
                     None
                 }
                 other => {
@@ -187,9 +199,12 @@ mod tests {
 
     #[test]
     fn every_fault_is_named_by_its_field() {
-        let faults = validate(&json!({"status": "done", "changes": ["a", 3], "issues": "x"})).expect_err("invalid");
+        let faults = validate(&json!({"status": "done", "changes": ["a", 3], "issues": "x"}))
+            .expect_err("invalid");
         let text = faults.join("\n");
-        for field in ["`status` is \"done\"", "`summary` is missing", "`changes[1]`", "`issues` is text"] {
+        for field in
+            ["`status` is \"done\"", "`summary` is missing", "`changes[1]`", "`issues` is text"]
+        {
             assert!(text.contains(field), "{field} in {text}");
         }
     }
@@ -219,7 +234,9 @@ mod tests {
     #[test]
     fn a_result_is_found_whole_fenced_or_on_the_last_line() {
         let doc = r#"{"status":"success","summary":"ok"}"#;
-        for text in [doc.to_string(), format!("All done.\n```json\n{doc}\n```\n"), format!("bye\n{doc}\n")] {
+        for text in
+            [doc.to_string(), format!("All done.\n```json\n{doc}\n```\n"), format!("bye\n{doc}\n")]
+        {
             assert!(find_in_text(&text).is_some_and(|v| validate(&v).is_ok()), "{text}");
         }
         assert!(find_in_text("I am done. {\"status\"").is_none());

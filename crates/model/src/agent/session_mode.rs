@@ -1,7 +1,8 @@
 //! The mode of a session (the Agent Client Protocol): which one a policy needs.
 //!
-//! An agent's modes say what it does without asking. One that starts in a mode of its own choice is held by
-//! no policy, or by a stricter one than was meant, so the mode is set before the first prompt.
+//! An agent's modes say what it does without asking. One that starts in a mode of its own choice is
+//! held by no policy, or by a stricter one than was meant, so the mode is set before the first
+//! prompt.
 
 use crate::agent::permission::{PermissionMode, Policy};
 use serde::{Deserialize, Serialize};
@@ -52,8 +53,9 @@ const UNASKING: [&str; 13] = [
     "yolo",
 ];
 
-/// The mode that `policy` needs. In a session that was `loaded` it is set also where the agent says that it is the one:
-/// some say so before they have told the session's past, and their answer to this comes after it.
+/// The mode that `policy` needs. In a session that was `loaded` it is set also where the agent says
+/// that it is the one: some say so before they have told the session's past, and their answer to
+/// this comes after it.
 pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     let offered = |mode: &str| modes.offered.iter().any(|known| known == mode);
     let current = modes.current.as_deref().unwrap_or_default();
@@ -77,7 +79,13 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     // `read-only` is Codex's; elsewhere it may be a mode that can do nothing at all.
     let codex = offered("agent-full-access") || offered("full-access");
     // goose's `approve` asks about every tool, its `smart_approve` about those that it finds risky.
-    let asking = [(DEFAULT, true), ("manual", true), ("approve", true), ("smart_approve", true), ("read-only", codex)];
+    let asking = [
+        (DEFAULT, true),
+        ("manual", true),
+        ("approve", true),
+        ("smart_approve", true),
+        ("read-only", codex),
+    ];
     if let Some((mode, _)) = asking.into_iter().find(|(mode, counts)| *counts && offered(mode)) {
         return set(mode, None);
     }
@@ -128,7 +136,12 @@ mod tests {
             (&closed(Mode::Deny), "default", &claude, Wanted::Keep),
             (&closed(Mode::Ask), "agent", &codex, set("read-only", None)),
             (&closed(Mode::Ask), "yolo", &gemini, set("default", None)),
-            (&closed(Mode::Ask), "yolo", &["yolo", "auto"], Wanted::Impossible { current: "yolo".into() }),
+            (
+                &closed(Mode::Ask),
+                "yolo",
+                &["yolo", "auto"],
+                Wanted::Impossible { current: "yolo".into() },
+            ),
             (&closed(Mode::Ask), "act", &["plan", "act"], Wanted::Keep),
             (&closed(Mode::Ask), "auto", &goose, set("approve", None)),
             (&closed(Mode::Ask), "approve", &goose, Wanted::Keep),
@@ -136,11 +149,23 @@ mod tests {
             (&open, "auto", &goose, Wanted::Keep),
             (&closed(Mode::Ask), "yolo", &qwen, set("default", None)),
             (&closed(Mode::Ask), "x#agent", &["x#agent", "x#autopilot"], Wanted::Keep),
-            (&closed(Mode::Ask), "x#autopilot", &["x#autopilot"], Wanted::Impossible { current: "x#autopilot".into() }),
+            (
+                &closed(Mode::Ask),
+                "x#autopilot",
+                &["x#autopilot"],
+                Wanted::Impossible { current: "x#autopilot".into() },
+            ),
         ] {
-            assert_eq!(wanted(policy, &modes(current, offered), false), expected, "{current} of {offered:?}");
+            assert_eq!(
+                wanted(policy, &modes(current, offered), false),
+                expected,
+                "{current} of {offered:?}"
+            );
         }
-        assert_eq!(wanted(&closed(Mode::Ask), &modes("default", &gemini), true), set("default", None));
+        assert_eq!(
+            wanted(&closed(Mode::Ask), &modes("default", &gemini), true),
+            set("default", None)
+        );
         let plan = Policy { permission_mode: Some(PermissionMode::Plan), ..Policy::default() };
         assert_eq!(wanted(&plan, &modes("auto", &claude), false), set("plan", None));
         assert_eq!(wanted(&plan, &modes("agent", &codex), false), set("read-only", None));

@@ -86,26 +86,37 @@ pub enum Seen {
 impl Reading {
     /// There is no transcript.
     pub fn missing() -> Self {
-        Self { session: Session::Missing, session_id: None, prompt: Seen::Absent, used: Used::default() }
+        Self {
+            session: Session::Missing,
+            session_id: None,
+            prompt: Seen::Absent,
+            used: Used::default(),
+        }
     }
 
     /// There may be one.
     pub fn unread(why: impl Into<String>) -> Self {
-        Self { session: Session::Unread, session_id: None, prompt: Seen::Unclear(why.into()), used: Used::default() }
+        Self {
+            session: Session::Unread,
+            session_id: None,
+            prompt: Seen::Unclear(why.into()),
+            used: Used::default(),
+        }
     }
 }
 
 /// What a reading means for a prompt. `worked_in`: its process said that it has the prompt, or its
-/// session has taken others before. A receipt alone proves little (Codex gives it before it writes the
-/// prompt down), but a session that was worked in and cannot be found is not one that never was: more
-/// likely we look in the wrong place.
+/// session has taken others before. A receipt alone proves little (Codex gives it before it writes
+/// the prompt down), but a session that was worked in and cannot be found is not one that never
+/// was: more likely we look in the wrong place.
 pub fn judge(reading: &Reading, worked_in: bool) -> (Standing, String) {
     match &reading.prompt {
         Seen::Unclear(why) => (Standing::Unknown, why.clone()),
         Seen::Present(standing) => (*standing, String::new()),
-        Seen::Absent if worked_in && reading.session == Session::Missing => {
-            (Standing::Unknown, "it was worked in, and its transcript is nowhere to be found".into())
-        }
+        Seen::Absent if worked_in && reading.session == Session::Missing => (
+            Standing::Unknown,
+            "it was worked in, and its transcript is nowhere to be found".into(),
+        ),
         Seen::Absent => (Standing::NotTaken, String::new()),
     }
 }

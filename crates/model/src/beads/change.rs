@@ -2,8 +2,8 @@
 
 use crate::beads::graph::Graph;
 use crate::beads::{
-    Answer, BEADS_LIMIT, BLOCKS, Bead, Beads, Change, Dependency, Fault, LABELS_LIMIT, Op, Status, TEXT_LIMIT,
-    TITLE_LIMIT, TYPES, find,
+    Answer, BEADS_LIMIT, BLOCKS, Bead, Beads, Change, Dependency, Fault, LABELS_LIMIT, Op, Status,
+    TEXT_LIMIT, TITLE_LIMIT, TYPES, find,
 };
 use jiff::Timestamp;
 use serde_json::Map;
@@ -18,7 +18,9 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
     let now = format!("{now:.3}");
     match op {
         Op::Create { .. } => create(beads, op, &now, fresh),
-        Op::Show { id } => Ok(Change { answer: Answer::of(find(beads, id)?.clone()), ..Change::default() }),
+        Op::Show { id } => {
+            Ok(Change { answer: Answer::of(find(beads, id)?.clone()), ..Change::default() })
+        }
         Op::List { labels, status, staged } => {
             let status = status.as_deref().map(Status::parse).transpose()?;
             let mut found: Vec<Bead> = beads
@@ -31,9 +33,10 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
             found.sort_by_cached_key(Bead::age);
             Ok(Change { answer: Answer { beads: found, warnings: vec![] }, ..Change::default() })
         }
-        Op::Ready { labels } => {
-            Ok(Change { answer: Answer { beads: ready(beads, labels), warnings: vec![] }, ..Change::default() })
-        }
+        Op::Ready { labels } => Ok(Change {
+            answer: Answer { beads: ready(beads, labels), warnings: vec![] },
+            ..Change::default()
+        }),
         Op::Update { .. } => update(beads, op, &now),
         Op::Close { id, reason, no_change } => {
             let before = find(beads, id)?;
@@ -68,7 +71,11 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
             let before = bead.dependencies.len();
             bead.dependencies.retain(|known| known.depends_on_id != on);
             if bead.dependencies.len() == before {
-                return Err(Fault::new("E_NOT_FOUND", format!("{} does not depend on {on}", bead.id), ""));
+                return Err(Fault::new(
+                    "E_NOT_FOUND",
+                    format!("{} does not depend on {on}", bead.id),
+                    "",
+                ));
             }
             Ok(put(bead, &now))
         }
@@ -79,12 +86,17 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
                 .filter(|bead| bead.staged.as_ref() == Some(staged))
                 .map(|bead| Bead { staged: None, ..bead.clone() })
                 .collect();
-            Ok(Change { answer: Answer { beads: put.clone(), warnings: vec![] }, put, delete: vec![] })
+            Ok(Change {
+                answer: Answer { beads: put.clone(), warnings: vec![] },
+                put,
+                delete: vec![],
+            })
         }
         Op::Discard { run, keep } => {
             let mark = format!("{run}:");
             let doomed = |bead: &&Bead| {
-                bead.staged.as_ref().is_some_and(|staged| staged.starts_with(&mark)) && bead.staged != *keep
+                bead.staged.as_ref().is_some_and(|staged| staged.starts_with(&mark))
+                    && bead.staged != *keep
             };
             let delete = beads.values().filter(doomed).map(|bead| bead.id.clone()).collect();
             Ok(Change { delete, ..Change::default() })
@@ -105,7 +117,9 @@ fn open(bead: &mut Bead, status: Status) {
 }
 
 fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Fault> {
-    let Op::Create { title, description, issue_type, priority, labels, depends_on, key, staged } = op else {
+    let Op::Create { title, description, issue_type, priority, labels, depends_on, key, staged } =
+        op
+    else {
         return Ok(Change::default());
     };
     if let Some(key) = key
@@ -122,7 +136,10 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
     check_type(issue_type)?;
     check_priority(*priority)?;
     if beads.len() >= BEADS_LIMIT {
-        return Err(Fault::input(format!("there are {BEADS_LIMIT} beads already"), "export and remove old ones"));
+        return Err(Fault::input(
+            format!("there are {BEADS_LIMIT} beads already"),
+            "export and remove old ones",
+        ));
     }
     let mut own: Vec<String> = Vec::new();
     for label in labels {
@@ -153,9 +170,14 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
     Ok(put(bead, now))
 }
 
-/// The answer to what was asked before. A store that makes a bead in steps may have been cut off before the
-/// last: what it is to wait for is added then.
-fn made_before(beads: &Beads, known: &Bead, depends_on: &[String], now: &str) -> Result<Change, Fault> {
+/// The answer to what was asked before. A store that makes a bead in steps may have been cut off
+/// before the last: what it is to wait for is added then.
+fn made_before(
+    beads: &Beads,
+    known: &Bead,
+    depends_on: &[String],
+    now: &str,
+) -> Result<Change, Fault> {
     let mut bead = known.clone();
     for on in depends_on {
         let on = &find(beads, on)?.id;
@@ -170,7 +192,17 @@ fn made_before(beads: &Beads, known: &Bead, depends_on: &[String], now: &str) ->
 }
 
 fn update(beads: &Beads, op: &Op, now: &str) -> Result<Change, Fault> {
-    let Op::Update { id, title, description, status, priority, issue_type, add_labels, remove_labels } = op else {
+    let Op::Update {
+        id,
+        title,
+        description,
+        status,
+        priority,
+        issue_type,
+        add_labels,
+        remove_labels,
+    } = op
+    else {
         return Ok(Change::default());
     };
     let mut bead = find(beads, id)?.clone();
@@ -232,7 +264,12 @@ fn dep_add(beads: &Beads, id: &str, on: &str, now: &str) -> Result<Change, Fault
 }
 
 fn blocks(id: &str, on: &str) -> Dependency {
-    Dependency { issue_id: id.into(), depends_on_id: on.into(), kind: BLOCKS.into(), extra: Map::new() }
+    Dependency {
+        issue_id: id.into(),
+        depends_on_id: on.into(),
+        kind: BLOCKS.into(),
+        extra: Map::new(),
+    }
 }
 
 /// Takes beads over as they are. One that is known by its id is replaced, if it is not the same.
@@ -242,16 +279,25 @@ fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
         let id = &bead.id;
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if id.is_empty() || id.len() > 100 || !id.chars().all(fine) || id.starts_with(['-', '.']) {
-            return Err(Fault::input(format!("`{id}` cannot be a bead's id"), "letters, digits, `-`, `_` and `.`"));
+            return Err(Fault::input(
+                format!("`{id}` cannot be a bead's id"),
+                "letters, digits, `-`, `_` and `.`",
+            ));
         }
         check_foreign(bead)?;
         if !seen.insert(id) {
-            return Err(Fault::input(format!("{id} is there twice"), "every id may stand on one line only"));
+            return Err(Fault::input(
+                format!("{id} is there twice"),
+                "every id may stand on one line only",
+            ));
         }
         match beads.get(id) {
             Some(known) if known == bead => {}
             Some(known) if is_newer(known, bead) => {
-                warnings.push(format!("{id} was changed here since ({}): it is left as it is", known.updated_at));
+                warnings.push(format!(
+                    "{id} was changed here since ({}): it is left as it is",
+                    known.updated_at
+                ));
             }
             _ => put.push(bead.clone()),
         }
@@ -269,12 +315,18 @@ pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
         return Err(Fault::input("`title` is empty", "say what is to be done"));
     }
     if bead.priority > 4 {
-        return Err(Fault::input(format!("`priority` is {}", bead.priority), "0 (most urgent) to 4"));
+        return Err(Fault::input(
+            format!("`priority` is {}", bead.priority),
+            "0 (most urgent) to 4",
+        ));
     }
     let times = [("created_at", Some(&bead.created_at)), ("updated_at", Some(&bead.updated_at))];
     for (name, time) in times.into_iter().chain([("closed_at", bead.closed_at.as_ref())]) {
         if let Some(time) = time.filter(|time| time.parse::<Timestamp>().is_err()) {
-            return Err(Fault::input(format!("`{name}` is no time: {time:?}"), "like 2026-01-31T12:00:00Z"));
+            return Err(Fault::input(
+                format!("`{name}` is no time: {time:?}"),
+                "like 2026-01-31T12:00:00Z",
+            ));
         }
     }
     Ok(())
@@ -294,7 +346,9 @@ fn ready(beads: &Beads, labels: &[String]) -> Vec<Bead> {
     let is_closed = |id: &str| beads.get(id).is_some_and(|bead| bead.status == Status::Closed);
     let mut found: Vec<Bead> = beads
         .values()
-        .filter(|bead| bead.status == Status::Open && bead.staged.is_none() && !bead.is_observation())
+        .filter(|bead| {
+            bead.status == Status::Open && bead.staged.is_none() && !bead.is_observation()
+        })
         .filter(|bead| labels.iter().all(|label| bead.has_label(label)))
         .filter(|bead| bead.blockers().all(is_closed))
         .cloned()
@@ -305,7 +359,10 @@ fn ready(beads: &Beads, labels: &[String]) -> Vec<Bead> {
 
 fn check_text(what: &str, text: &str, limit: usize) -> Result<(), Fault> {
     if text.len() > limit {
-        return Err(Fault::input(format!("{what} is {} bytes long", text.len()), format!("at most {limit}")));
+        return Err(Fault::input(
+            format!("{what} is {} bytes long", text.len()),
+            format!("at most {limit}"),
+        ));
     }
     if text.contains('\0') {
         return Err(Fault::input(format!("{what} holds a NUL"), ""));
@@ -322,16 +379,29 @@ fn check_type(kind: &str) -> Result<(), Fault> {
 }
 
 fn check_priority(priority: u8) -> Result<(), Fault> {
-    if priority <= 4 { Ok(()) } else { Err(Fault::input(format!("{priority} is no priority"), "0 (first) to 4")) }
+    if priority <= 4 {
+        Ok(())
+    } else {
+        Err(Fault::input(format!("{priority} is no priority"), "0 (first) to 4"))
+    }
 }
 
 fn add_label(labels: &mut Vec<String>, label: &str) -> Result<(), Fault> {
-    let fine = !label.is_empty() && label.len() <= 100 && !label.contains([',', '\n', '\0']) && label.trim() == label;
+    let fine = !label.is_empty()
+        && label.len() <= 100
+        && !label.contains([',', '\n', '\0'])
+        && label.trim() == label;
     if crate::beads::tbd::is_mark(label) {
-        return Err(Fault::input(format!("`{label}` is a label of Muleteer's own"), "choose another"));
+        return Err(Fault::input(
+            format!("`{label}` is a label of Muleteer's own"),
+            "choose another",
+        ));
     }
     if !fine {
-        return Err(Fault::input(format!("`{label}` cannot be a label"), "at most 100 characters, no comma"));
+        return Err(Fault::input(
+            format!("`{label}` cannot be a label"),
+            "at most 100 characters, no comma",
+        ));
     }
     if labels.len() >= LABELS_LIMIT {
         return Err(Fault::input("too many labels", format!("at most {LABELS_LIMIT}")));

@@ -5,8 +5,8 @@ use crate::beads::Bead;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// Above so many nodes the exact count of what a node unblocks (quadratic in memory) gives way to the
-/// number of paths below it, which is the same in a forest and an overestimate elsewhere.
+/// Above so many nodes the exact count of what a node unblocks (quadratic in memory) gives way to
+/// the number of paths below it, which is the same in a forest and an overestimate elsewhere.
 const EXACT: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -74,7 +74,9 @@ impl Names {
             let hash = hasher.hash_one(name);
             match places.find_mut(hash, |at| texts.get(*at as usize) == name) {
                 Some(place) => *place = at,
-                None => drop(places.insert_unique(hash, at, |at| hasher.hash_one(texts.get(*at as usize)))),
+                None => drop(
+                    places.insert_unique(hash, at, |at| hasher.hash_one(texts.get(*at as usize))),
+                ),
             }
         }
         names
@@ -129,10 +131,13 @@ impl Edges {
 
 impl Graph {
     /// From nodes and the ids each depends on.
-    pub fn new<'a, D: IntoIterator<Item = &'a str>>(nodes: impl IntoIterator<Item = (&'a str, D)>) -> Self {
+    pub fn new<'a, D: IntoIterator<Item = &'a str>>(
+        nodes: impl IntoIterator<Item = (&'a str, D)>,
+    ) -> Self {
         let nodes: Vec<(&str, D)> = nodes.into_iter().collect();
         let names = Names::of(nodes.iter().map(|(id, _)| *id));
-        let mut reverse = Edges { all: Vec::with_capacity(nodes.len()), ends: Vec::with_capacity(nodes.len()) };
+        let mut reverse =
+            Edges { all: Vec::with_capacity(nodes.len()), ends: Vec::with_capacity(nodes.len()) };
         let mut outside = vec![];
         // Who was last seen to depend on it: one that names another twice has one dependency.
         let mut last = vec![usize::MAX; nodes.len()];
@@ -202,7 +207,8 @@ impl Graph {
         (0..self.len()).filter(|node| seen[*node]).collect()
     }
 
-    /// An order in which everyone comes after whom it depends on; nodes on or behind a cycle are missing.
+    /// An order in which everyone comes after whom it depends on; nodes on or behind a cycle are
+    /// missing.
     pub fn topological(&self) -> Vec<usize> {
         let mut waiting: Vec<usize> = self.reverse.counts().collect();
         let mut order: Vec<usize> = (0..self.len()).filter(|at| waiting[*at] == 0).collect();
@@ -219,18 +225,20 @@ impl Graph {
         order
     }
 
-    /// One cycle for each knot of nodes that depend on each other, as a chain `a, b, …, a` in which each
-    /// depends on the next. Empty when there is none.
+    /// One cycle for each knot of nodes that depend on each other, as a chain `a, b, …, a` in which
+    /// each depends on the next. Empty when there is none.
     pub fn cycles(&self) -> Vec<Vec<String>> {
         let mut left = vec![true; self.len()];
         for at in self.topological() {
             left[at] = false;
         }
-        // What is left lies on a cycle or behind one. Those with no way on among the rest lie behind.
+        // What is left lies on a cycle or behind one. Those with no way on among the rest lie
+        // behind.
         let mut outdegree: Vec<usize> = (0..self.len())
             .map(|at| self.forward.of(at).iter().filter(|next| left[**next]).count())
             .collect();
-        let mut dead: Vec<usize> = (0..self.len()).filter(|at| left[*at] && outdegree[*at] == 0).collect();
+        let mut dead: Vec<usize> =
+            (0..self.len()).filter(|at| left[*at] && outdegree[*at] == 0).collect();
         while let Some(at) = dead.pop() {
             left[at] = false;
             for &on in self.reverse.of(at) {
@@ -263,7 +271,8 @@ impl Graph {
                 }
             };
             if let Some(from) = closed {
-                let mut chain: Vec<String> = path[from..].iter().map(|at| self.id(*at).to_string()).collect();
+                let mut chain: Vec<String> =
+                    path[from..].iter().map(|at| self.id(*at).to_string()).collect();
                 chain.push(self.id(path[from]).to_string());
                 cycles.push(chain);
             }
@@ -308,7 +317,11 @@ impl Graph {
         let mut impact = vec![0u64; self.len()];
         if self.len() > EXACT {
             for &at in order.iter().rev() {
-                impact[at] = self.forward.of(at).iter().fold(0u64, |sum, next| sum.saturating_add(1 + impact[*next]));
+                impact[at] = self
+                    .forward
+                    .of(at)
+                    .iter()
+                    .fold(0u64, |sum, next| sum.saturating_add(1 + impact[*next]));
             }
             return impact;
         }
@@ -321,7 +334,10 @@ impl Graph {
                 }
                 below[at * words + next / 64] |= 1 << (next % 64);
             }
-            impact[at] = below[at * words..(at + 1) * words].iter().map(|word| u64::from(word.count_ones())).sum();
+            impact[at] = below[at * words..(at + 1) * words]
+                .iter()
+                .map(|word| u64::from(word.count_ones()))
+                .sum();
         }
         impact
     }
@@ -331,7 +347,8 @@ impl Graph {
         let order = self.topological();
         let mut height = vec![1u32; self.len()];
         for &at in order.iter().rev() {
-            height[at] = 1 + self.forward.of(at).iter().map(|next| height[*next]).max().unwrap_or(0);
+            height[at] =
+                1 + self.forward.of(at).iter().map(|next| height[*next]).max().unwrap_or(0);
         }
         height
     }
@@ -343,7 +360,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn graph(edges: &[(&str, &str)]) -> Graph {
-        let mut nodes: std::collections::BTreeMap<&str, Vec<&str>> = std::collections::BTreeMap::new();
+        let mut nodes: std::collections::BTreeMap<&str, Vec<&str>> =
+            std::collections::BTreeMap::new();
         for (a, b) in edges {
             nodes.entry(a).or_default();
             if !b.is_empty() {
@@ -356,12 +374,22 @@ mod tests {
 
     #[test]
     fn cycles_are_spelled_out() {
-        assert_eq!(graph(&[("a", "b"), ("b", "c"), ("c", "a")]).cycles(), [vec!["a", "b", "c", "a"]]);
+        assert_eq!(
+            graph(&[("a", "b"), ("b", "c"), ("c", "a")]).cycles(),
+            [vec!["a", "b", "c", "a"]]
+        );
         assert_eq!(graph(&[("a", "b"), ("b", "a"), ("x", "a")]).cycles(), [vec!["a", "b", "a"]]);
         assert_eq!(graph(&[("a", "a")]).cycles(), [vec!["a", "a"]]);
-        assert_eq!(graph(&[("a", "b"), ("b", "c"), ("a", "c")]).cycles(), Vec::<Vec<String>>::new());
-        assert_eq!(graph(&[("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"), ("d", "a")]).cycles().len(), 2);
-        let through = graph(&[("a", "b"), ("b", "c"), ("c", "a")]).cycle_through("b").expect("a cycle");
+        assert_eq!(
+            graph(&[("a", "b"), ("b", "c"), ("a", "c")]).cycles(),
+            Vec::<Vec<String>>::new()
+        );
+        assert_eq!(
+            graph(&[("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"), ("d", "a")]).cycles().len(),
+            2
+        );
+        let through =
+            graph(&[("a", "b"), ("b", "c"), ("c", "a")]).cycle_through("b").expect("a cycle");
         assert_eq!((through.first(), through.len()), (through.last(), 4));
         assert_eq!(graph(&[("a", "b")]).cycle_through("a"), None);
     }
@@ -385,12 +413,14 @@ mod tests {
     #[test]
     fn a_chain_of_a_hundred_thousand_is_no_deeper_than_a_flat_set() {
         let names: Vec<String> = (0..100_000).map(|n| format!("n{n}")).collect();
-        let nodes = names
-            .iter()
-            .enumerate()
-            .map(|(at, name)| (name.as_str(), if at == 0 { vec![] } else { vec![names[at - 1].as_str()] }));
+        let nodes = names.iter().enumerate().map(|(at, name)| {
+            (name.as_str(), if at == 0 { vec![] } else { vec![names[at - 1].as_str()] })
+        });
         let graph = Graph::new(nodes);
-        assert_eq!((graph.impact()[0], graph.cycles().len(), graph.height()[0]), (99_999, 0, 100_000));
+        assert_eq!(
+            (graph.impact()[0], graph.cycles().len(), graph.height()[0]),
+            (99_999, 0, 100_000)
+        );
         assert_eq!(graph.downstream(0).len(), 99_999);
     }
 
@@ -401,7 +431,10 @@ mod tests {
         let all: Vec<&str> = names.iter().chain(&names).map(String::as_str).collect();
         let nodes = names.iter().map(|name| (name.as_str(), vec![])).chain([("last", all)]);
         let graph = Graph::new(nodes);
-        assert_eq!((graph.edges(), graph.blockers(100_000).len(), graph.impact()[7]), (100_000, 100_000, 1));
+        assert_eq!(
+            (graph.edges(), graph.blockers(100_000).len(), graph.impact()[7]),
+            (100_000, 100_000, 1)
+        );
     }
 
     proptest! {

@@ -1,10 +1,11 @@
-//! Where the nodes of a dependency graph are drawn: in layers from left to right, so that every line points the
-//! same way (Sugiyama's method). Layers are bounded in height (Coffman and Graham), lines that span layers get a
-//! point in each, which all lines from one node share; the order within a layer follows from where a node's neighbours are (barycentres, both ways
-//! in turn), and heights are the closest to the neighbours' that keep the distance (least squares).
+//! Where the nodes of a dependency graph are drawn: in layers from left to right, so that every
+//! line points the same way (Sugiyama's method). Layers are bounded in height (Coffman and Graham),
+//! lines that span layers get a point in each, which all lines from one node share; the order
+//! within a layer follows from where a node's neighbours are (barycentres, both ways in turn), and
+//! heights are the closest to the neighbours' that keep the distance (least squares).
 //!
-//! Lengths are in rows and layers: what a row is worth is the painter's business. The same graph gives the same
-//! picture, and nothing recurses.
+//! Lengths are in rows and layers: what a row is worth is the painter's business. The same graph
+//! gives the same picture, and nothing recurses.
 
 use crate::beads::graph::Graph;
 use std::cmp::Reverse;
@@ -64,7 +65,8 @@ pub fn picture(graph: &Graph) -> Picture {
         items.push(Item { node: Some(at), layer: layer_of[at], row: 0.0 });
     }
     let reach = |at: usize| graph.dependants(at).iter().map(|to| layer_of[*to]).max().unwrap_or(0);
-    let bend = (0..graph.len()).map(|at| reach(at).saturating_sub(layer_of[at])).sum::<usize>() <= BENDS;
+    let bend =
+        (0..graph.len()).map(|at| reach(at).saturating_sub(layer_of[at])).sum::<usize>() <= BENDS;
     // Each line's items from its start to its end.
     let mut tracks: Vec<Vec<usize>> = vec![];
     let mut trunk: HashMap<(usize, usize), usize> = HashMap::new();
@@ -100,15 +102,18 @@ pub fn picture(graph: &Graph) -> Picture {
     let sweeps = if items.len() > BENDS / 2 { SWEEPS / 3 } else { SWEEPS };
     for sweep in 0..sweeps {
         let (forwards, neighbours) = if sweep % 2 == 0 { (true, &before) } else { (false, &after) };
-        let order: Vec<usize> = if forwards { (0..count).collect() } else { (0..count).rev().collect() };
+        let order: Vec<usize> =
+            if forwards { (0..count).collect() } else { (0..count).rev().collect() };
         for layer in order {
-            let wish = |at: usize, items: &[Item]| mean(&neighbours[at], items).unwrap_or(items[at].row);
+            let wish =
+                |at: usize, items: &[Item]| mean(&neighbours[at], items).unwrap_or(items[at].row);
             columns[layer].sort_by(|a, b| wish(*a, &items).total_cmp(&wish(*b, &items)));
             stack(&columns[layer], &mut items);
         }
     }
     for sweep in 0..sweeps {
-        let layers: Vec<usize> = if sweep % 2 == 0 { (0..count).collect() } else { (0..count).rev().collect() };
+        let layers: Vec<usize> =
+            if sweep % 2 == 0 { (0..count).collect() } else { (0..count).rev().collect() };
         for layer in layers {
             let column = &columns[layer];
             let wishes: Vec<f64> = column
@@ -129,7 +134,8 @@ pub fn picture(graph: &Graph) -> Picture {
         bends: track[1..track.len() - 1].iter().map(place).collect(),
     });
     let lines: Vec<Line> = lines.collect();
-    let places: Vec<Option<Place>> = item_of.iter().map(|at| (*at != usize::MAX).then(|| place(at))).collect();
+    let places: Vec<Option<Place>> =
+        item_of.iter().map(|at| (*at != usize::MAX).then(|| place(at))).collect();
     let bends = lines.iter().flat_map(|line| &line.bends);
     let height = places.iter().flatten().chain(bends).map(|place| place.row).fold(0.0, f64::max);
     Picture { places, lines, implied, layers: count, height }
@@ -169,7 +175,8 @@ fn reduced(graph: &Graph) -> (Vec<(usize, usize)>, usize) {
     (edges, implied)
 }
 
-/// A layer for each node, after those it depends on, none with too many. What is on a cycle comes first.
+/// A layer for each node, after those it depends on, none with too many. What is on a cycle comes
+/// first.
 fn layers(graph: &Graph, tied: &dyn Fn(usize) -> bool) -> Vec<usize> {
     let nodes = (0..graph.len()).filter(|at| tied(*at)).count();
     let most = nodes.isqrt().saturating_mul(3).div_ceil(2).max(8);
@@ -226,8 +233,8 @@ fn stack(column: &[usize], items: &mut [Item]) {
     }
 }
 
-/// Keeps the order and the distances, and of all ways to do so takes the one closest to the wishes: neighbours
-/// that want to overlap move as one block (pool adjacent violators).
+/// Keeps the order and the distances, and of all ways to do so takes the one closest to the wishes:
+/// neighbours that want to overlap move as one block (pool adjacent violators).
 fn settle(column: &[usize], wishes: &[f64], items: &mut [Item]) {
     // What is to be subtracted so that the distances become "not less than the one before".
     let mut offsets = vec![0.0; column.len()];
@@ -264,7 +271,8 @@ mod tests {
 
     fn graph(count: usize, edges: &[(usize, usize)]) -> Graph {
         let names: Vec<String> = (0..count).map(|n| n.to_string()).collect();
-        let mut nodes: Vec<(&str, Vec<&str>)> = names.iter().map(|name| (name.as_str(), vec![])).collect();
+        let mut nodes: Vec<(&str, Vec<&str>)> =
+            names.iter().map(|name| (name.as_str(), vec![])).collect();
         for (on, at) in edges {
             nodes[*at].1.push(&names[*on]);
         }
@@ -275,7 +283,8 @@ mod tests {
     fn a_diamond_stands_upright_and_what_follows_is_left_out() {
         // 0 before 1 and 2, both before 3; 0 before 3 follows. 4 is alone.
         let picture = picture(&graph(5, &[(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)]));
-        let layers: Vec<_> = picture.places.iter().map(|place| place.map(|place| place.layer)).collect();
+        let layers: Vec<_> =
+            picture.places.iter().map(|place| place.map(|place| place.layer)).collect();
         assert_eq!(layers, [Some(0), Some(1), Some(1), Some(2), None]);
         let row = |at: usize| picture.places[at].expect("placed").row;
         assert!((row(0) - row(3)).abs() < 1e-6 && (row(1) - row(2)).abs() >= 1.0 - 1e-6);
@@ -286,14 +295,20 @@ mod tests {
     fn a_fan_does_not_become_a_tower() {
         let edges: Vec<_> = (1..400).map(|at| (0, at)).collect();
         let picture = picture(&graph(400, &edges));
-        assert!(picture.layers > 5 && picture.height < 60.0, "{} × {}", picture.layers, picture.height);
+        assert!(
+            picture.layers > 5 && picture.height < 60.0,
+            "{} × {}",
+            picture.layers,
+            picture.height
+        );
     }
 
     #[test]
     fn long_and_large_graphs_are_drawn_too() {
         let chain: Vec<_> = (1..2000).map(|at| (at - 1, at)).collect();
         assert_eq!(picture(&graph(2000, &chain)).layers, 2000);
-        let dense: Vec<_> = (1..2000).flat_map(|at| (1..4).map(move |back| (at / (back + 1), at))).collect();
+        let dense: Vec<_> =
+            (1..2000).flat_map(|at| (1..4).map(move |back| (at / (back + 1), at))).collect();
         let picture = picture(&graph(2000, &dense));
         assert!(picture.places.iter().all(Option::is_some));
     }
@@ -305,7 +320,8 @@ mod tests {
     }
 
     proptest! {
-        /// Lines point forwards, nodes keep their distance, every dependency is drawn or follows from what is.
+        /// Lines point forwards, nodes keep their distance, every dependency is drawn or follows
+        /// from what is.
         #[test]
         fn pictures_are_sound(edges in prop::collection::vec((0usize..25, 0usize..25), 0..60)) {
             let edges: Vec<_> = edges.into_iter().filter(|(a, b)| a < b).collect();

@@ -1,5 +1,6 @@
 //! Beads: the nodes of a run's dependency graph, with the field names of beads' `issues.jsonl`, and
-//! every operation on a set of them as a pure function ([`apply`]). A store only keeps what comes out.
+//! every operation on a set of them as a pure function ([`apply`]). A store only keeps what comes
+//! out.
 
 pub mod graph;
 pub mod graph_layout;
@@ -23,7 +24,8 @@ pub const BEADS_LIMIT: usize = 200_000;
 pub const OBSERVATION: &str = "observation";
 /// The only kind of dependency that holds a bead back.
 pub const BLOCKS: &str = "blocks";
-/// What a bead can be made or called (contract.md, "Beads"); one that comes from elsewhere keeps what it is.
+/// What a bead can be made or called (contract.md, "Beads"); one that comes from elsewhere keeps
+/// what it is.
 pub const TYPES: [&str; 4] = ["bug", "task", "feature", "chore"];
 
 /// The label that puts a bead into a run.
@@ -107,7 +109,10 @@ impl Status {
             "in_progress" | "in-progress" => Ok(Self::InProgress),
             "blocked" => Ok(Self::Blocked),
             "closed" => Ok(Self::Closed),
-            _ => Err(Fault::input(format!("`{text}` is no status"), "open, in_progress, blocked or closed")),
+            _ => Err(Fault::input(
+                format!("`{text}` is no status"),
+                "open, in_progress, blocked or closed",
+            )),
         }
     }
 }
@@ -135,8 +140,8 @@ impl Bead {
         self.labels.iter().any(|known| known == label)
     }
 
-    /// A run with this label may work on it: it is open, or begun by that very run. What is deferred, blocked or
-    /// in somebody's hands is nobody's to give out.
+    /// A run with this label may work on it: it is open, or begun by that very run. What is
+    /// deferred, blocked or in somebody's hands is nobody's to give out.
     pub fn is_free(&self, own: &str) -> bool {
         let begun = self.status == Status::InProgress && self.has_label(own);
         (self.status == Status::Open || begun) && self.staged.is_none() && !self.is_observation()
@@ -170,10 +175,13 @@ impl Scope {
                     && !bead.is_observation()
             })
         };
-        let selected = |label: &str| open().filter(|bead| bead.has_label(label) && bead.is_free("")).count();
+        let selected =
+            |label: &str| open().filter(|bead| bead.has_label(label) && bead.is_free("")).count();
         Self {
             selected: label.map_or(0, selected),
-            unscoped: open().filter(|bead| !bead.labels.iter().any(|label| label.starts_with("run:"))).count(),
+            unscoped: open()
+                .filter(|bead| !bead.labels.iter().any(|label| label.starts_with("run:")))
+                .count(),
         }
     }
 }
@@ -309,7 +317,8 @@ impl Answer {
     }
 }
 
-/// Finds a bead by its id, by the key of the effect that made it, or by a unique beginning of its id.
+/// Finds a bead by its id, by the key of the effect that made it, or by a unique beginning of its
+/// id.
 ///
 /// # Errors
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
@@ -327,10 +336,16 @@ pub fn find<'a>(beads: &'a Beads, id: &str) -> Result<&'a Bead, Fault> {
         .map(|(_, b)| b);
     match (matching.next(), matching.next()) {
         (Some(bead), None) if !id.is_empty() => Ok(bead),
-        (Some(_), Some(_)) if !id.is_empty() => {
-            Err(Fault::new("E_AMBIGUOUS", format!("more than one bead begins with `{id}`"), "give more of the id"))
-        }
-        _ => Err(Fault::new("E_NOT_FOUND", format!("there is no bead `{id}`"), "`muleteer bead list` shows them")),
+        (Some(_), Some(_)) if !id.is_empty() => Err(Fault::new(
+            "E_AMBIGUOUS",
+            format!("more than one bead begins with `{id}`"),
+            "give more of the id",
+        )),
+        _ => Err(Fault::new(
+            "E_NOT_FOUND",
+            format!("there is no bead `{id}`"),
+            "`muleteer bead list` shows them",
+        )),
     }
 }
 

@@ -34,14 +34,15 @@ pub struct Schedule {
     outside: Vec<usize>,
     closed: Vec<bool>,
     withheld: Vec<bool>,
-    /// Of those only that could be worked on now: to put all in order would be the most of the work.
+    /// Of those only that could be worked on now: to put all in order would be the most of the
+    /// work.
     ready: BTreeSet<Rank>,
 }
 
 type Rank = (Reverse<u64>, u8, Age, usize);
 
-/// Since when something is there, the oldest first: the same moment can be written in many ways. What is no time comes
-/// before them all, in the order of its text.
+/// Since when something is there, the oldest first: the same moment can be written in many ways.
+/// What is no time comes before them all, in the order of its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Age {
     Said(Box<str>),
@@ -50,7 +51,9 @@ pub enum Age {
 
 impl Age {
     pub fn of(text: &str) -> Self {
-        let zoneless = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp());
+        let zoneless = || {
+            text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp())
+        };
         text.parse().ok().or_else(zoneless).map_or_else(|| Self::Said(text.into()), Self::Since)
     }
 }
@@ -58,7 +61,9 @@ impl Age {
 impl Schedule {
     /// `closed_outside` says of an id that is not among `tasks` whether it is closed.
     pub fn new(tasks: &[Task], closed_outside: impl Fn(&str) -> bool) -> Self {
-        let graph = Graph::new(tasks.iter().map(|task| (task.id.as_str(), task.depends_on.iter().map(String::as_str))));
+        let graph = Graph::new(
+            tasks.iter().map(|task| (task.id.as_str(), task.depends_on.iter().map(String::as_str))),
+        );
         let closed: Vec<bool> = tasks.iter().map(|task| task.closed).collect();
         let waiting = (0..tasks.len())
             .map(|at| graph.blockers(at).iter().filter(|on| !closed[**on]).count())
@@ -82,7 +87,10 @@ impl Schedule {
             ready: BTreeSet::new(),
             graph,
         };
-        schedule.ready = (0..tasks.len()).filter(|at| schedule.is_ready(*at)).map(|at| schedule.rank(at)).collect();
+        schedule.ready = (0..tasks.len())
+            .filter(|at| schedule.is_ready(*at))
+            .map(|at| schedule.rank(at))
+            .collect();
         schedule
     }
 
@@ -256,7 +264,8 @@ mod tests {
         tasks.reverse();
         assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
         // Of the same moment the one that was there first.
-        let same = ["2026-02-12T11:00:00+01:00", "2026-02-12T10:00:00Z", "2026-02-12T10:00:00.000Z"];
+        let same =
+            ["2026-02-12T11:00:00+01:00", "2026-02-12T10:00:00Z", "2026-02-12T10:00:00.000Z"];
         let tasks: Vec<Task> = same
             .iter()
             .map(|time| Task { created_at: (*time).into(), ..task(time, 2, &[]) })

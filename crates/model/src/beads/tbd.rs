@@ -1,5 +1,5 @@
-//! Beads kept by the real `tbd` (npm `get-tbd`): its files as beads, and a change to beads as calls of its
-//! command line.
+//! Beads kept by the real `tbd` (npm `get-tbd`): its files as beads, and a change to beads as calls
+//! of its command line.
 //!
 //! | here | in tbd |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | taken away | closed, with the label `muleteer-discarded`: tbd deletes nothing |
 //! | what only beads' `issues.jsonl` has | `extensions.muleteer` of the imported issue |
 //!
-//! The calls follow from what there is and what there is to be. So what a killed process has done already is
-//! not done again when its operation is asked for once more, and what it has not is.
+//! The calls follow from what there is and what there is to be. So what a killed process has done
+//! already is not done again when its operation is asked for once more, and what it has not is.
 
 use crate::beads::{BLOCKS, Bead, Beads, Change, Dependency, Fault, Status};
 use jiff::Timestamp;
@@ -28,10 +28,12 @@ const DISCARDED: &str = "muleteer-discarded";
 /// tbd keeps no longer ones.
 const TITLE_LIMIT: usize = 500;
 const BODY_LIMIT: usize = 50_000;
-/// Begins the notes in an issue's file; a line of a description that reads so is written a little differently.
+/// Begins the notes in an issue's file; a line of a description that reads so is written a little
+/// differently.
 const NOTES: &str = "## Notes";
 /// Fields of an issue that beads' `issues.jsonl` has under the same names.
-const SHARED: [&str; 6] = ["assignee", "created_by", "spec_path", "due_date", "deferred_until", "notes"];
+const SHARED: [&str; 6] =
+    ["assignee", "created_by", "spec_path", "due_date", "deferred_until", "notes"];
 
 /// One issue as its file has it.
 #[derive(Debug, Clone, Deserialize)]
@@ -105,10 +107,15 @@ pub struct Known {
 ///
 /// # Errors
 /// The first file that is no issue, and why.
-pub fn read(files: &[(String, String)], ids: &str, prefix: &str) -> Result<Known, (String, String)> {
+pub fn read(
+    files: &[(String, String)],
+    ids: &str,
+    prefix: &str,
+) -> Result<Known, (String, String)> {
     let ids: BTreeMap<String, String> = match ids.trim() {
         "" | "{}" => BTreeMap::new(),
-        text => serde_saphyr::from_str(text).map_err(|error| ("ids.yml".to_string(), error.to_string()))?,
+        text => serde_saphyr::from_str(text)
+            .map_err(|error| ("ids.yml".to_string(), error.to_string()))?,
     };
     let shown: BTreeMap<String, String> = ids
         .into_iter()
@@ -158,10 +165,18 @@ fn parse(text: &str) -> Result<Issue, String> {
 }
 
 fn bead(issue: Issue, id: String, on: Vec<String>, exist: &BTreeSet<String>) -> Bead {
-    let mark = |mark: &str| issue.labels.iter().find_map(|label| label.strip_prefix(mark)).map(str::to_string);
+    let mark = |mark: &str| {
+        issue.labels.iter().find_map(|label| label.strip_prefix(mark)).map(str::to_string)
+    };
     let mut extra = Map::new();
-    let fields =
-        [&issue.assignee, &issue.created_by, &issue.spec_path, &issue.due_date, &issue.deferred_until, &issue.notes];
+    let fields = [
+        &issue.assignee,
+        &issue.created_by,
+        &issue.spec_path,
+        &issue.due_date,
+        &issue.deferred_until,
+        &issue.notes,
+    ];
     for (name, value) in SHARED.iter().zip(fields) {
         if let Some(value) = value {
             extra.insert((*name).into(), value.clone().into());
@@ -199,12 +214,18 @@ pub fn is_mark(label: &str) -> bool {
 }
 
 fn blocks(id: &str, on: &str) -> Dependency {
-    Dependency { issue_id: id.into(), depends_on_id: on.into(), kind: BLOCKS.into(), extra: Map::new() }
+    Dependency {
+        issue_id: id.into(),
+        depends_on_id: on.into(),
+        kind: BLOCKS.into(),
+        extra: Map::new(),
+    }
 }
 
 /// What tbd cannot keep is as it was imported, where nothing has changed it since.
 fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
-    let same = |one: &str, other: &str| match (one.parse::<Timestamp>(), other.parse::<Timestamp>()) {
+    let same = |one: &str, other: &str| match (one.parse::<Timestamp>(), other.parse::<Timestamp>())
+    {
         (Ok(one), Ok(other)) => one == other,
         _ => false,
     };
@@ -243,10 +264,16 @@ fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
         .dependencies
         .into_iter()
         // tbd knows no other kinds, and none of what does not exist.
-        .filter(|one| one.kind != BLOCKS || now.contains(&one.depends_on_id) || !exist.contains(&one.depends_on_id))
+        .filter(|one| {
+            one.kind != BLOCKS
+                || now.contains(&one.depends_on_id)
+                || !exist.contains(&one.depends_on_id)
+        })
         .collect();
-    let listed: BTreeSet<String> = dependencies.iter().map(|one| one.depends_on_id.clone()).collect();
-    dependencies.extend(bead.dependencies.into_iter().filter(|one| !listed.contains(&one.depends_on_id)));
+    let listed: BTreeSet<String> =
+        dependencies.iter().map(|one| one.depends_on_id.clone()).collect();
+    dependencies
+        .extend(bead.dependencies.into_iter().filter(|one| !listed.contains(&one.depends_on_id)));
     bead.dependencies = dependencies;
     let mut extra = kept.extra;
     for name in SHARED {
@@ -293,7 +320,8 @@ fn title(text: &str) -> String {
     text.chars().take(TITLE_LIMIT).collect()
 }
 
-/// A description as tbd gives it back: without space around it, and without a line that would begin notes.
+/// A description as tbd gives it back: without space around it, and without a line that would begin
+/// notes.
 fn body(text: &str) -> String {
     let lines = text
         .trim()
@@ -362,7 +390,11 @@ pub fn calls(known: &Known, change: &Change) -> Vec<Call> {
 }
 
 fn make(bead: &Bead, calls: &mut Vec<Call>) {
-    let mut made = call(["create", &format!("--type={}", bead.issue_type), &format!("--priority={}", bead.priority)]);
+    let mut made = call([
+        "create",
+        &format!("--type={}", bead.issue_type),
+        &format!("--priority={}", bead.priority),
+    ]);
     made.args.extend(labels(bead).into_iter().map(|label| format!("--label={label}")));
     let text = body(&bead.description);
     made.file = Some(File { option: "--file", text }).filter(|file| !file.text.is_empty());
@@ -411,14 +443,19 @@ fn alter(before: &Bead, bead: &Bead, calls: &mut Vec<Call>) {
     }
     if bead.description != before.description {
         let mut described = call(["update", id]);
-        let mut text = format!("---\ntitle: {}\n---\n{}\n", Value::from(title(&bead.title)), body(&bead.description));
+        let mut text = format!(
+            "---\ntitle: {}\n---\n{}\n",
+            Value::from(title(&bead.title)),
+            body(&bead.description)
+        );
         if let Some(notes) = shared(&bead.extra, "notes") {
             let _ = write!(text, "\n{NOTES}\n\n{notes}\n");
         }
         described.file = Some(File { option: "--from-file", text });
         calls.push(described);
     }
-    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) = (before.blockers().collect(), bead.blockers().collect());
+    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
+        (before.blockers().collect(), bead.blockers().collect());
     calls.extend(new.difference(&old).map(|on| call(["dep", "add", id, on])));
     calls.extend(old.difference(&new).map(|on| call(["dep", "remove", id, on])));
     if closed && (!was_closed || told_anew) {
@@ -438,7 +475,8 @@ fn labels(bead: &Bead) -> BTreeSet<String> {
     bead.labels.iter().cloned().chain(marks.into_iter().flatten()).collect()
 }
 
-/// The calls that take beads of an `issues.jsonl` over, whole. `fresh` gives as many ULIDs as are wanted.
+/// The calls that take beads of an `issues.jsonl` over, whole. `fresh` gives as many ULIDs as are
+/// wanted.
 ///
 /// # Errors
 /// `E_BAD_INPUT` for an id that tbd cannot show, since the bead would have another one there.
@@ -456,7 +494,8 @@ pub fn import(
     let mut after = known.beads.clone();
     for bead in &change.put {
         let short = bead.id.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
-        let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+        let fine =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
         let Some(short) = short.filter(|short| !short.is_empty() && short.chars().all(fine)) else {
             return Err(Fault::new(
                 "E_BAD_INPUT",
@@ -485,20 +524,27 @@ pub fn import(
             .collect();
         let replaces = known.beads.contains_key(&bead.id);
         let Some(id) = internal.get(&bead.id) else { continue };
-        folder.push((format!("issues/{id}.md"), issue(bead, id, &targets, replaces.then_some(now))));
-        let old: BTreeSet<&str> = known.beads.get(&bead.id).into_iter().flat_map(Bead::blockers).collect();
+        folder
+            .push((format!("issues/{id}.md"), issue(bead, id, &targets, replaces.then_some(now))));
+        let old: BTreeSet<&str> =
+            known.beads.get(&bead.id).into_iter().flat_map(Bead::blockers).collect();
         let new: BTreeSet<&str> = bead.blockers().collect();
         // Those stand on issues that are not written anew.
         let apart = |on: &&&str| !put.contains(**on) && known.beads.contains_key(**on);
-        calls.extend(new.difference(&old).filter(apart).map(|on| call(["dep", "add", &bead.id, on])));
-        calls.extend(old.difference(&new).filter(apart).map(|on| call(["dep", "remove", &bead.id, on])));
+        calls.extend(
+            new.difference(&old).filter(apart).map(|on| call(["dep", "add", &bead.id, on])),
+        );
+        calls.extend(
+            old.difference(&new).filter(apart).map(|on| call(["dep", "remove", &bead.id, on])),
+        );
     }
     let taken = Call { folder, ..call(["import", "--dir"]) };
     calls.insert(0, taken);
     Ok(calls)
 }
 
-/// An issue's file. Of two versions tbd takes the newer: one that replaces another is as new as can be.
+/// An issue's file. Of two versions tbd takes the newer: one that replaces another is as new as can
+/// be.
 fn issue(bead: &Bead, id: &str, targets: &[&String], replaces: Option<Timestamp>) -> String {
     let created = utc(&bead.created_at).unwrap_or_else(|| "1970-01-01T00:00:00Z".into());
     let updated = match replaces {
@@ -526,7 +572,9 @@ fn issue(bead: &Bead, id: &str, targets: &[&String], replaces: Option<Timestamp>
         front.extend(shared(&bead.extra, name).map(|value| (name, Value::from(value))));
     }
     if status(&bead.status) == "closed" {
-        front.extend(bead.closed_at.as_deref().and_then(utc).map(|at| ("closed_at", Value::from(at))));
+        front.extend(
+            bead.closed_at.as_deref().and_then(utc).map(|at| ("closed_at", Value::from(at))),
+        );
         front.extend(bead.close_reason.clone().map(|reason| ("close_reason", Value::from(reason))));
     }
     let whole = serde_json::to_string(bead).unwrap_or_default();
@@ -547,14 +595,14 @@ mod tests {
     use crate::beads::{Op, apply};
 
     fn file(id: &str, front: &str, body: &str) -> (String, String) {
-        let head = format!("type: is\nid: is-{id}\nkind: task\nstatus: open\npriority: 2\nversion: 1\n");
+        let head =
+            format!("type: is\nid: is-{id}\nkind: task\nstatus: open\npriority: 2\nversion: 1\n");
         let times = "created_at: 2026-11-22T08:55:17.804Z\nupdated_at: 2026-11-22T08:55:21.140Z\n";
         (format!("is-{id}.md"), format!("---\n{head}{front}{times}---\n{body}"))
     }
 
     fn two() -> Known {
-        let blocker =
-            "title: yes\nlabels:\n  - muleteer-key:r/1\n  - x\ndependencies:\n  - type: blocks\n    target: is-b\n";
+        let blocker = "title: yes\nlabels:\n  - muleteer-key:r/1\n  - x\ndependencies:\n  - type: blocks\n    target: is-b\n";
         let files = [
             file("a", blocker, "Two\nlines\n\n## Notes\n\nnoted\n"),
             file("b", "title: \"2026\"\nlabels: []\n", ""),
@@ -569,7 +617,10 @@ mod tests {
         calls(known, &change)
             .into_iter()
             .map(|call| {
-                let file = call.file.map(|file| format!(" {} {:?}", file.option, file.text)).unwrap_or_default();
+                let file = call
+                    .file
+                    .map(|file| format!(" {} {:?}", file.option, file.text))
+                    .unwrap_or_default();
                 format!("{}{file}", call.args.join(" "))
             })
             .collect()
@@ -583,8 +634,14 @@ mod tests {
         assert_eq!((a.title.as_str(), b.title.as_str()), ("yes", "2026"));
         assert!(a.dependencies.is_empty());
         assert_eq!(b.blockers().collect::<Vec<_>>(), ["sup-1e3"]);
-        assert_eq!((a.key.as_deref(), a.labels.as_slice()), (Some("r/1"), ["x".to_string()].as_slice()));
-        assert_eq!((a.description.as_str(), &a.extra["notes"]), ("Two\nlines", &Value::from("noted")));
+        assert_eq!(
+            (a.key.as_deref(), a.labels.as_slice()),
+            (Some("r/1"), ["x".to_string()].as_slice())
+        );
+        assert_eq!(
+            (a.description.as_str(), &a.extra["notes"]),
+            ("Two\nlines", &Value::from("noted"))
+        );
     }
 
     #[test]
@@ -623,7 +680,9 @@ mod tests {
             (
                 serde_json::json!({"op": "update", "id": "sup-1e3", "status": "in_progress", "priority": 0,
                     "add_labels": ["y"], "remove_labels": ["x"]}),
-                vec!["update sup-1e3 --priority=0 --status=in_progress --add-label=y --remove-label=x"],
+                vec![
+                    "update sup-1e3 --priority=0 --status=in_progress --add-label=y --remove-label=x",
+                ],
             ),
             // What tbd would forget with a new description goes along.
             (
@@ -637,20 +696,27 @@ mod tests {
                 vec!["update sup-007 --add-label=muleteer-no-change", "close sup-007 --reason=r"],
             ),
             (serde_json::json!({"op": "reopen", "id": "sup-007"}), vec![]),
-            (serde_json::json!({"op": "dep_rm", "id": "sup-007", "on": "sup-1e3"}), vec!["dep remove sup-007 sup-1e3"]),
+            (
+                serde_json::json!({"op": "dep_rm", "id": "sup-007", "on": "sup-1e3"}),
+                vec!["dep remove sup-007 sup-1e3"],
+            ),
         ];
         for (op, wanted) in table {
             assert_eq!(said(&known, op.clone()), wanted, "{op}");
         }
         let gone = Change { delete: vec!["sup-007".into()], ..Change::default() };
-        assert_eq!(calls(&known, &gone)[0].args[2..], ["--status=closed", "--add-label=muleteer-discarded"]);
+        assert_eq!(
+            calls(&known, &gone)[0].args[2..],
+            ["--status=closed", "--add-label=muleteer-discarded"]
+        );
     }
 
     #[test]
     fn a_closed_bead_is_opened_before_it_is_anything_else() {
         let closed = "title: t\nclosed_at: 2026-11-22T08:55:17.804Z\nclose_reason: r\nlabels: [muleteer-no-change]\n";
         let (name, text) = file("a", closed, "");
-        let known = read(&[(name, text.replace("status: open", "status: closed"))], "a: a", "sup").unwrap();
+        let known =
+            read(&[(name, text.replace("status: open", "status: closed"))], "a: a", "sup").unwrap();
         assert!(known.beads["sup-a"].no_change);
         let told = |op| said(&known, op);
         assert_eq!(
@@ -659,25 +725,42 @@ mod tests {
         );
         assert_eq!(
             told(serde_json::json!({"op": "close", "id": "sup-a", "reason": "other"})),
-            ["reopen sup-a", "update sup-a --remove-label=muleteer-no-change", "close sup-a --reason=other"]
+            [
+                "reopen sup-a",
+                "update sup-a --remove-label=muleteer-no-change",
+                "close sup-a --reason=other"
+            ]
         );
-        assert_eq!(told(serde_json::json!({"op": "close", "id": "sup-a", "reason": "r", "no_change": true})), [""; 0]);
+        assert_eq!(
+            told(
+                serde_json::json!({"op": "close", "id": "sup-a", "reason": "r", "no_change": true})
+            ),
+            [""; 0]
+        );
     }
 
     #[test]
     fn an_import_comes_out_as_it_went_in_and_another_prefix_is_refused() {
         let line = r#"{"id":"sup-x","title":"T","description":" d \n## Notes\ne","status":"tombstone","priority":1,"issue_type":"question","labels":["b","a"],"dependencies":[{"issue_id":"sup-x","depends_on_id":"sup-y","type":"parent-child","created_by":"me"},{"issue_id":"sup-x","depends_on_id":"gone","type":"blocks"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"assignee":"a","due_date":"soon","comments":[{"id":1}]}"#;
         let bead: Bead = serde_json::from_str(line).unwrap();
-        let change = apply(&Beads::new(), &Op::Import { beads: vec![bead] }, Timestamp::UNIX_EPOCH, "").unwrap();
+        let change =
+            apply(&Beads::new(), &Op::Import { beads: vec![bead] }, Timestamp::UNIX_EPOCH, "")
+                .unwrap();
         let known = Known::default();
         let fresh = || ["01m817f21c9ant6y2ekbcavnrp".to_string()].into_iter();
         let calls = import(&known, &change, "sup", &mut fresh(), Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!((calls.len(), calls[0].args.join(" ")), (1, "import --dir".into()));
-        let [(_, ids), (name, text)] = calls[0].folder.as_slice() else { panic!("{:?}", calls[0].folder) };
+        let [(_, ids), (name, text)] = calls[0].folder.as_slice() else {
+            panic!("{:?}", calls[0].folder)
+        };
         assert_eq!(name, "issues/is-01m817f21c9ant6y2ekbcavnrp.md");
         let back = read(&[(name.clone(), text.clone())], ids, "sup").unwrap();
         assert_eq!(serde_json::to_string(&back.beads["sup-x"]).unwrap(), line);
-        let refused = import(&known, &change, "bd", &mut fresh(), Timestamp::UNIX_EPOCH).unwrap_err();
-        assert!(refused.message.contains("another id") && refused.hint.contains("--prefix=sup"), "{refused:?}");
+        let refused =
+            import(&known, &change, "bd", &mut fresh(), Timestamp::UNIX_EPOCH).unwrap_err();
+        assert!(
+            refused.message.contains("another id") && refused.hint.contains("--prefix=sup"),
+            "{refused:?}"
+        );
     }
 }

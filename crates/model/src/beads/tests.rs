@@ -28,13 +28,24 @@ fn a_bead_lives_from_open_to_closed_and_back() {
     run(&mut beads, &Op::DepAdd { id: "a".into(), on: "bbbb".into() }, "");
     let ready = run(&mut beads, &Op::Ready { labels: vec![] }, "");
     assert_eq!(ready.beads.iter().map(|bead| bead.id.as_str()).collect::<Vec<_>>(), ["bbbb"]);
-    run(&mut beads, &Op::Close { id: "bbbb".into(), reason: "did it".into(), no_change: false }, "");
+    run(
+        &mut beads,
+        &Op::Close { id: "bbbb".into(), reason: "did it".into(), no_change: false },
+        "",
+    );
     assert_eq!(beads["bbbb"].close_reason.as_deref(), Some("did it"));
     let since = beads["bbbb"].closed_at.clone();
     // Closed again: what is known stays, what is said anew is taken.
     run(&mut beads, &Op::Close { id: "bbbb".into(), reason: String::new(), no_change: true }, "");
-    assert_eq!((beads["bbbb"].close_reason.as_deref(), beads["bbbb"].no_change), (Some("did it"), true));
-    run(&mut beads, &Op::Close { id: "bbbb".into(), reason: "by hand".into(), no_change: true }, "");
+    assert_eq!(
+        (beads["bbbb"].close_reason.as_deref(), beads["bbbb"].no_change),
+        (Some("did it"), true)
+    );
+    run(
+        &mut beads,
+        &Op::Close { id: "bbbb".into(), reason: "by hand".into(), no_change: true },
+        "",
+    );
     assert_eq!(beads["bbbb"].close_reason.as_deref(), Some("by hand"));
     assert_eq!(beads["bbbb"].closed_at, since);
     let ready = run(&mut beads, &Op::Ready { labels: vec![] }, "");
@@ -106,7 +117,10 @@ fn an_epic_is_kept_as_it_came_and_none_is_made() {
         remove_labels: vec![],
     };
     run(&mut beads, &change("bd-2", Some("renamed"), None), "");
-    assert_eq!((beads["bd-2"].title.as_str(), beads["bd-2"].issue_type.as_str()), ("renamed", "epic"));
+    assert_eq!(
+        (beads["bd-2"].title.as_str(), beads["bd-2"].issue_type.as_str()),
+        ("renamed", "epic")
+    );
     let mut made = create("one");
     if let Op::Create { issue_type, .. } = &mut made {
         *issue_type = "epic".into();

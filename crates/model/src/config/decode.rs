@@ -4,7 +4,9 @@
 
 use crate::config::error::{ConfigError, Place, list, nearest};
 use crate::config::yaml::{Entry, Kind, Node};
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor, value::StrDeserializer};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor, value::StrDeserializer,
+};
 use serde::forward_to_deserialize_any;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -96,7 +98,9 @@ impl Fault {
             (_, true) => self.message,
             (false, _) => format!("`{path}`: {}", self.message),
             (true, _) if self.path.len() == 1 => self.message,
-            (true, _) => format!("{} in `{}`", self.message, dotted(&self.path[..self.path.len() - 1])),
+            (true, _) => {
+                format!("{} in `{}`", self.message, dotted(&self.path[..self.path.len() - 1]))
+            }
         };
         ConfigError::new(message).with_hint(self.hint)
     }
@@ -135,7 +139,10 @@ impl de::Error for Fault {
         let expected = expected.to_string();
         let wanted = wanted(&expected);
         let mut fault = Self::new(format!("{wanted} is wanted, not {}", shown(found)));
-        let scalar = matches!(found, de::Unexpected::Bool(_) | de::Unexpected::Float(_) | de::Unexpected::Signed(_));
+        let scalar = matches!(
+            found,
+            de::Unexpected::Bool(_) | de::Unexpected::Float(_) | de::Unexpected::Signed(_)
+        );
         if wanted == "text" && scalar {
             fault.hint = Some("put it in quotes to make it text".into());
         }
@@ -148,19 +155,23 @@ impl de::Error for Fault {
             ("u8", de::Unexpected::Unsigned(_)) => u64::from(u8::MAX),
             ("u16", de::Unexpected::Unsigned(_)) => u64::from(u16::MAX),
             ("u32", de::Unexpected::Unsigned(_)) => u64::from(u32::MAX),
-            _ => return Self::new(format!("{} is wanted, not {}", wanted(&expected), shown(found))),
+            _ => {
+                return Self::new(format!("{} is wanted, not {}", wanted(&expected), shown(found)));
+            }
         };
         Self::new(format!("a whole number of at most {most} is wanted, not {}", shown(found)))
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        let near = nearest(variant, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
+        let near =
+            nearest(variant, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
         let shown: String = variant.chars().take(60).collect();
         Self { hint: near, ..Self::new(format!("`{shown}` is none of {}", list(known))) }
     }
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
-        let near = nearest(field, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
+        let near =
+            nearest(field, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
         let hint = near.unwrap_or_else(|| format!("known here: {}", list(known)));
         Self { hint: Some(hint), named: true, ..Self::new(format!("unknown key `{field}`")) }
     }
@@ -190,7 +201,9 @@ fn wanted(expected: &str) -> &str {
 
 fn shown(found: de::Unexpected<'_>) -> String {
     match found {
-        de::Unexpected::Str(text) => format!("the text {:?}", text.chars().take(60).collect::<String>()),
+        de::Unexpected::Str(text) => {
+            format!("the text {:?}", text.chars().take(60).collect::<String>())
+        }
         de::Unexpected::Unit | de::Unexpected::Option => "nothing".into(),
         de::Unexpected::Seq => "a list".into(),
         de::Unexpected::Map => "a mapping".into(),
@@ -214,9 +227,11 @@ struct Tree<'a> {
 impl<'a> Tree<'a> {
     fn note(&self, value: Value) {
         if !self.path.is_empty() {
-            self.leaves
-                .borrow_mut()
-                .push(Leaf { path: self.path.to_vec(), value, place: self.node.place });
+            self.leaves.borrow_mut().push(Leaf {
+                path: self.path.to_vec(),
+                value,
+                place: self.node.place,
+            });
         }
     }
 
@@ -249,7 +264,8 @@ impl<'a> Tree<'a> {
     fn list<'de, V: Visitor<'de>>(self, items: &[Node], visitor: V) -> Result<V::Value, Fault> {
         let noted = RefCell::new(vec![]);
         let read = visitor.visit_seq(Items { leaves: &noted, left: items.iter(), at: 0 })?;
-        // A list is a leaf as a whole, of what its items were taken for: a number among texts is a text.
+        // A list is a leaf as a whole, of what its items were taken for: a number among texts is a
+        // text.
         let mut values = vec![Value::Null; items.len()];
         for leaf in noted.into_inner() {
             let Some((at, below)) = leaf.path.split_first() else { continue };
@@ -352,7 +368,12 @@ impl<'de> Deserializer<'de> for Tree<'_> {
             // `on_complete: none` is a word; an unquoted `null` is what a person may write for it.
             Kind::Null if variants.contains(&"none") => "none",
             Kind::Map(_) => return self.deserialize_any(visitor),
-            _ => return Err(de::Error::invalid_type(self.found(), &format!("one of {}", list(variants)).as_str())),
+            _ => {
+                return Err(de::Error::invalid_type(
+                    self.found(),
+                    &format!("one of {}", list(variants)).as_str(),
+                ));
+            }
         };
         let wanted = crate::config::canonical(text);
         let variant = variants.iter().find(|variant| crate::config::canonical(variant) == wanted);
@@ -361,7 +382,11 @@ impl<'de> Deserializer<'de> for Tree<'_> {
         visitor.visit_enum(StrDeserializer::new(variant))
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -382,7 +407,10 @@ struct Entries<'a> {
 impl<'de> MapAccess<'de> for Entries<'_> {
     type Error = Fault;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Fault> {
         let Some(entry) = self.left.next() else { return Ok(None) };
         let key = match self.known {
             None => entry.key.clone(),
@@ -421,7 +449,10 @@ struct Items<'a> {
 impl<'de> SeqAccess<'de> for Items<'_> {
     type Error = Fault;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Fault> {
         let Some(node) = self.left.next() else { return Ok(None) };
         let path = [self.at.to_string()];
         let below = Tree { node, path: &path, leaves: self.leaves };

@@ -36,7 +36,15 @@ const SNIPPET_CHARS: usize = 120;
 
 impl ConfigError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { code: CODE, message: message.into(), file: None, line: None, column: None, snippet: None, hint: None }
+        Self {
+            code: CODE,
+            message: message.into(),
+            file: None,
+            line: None,
+            column: None,
+            snippet: None,
+            hint: None,
+        }
     }
 
     pub(crate) fn with_hint(mut self, hint: Option<String>) -> Self {
@@ -114,7 +122,11 @@ pub struct NotFound {
 }
 
 impl NotFound {
-    pub fn new<'a>(kind: &'static str, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn new<'a>(
+        kind: &'static str,
+        name: &str,
+        known: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
         let known: Vec<&str> = known.into_iter().collect();
         let hint = match nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -148,7 +160,8 @@ fn fold(name: &str) -> String {
 
 /// At most a dozen names, comma-separated.
 pub(crate) fn list(names: &[&str]) -> String {
-    let mut text = names.iter().take(12).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let mut text =
+        names.iter().take(12).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     if names.len() > 12 {
         text.push_str(", …");
     }

@@ -5,7 +5,8 @@ use crate::config::error::{ConfigError, NotFound, Place};
 use crate::config::otlp_endpoint::Endpoint;
 use crate::config::trust::{self, Ignored, Trust, Weaker};
 use crate::config::{
-    BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings, Source, yaml,
+    BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings,
+    Source, yaml,
 };
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -22,14 +23,18 @@ struct Set {
     source: usize,
 }
 
-/// The embedded layer, read once: every request of every client loads the configuration of its project.
+/// The embedded layer, read once: every request of every client loads the configuration of its
+/// project.
 static DEFAULTS: LazyLock<Result<Vec<Leaf>, Vec<ConfigError>>> = LazyLock::new(|| read(&default()));
 
 fn default() -> Source {
     Source { layer: Layer::Default, file: None, text: DEFAULT.into(), trust: Trust::Trusted }
 }
 
-pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Config, Vec<ConfigError>> {
+pub(super) fn load(
+    sources: &[Source],
+    env: &[(String, String)],
+) -> Result<Config, Vec<ConfigError>> {
     let mut sources: Vec<Source> = std::iter::once(default())
         .chain(sources.iter().cloned())
         .chain(env.iter().filter_map(|(name, value)| variable(name, value)))
@@ -51,9 +56,11 @@ pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Confi
         return Err(errors);
     }
     complete_categories(&mut leaves);
-    let settings: Settings = serde_json::from_value(tree(&leaves))
-        .map_err(|error| vec![ConfigError::new(format!("the layers do not fit together: {error}"))])?;
-    let faults: Vec<_> = faults(&settings).into_iter().map(|fault| fault.locate(&leaves, &sources)).collect();
+    let settings: Settings = serde_json::from_value(tree(&leaves)).map_err(|error| {
+        vec![ConfigError::new(format!("the layers do not fit together: {error}"))]
+    })?;
+    let faults: Vec<_> =
+        faults(&settings).into_iter().map(|fault| fault.locate(&leaves, &sources)).collect();
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -61,11 +68,17 @@ pub(super) fn load(sources: &[Source], env: &[(String, String)]) -> Result<Confi
 }
 
 /// The leaves of a source that count over the layers below; the others are added to `ignored`.
-fn counting(source: &Source, read: Vec<Leaf>, leaves: &Leaves, ignored: &mut Vec<Ignored>) -> Vec<Leaf> {
+fn counting(
+    source: &Source,
+    read: Vec<Leaf>,
+    leaves: &Leaves,
+    ignored: &mut Vec<Ignored>,
+) -> Vec<Leaf> {
     if source.trust == Trust::Trusted {
         return read;
     }
-    let weaker: Weaker = leaves.iter().map(|(path, set)| (path.clone(), set.value.clone())).collect();
+    let weaker: Weaker =
+        leaves.iter().map(|(path, set)| (path.clone(), set.value.clone())).collect();
     let (mut counting, others): (Vec<_>, Vec<_>) = read
         .into_iter()
         .partition(|leaf| trust::counts(source.trust, &leaf.path, &leaf.value, &weaker));
@@ -103,8 +116,11 @@ fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
 fn variable(name: &str, value: &str) -> Option<Source> {
     let parts: Vec<&str> = name.strip_prefix(ENV_PREFIX)?.split("__").collect();
     // Names of variables are upper case for good: `BACKENDS__CODEX__ENV__NO_COLOR`.
-    let lower =
-        |at: usize| !(at == 3 && parts[0].eq_ignore_ascii_case("backends") && parts[2].eq_ignore_ascii_case("env"));
+    let lower = |at: usize| {
+        !(at == 3
+            && parts[0].eq_ignore_ascii_case("backends")
+            && parts[2].eq_ignore_ascii_case("env"))
+    };
     let parts: Vec<String> = parts
         .iter()
         .enumerate()
@@ -141,7 +157,10 @@ fn set(leaves: &mut Leaves, leaf: Leaf, source: usize) {
     leaves.insert(leaf.path, Set { value: leaf.value, place: leaf.place, source });
 }
 
-fn at_or_below<'a>(leaves: &'a Leaves, path: &'a [String]) -> impl Iterator<Item = &'a Vec<String>> {
+fn at_or_below<'a>(
+    leaves: &'a Leaves,
+    path: &'a [String],
+) -> impl Iterator<Item = &'a Vec<String>> {
     leaves
         .range(path.to_vec()..)
         .map(|(key, _)| key)
@@ -217,7 +236,8 @@ struct ValueFault {
 
 impl ValueFault {
     fn locate(self, leaves: &Leaves, sources: &[Source]) -> ConfigError {
-        let error = ConfigError::new(format!("`{}`: {}", dotted(&self.path), self.message)).with_hint(self.hint);
+        let error = ConfigError::new(format!("`{}`: {}", dotted(&self.path), self.message))
+            .with_hint(self.hint);
         let Some(set) = leaves.get(&self.path) else { return error };
         let source = &sources[set.source];
         let generated = matches!(source.layer, Layer::Env | Layer::Flag);
@@ -235,15 +255,31 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     };
     for (name, category) in &settings.categories {
         let at = |key: &'static str| ["categories", name.as_str(), key];
-        wanted(category.inactivity_timeout.as_secs() >= 1, &at("inactivity_timeout"), "at least one second is wanted");
-        wanted(category.timeout.is_none_or(|t| t.as_secs() >= 1), &at("timeout"), "at least one second is wanted");
-        wanted(category.max_turns != Some(0), &at("max_turns"), "at least 1 is wanted, or null for no limit");
+        wanted(
+            category.inactivity_timeout.as_secs() >= 1,
+            &at("inactivity_timeout"),
+            "at least one second is wanted",
+        );
+        wanted(
+            category.timeout.is_none_or(|t| t.as_secs() >= 1),
+            &at("timeout"),
+            "at least one second is wanted",
+        );
+        wanted(
+            category.max_turns != Some(0),
+            &at("max_turns"),
+            "at least 1 is wanted, or null for no limit",
+        );
         wanted(category.max_restarts <= 1000, &at("max_restarts"), "at most 1000 are possible");
         let budget = category.budget_usd.is_none_or(|usd| usd.is_finite() && usd > 0.0);
         wanted(budget, &at("budget_usd"), "more than 0 is wanted, or null for no limit");
     }
     let pool = &settings.pool;
-    wanted((1..=1000).contains(&pool.max_agents), &["pool", "max_agents"], "1 to 1000 are possible");
+    wanted(
+        (1..=1000).contains(&pool.max_agents),
+        &["pool", "max_agents"],
+        "1 to 1000 are possible",
+    );
     wanted(pool.max_depth <= 100, &["pool", "max_depth"], "0 to 100 are possible");
     let agent = &settings.run.agent;
     let positive = "at least 1 is wanted";
@@ -255,9 +291,21 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
     );
     let phases = &settings.run.phases;
     wanted(phases.maintain.n >= 1, &["run", "phases", "maintain", "n"], positive);
-    wanted(phases.maintain.max_concurrency >= 1, &["run", "phases", "maintain", "max_concurrency"], positive);
-    wanted(phases.judge.max_iterations >= 1, &["run", "phases", "judge", "max_iterations"], positive);
-    wanted(!settings.run.target_branch.is_empty(), &["run", "target_branch"], "a branch, or `auto`, is wanted");
+    wanted(
+        phases.maintain.max_concurrency >= 1,
+        &["run", "phases", "maintain", "max_concurrency"],
+        positive,
+    );
+    wanted(
+        phases.judge.max_iterations >= 1,
+        &["run", "phases", "judge", "max_iterations"],
+        positive,
+    );
+    wanted(
+        !settings.run.target_branch.is_empty(),
+        &["run", "target_branch"],
+        "a branch, or `auto`, is wanted",
+    );
     let endpoint = settings.telemetry.endpoint.as_deref().map(Endpoint::parse);
     wanted(
         endpoint.is_none_or(|parsed| parsed.is_ok()),
@@ -303,13 +351,16 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
         &["env", "pass"],
         "names of variables are wanted, without values",
     );
-    let stars = settings.env.pass.iter().find(|name| name.strip_suffix('*').unwrap_or(name).contains('*'));
+    let stars =
+        settings.env.pass.iter().find(|name| name.strip_suffix('*').unwrap_or(name).contains('*'));
     if let Some(name) = stars {
         let message = format!("`{name}`: a `*` stands for any ending, and can stand nowhere else");
         wanted(false, &["env", "pass"], &message);
     }
     let categories = || settings.categories.keys().map(String::as_str);
-    for name in settings.models.overrides.keys().filter(|name| !settings.categories.contains_key(*name)) {
+    for name in
+        settings.models.overrides.keys().filter(|name| !settings.categories.contains_key(*name))
+    {
         let unknown = NotFound::new("category", name, categories());
         faults.push(ValueFault {
             path: vec!["models".into(), "overrides".into(), name.clone()],

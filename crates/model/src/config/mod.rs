@@ -13,8 +13,8 @@
 //! Keys are snake_case; `inactivityTimeout` and `claude-code` are read as well.
 //!
 //! **Variables.** `MULETEER_CONFIG__` and then the key, `__` between its parts, in upper case; the
-//! value is YAML (`4`, `15m`, `[A, B]`). Parts become lower case, except the name of a variable below
-//! `backends.<name>.env`. A name with characters a variable cannot hold needs a file.
+//! value is YAML (`4`, `15m`, `[A, B]`). Parts become lower case, except the name of a variable
+//! below `backends.<name>.env`. A name with characters a variable cannot hold needs a file.
 //!
 //! **Trust.** A repository's file is a stranger's until the user trusts it: [`trust`] says which of
 //! its keys count before that.
@@ -144,7 +144,9 @@ impl Origin {
     /// One daemon serves all projects: what is its own is taken from no project's file.
     pub fn is_in_vain(&self) -> bool {
         let daemon_s = || {
-            self.key == "pool.max_agents" || self.key.starts_with("retention.") || self.key.starts_with("telemetry.")
+            self.key == "pool.max_agents"
+                || self.key.starts_with("retention.")
+                || self.key.starts_with("telemetry.")
         };
         self.layer == Layer::Project && daemon_s()
     }
@@ -183,7 +185,8 @@ impl std::ops::Deref for Config {
 impl Config {
     /// The same, with agents' CLIs called as another configuration has it.
     pub fn with_backends_of(&self, other: &Self) -> Self {
-        let settings = Settings { backends: other.settings.backends.clone(), ..self.settings.clone() };
+        let settings =
+            Settings { backends: other.settings.backends.clone(), ..self.settings.clone() };
         Self { settings, origins: self.origins.clone(), ignored: self.ignored.clone() }
     }
 
@@ -231,13 +234,12 @@ impl Config {
         }
         let key = format!("projects.{name}");
         let origin = self.origin(&key).or_else(|| self.origin(&format!("{key}.path")));
-        let base =
-            origin
-                .filter(|o| matches!(o.layer, Layer::User | Layer::Project | Layer::File))
-                .and_then(|origin| {
-                    let folder = Path::new(origin.file.as_ref()?).parent()?;
-                    if origin.layer == Layer::Project { folder.parent() } else { Some(folder) }
-                });
+        let base = origin
+            .filter(|o| matches!(o.layer, Layer::User | Layer::Project | Layer::File))
+            .and_then(|origin| {
+                let folder = Path::new(origin.file.as_ref()?).parent()?;
+                if origin.layer == Layer::Project { folder.parent() } else { Some(folder) }
+            });
         Some(base.map_or_else(|| PathBuf::from(path), |base| base.join(path)))
     }
 }
@@ -275,7 +277,9 @@ pub fn resolve_model(
     let overridden = settings.models.overrides.get(category).map(String::as_str);
     [(flag, ModelSource::Flag), (role, ModelSource::Role), (overridden, ModelSource::Category)]
         .into_iter()
-        .find_map(|(model, source)| model.filter(|m| !m.is_empty()).map(|model| (Some(model.to_string()), source)))
+        .find_map(|(model, source)| {
+            model.filter(|m| !m.is_empty()).map(|model| (Some(model.to_string()), source))
+        })
         .unwrap_or_else(|| (settings.models.default.clone(), ModelSource::Default))
 }
 

@@ -20,7 +20,9 @@ pub enum BadEndpoint {
     #[error("it does not begin with http://")]
     NoScheme,
     /// Certificates are a collector's business: one on this machine takes plain HTTP.
-    #[error("https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let it forward")]
+    #[error(
+        "https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let it forward"
+    )]
     Https,
     #[error("it names no host")]
     NoHost,
@@ -43,7 +45,8 @@ impl Endpoint {
         }
         let rest = text.strip_prefix("http://").ok_or(BadEndpoint::NoScheme)?;
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
+        let (authority, path) =
+            rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));
         if authority.contains('@') {
             return Err(BadEndpoint::UserInfo);
         }

@@ -77,7 +77,9 @@ fn parse(text: &str) -> Option<Duration> {
 
 /// Digits with at most one point; neither signs nor exponents, which `f64` would take.
 fn seconds(text: &str) -> Option<Duration> {
-    let plain = !text.is_empty() && text.len() <= 15 && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let plain = !text.is_empty()
+        && text.len() <= 15
+        && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if !plain {
         return None;
     }
@@ -103,7 +105,9 @@ impl fmt::Display for Span {
         match (seconds % 60, millis) {
             (0, 0) => Ok(()),
             (whole, 0) => write!(f, "{whole}s"),
-            (whole, millis) => write!(f, "{}s", format!("{whole}.{millis:03}").trim_end_matches('0')),
+            (whole, millis) => {
+                write!(f, "{}s", format!("{whole}.{millis:03}").trim_end_matches('0'))
+            }
         }
     }
 }
@@ -179,7 +183,20 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Span>().unwrap().0.as_millis(), millis, "{text}");
         }
-        for bad in ["", "m", "-5", "-5m", "5 minutes", "1e9", "15M", "inf", "nan", "1..5s", "99999999999999d", "5m3"] {
+        for bad in [
+            "",
+            "m",
+            "-5",
+            "-5m",
+            "5 minutes",
+            "1e9",
+            "15M",
+            "inf",
+            "nan",
+            "1..5s",
+            "99999999999999d",
+            "5m3",
+        ] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
     }

@@ -44,7 +44,10 @@ fn the_defaults_are_the_references() {
             "{name}"
         );
     }
-    assert_eq!((config.pool.max_agents, config.pool.max_depth, config.backend), (8, 3, BackendChoice::Auto));
+    assert_eq!(
+        (config.pool.max_agents, config.pool.max_depth, config.backend),
+        (8, 3, BackendChoice::Auto)
+    );
     assert_eq!(config.run.agent.timeout_per_bead.as_secs(), 900);
 }
 
@@ -90,20 +93,30 @@ fn layers_merge_by_key_and_every_value_knows_its_line() {
     )
     .unwrap();
     let coding = config.category("coding").unwrap();
-    assert_eq!((coding.inactivity_timeout.as_secs(), coding.budget_usd, coding.max_turns), (900, None, Some(100)));
+    assert_eq!(
+        (coding.inactivity_timeout.as_secs(), coding.budget_usd, coding.max_turns),
+        (900, None, Some(100))
+    );
     assert_eq!((config.pool.max_agents, config.pool.max_depth), (7, 1));
 
     let from = |key: &str| {
         let origin = config.origin(key).unwrap();
         (origin.layer, origin.file.as_deref(), origin.line, origin.column)
     };
-    let (ann, shop) = (Some("/home/ann/.config/muleteer/config.yaml"), Some("/work/shop/.muleteer/config.yaml"));
+    let (ann, shop) =
+        (Some("/home/ann/.config/muleteer/config.yaml"), Some("/work/shop/.muleteer/config.yaml"));
     assert_eq!(from("pool.max_agents"), (Layer::Flag, Some("flag pool.max_agents"), None, None));
     assert_eq!(from("pool.max_depth"), (Layer::User, ann, Some(3), Some(14)));
-    assert_eq!(from("categories.coding.inactivity_timeout"), (Layer::Project, shop, Some(4), Some(24)));
+    assert_eq!(
+        from("categories.coding.inactivity_timeout"),
+        (Layer::Project, shop, Some(4), Some(24))
+    );
     assert_eq!(from("categories.coding.budget_usd"), (Layer::User, ann, Some(5), Some(24)));
     assert_eq!(from("env.pass"), (Layer::File, Some("extra.yaml"), Some(1), Some(13)));
-    assert_eq!(from("models.default"), (Layer::Env, Some("MULETEER_CONFIG__MODELS__DEFAULT"), None, None));
+    assert_eq!(
+        from("models.default"),
+        (Layer::Env, Some("MULETEER_CONFIG__MODELS__DEFAULT"), None, None)
+    );
     assert_eq!(from("categories.coding.max_turns").0, Layer::Default);
     assert_eq!(config.origin("categories.coding.inactivity_timeout").unwrap().value, json!("15m"));
     assert_eq!(config.to_json()["categories"]["coding"]["inactivity_timeout"], json!(900));
@@ -116,7 +129,10 @@ fn a_number_among_texts_is_a_text() {
     let config = ok(&[user(text)]);
     assert_eq!(config.env.pass, ["A", "3"]);
     assert_eq!(config.backends.subprocess.args, ["--port", "8080"]);
-    assert_eq!(config.backends.subprocess.command, Some(Command::Argv(vec!["sh".into(), "8080".into()])));
+    assert_eq!(
+        config.backends.subprocess.command,
+        Some(Command::Argv(vec!["sh".into(), "8080".into()]))
+    );
     assert_eq!(config.origin("env.pass").unwrap().value, json!(["A", "3"]));
     let vars = vars(&[("MULETEER_CONFIG__ENV__PASS", "[1, B]")]);
     assert_eq!(load(&[], &vars).unwrap().env.pass, ["1", "B"]);
@@ -125,7 +141,10 @@ fn a_number_among_texts_is_a_text() {
 #[test]
 fn what_is_wanted_instead_is_said() {
     for (text, said) in [
-        ("pool: {max_depth: 4294967296}\n", "a whole number of at most 4294967295 is wanted, not 4294967296"),
+        (
+            "pool: {max_depth: 4294967296}\n",
+            "a whole number of at most 4294967295 is wanted, not 4294967296",
+        ),
         ("pool: {max_depth: -1}\n", "a whole number from 0 up is wanted, not -1"),
         ("backend: null\n", "`backend`: one of `auto`, "),
         ("backend: [codex]\n", "is wanted, not a list"),
@@ -151,7 +170,10 @@ fn variables_reach_every_key() {
     .unwrap();
     assert_eq!(config.env.pass, ["A", "B"]);
     assert_eq!(config.backends.claude_code.env["NO_COLOR"], "1");
-    assert_eq!(config.backends.subprocess.command, Some(Command::Argv(vec!["python3".into(), "agent.py".into()])));
+    assert_eq!(
+        config.backends.subprocess.command,
+        Some(Command::Argv(vec!["python3".into(), "agent.py".into()]))
+    );
     assert_eq!(config.project_path("shop", None), Some("/work/shop".into()));
     assert_eq!(config.category("coding").unwrap().inactivity_timeout.as_secs(), 5400);
 
@@ -163,16 +185,24 @@ fn variables_reach_every_key() {
 fn a_category_of_ones_own_has_codings_limits() {
     let config = ok(&[user("categories:\n  ops: {max_turns: 5}\n  docs:\n")]);
     let ops = config.category("ops").unwrap();
-    assert_eq!((ops.max_turns, ops.budget_usd, ops.inactivity_timeout.as_secs()), (Some(5), Some(10.0), 300));
+    assert_eq!(
+        (ops.max_turns, ops.budget_usd, ops.inactivity_timeout.as_secs()),
+        (Some(5), Some(10.0), 300)
+    );
     assert_eq!(config.category("docs").unwrap(), config.category("coding").unwrap());
-    let config = ok(&[user("categories:\n  ops: {monitors: {drift: ignore}}\n  docs: {monitors: {}}\n")]);
-    let (ops, docs) = (config.category("ops").unwrap().monitors, config.category("docs").unwrap().monitors);
+    let config =
+        ok(&[user("categories:\n  ops: {monitors: {drift: ignore}}\n  docs: {monitors: {}}\n")]);
+    let (ops, docs) =
+        (config.category("ops").unwrap().monitors, config.category("docs").unwrap().monitors);
     assert_eq!(
         (ops.loops, ops.drift, docs),
         (Response::Warn, Response::Ignore, config.category("coding").unwrap().monitors)
     );
     let unknown = config.category("codng").unwrap_err();
-    assert_eq!((unknown.to_string(), unknown.hint), ("no category `codng`".into(), "did you mean `coding`?".into()));
+    assert_eq!(
+        (unknown.to_string(), unknown.hint),
+        ("no category `codng`".into(), "did you mean `coding`?".into())
+    );
 }
 
 /// A monitor may be wrong about a healthy agent, so ending one is for the user to ask for.
@@ -193,12 +223,17 @@ fn a_project_is_a_path_or_a_mapping() {
         project("projects: {web: ../web, shop: {path: here}}\n"),
     ];
     let config = ok(&layers);
-    let path = |name: &str| config.project_path(name, Some(Path::new("/home/ann"))).unwrap().display().to_string();
+    let path = |name: &str| {
+        config.project_path(name, Some(Path::new("/home/ann"))).unwrap().display().to_string()
+    };
     assert_eq!(path("My-App"), "/srv/app");
     assert_eq!(path("tools"), "/home/ann/.config/muleteer/src/tools");
     assert_eq!(path("web"), "/work/shop/../web");
     assert_eq!(path("shop"), "/work/shop/here");
-    assert_eq!(ok(&layers[..1]).project_path("shop", Some(Path::new("/home/ann"))), Some("/home/ann/shop".into()));
+    assert_eq!(
+        ok(&layers[..1]).project_path("shop", Some(Path::new("/home/ann"))),
+        Some("/home/ann/shop".into())
+    );
 }
 
 #[test]
@@ -229,7 +264,10 @@ fn the_most_specific_model_wins() {
     assert_eq!(model(None, Some("its"), "coding"), "its (role)");
     assert_eq!(model(None, None, "coding"), "strong (category)");
     assert_eq!(model(None, None, "research"), "base (default)");
-    assert_eq!(resolve_model(None, None, "coding", &Config::defaults().unwrap()), (None, ModelSource::Default));
+    assert_eq!(
+        resolve_model(None, None, "coding", &Config::defaults().unwrap()),
+        (None, ModelSource::Default)
+    );
 }
 
 #[test]
@@ -285,7 +323,9 @@ backends:
 fn a_star_in_a_name_is_its_ending() {
     for name in ["A*B", "*_TOKEN", "A**"] {
         let faults = fails(&format!("env:\n  pass: [CI, '{name}']\n"));
-        let message = format!("`env.pass`: `{name}`: a `*` stands for any ending, and can stand nowhere else");
+        let message = format!(
+            "`env.pass`: `{name}`: a `*` stands for any ending, and can stand nowhere else"
+        );
         assert_eq!((faults.len(), &faults[0].message, faults[0].line), (1, &message, Some(2)));
     }
     let text = "env: {pass: ['AWS_*', '*', CI]}\n";
@@ -320,7 +360,8 @@ fn a_file_from_another_editor_is_read() {
     assert_eq!((config.pool.max_agents, origin.line, origin.column), (2, Some(2), Some(15)));
 }
 
-/// The place of a fault is where an editor shows it, which takes a lone carriage return for no end of a line.
+/// The place of a fault is where an editor shows it, which takes a lone carriage return for no end
+/// of a line.
 #[test]
 fn lines_are_counted_as_the_file_has_them() {
     let errors = fails("# a\r\r\rb\npool:\r\r\n  max_agents: 0\r\n");
@@ -344,11 +385,18 @@ fn an_alias_bomb_is_refused_at_once() {
 #[test]
 fn huge_and_deep_files_are_refused_at_once() {
     let began = Instant::now();
-    let long = format!("projects:\n{}", (0..200_000).map(|n| format!("  p{n}: /p\n")).collect::<String>());
+    let long =
+        format!("projects:\n{}", (0..200_000).map(|n| format!("  p{n}: /p\n")).collect::<String>());
     assert!(shown(&fails(&long)).contains("at most"), "too long");
-    let many = format!("projects: {{{}}}\n", (0..20_000).map(|n| format!("p{n}: /p, ")).collect::<String>());
+    let many = format!(
+        "projects: {{{}}}\n",
+        (0..20_000).map(|n| format!("p{n}: /p, ")).collect::<String>()
+    );
     assert!(shown(&fails(&many)).contains("not valid YAML"), "too many");
-    let some = format!("projects: {{{}}}\n", (0..8_000).map(|n| format!("p{n}: /p, ")).collect::<String>());
+    let some = format!(
+        "projects: {{{}}}\n",
+        (0..8_000).map(|n| format!("p{n}: /p, ")).collect::<String>()
+    );
     assert_eq!(ok(&[user(&some)]).projects.len(), 8_000, "a long list is a long list");
     let deep = format!("adapters: {}{}\n", "[".repeat(5_000), "]".repeat(5_000));
     assert!(shown(&fails(&deep)).contains("not valid YAML"), "too deep");
@@ -359,8 +407,9 @@ fn huge_and_deep_files_are_refused_at_once() {
 
 #[test]
 fn aliases_and_merge_keys_work_in_measure() {
-    let config =
-        ok(&[user("categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\n")]);
+    let config = ok(&[user(
+        "categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\n",
+    )]);
     let b = config.category("b").unwrap();
     assert_eq!((b.max_turns, b.budget_usd), (Some(6), Some(1.0)));
     assert_eq!(config.category("c").unwrap().max_turns, Some(5));

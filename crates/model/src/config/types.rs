@@ -65,8 +65,9 @@ impl Retention {
     }
 }
 
-/// What a daemon itself goes by from its start to its end, as `daemon_started` has it on record. A record of its own, which
-/// versions to come may add to: the types of the file refuse what they do not know.
+/// What a daemon itself goes by from its start to its end, as `daemon_started` has it on record. A
+/// record of its own, which versions to come may add to: the types of the file refuse what they do
+/// not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InForce {
     pub max_agents: u32,
@@ -76,7 +77,8 @@ pub struct InForce {
 
 impl InForce {
     pub fn of(settings: &Settings) -> Self {
-        let (Pool { max_agents, max_depth }, Retention { output_mib }) = (settings.pool, settings.retention);
+        let (Pool { max_agents, max_depth }, Retention { output_mib }) =
+            (settings.pool, settings.retention);
         Self { max_agents, max_depth, output_mib }
     }
 
@@ -126,7 +128,9 @@ impl BackendChoice {
         Self::ALL
             .into_iter()
             .find(|choice| crate::config::canonical(choice.as_str()) == wanted)
-            .ok_or_else(|| crate::config::NotFound::new("backend", name, Self::ALL.map(Self::as_str)))
+            .ok_or_else(|| {
+                crate::config::NotFound::new("backend", name, Self::ALL.map(Self::as_str))
+            })
     }
 }
 
@@ -197,8 +201,8 @@ pub struct Models {
     pub default: Option<String>,
     /// By category; a role's own `model` and `--model` win.
     pub overrides: BTreeMap<String, String>,
-    /// By model, for agents that report tokens and no cost (codex): without a price, their cost is 0 and
-    /// no budget stops them.
+    /// By model, for agents that report tokens and no cost (codex): without a price, their cost is
+    /// 0 and no budget stops them.
     pub prices: BTreeMap<String, Price>,
 }
 
@@ -318,7 +322,9 @@ impl<'de> Deserialize<'de> for Command {
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Command, A::Error> {
                 let argv = Vec::<String>::deserialize(de::value::SeqAccessDeserializer::new(seq))?;
                 if argv.first().is_none_or(|program| program.trim().is_empty()) {
-                    return Err(de::Error::custom("no program is named: it is the first item of the list"));
+                    return Err(de::Error::custom(
+                        "no program is named: it is the first item of the list",
+                    ));
                 }
                 Ok(Command::Argv(argv))
             }
@@ -364,7 +370,8 @@ impl<'de> Deserialize<'de> for Project {
                 Ok(Project::Path(path.into()))
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Project, A::Error> {
-                ProjectSettings::deserialize(de::value::MapAccessDeserializer::new(map)).map(Project::Full)
+                ProjectSettings::deserialize(de::value::MapAccessDeserializer::new(map))
+                    .map(Project::Full)
             }
         }
         deserializer.deserialize_any(PathOrMap)
@@ -438,7 +445,8 @@ impl<'de> Deserialize<'de> for Sandbox {
                 }
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Sandbox, A::Error> {
-                Exceptions::deserialize(de::value::MapAccessDeserializer::new(map)).map(Sandbox::With)
+                Exceptions::deserialize(de::value::MapAccessDeserializer::new(map))
+                    .map(Sandbox::With)
             }
         }
         deserializer.deserialize_any(WordOrMap)
@@ -567,7 +575,8 @@ pub struct Judge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnComplete {
-    /// The branch is pushed and a pull request is made; without a way to make one, the page for it is named.
+    /// The branch is pushed and a pull request is made; without a way to make one, the page for it
+    /// is named.
     #[default]
     Pr,
     /// The branch is pushed.

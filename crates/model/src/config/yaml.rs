@@ -3,7 +3,10 @@
 //! Bounds are far below the library's own: a configuration has hundreds of nodes, and an alias bomb
 //! of a few lines took seconds before the default budget stopped it.
 
-#![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
+#![allow(
+    clippy::result_large_err,
+    reason = "a faulty file is reported once, and then nothing runs"
+)]
 
 use crate::config::error::{ConfigError, Place};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -52,13 +55,15 @@ impl Node {
             Kind::Float(value) => (*value).into(),
             Kind::Text(value) => value.as_str().into(),
             Kind::List(items) => items.iter().map(Self::to_json).collect(),
-            Kind::Map(entries) => entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect(),
+            Kind::Map(entries) => {
+                entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect()
+            }
         }
     }
 }
 
-/// The text as it is to be parsed: YAML takes a lone carriage return for the end of a line, and whoever opens
-/// the file to look for the place of a fault does not.
+/// The text as it is to be parsed: YAML takes a lone carriage return for the end of a line, and
+/// whoever opens the file to look for the place of a fault does not.
 pub fn with_file_lines(text: &str) -> Cow<'_, str> {
     let lone = |at: usize| !text[at + 1..].starts_with('\n');
     if !text.match_indices('\r').any(|(at, _)| lone(at)) {
@@ -103,7 +108,8 @@ pub(crate) fn parse(text: &str, file: Option<&str>) -> Result<Node, ConfigError>
         Ok(spanned) => Ok(spanned.into()),
         Err(error) => {
             let place = error.location().and_then(place);
-            let message = format!("this is not valid YAML: {}", plain(&error.without_snippet().to_string()));
+            let message =
+                format!("this is not valid YAML: {}", plain(&error.without_snippet().to_string()));
             Err(ConfigError::new(message).at(file, text, place))
         }
     }
@@ -115,7 +121,9 @@ fn plain(message: &str) -> &str {
     let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or(message);
     let message = message.strip_prefix("error: ").unwrap_or(message);
     match message.strip_prefix("budget breached: ") {
-        Some(budget) if budget.starts_with("Documents") => "one document is wanted, and here begins a second",
+        Some(budget) if budget.starts_with("Documents") => {
+            "one document is wanted, and here begins a second"
+        }
         Some(_) => "it has more entries, levels or aliases than are read",
         None => message,
     }
@@ -150,7 +158,11 @@ impl From<Spanned<Bare>> for Node {
             Bare::Map(entries) => Kind::Map(
                 entries
                     .into_iter()
-                    .map(|(key, value)| Entry { key_place: place(key.referenced), key: key.value, value: value.into() })
+                    .map(|(key, value)| Entry {
+                        key_place: place(key.referenced),
+                        key: key.value,
+                        value: value.into(),
+                    })
                     .collect(),
             ),
         };

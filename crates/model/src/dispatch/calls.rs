@@ -7,7 +7,8 @@ use crate::dispatch::Dispatch;
 use crate::event::{Event, ModeStep};
 use jiff::Timestamp;
 
-/// Open calls kept in mind. More at once are no longer told apart from none by who watches for stalls.
+/// Open calls kept in mind. More at once are no longer told apart from none by who watches for
+/// stalls.
 const MOST_CALLS: usize = 256;
 
 /// Bytes kept of what a call works on.
@@ -88,15 +89,20 @@ impl Dispatch {
                 if self.created.calls.is_some() {
                     let id = ask.call_id.clone().unwrap_or_default();
                     let whole = subject(&ask.input).unwrap_or(&ask.target);
-                    let call = ToldCall { id, tool: ask.tool.clone(), target: cut(whole, WHOLE_LIMIT) };
-                    push(&mut self.asked, AskedCall { request: request_id.clone(), call, answer: None });
+                    let call =
+                        ToldCall { id, tool: ask.tool.clone(), target: cut(whole, WHOLE_LIMIT) };
+                    push(
+                        &mut self.asked,
+                        AskedCall { request: request_id.clone(), call, answer: None },
+                    );
                 }
                 self.asks.request(request_id, ask, ts);
             }
             Event::PermissionAnswered { request_id, answer, text, by, rule, key } => {
                 self.permitted(request_id, *answer, text, rule.as_ref().unwrap_or(by));
                 self.give_for_good(request_id, *answer, text);
-                self.refused |= *answer != Verdict::Allow && by != POLICY && by != crate::agent::ask::OURSELVES;
+                self.refused |=
+                    *answer != Verdict::Allow && by != POLICY && by != crate::agent::ask::OURSELVES;
                 self.asks.heard(key, request_id, *answer);
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
             }
@@ -122,32 +128,43 @@ impl Dispatch {
 
     fn tell(&mut self, id: &str, tool: &str, target: &str) {
         if self.created.calls.is_some() {
-            push(&mut self.told, ToldCall { id: id.into(), tool: tool.into(), target: target.into() });
+            push(
+                &mut self.told,
+                ToldCall { id: id.into(), tool: tool.into(), target: target.into() },
+            );
         }
     }
 
     /// Somebody has said whether a call may be made.
     fn permitted(&mut self, request: &str, answer: Verdict, chosen: &str, by: &str) {
-        let allows = |option: &AskOption| option.kind.as_deref().is_some_and(|kind| kind.starts_with("allow"));
+        let allows = |option: &AskOption| {
+            option.kind.as_deref().is_some_and(|kind| kind.starts_with("allow"))
+        };
         let allowed = match answer {
             Verdict::Allow => true,
             Verdict::Deny => false,
-            Verdict::Text => self.asks.get(request).and_then(|pending| pending.ask.option(chosen)).is_some_and(allows),
+            Verdict::Text => self
+                .asks
+                .get(request)
+                .and_then(|pending| pending.ask.option(chosen))
+                .is_some_and(allows),
         };
         if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.request == request) {
             asked.answer = Some(Permitted { allowed, by: by.into() });
         }
     }
 
-    /// The agent need not ask about this tool again: a person chose that, or it offers no other way to
-    /// allow it.
+    /// The agent need not ask about this tool again: a person chose that, or it offers no other way
+    /// to allow it.
     fn give_for_good(&mut self, request: &str, answer: Verdict, chosen: &str) {
         let Some(pending) = self.asks.get(request) else { return };
         let kind = |option: &AskOption, kind: &str| option.kind.as_deref() == Some(kind);
         let options = &pending.ask.options;
         let always = match answer {
             Verdict::Deny => false,
-            Verdict::Text => pending.ask.option(chosen).is_some_and(|option| kind(option, "allow_always")),
+            Verdict::Text => {
+                pending.ask.option(chosen).is_some_and(|option| kind(option, "allow_always"))
+            }
             Verdict::Allow => {
                 !options.iter().any(|option| kind(option, "allow_once"))
                     && options.iter().any(|option| kind(option, "allow_always"))

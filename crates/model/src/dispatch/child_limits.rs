@@ -1,7 +1,7 @@
 //! What an agent that another one dispatched may have: never more than that one has.
 //!
-//! Its configuration comes with the request, so whoever dispatches it can choose it. Whatever that says, of the policy
-//! the stricter word counts, and of the budget the least that is left.
+//! Its configuration comes with the request, so whoever dispatches it can choose it. Whatever that
+//! says, of the policy the stricter word counts, and of the budget the least that is left.
 
 use crate::agent::permission::{Mode, Policy};
 use crate::dispatch::Dispatch;
@@ -10,7 +10,8 @@ use crate::dispatch::life;
 use crate::event::id::DispatchId;
 use crate::event::{Created, Limit};
 
-/// What `parent` holds a child to that is dispatched in `project`, or in a clone that is made of it.
+/// What `parent` holds a child to that is dispatched in `project`, or in a clone that is made of
+/// it.
 pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
     let mut policy = parent.permissions.clone();
     // What a rehearsal asks was written to be asked, and is no policy of anybody's.
@@ -32,16 +33,18 @@ pub fn is_rehearsed(created: &Created) -> bool {
     created.backend == "rehearsal"
 }
 
-/// The budget of a child of `parent` that asks for `asked`. All that an agent's descendants use is taken from its own
-/// budget, so that it is bounded by what all above it have left. Of several at work each may have all that was left when it
-/// began: together they are held to it by [`overspent`].
+/// The budget of a child of `parent` that asks for `asked`. All that an agent's descendants use is
+/// taken from its own budget, so that it is bounded by what all above it have left. Of several at
+/// work each may have all that was left when it began: together they are held to it by
+/// [`overspent`].
 pub fn budget(fleet: &Fleet, parent: &DispatchId, asked: Option<f64>) -> Option<f64> {
     let bounds = fleet.get(parent).into_iter().flat_map(|parent| bounds(fleet, parent));
     let left = bounds.map(|bound| (bound.usd - bound.spent).max(0.0));
     asked.into_iter().chain(left).reduce(f64::min)
 }
 
-/// Whose money a dispatch has helped to spend, all of it and more: the first it meets on the way up.
+/// Whose money a dispatch has helped to spend, all of it and more: the first it meets on the way
+/// up.
 pub fn overspent(fleet: &Fleet, dispatch: &Dispatch) -> Option<(Limit, String)> {
     if !life::can_be_stopped(dispatch) {
         return None;
@@ -63,7 +66,11 @@ fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = 
     // Ancestors are older, so this ends.
     let families = std::iter::successors(Some(dispatch), above).filter_map(|dispatch| {
         let usd = dispatch.created.limits.budget_usd?;
-        Some(Bound { usd, spent: fleet.family_usd(&dispatch.id), by: format!("{} and all below it", dispatch.id) })
+        Some(Bound {
+            usd,
+            spent: fleet.family_usd(&dispatch.id),
+            by: format!("{} and all below it", dispatch.id),
+        })
     });
     let purse = dispatch.created.purse.as_ref().map(|purse| Bound {
         usd: purse.usd,
@@ -73,8 +80,8 @@ fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = 
     families.chain(purse)
 }
 
-/// Variables that decide which program a name means, or that have a program load or run something before it does what it
-/// was started for.
+/// Variables that decide which program a name means, or that have a program load or run something
+/// before it does what it was started for.
 const LOADING: &[&str] = &[
     "PATH",
     "HOME",
@@ -152,8 +159,8 @@ const LOADING: &[&str] = &[
     "CLAUDE_CONFIG_DIR",
     "CLAUDE_ENV_FILE",
 ];
-/// The beginnings of such names: of loaders and shells, of tools that build and run programs, and of
-/// agent CLIs.
+/// The beginnings of such names: of loaders and shells, of tools that build and run programs, and
+/// of agent CLIs.
 const LOADING_PREFIXES: &[&str] = &[
     "LD_",
     "DYLD_",
@@ -273,7 +280,8 @@ mod tests {
     }
 
     fn tell(fleet: &mut Fleet, name: &str, event: Event) {
-        let entry = Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event };
+        let entry =
+            Entry { id: String::new(), dispatch_id: Some(id(name)), at: None, more: false, event };
         fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
     }
 
@@ -285,23 +293,37 @@ mod tests {
 
     fn used(fleet: &mut Fleet, name: &str, cost_usd: f64) {
         let model = "m".to_string();
-        let (input, output, cache_read, cache_write, cumulative, total_usd) = (1, 1, 0, 0, false, None);
-        let event =
-            Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative, total_usd };
+        let (input, output, cache_read, cache_write, cumulative, total_usd) =
+            (1, 1, 0, 0, false, None);
+        let event = Event::UsageRecorded {
+            model,
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost_usd,
+            cumulative,
+            total_usd,
+        };
         tell(fleet, name, event);
     }
 
     fn at_work(fleet: &mut Fleet, name: &str) {
         let key = "p1".to_string();
-        let queued =
-            Event::PromptQueued { key: key.clone(), kind: PromptKind::Initial, by: String::new(), trace: None };
+        let queued = Event::PromptQueued {
+            key: key.clone(),
+            kind: PromptKind::Initial,
+            by: String::new(),
+            trace: None,
+        };
         tell(fleet, name, queued);
         tell(fleet, name, Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
         let (containment, awake_ms) = (String::new(), 0);
         tell(fleet, name, Event::AgentSpawned { pid: 1, shim_pid: 2, containment, awake_ms });
     }
 
-    /// Whoever meets a limit first is stopped, and so is each of the others as soon as it uses something.
+    /// Whoever meets a limit first is stopped, and so is each of the others as soon as it uses
+    /// something.
     #[test]
     fn who_work_at_once_are_held_to_what_they_may_spend_together() {
         let mut fleet = Fleet::default();
@@ -314,7 +336,9 @@ mod tests {
         made(&mut fleet, "zzzz", None, Some(10.0));
         let all = ["aaaa", "bbbb", "cccc", "zzzz"];
         all.iter().for_each(|name| at_work(&mut fleet, name));
-        let over = |fleet: &Fleet| all.map(|name| overspent(fleet, fleet.get(&id(name)).unwrap()).is_some());
+        let over = |fleet: &Fleet| {
+            all.map(|name| overspent(fleet, fleet.get(&id(name)).unwrap()).is_some())
+        };
         used(&mut fleet, "bbbb", 6.0);
         used(&mut fleet, "cccc", 3.0);
         used(&mut fleet, "zzzz", 9.0);
@@ -322,7 +346,10 @@ mod tests {
         used(&mut fleet, "cccc", 1.0);
         assert_eq!(over(&fleet), [true, true, true, false]);
         let told = overspent(&fleet, fleet.get(&id("cccc")).unwrap());
-        assert_eq!(told, Some((Limit::Budget, "$10.0000 of $10.00 spent by aaaa and all below it".into())));
+        assert_eq!(
+            told,
+            Some((Limit::Budget, "$10.0000 of $10.00 spent by aaaa and all below it".into()))
+        );
     }
 
     #[test]
@@ -340,8 +367,15 @@ mod tests {
         let over = |fleet: &Fleet, name: &str| overspent(fleet, fleet.get(&id(name)).unwrap());
         assert_eq!(over(&fleet, "aaaa"), None);
         used(&mut fleet, "cccc", 0.5);
-        assert_eq!(over(&fleet, "aaaa"), Some((Limit::Budget, "$5.0000 of $5.00 spent by run r1".into())));
-        tell(&mut fleet, "aaaa", Event::LimitReached { limit: Limit::Budget, detail: String::new() });
+        assert_eq!(
+            over(&fleet, "aaaa"),
+            Some((Limit::Budget, "$5.0000 of $5.00 spent by run r1".into()))
+        );
+        tell(
+            &mut fleet,
+            "aaaa",
+            Event::LimitReached { limit: Limit::Budget, detail: String::new() },
+        );
         assert_eq!(over(&fleet, "aaaa"), None, "it is stopped already");
     }
 
@@ -378,12 +412,23 @@ mod tests {
     }
 
     fn parent(mode: Mode, allow: &[&str], ask: &[&str], deny: &[&str]) -> Created {
-        let permissions = Policy { mode, allow: rules(allow), ask: rules(ask), deny: rules(deny), ..Policy::default() };
+        let permissions = Policy {
+            mode,
+            allow: rules(allow),
+            ask: rules(ask),
+            deny: rules(deny),
+            ..Policy::default()
+        };
         Created { backend: "claude-code".into(), project: "/repo".into(), permissions, ..created() }
     }
 
     /// What one with a policy of its own that is open may do in `cwd`, dispatched by `parent`.
-    fn may(parent: &Created, project: &str, clone: Option<&str>, (tool, what): (&str, &str)) -> Option<Verdict> {
+    fn may(
+        parent: &Created,
+        project: &str,
+        clone: Option<&str>,
+        (tool, what): (&str, &str),
+    ) -> Option<Verdict> {
         let mut own = Policy::default();
         own.hold_within(policy(parent, project, clone.is_some()));
         let ask = Ask::tool(tool, json!({"command": what, "file_path": what}));
@@ -395,7 +440,12 @@ mod tests {
     fn rules_about_files_mean_the_parents_files_wherever_its_child_works() {
         use Verdict::{Allow, Deny};
         let clone = Some("/repo/.muleteer/worktrees/x");
-        let forbidden = parent(Mode::Allow, &[], &["Edit(docs/**)"], &["Edit(src/**)", "Read(.env)", "Bash(rm *)"]);
+        let forbidden = parent(
+            Mode::Allow,
+            &[],
+            &["Edit(docs/**)"],
+            &["Edit(src/**)", "Read(.env)", "Bash(rm *)"],
+        );
         for (project, clone, call, expected) in [
             ("/repo", None, ("Edit", "src/a"), Some(Deny)),
             ("/repo", None, ("Edit", "other/a"), Some(Allow)),
@@ -407,7 +457,11 @@ mod tests {
             ("/", None, ("Read", "/repo/sub/.env"), Some(Deny)),
             ("/other", None, ("Bash", "rm -rf /"), Some(Deny)),
         ] {
-            assert_eq!(may(&forbidden, project, clone, call), expected, "{call:?} in {project} {clone:?}");
+            assert_eq!(
+                may(&forbidden, project, clone, call),
+                expected,
+                "{call:?} in {project} {clone:?}"
+            );
         }
         let allowed = parent(Mode::Ask, &["Edit(src/**)", "Bash(git *)"], &[], &[]);
         for (project, clone, call, expected) in [
@@ -418,10 +472,17 @@ mod tests {
             ("/etc", clone, ("Edit", "src/a"), None),
             ("/etc", None, ("Bash", "git status"), Some(Allow)),
         ] {
-            assert_eq!(may(&allowed, project, clone, call), expected, "{call:?} in {project} {clone:?}");
+            assert_eq!(
+                may(&allowed, project, clone, call),
+                expected,
+                "{call:?} in {project} {clone:?}"
+            );
         }
         let long = format!("/{}", "long/".repeat(500));
-        let far = Created { project: long.clone(), ..parent(Mode::Ask, &["Edit(src/**)"], &[], &["Read(src/**)"]) };
+        let far = Created {
+            project: long.clone(),
+            ..parent(Mode::Ask, &["Edit(src/**)"], &[], &["Read(src/**)"])
+        };
         assert_eq!(may(&far, "/etc", None, ("Edit", &format!("{long}src/a"))), None);
         assert_eq!(
             may(&far, "/etc", None, ("Read", "/x")),
@@ -433,7 +494,8 @@ mod tests {
     #[test]
     fn what_holds_an_agent_holds_all_that_descend_from_it() {
         let first = parent(Mode::Ask, &["Read"], &[], &["WebFetch"]);
-        let mut second = Policy { mode: Mode::Allow, deny: rules(&["Bash(rm *)"]), ..Policy::default() };
+        let mut second =
+            Policy { mode: Mode::Allow, deny: rules(&["Bash(rm *)"]), ..Policy::default() };
         second.hold_within(policy(&first, "/repo", false));
         let second = Created { permissions: second, ..first };
         let call = |tool, what| may(&second, "/repo", None, (tool, what));
@@ -447,18 +509,33 @@ mod tests {
     fn of_a_rehearsal_only_the_rules_count() {
         let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &[]) };
         assert!(policy(&rehearsed, "/repo", false).is_open());
-        let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &["Bash(rm *)"]) };
+        let rehearsed =
+            Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &["Bash(rm *)"]) };
         assert!(!policy(&rehearsed, "/repo", false).is_open());
         assert!(!policy(&parent(Mode::Ask, &[], &[], &[]), "/repo", false).is_open());
     }
 
     #[test]
     fn variables_that_choose_code_are_known() {
-        for name in ["PATH", "HOME", "LD_PRELOAD", "BASH_ENV", "NODE_OPTIONS", "GIT_SSH_COMMAND", "GIT_DIR", "PERL5OPT"]
-        {
+        for name in [
+            "PATH",
+            "HOME",
+            "LD_PRELOAD",
+            "BASH_ENV",
+            "NODE_OPTIONS",
+            "GIT_SSH_COMMAND",
+            "GIT_DIR",
+            "PERL5OPT",
+        ] {
             assert!(loads_code(name), "{name}");
         }
-        for name in ["BASH_FUNC_git%%", "DYLD_INSERT_LIBRARIES", "LUA_INIT_5_4", "npm_config_script_shell", "ENV"] {
+        for name in [
+            "BASH_FUNC_git%%",
+            "DYLD_INSERT_LIBRARIES",
+            "LUA_INIT_5_4",
+            "npm_config_script_shell",
+            "ENV",
+        ] {
             assert!(loads_code(name), "{name}");
         }
         for name in [
@@ -484,10 +561,13 @@ mod tests {
         ] {
             assert!(loads_code(name), "{name}");
         }
-        for name in ["LANG", "TERM", "ANTHROPIC_API_KEY", "PATHS", "MY_HOME", "LEVEL", "HTTP_PROXY", "CI"] {
+        for name in
+            ["LANG", "TERM", "ANTHROPIC_API_KEY", "PATHS", "MY_HOME", "LEVEL", "HTTP_PROXY", "CI"]
+        {
             assert!(!loads_code(name), "{name}");
         }
-        let harmless = ["CODEX_API_KEY", "RUST_LOG", "RUST_BACKTRACE", "NODE_ENV", "TZ", "LC_ALL", "DEBUG"];
+        let harmless =
+            ["CODEX_API_KEY", "RUST_LOG", "RUST_BACKTRACE", "NODE_ENV", "TZ", "LC_ALL", "DEBUG"];
         for name in harmless {
             assert!(!loads_code(name), "{name}");
         }

@@ -53,7 +53,9 @@ impl Bill {
                     .entry(id.clone())
                     .or_insert_with(|| (created.role.clone(), created.project_name().to_string()));
             }
-            event @ Event::UsageRecorded { model, .. } if self.since.is_none_or(|since| record.ts >= since) => {
+            event @ Event::UsageRecorded { model, .. }
+                if self.since.is_none_or(|since| record.ts >= since) =>
+            {
                 let whose = self.known.get(id);
                 let key = match self.by {
                     By::Role => whose.map(|(role, _)| role.clone()),
@@ -62,7 +64,10 @@ impl Bill {
                     By::Day => Some(record.ts.strftime("%Y-%m-%d").to_string()),
                 };
                 self.total.add(id, event);
-                self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, event);
+                self.rows
+                    .entry(key.unwrap_or_else(|| "unknown".into()))
+                    .or_default()
+                    .add(id, event);
             }
             _ => {}
         }
@@ -84,7 +89,10 @@ impl Bill {
 
 impl Row {
     fn add(&mut self, id: &DispatchId, event: &Event) {
-        let Event::UsageRecorded { input, output, cache_read, cache_write, cost_usd, .. } = event else { return };
+        let Event::UsageRecorded { input, output, cache_read, cache_write, cost_usd, .. } = event
+        else {
+            return;
+        };
         if *cost_usd > 0.0 {
             self.cost_usd = (self.cost_usd + cost_usd).min(f64::MAX);
         }
@@ -117,8 +125,13 @@ mod tests {
     }
 
     fn created(id: &str, role: &str, project: &str) -> Record {
-        let limits =
-            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 300, max_restarts: 3 };
+        let limits = Limits {
+            budget_usd: None,
+            max_turns: None,
+            timeout_s: None,
+            inactivity_timeout_s: 300,
+            max_restarts: 3,
+        };
         let created = Created {
             role: role.into(),
             category: "coding".into(),
@@ -195,7 +208,8 @@ mod tests {
         assert_eq!(bill(By::Role, None), [row("tester", 4.5, 2), row("developer", 1.25, 1)]);
         assert_eq!(bill(By::Project, None), [row("/api", 4.0, 1), row("/web", 1.75, 2)]);
         assert_eq!(bill(By::Model, None), [row("opus", 5.0, 2), row("haiku", 0.75, 2)]);
-        let days = [row("2026-01-01", 1.0, 1), row("2026-01-02", 0.75, 2), row("2026-01-03", 4.0, 1)];
+        let days =
+            [row("2026-01-01", 1.0, 1), row("2026-01-02", 0.75, 2), row("2026-01-03", 4.0, 1)];
         assert_eq!(bill(By::Day, None), days);
     }
 
@@ -203,9 +217,12 @@ mod tests {
     #[test]
     fn clones_of_a_run_are_added_up_as_their_repository() {
         let mut bill = Bill::new(By::Project, None);
-        for (id, repository) in [("aaaaaaaa", Some("/web")), ("bbbbbbbb", Some("/web")), ("cccccccc", None)] {
+        for (id, repository) in
+            [("aaaaaaaa", Some("/web")), ("bbbbbbbb", Some("/web")), ("cccccccc", None)]
+        {
             let clone = format!("/web/.muleteer/worktrees/run-1/{id}");
-            let mut record = created(id, "developer", if repository.is_some() { &clone } else { "/web" });
+            let mut record =
+                created(id, "developer", if repository.is_some() { &clone } else { "/web" });
             let Event::DispatchCreated(created) = &mut record.entry.event else { unreachable!() };
             created.repository = repository.map(String::from);
             bill.add(&record);
@@ -226,7 +243,8 @@ mod tests {
         let Event::DispatchCreated(plain) = record.entry.event else { unreachable!() };
         let clone = "/web/.muleteer/worktrees/aaaaaaaa";
         let in_worktree = Created { worktree: Some(clone.into()), ..(*plain).clone() };
-        let of_run = Created { project: clone.into(), repository: Some("/web".into()), ..(*plain).clone() };
+        let of_run =
+            Created { project: clone.into(), repository: Some("/web".into()), ..(*plain).clone() };
         let below = format!("{clone}/docs");
         for (whose, dir, wanted) in [
             (&*plain, "/web", None),
@@ -247,8 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the records claim: money is neither negative nor anything that is no number, and
-        /// each way of splitting the bill comes to the same total.
+        /// Whatever the records claim: money is neither negative nor anything that is no number,
+        /// and each way of splitting the bill comes to the same total.
         #[test]
         fn sums_are_sane(costs in prop::collection::vec(prop_oneof![any::<f64>(), 0.0..10.0f64], 0..20)) {
             for by in [By::Role, By::Model, By::Day, By::Project] {

@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
-    /// A snapshot is taken after each event and shares all that has not changed since the one before it.
+    /// A snapshot is taken after each event and shares all that has not changed since the one
+    /// before it.
     dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
     /// In order of creation.
     order: VectorSync<DispatchId>,
-    /// Those that have not ended, by the record that made them: what is under way is found without a look at all that
-    /// ever was.
+    /// Those that have not ended, by the record that made them: what is under way is found without
+    /// a look at all that ever was.
     unfinished: RedBlackTreeMapSync<u64, DispatchId>,
     pub generation: u64,
     /// Of the newest daemon's machine: another one after it was started anew.
@@ -86,7 +87,9 @@ impl Fleet {
 
     /// What one spends, all above it have spent, and whoever gave them the money.
     fn pay(&mut self, id: &DispatchId, usd: f64) {
-        if let Some(purse) = self.dispatches.get(id).and_then(|dispatch| dispatch.created.purse.as_ref()) {
+        if let Some(purse) =
+            self.dispatches.get(id).and_then(|dispatch| dispatch.created.purse.as_ref())
+        {
             let so_far = self.purses.get(&purse.of).copied().unwrap_or_default();
             self.purses.insert_mut(purse.of.clone(), so_far + usd);
         }
@@ -120,7 +123,8 @@ impl Fleet {
             if let Some(dispatch) = self.dispatches.get_mut(id) {
                 let dispatch = Arc::make_mut(dispatch);
                 dispatch.unsynced = true;
-                dispatch.rebooted |= matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
+                dispatch.rebooted |=
+                    matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
             }
         }
     }
@@ -139,9 +143,15 @@ impl Fleet {
 
     /// A limit that one dispatch met is the limit of all that share it.
     fn press(&mut self, id: &DispatchId, record: &Record) {
-        let (Some(strike), Some(struck)) = (api_backpressure::strike(record), self.dispatches.get(id)) else { return };
+        let (Some(strike), Some(struck)) =
+            (api_backpressure::strike(record), self.dispatches.get(id))
+        else {
+            return;
+        };
         let channel = api_backpressure::channel(struck).to_string();
-        let shares = |other: &&Arc<Dispatch>| other.is_at_work() && api_backpressure::channel(other) == channel;
+        let shares = |other: &&Arc<Dispatch>| {
+            other.is_at_work() && api_backpressure::channel(other) == channel
+        };
         let at_work = u32::try_from(self.unfinished().filter(shares).count()).unwrap_or(u32::MAX);
         api_backpressure::fold(&mut self.pressures, &channel, strike, at_work, record.ts);
     }
@@ -155,8 +165,9 @@ impl Fleet {
         self.order.iter().filter_map(|id| self.dispatches.get(id))
     }
 
-    /// What a daemon may go by that cannot read its configuration: what the one before it did. None where nobody lives and
-    /// nobody waits, so that nothing is lost while it does not start. `first` is for a fleet from before it was recorded.
+    /// What a daemon may go by that cannot read its configuration: what the one before it did. None
+    /// where nobody lives and nobody waits, so that nothing is lost while it does not start.
+    /// `first` is for a fleet from before it was recorded.
     pub fn settings_left(&self, first: InForce) -> Option<InForce> {
         self.unfinished().next()?;
         Some(self.settings.unwrap_or(first))
@@ -204,7 +215,8 @@ mod tests {
     }
 
     fn tell(fleet: &mut Fleet, of: &str, event: Event) {
-        let entry = Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
+        let entry =
+            Entry { id: String::new(), dispatch_id: Some(id(of)), at: None, more: false, event };
         fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
     }
 
@@ -244,8 +256,13 @@ mod tests {
             let verdict = Verdict { passed, category: None, message: String::new() };
             Event::TaskJudged { list: list.clone(), worker, task: String::new(), verdict }
         };
-        let events =
-            [boot("one"), Event::TaskListStarted(Box::new(started)), begun(1, "t1"), begun(2, "t2"), begun(3, "t3")];
+        let events = [
+            boot("one"),
+            Event::TaskListStarted(Box::new(started)),
+            begun(1, "t1"),
+            begun(2, "t2"),
+            begun(3, "t3"),
+        ];
         let doubted = |fleet: &Fleet| -> Vec<bool> {
             fleet.task_lists.get("l").unwrap().workers.values().map(|work| work.doubted).collect()
         };
@@ -263,7 +280,8 @@ mod tests {
 
     #[test]
     fn a_dispatch_is_found_by_as_much_of_its_id_as_names_it() {
-        let fleet = fleet(&[("abcdefgh", "x"), ("abcdefghijk", "x"), ("abcxyz22", "x"), ("zzzz2222", "x")]);
+        let fleet =
+            fleet(&[("abcdefgh", "x"), ("abcdefghijk", "x"), ("abcxyz22", "x"), ("zzzz2222", "x")]);
         for (prefix, expected) in [
             ("zzzz2222", Ok("zzzz2222")),
             ("z", Ok("zzzz2222")),
@@ -279,7 +297,9 @@ mod tests {
         ] {
             match (fleet.find(prefix), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found.id.as_str(), expected, "{prefix}"),
-                (Err(LookupError::Unknown(of)), Err(many)) => assert_eq!((&*of, many), (prefix, vec![])),
+                (Err(LookupError::Unknown(of)), Err(many)) => {
+                    assert_eq!((&*of, many), (prefix, vec![]))
+                }
                 (Err(LookupError::Ambiguous { prefix: of, mut ids }), Err(many)) => {
                     ids.sort();
                     assert_eq!((&*of, ids), (prefix, many.into_iter().map(String::from).collect()));
@@ -294,15 +314,29 @@ mod tests {
     fn who_is_spoken_to_again_is_unfinished_again() {
         use crate::event::{FinalState, PromptKind};
         let mut fleet = fleet(&[("zzzz", "x"), ("aaaa", "x"), ("mmmm", "x")]);
-        let unfinished = |fleet: &Fleet| fleet.unfinished().map(|d| d.id.to_string()).collect::<Vec<_>>().join(" ");
+        let unfinished = |fleet: &Fleet| {
+            fleet.unfinished().map(|d| d.id.to_string()).collect::<Vec<_>>().join(" ")
+        };
         assert_eq!(unfinished(&fleet), "zzzz aaaa mmmm");
-        let end = || Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+        let end = || Event::DispatchFinished {
+            state: FinalState::Success,
+            reason: String::new(),
+            result: None,
+        };
         tell(&mut fleet, "zzzz", end());
         tell(&mut fleet, "mmmm", end());
         let snapshot = fleet.clone();
-        let again = Event::PromptQueued { key: "k".into(), kind: PromptKind::Send, by: "operator".into(), trace: None };
+        let again = Event::PromptQueued {
+            key: "k".into(),
+            kind: PromptKind::Send,
+            by: "operator".into(),
+            trace: None,
+        };
         tell(&mut fleet, "zzzz", again);
-        assert_eq!((unfinished(&snapshot), unfinished(&fleet)), ("aaaa".into(), "zzzz aaaa".into()));
+        assert_eq!(
+            (unfinished(&snapshot), unfinished(&fleet)),
+            ("aaaa".into(), "zzzz aaaa".into())
+        );
         tell(&mut fleet, "aaaa", end());
         tell(&mut fleet, "zzzz", end());
         assert_eq!(unfinished(&fleet), "");
@@ -313,16 +347,27 @@ mod tests {
     #[test]
     fn a_strike_counts_those_at_work_that_share_it() {
         let names = ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff"];
-        let mut fleet = fleet(&names.map(|name| (name, if name < "e" { "codex" } else { "rehearsal" })));
+        let mut fleet =
+            fleet(&names.map(|name| (name, if name < "e" { "codex" } else { "rehearsal" })));
         for name in names {
             tell(&mut fleet, name, Event::AttemptStarted { attempt: 1, epoch: 1, resume: None });
         }
         tell(
             &mut fleet,
             "aaaa",
-            Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s: 60.0, awake_ms: None },
+            Event::ApiRetried {
+                attempt: 1,
+                max: 9,
+                status: Some(429),
+                delay_s: 60.0,
+                awake_ms: None,
+            },
         );
-        let places: Vec<_> = fleet.pressures.iter().map(|(channel, pressure)| (&**channel, pressure.places)).collect();
+        let places: Vec<_> = fleet
+            .pressures
+            .iter()
+            .map(|(channel, pressure)| (&**channel, pressure.places))
+            .collect();
         assert_eq!(places, [("codex", 2)]);
     }
 }

@@ -36,11 +36,17 @@ impl Dispatch {
                     return;
                 }
                 // It is being ended for its own sake or the API's, and wanted all the same.
-                let silenced = matches!(self.stop, Some(Stop::Stall { .. } | Stop::Api { .. } | Stop::Monitor { .. }));
+                let silenced = matches!(
+                    self.stop,
+                    Some(Stop::Stall { .. } | Stop::Api { .. } | Stop::Monitor { .. })
+                );
                 self.spoken_to |= silenced && *kind == PromptKind::Send;
                 match (kind, &mut self.phase) {
                     (PromptKind::Continue, _) => self.supersede_taken(),
-                    (PromptKind::Repair, Phase::Working { turn: Turn::Done { leaving, .. }, .. }) => {
+                    (
+                        PromptKind::Repair,
+                        Phase::Working { turn: Turn::Done { leaving, .. }, .. },
+                    ) => {
                         *leaving = !self.created.multi_turn;
                     }
                     (PromptKind::Send, Phase::Closing { spoken_to, .. }) => *spoken_to = true,
@@ -50,11 +56,15 @@ impl Dispatch {
                     true => PromptState::Withdrawn,
                     false => PromptState::Queued,
                 };
-                let prompt = Prompt { key: key.clone(), kind: *kind, state, written: false, standing: None };
+                let prompt =
+                    Prompt { key: key.clone(), kind: *kind, state, written: false, standing: None };
                 // A repair or a continuation goes before what people queued meanwhile.
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
-                let place =
-                    if urgent { self.prompts.iter().position(|p| p.state == PromptState::Queued) } else { None };
+                let place = if urgent {
+                    self.prompts.iter().position(|p| p.state == PromptState::Queued)
+                } else {
+                    None
+                };
                 self.prompts.insert(place.unwrap_or(self.prompts.len()), prompt);
                 if self.is_finished() && self.can_go_on() {
                     self.reopen();
@@ -95,7 +105,8 @@ impl Dispatch {
                         prompt.state = PromptState::Queued;
                     }
                 }
-                self.position = self.position.max(Position { epoch: *epoch, ..Position::default() });
+                self.position =
+                    self.position.max(Position { epoch: *epoch, ..Position::default() });
                 self.phase = Phase::Starting { attempt: *attempt, epoch: *epoch };
                 self.reason = None;
             }
@@ -107,7 +118,13 @@ impl Dispatch {
                     if self.created.calls.is_some() {
                         self.opening = Opening::Greeting;
                     }
-                    self.phase = Phase::Working { attempt, epoch, pid: *pid, shim_pid: *shim_pid, turn: Turn::None };
+                    self.phase = Phase::Working {
+                        attempt,
+                        epoch,
+                        pid: *pid,
+                        shim_pid: *shim_pid,
+                        turn: Turn::None,
+                    };
                 }
             }
             Event::WorktreeCreated { base, .. } => {
@@ -132,14 +149,16 @@ impl Dispatch {
                 };
             }
             Event::SessionModeKept { mode, by } => {
-                self.mode.wanted = Some(ModeStep { mode: mode.clone(), by: by.clone(), otherwise: None });
+                self.mode.wanted =
+                    Some(ModeStep { mode: mode.clone(), by: by.clone(), otherwise: None });
                 self.mode.current = Some(mode.clone());
             }
             Event::SessionModeSet { mode } => {
                 self.mode.current = Some(mode.clone());
                 self.mode.left_for = None;
                 if let Opening::Mode { by, model_by, .. } = &self.opening {
-                    self.mode.wanted = Some(ModeStep { mode: mode.clone(), by: by.clone(), otherwise: None });
+                    self.mode.wanted =
+                        Some(ModeStep { mode: mode.clone(), by: by.clone(), otherwise: None });
                     self.opening = after_mode(model_by.clone());
                 }
             }
@@ -184,7 +203,8 @@ impl Dispatch {
                 self.session_model = Some(model.clone());
             }
             Event::CallFailed { call, reason, for_good } => {
-                let failure = CallFailure { call: call.clone(), reason: reason.clone(), for_good: *for_good };
+                let failure =
+                    CallFailure { call: call.clone(), reason: reason.clone(), for_good: *for_good };
                 self.call_failed = Some(failure);
             }
             Event::PromptSent { key } => self.set_prompt(key, PromptState::Sent),
@@ -225,8 +245,8 @@ impl Dispatch {
             }
             Event::AgentSaid { text } => {
                 self.spoke();
-                // Some CLIs say in their agent's place that there is trouble: it is not over, but what
-                // follows may be another.
+                // Some CLIs say in their agent's place that there is trouble: it is not over, but
+                // what follows may be another.
                 if let Some(outage) = &mut self.outage {
                     outage.since_ms = None;
                 }
@@ -260,11 +280,22 @@ impl Dispatch {
                 let until = until.unwrap_or_else(|| api_error::after(ts, api_error::wait(*wait_s)));
                 self.trouble(Trouble::RateLimit, None, until, true, *awake_ms);
             }
-            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms } if !self.is_finished() => {
+            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms }
+                if !self.is_finished() =>
+            {
                 let (trouble, status, until) = (*trouble, *status, *until);
                 let (told, waits, spent_ms) = (*told, *waits, *spent_ms);
                 let since_ms = self.outage.as_ref().and_then(|before| before.since_ms);
-                self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
+                self.outage = Some(Outage {
+                    trouble,
+                    status,
+                    until,
+                    told,
+                    tried: None,
+                    waits,
+                    spent_ms,
+                    since_ms,
+                });
                 self.phase = Phase::Queued;
             }
             Event::ApiGivenUp { reason, .. } if self.stop.is_none() && !self.is_finished() => {
@@ -293,7 +324,13 @@ impl Dispatch {
                 let stays = interrupted || (*ok && self.has_unheard());
                 let leaving = !self.created.multi_turn || !stays;
                 if let Phase::Working { turn, .. } | Phase::Gone { turn, .. } = &mut self.phase {
-                    *turn = Turn::Done { ok: *ok, error: *error, status: *status, text: text.clone(), leaving };
+                    *turn = Turn::Done {
+                        ok: *ok,
+                        error: *error,
+                        status: *status,
+                        text: text.clone(),
+                        leaving,
+                    };
                 }
             }
             Event::ResultReceived { result } => {
@@ -322,7 +359,8 @@ impl Dispatch {
                 self.model_change.take_if(|(pending, _)| pending == key);
             }
             Event::ModelRefused { key, .. } => {
-                if let Some((_, before)) = self.model_change.take_if(|(pending, _)| pending == key) {
+                if let Some((_, before)) = self.model_change.take_if(|(pending, _)| pending == key)
+                {
                     self.model_wanted = before;
                 }
             }
@@ -340,13 +378,17 @@ impl Dispatch {
             Event::MonitorSpoke { monitor, action: Action::Warn, reason } => {
                 self.warned = Some(format!("{monitor}: {reason}"));
             }
-            Event::MonitorSpoke { monitor, action: Action::Stop, reason } if self.stop.is_none() => {
+            Event::MonitorSpoke { monitor, action: Action::Stop, reason }
+                if self.stop.is_none() =>
+            {
                 self.stop = Some(Stop::Monitor { monitor: *monitor, reason: reason.clone() });
             }
             Event::StartFailed { epoch, error, permanent } => {
-                if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase {
+                if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase
+                {
                     self.start_failures += u32::from(!permanent);
-                    let cause = if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
+                    let cause =
+                        if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
                     let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone() };
                     self.phase = Phase::Gone { attempt, epoch: *epoch, exit, turn: Turn::None };
                 }
@@ -354,14 +396,29 @@ impl Dispatch {
             Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms } => {
                 self.lived_ms = *used_ms;
                 self.used_ms = self.used_ms.saturating_add(*used_ms);
-                let exit = Exit { code: *code, signal: *signal, cause: *cause, stderr_tail: stderr_tail.clone() };
+                let exit = Exit {
+                    code: *code,
+                    signal: *signal,
+                    cause: *cause,
+                    stderr_tail: stderr_tail.clone(),
+                };
                 self.start_failures += u32::from(*cause == ExitCause::NeverRan);
                 match &self.phase {
                     Phase::Starting { attempt, .. } => {
-                        self.phase = Phase::Gone { attempt: *attempt, epoch: *epoch, exit, turn: Turn::None };
+                        self.phase = Phase::Gone {
+                            attempt: *attempt,
+                            epoch: *epoch,
+                            exit,
+                            turn: Turn::None,
+                        };
                     }
                     Phase::Working { attempt, turn, .. } => {
-                        self.phase = Phase::Gone { attempt: *attempt, epoch: *epoch, exit, turn: turn.clone() };
+                        self.phase = Phase::Gone {
+                            attempt: *attempt,
+                            epoch: *epoch,
+                            exit,
+                            turn: turn.clone(),
+                        };
                     }
                     _ => {}
                 }
@@ -373,13 +430,16 @@ impl Dispatch {
                 self.reason = Some(reason.clone());
             }
             Event::RestartScheduled { until, delay_ms } => {
-                self.phase = Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
+                self.phase =
+                    Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
             }
             Event::DispatchClosing { state, reason } => {
                 // Who spoke just before, as this was being decided, was overlooked.
-                let ended_well = matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
+                let ended_well =
+                    matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
                 // What is doubtful is asked about first.
-                let overlooked = ended_well && self.stop.is_none() && self.doubt.is_none() && self.has_unheard();
+                let overlooked =
+                    ended_well && self.stop.is_none() && self.doubt.is_none() && self.has_unheard();
                 let spoken_to = overlooked || std::mem::take(&mut self.spoken_to);
                 self.phase = Phase::Closing { state: *state, reason: reason.clone(), spoken_to };
                 self.reason = Some(reason.clone());
@@ -391,7 +451,8 @@ impl Dispatch {
             Event::FilesRemoved { .. } => self.files_removed = true,
             Event::DispatchFinished { state, reason, result } => {
                 let spoken_to = matches!(self.phase, Phase::Closing { spoken_to: true, .. });
-                let killed = *state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));
+                let killed =
+                    *state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));
                 self.phase = Phase::Finished { state: *state };
                 self.reason = (!reason.is_empty()).then(|| reason.clone());
                 if result.is_some() {
@@ -413,19 +474,30 @@ impl Dispatch {
     }
 
     /// What is known of an outage that goes on stays: how often and how long it was waited for.
-    fn trouble(&mut self, trouble: Trouble, status: Option<u16>, until: Timestamp, told: bool, awake_ms: Option<u64>) {
+    fn trouble(
+        &mut self,
+        trouble: Trouble,
+        status: Option<u16>,
+        until: Timestamp,
+        told: bool,
+        awake_ms: Option<u64>,
+    ) {
         let before = self.outage.take();
         // A clock that begins anew, with the machine, is behind.
         let since_ms = before.as_ref().and_then(|before| before.since_ms);
-        let since_ms = since_ms.filter(|since| awake_ms.is_none_or(|now| *since <= now)).or(awake_ms);
-        let (waits, spent_ms) = before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
+        let since_ms =
+            since_ms.filter(|since| awake_ms.is_none_or(|now| *since <= now)).or(awake_ms);
+        let (waits, spent_ms) =
+            before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
         // A CLI's own next try does not make a limit end sooner than the API said.
         let kept = before.filter(|before| before.told && !told && before.until >= until);
         let (until, told) = kept.map_or((until, told), |before| (before.until, true));
-        self.outage = Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
+        self.outage =
+            Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
     }
 
-    /// Who kills an agent does not want what waits for it to be done first when somebody speaks to it again.
+    /// Who kills an agent does not want what waits for it to be done first when somebody speaks to
+    /// it again.
     fn withdraw_queued(&mut self) {
         for prompt in self.prompts.iter_mut().filter(|prompt| prompt.is_waiting()) {
             prompt.state = PromptState::Withdrawn;
@@ -463,7 +535,14 @@ impl Dispatch {
         self.spoken_to = false;
     }
 
-    fn probed(&mut self, key: &str, standing: Standing, session: Session, id: Option<&String>, detail: &str) {
+    fn probed(
+        &mut self,
+        key: &str,
+        standing: Standing,
+        session: Session,
+        id: Option<&String>,
+        detail: &str,
+    ) {
         let had_history = self.has_history();
         self.set_prompt(
             key,
@@ -521,8 +600,16 @@ impl Dispatch {
     }
 
     fn count(&mut self, event: &Event) {
-        let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, cumulative, total_usd } =
-            event
+        let Event::UsageRecorded {
+            model,
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost_usd,
+            cumulative,
+            total_usd,
+        } = event
         else {
             return;
         };

@@ -11,8 +11,8 @@
 //!    └──────────────────────────────────────────────┴──────────────────┘
 //! ```
 //!
-//! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too: it has no process and holds
-//! no place, and the pool knows when others may ask the same API again.
+//! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too: it has no process and
+//! holds no place, and the pool knows when others may ask the same API again.
 //!
 //! What happens to a prompt:
 //!
@@ -24,8 +24,8 @@
 //! ```
 //!
 //! Where the CLI keeps a transcript, that decides instead, for both, once the process is gone
-//! ([`crate::agent::transcript`]): not taken goes back to `Queued`, taken is `Taken`, and what cannot be told
-//! is `Doubtful`, which ends the dispatch as `blocked`.
+//! ([`crate::agent::transcript`]): not taken goes back to `Queued`, taken is `Taken`, and what
+//! cannot be told is `Doubtful`, which ends the dispatch as `blocked`.
 
 pub mod child_limits;
 pub mod cost;
@@ -113,7 +113,8 @@ pub struct Dispatch {
     pub interrupt: Option<String>,
     /// The name its agent gave itself when it was greeted.
     pub agent: String,
-    /// Calls told in this turn, and what was asked for in it, of an agent that is spoken to by calls.
+    /// Calls told in this turn, and what was asked for in it, of an agent that is spoken to by
+    /// calls.
     pub told: Vec<ToldCall>,
     pub asked: Vec<AskedCall>,
     /// The mode of the session in its present process, where its agent has such.
@@ -133,21 +134,22 @@ pub struct Dispatch {
     pub outage: Option<Outage>,
     /// Awake time of all its processes that have ended.
     pub used_ms: u64,
-    /// Of the newest process: the shim's clock when it began, and how long it lived once that is over.
+    /// Of the newest process: the shim's clock when it began, and how long it lived once that is
+    /// over.
     pub began_ms: u64,
     pub lived_ms: u64,
-    /// How often the model has spoken, as far as the events tell: once for a prompt, and once for the
-    /// results of its tools.
+    /// How often the model has spoken, as far as the events tell: once for a prompt, and once for
+    /// the results of its tools.
     pub model_turns: u32,
     /// What is said next is another model turn.
     pub model_owes: bool,
     /// Somebody spoke to it while it was being ended for its silence.
     pub spoken_to: bool,
-    /// The machine was started anew since its newest attempt began: nothing of that lives, and what was not synced
-    /// may be lost. So nobody can tell by what is there that its agent has not run.
+    /// The machine was started anew since its newest attempt began: nothing of that lives, and what
+    /// was not synced may be lost. So nobody can tell by what is there that its agent has not run.
     pub rebooted: bool,
-    /// The machine was started anew while this was unfinished, and its agent has not ended a turn since: what was
-    /// written last, by the agent or for it, may be lost.
+    /// The machine was started anew while this was unfinished, and its agent has not ended a turn
+    /// since: what was written last, by the agent or for it, may be lost.
     pub unsynced: bool,
     /// How often it had ended and was spoken to again.
     pub reopened: u32,
@@ -199,7 +201,8 @@ pub enum Phase {
     },
 }
 
-/// What a place in the pool is promised for: a dispatch that has had it, or has ended and waits anew, needs another.
+/// What a place in the pool is promised for: a dispatch that has had it, or has ended and waits
+/// anew, needs another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     epoch: u32,
@@ -261,7 +264,8 @@ pub enum PromptState {
     /// Its turn was cut by a crash and a `Continue` prompt stands for it; or by the end of the
     /// dispatch, and what was said next in its session does.
     Superseded,
-    /// It was queued behind a turn, or was to be sent again, and somebody killed the agent: nobody is given it any more.
+    /// It was queued behind a turn, or was to be sent again, and somebody killed the agent: nobody
+    /// is given it any more.
     Withdrawn,
     /// Not even the CLI's transcript tells whether it was taken: a person is asked.
     Doubtful,
@@ -398,7 +402,9 @@ impl Dispatch {
             _ if self.waits_for_api() => "waiting",
             Phase::Queued => "queued",
             Phase::Starting { .. } | Phase::Backoff { .. } => "starting",
-            Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => "waiting",
+            Phase::Working { turn, .. } if turn.was_interrupted() && !self.has_unheard() => {
+                "waiting"
+            }
             Phase::Working { .. } if self.waits_for_an_answer() => "waiting",
             Phase::Working { .. } | Phase::Gone { .. } | Phase::Closing { .. } => "running",
             Phase::Finished { state } => state.as_str(),
@@ -441,8 +447,9 @@ impl Dispatch {
         !matches!(self.phase, Phase::Queued | Phase::Finished { .. })
     }
 
-    /// At work, as the pool counts: it has an agent, or will have one without being let in again. One that closes has
-    /// none any more, or never had one: being killed while it waited is no way in.
+    /// At work, as the pool counts: it has an agent, or will have one without being let in again.
+    /// One that closes has none any more, or never had one: being killed while it waited is no way
+    /// in.
     pub fn is_at_work(&self) -> bool {
         self.is_active() && !matches!(self.phase, Phase::Closing { .. })
     }
@@ -466,7 +473,9 @@ impl Dispatch {
 
     /// Somebody has to say something before its agent goes on.
     pub fn waits_for_an_answer(&self) -> bool {
-        matches!(self.phase, Phase::Working { .. }) && self.stop.is_none() && self.asks.open().next().is_some()
+        matches!(self.phase, Phase::Working { .. })
+            && self.stop.is_none()
+            && self.asks.open().next().is_some()
     }
 
     /// The model its next process is started with; `None` leaves it to the CLI.
@@ -488,8 +497,8 @@ impl Dispatch {
         self.prompts.iter().any(|p| matches!(p.state, PromptState::Queued | PromptState::Sent))
     }
 
-    /// The next prompt whose fate only the transcript can tell, now that its process is gone. A turn
-    /// that ended by the agent's own word, or by a person's, needs no other.
+    /// The next prompt whose fate only the transcript can tell, now that its process is gone. A
+    /// turn that ended by the agent's own word, or by a person's, needs no other.
     pub fn to_probe(&self) -> Option<&Prompt> {
         let Phase::Gone { turn, .. } = &self.phase else { return None };
         if !self.created.transcripts {
@@ -520,7 +529,9 @@ impl Dispatch {
 
     /// Its session holds something: a prompt was taken in it.
     pub fn has_history(&self) -> bool {
-        let heard = |p: &Prompt| matches!(p.state, PromptState::Taken | PromptState::Done | PromptState::Superseded);
+        let heard = |p: &Prompt| {
+            matches!(p.state, PromptState::Taken | PromptState::Done | PromptState::Superseded)
+        };
         self.prompts.iter().any(heard)
     }
 
@@ -548,8 +559,13 @@ pub(crate) mod tests {
 
     /// A dispatch of no particular kind, for tests.
     pub fn created() -> Created {
-        let limits =
-            Limits { budget_usd: None, max_turns: None, timeout_s: None, inactivity_timeout_s: 300, max_restarts: 3 };
+        let limits = Limits {
+            budget_usd: None,
+            max_turns: None,
+            timeout_s: None,
+            inactivity_timeout_s: 300,
+            max_restarts: 3,
+        };
         let text = |text: &str| text.to_string();
         Created {
             role: text("developer"),

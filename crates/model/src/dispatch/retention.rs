@@ -5,10 +5,12 @@ use crate::dispatch::fleet::Fleet;
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 
-/// Those that ended at least `age` ago, so that what is kept of their agents may go; oldest first. `at_work` says of
-/// a run whether it is under way: it may not have read yet what its agents said last.
+/// Those that ended at least `age` ago, so that what is kept of their agents may go; oldest first.
+/// `at_work` says of a run whether it is under way: it may not have read yet what its agents said
+/// last.
 ///
-/// One whose files were removed before is among them: who removed them may have been killed in the middle.
+/// One whose files were removed before is among them: who removed them may have been killed in the
+/// middle.
 pub fn removable(
     fleet: &Fleet,
     now: Timestamp,
@@ -33,7 +35,8 @@ mod tests {
         let mut tell = |id: &str, second: i64, event: Event| {
             seq += 1;
             let dispatch_id = Some(DispatchId::try_from(id.to_string()).expect("an id"));
-            let entry = Entry { id: format!("{id}/{seq}"), dispatch_id, at: None, more: false, event };
+            let entry =
+                Entry { id: format!("{id}/{seq}"), dispatch_id, at: None, more: false, event };
             fleet.apply(&Record {
                 v: crate::event::VERSION,
                 seq,
@@ -46,7 +49,11 @@ mod tests {
             tell(id, 0, Event::DispatchCreated(Box::new(created)));
             if let Some(second) = ended {
                 let state = FinalState::Success;
-                tell(id, *second, Event::DispatchFinished { state, reason: String::new(), result: None });
+                tell(
+                    id,
+                    *second,
+                    Event::DispatchFinished { state, reason: String::new(), result: None },
+                );
             }
         }
         fleet

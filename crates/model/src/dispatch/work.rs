@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// What the clone of a dispatch held when it ended, and where in the person's repository that is now.
+/// What the clone of a dispatch held when it ended, and where in the person's repository that is
+/// now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct WorkHome {
     /// The branch of its commits, as it was to be named where there are none.
@@ -48,7 +49,11 @@ impl WorkHome {
             (None, ..) | (_, Some(0), _) => "no commits".to_string(),
             (Some(_), None, _) => format!("branch {}", self.branch),
             (Some(_), Some(count), _) => {
-                format!("branch {} with {count} commit{}", self.branch, if count == 1 { "" } else { "s" })
+                format!(
+                    "branch {} with {count} commit{}",
+                    self.branch,
+                    if count == 1 { "" } else { "s" }
+                )
             }
         };
         for left in &self.left {
@@ -78,7 +83,8 @@ mod tests {
         let old = WorkHome { commit: Some("1".into()), ..none.clone() };
         assert_eq!(old.describe(None), "branch muleteer/a");
         let left = LeftWork { name: "refs/x".into(), what: "stash".into() };
-        let left = WorkHome { left: vec![left], skipped: vec!["big (9 GiB)".into()], ..none.clone() };
+        let left =
+            WorkHome { left: vec![left], skipped: vec!["big (9 GiB)".into()], ..none.clone() };
         let told = "no commits; stash at refs/x; not brought: big (9 GiB); the clone is kept at /c";
         assert_eq!((left.describe(Some("/c")).as_str(), left.is_nothing()), (told, false));
         let lost = WorkHome { trouble: Some("disk full".into()), ..none };
@@ -88,7 +94,8 @@ mod tests {
 
     #[test]
     fn events_of_earlier_versions_load() {
-        let old: WorkHome = serde_json::from_str(r#"{"branch":"b","commit":null}"#).expect("an old event");
+        let old: WorkHome =
+            serde_json::from_str(r#"{"branch":"b","commit":null}"#).expect("an old event");
         assert_eq!(old, WorkHome { branch: "b".into(), ..WorkHome::default() });
     }
 }

@@ -1,7 +1,8 @@
 //! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
 
 use crate::doctor::{
-    BackendFacts, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status, TelemetryFacts, TrustFacts,
+    BackendFacts, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status,
+    TelemetryFacts, TrustFacts,
 };
 use std::path::Path;
 
@@ -21,11 +22,12 @@ enum Clis {
     Broken,
 }
 
-/// One check for each backend. A CLI that is not there is no trouble as long as another is; without any, nothing can
-/// be dispatched.
+/// One check for each backend. A CLI that is not there is no trouble as long as another is; without
+/// any, nothing can be dispatched.
 pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
-    let is_usable =
-        |backend: &BackendFacts| matches!(backend.found, Program::Answered { .. } | Program::NotAsked { .. });
+    let is_usable = |backend: &BackendFacts| {
+        matches!(backend.found, Program::Answered { .. } | Program::NotAsked { .. })
+    };
     let clis = match all {
         all if all.iter().any(is_usable) => Clis::Any,
         all if all.iter().any(|backend| backend.found == Program::Missing) => Clis::Missing,
@@ -35,7 +37,8 @@ pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
 }
 
 fn one(backend: &BackendFacts, clis: Clis) -> Check {
-    let check = |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
+    let check =
+        |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
     // What was asked for by name must be there; the rest is an offer.
     let wanted = !backend.named_by.is_empty();
     let broken = if wanted || clis == Clis::Broken { Status::Fail } else { Status::Warn };
@@ -49,25 +52,34 @@ fn one(backend: &BackendFacts, clis: Clis) -> Check {
             check(Status::Warn, format!("{} says `{said}`, which is no version", path.display()))
                 .hint(format!("{}: is it the program that is meant?", in_a_terminal(path)))
         }
-        Program::NotAsked { path, why } => {
-            check(Status::Ok, format!("{} is there; its version was not asked: {why}", path.display()))
-        }
+        Program::NotAsked { path, why } => check(
+            Status::Ok,
+            format!("{} is there; its version was not asked: {why}", path.display()),
+        ),
         Program::Missing if wanted => {
-            let message = format!("{}, and {} names it", absent(&backend.program), backend.named_by.join(", "));
+            let message = format!(
+                "{}, and {} names it",
+                absent(&backend.program),
+                backend.named_by.join(", ")
+            );
             check(Status::Fail, message).hint(&backend.get)
         }
         Program::Missing if clis == Clis::Any => check(Status::Skip, absent(&backend.program)),
         Program::Missing => {
-            let message = format!("{}, and no other agent CLI can be used", absent(&backend.program));
+            let message =
+                format!("{}, and no other agent CLI can be used", absent(&backend.program));
             check(Status::Fail, message).hint(&backend.get)
         }
         Program::Unknown(error) => check(broken, error.clone()).hint(&backend.get),
-        Program::Silent { path, after_s } => {
-            check(broken, format!("{} did not answer within {after_s} s when asked its version", path.display()))
-                .hint(format!("{}; reinstall it if it hangs there too", in_a_terminal(path)))
+        Program::Silent { path, after_s } => check(
+            broken,
+            format!("{} did not answer within {after_s} s when asked its version", path.display()),
+        )
+        .hint(format!("{}; reinstall it if it hangs there too", in_a_terminal(path))),
+        Program::Failed { path, error } => {
+            check(broken, format!("{} cannot say its version: {error}", path.display()))
+                .hint(format!("{}; {}", in_a_terminal(path), backend.get))
         }
-        Program::Failed { path, error } => check(broken, format!("{} cannot say its version: {error}", path.display()))
-            .hint(format!("{}; {}", in_a_terminal(path), backend.get)),
     }
 }
 
@@ -89,18 +101,31 @@ pub(super) fn git(git: &Program) -> Check {
                 let risk = "it does not wait for the disk, so a power cut may take work that was just done; 2.36 waits";
                 if found >= GIT_SYNCS { check } else { check.best_effort(risk) }
             }
-            Some(_) => Check::new("git", Status::Fail, format!("{said} is too old for worktrees and runs")).hint(get),
-            None => Check::new("git", Status::Warn, format!("{} says `{said}`, which is no version", path.display())),
+            Some(_) => {
+                Check::new("git", Status::Fail, format!("{said} is too old for worktrees and runs"))
+                    .hint(get)
+            }
+            None => Check::new(
+                "git",
+                Status::Warn,
+                format!("{} says `{said}`, which is no version", path.display()),
+            ),
         },
-        Program::Missing => Check::new("git", Status::Fail, "`git` is not on PATH: no worktrees, no runs").hint(get),
-        Program::Silent { path, after_s } => {
-            Check::new("git", Status::Fail, format!("{} did not answer within {after_s} s", path.display()))
-                .hint("run `git --version` in a terminal")
+        Program::Missing => {
+            Check::new("git", Status::Fail, "`git` is not on PATH: no worktrees, no runs").hint(get)
         }
+        Program::Silent { path, after_s } => Check::new(
+            "git",
+            Status::Fail,
+            format!("{} did not answer within {after_s} s", path.display()),
+        )
+        .hint("run `git --version` in a terminal"),
         Program::Failed { path, error } => {
             Check::new("git", Status::Fail, format!("{}: {error}", path.display())).hint(get)
         }
-        Program::NotAsked { path, why } => Check::new("git", Status::Warn, format!("{}: {why}", path.display())),
+        Program::NotAsked { path, why } => {
+            Check::new("git", Status::Warn, format!("{}: {why}", path.display()))
+        }
         Program::Unknown(error) => Check::new("git", Status::Fail, error).hint(get),
     }
 }
@@ -121,13 +146,19 @@ pub(super) fn identity(identity: &IdentityFacts) -> Check {
 pub(super) fn trust(trust: &TrustFacts) -> Option<Check> {
     let named = |keys: &[String]| keys.join(", ");
     if !trust.ignored.is_empty() {
-        let message =
-            format!("you have not trusted this repository's configuration: ignored are {}", named(&trust.ignored));
+        let message = format!(
+            "you have not trusted this repository's configuration: ignored are {}",
+            named(&trust.ignored)
+        );
         let hint = "run `muleteer trust --dry-run` to see what it would allow, and `muleteer trust` to allow it";
         return Some(Check::new("trust", Status::Warn, message).hint(hint));
     }
-    let message =
-        || format!("this repository's configuration is trusted; not run by this check: {}", named(&trust.not_run));
+    let message = || {
+        format!(
+            "this repository's configuration is trusted; not run by this check: {}",
+            named(&trust.not_run)
+        )
+    };
     (!trust.not_run.is_empty()).then(|| Check::new("trust", Status::Ok, message()))
 }
 
@@ -149,7 +180,9 @@ pub fn answer(said: &str) -> Option<&str> {
 
 pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
     match config {
-        Ok(files) if files.is_empty() => Check::new("config", Status::Ok, "built in; no file of yours"),
+        Ok(files) if files.is_empty() => {
+            Check::new("config", Status::Ok, "built in; no file of yours")
+        }
         Ok(files) => Check::new("config", Status::Ok, files.join(", ")),
         Err(error) => Check::new("config", Status::Fail, error)
             .hint("`muleteer config check` shows every fault with file, line and column"),
@@ -170,9 +203,12 @@ pub(super) fn telemetry(facts: &Facts) -> Check {
     match &facts.telemetry {
         TelemetryFacts::Off => check(
             Status::Skip,
-            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made".into(),
+            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made"
+                .into(),
         ),
-        TelemetryFacts::Disabled => check(Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made".into()),
+        TelemetryFacts::Disabled => {
+            check(Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made".into())
+        }
         TelemetryFacts::Reached { endpoint, ms, unheeded } if unheeded.is_empty() => {
             check(Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
         }
@@ -195,15 +231,21 @@ pub(super) fn telemetry(facts: &Facts) -> Check {
 /// How what the running daemon does differs from what whoever asks has set.
 fn other_than_meant(meant: &TelemetryFacts, exports: &Exports) -> Option<String> {
     let endpoint = match meant {
-        TelemetryFacts::Reached { endpoint, .. } | TelemetryFacts::Unreachable { endpoint, .. } => endpoint,
+        TelemetryFacts::Reached { endpoint, .. } | TelemetryFacts::Unreachable { endpoint, .. } => {
+            endpoint
+        }
         TelemetryFacts::Disabled => {
             let Exports::To(daemons) = exports else { return None };
-            return Some(format!("OTEL_SDK_DISABLED is true, and the running daemon exports to {daemons}"));
+            return Some(format!(
+                "OTEL_SDK_DISABLED is true, and the running daemon exports to {daemons}"
+            ));
         }
         TelemetryFacts::Off | TelemetryFacts::BadEndpoint { .. } => return None,
     };
     match exports {
-        Exports::Nothing => Some(format!("{endpoint} is set, and the running daemon exports nothing")),
+        Exports::Nothing => {
+            Some(format!("{endpoint} is set, and the running daemon exports nothing"))
+        }
         Exports::To(daemons) if daemons != endpoint => {
             Some(format!("{endpoint} is set, and the running daemon exports to {daemons}"))
         }

@@ -50,7 +50,8 @@ mod tests {
     #[test]
     fn engines_leave_signs_and_machines_do_not() {
         let none = Signs::default();
-        let environ = |text: &str| Signs { first_environ: text.as_bytes().to_vec(), ..Signs::default() };
+        let environ =
+            |text: &str| Signs { first_environ: text.as_bytes().to_vec(), ..Signs::default() };
         let cgroup = |text: &str| Signs { first_cgroup: text.into(), ..Signs::default() };
         for (signs, said) in [
             (Signs { markers: vec!["/.dockerenv".into()], ..none.clone() }, Some("/.dockerenv")),

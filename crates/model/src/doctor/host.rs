@@ -48,10 +48,13 @@ pub(super) fn containment(facts: &Facts) -> Check {
     if missing.is_empty() {
         return Check::new("containment", Status::Ok, "pidfd, subreaper and parent death signal");
     }
-    // No agent is less supervised for it in the usual run of things: a warning is for what can be mended.
+    // No agent is less supervised for it in the usual run of things: a warning is for what can be
+    // mended.
     let status = if facts.os == "linux" { Status::Warn } else { Status::Skip };
-    let check = Check::new("containment", status, format!("{} has no {}", facts.os, missing.join(", no ")));
-    let check = if facts.os == "linux" { check.hint("boot a kernel of 5.4 or newer") } else { check };
+    let check =
+        Check::new("containment", status, format!("{} has no {}", facts.os, missing.join(", no ")));
+    let check =
+        if facts.os == "linux" { check.hint("boot a kernel of 5.4 or newer") } else { check };
     check.best_effort("what a killed shim leaves is found by descent and by a mark in its environment, a moment later")
 }
 
@@ -67,23 +70,32 @@ pub(super) fn cgroup(facts: &Facts) -> Check {
 pub(super) fn service(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("service", status, message);
     match &facts.service {
-        ServiceFacts::None => {
-            check(Status::Skip, "no service manager here: a daemon is started when a verb needs one".into())
-        }
+        ServiceFacts::None => check(
+            Status::Skip,
+            "no service manager here: a daemon is started when a verb needs one".into(),
+        ),
         ServiceFacts::Systemd { unit: None, .. } | ServiceFacts::Launchd { loaded: false } => {
-            check(Status::Skip, "no service is installed: a daemon is started when a verb needs one".into())
-                .hint("`muleteer service install` keeps one running")
+            check(
+                Status::Skip,
+                "no service is installed: a daemon is started when a verb needs one".into(),
+            )
+            .hint("`muleteer service install` keeps one running")
         }
         // A system unit needs nobody logged in; a user's ends with the last session.
         ServiceFacts::Systemd { user, linger: false, unit: Some(state) } if facts.uid != 0 => {
-            check(Status::Warn, format!("the user service ({state}) ends, agents and all, when {user} logs out"))
-                .hint(format!("loginctl enable-linger {user}"))
+            check(
+                Status::Warn,
+                format!("the user service ({state}) ends, agents and all, when {user} logs out"),
+            )
+            .hint(format!("loginctl enable-linger {user}"))
         }
         ServiceFacts::Systemd { unit: Some(state), .. } if state == "failed" => {
             check(Status::Fail, "the service has failed".into())
                 .hint("journalctl --user -u muleteer, then `muleteer service status`")
         }
-        ServiceFacts::Systemd { unit: Some(state), .. } => check(Status::Ok, format!("installed, {state}")),
+        ServiceFacts::Systemd { unit: Some(state), .. } => {
+            check(Status::Ok, format!("installed, {state}"))
+        }
         ServiceFacts::Launchd { loaded: true } => check(Status::Ok, "loaded".into()),
     }
 }
@@ -96,13 +108,16 @@ pub(super) fn inotify(facts: &Facts) -> Check {
     let late = "agents' own journal lines are picked up when they end, not as they write";
     match &inotify.available {
         Err(error) => check(Status::Warn, format!("no instance is left: {error}"))
-            .hint("raise fs.inotify.max_user_instances with sysctl, or end programs that watch files")
+            .hint(
+                "raise fs.inotify.max_user_instances with sysctl, or end programs that watch files",
+            )
             .best_effort(late),
-        Ok(_) if inotify.max_instances < INOTIFY_INSTANCES => {
-            check(Status::Warn, format!("only {} instances for all your programs", inotify.max_instances))
-                .hint("raise fs.inotify.max_user_instances with sysctl")
-                .best_effort(late)
-        }
+        Ok(_) if inotify.max_instances < INOTIFY_INSTANCES => check(
+            Status::Warn,
+            format!("only {} instances for all your programs", inotify.max_instances),
+        )
+        .hint("raise fs.inotify.max_user_instances with sysctl")
+        .best_effort(late),
         Ok(_) if inotify.max_watches < u64::from(facts.limits.max_agents) * 2 => {
             check(Status::Warn, format!("only {} watches", inotify.max_watches))
                 .hint("raise fs.inotify.max_user_watches with sysctl")
@@ -128,13 +143,21 @@ pub(super) fn open_files(limits: &LimitFacts) -> Check {
     let needed = open_files_for(limits.max_agents);
     let check = |status, message: String| Check::new("open_files", status, message);
     if soft >= needed {
-        return check(Status::Ok, format!("{soft}; {} agents need about {needed}", limits.max_agents));
+        return check(
+            Status::Ok,
+            format!("{soft}; {} agents need about {needed}", limits.max_agents),
+        );
     }
-    let wrong = format!("{soft} open files, and {} agents (pool.max_agents) need about {needed}", limits.max_agents);
+    let wrong = format!(
+        "{soft} open files, and {} agents (pool.max_agents) need about {needed}",
+        limits.max_agents
+    );
     let advice = if hard >= needed {
         format!("`ulimit -n {needed}` before the daemon starts, or LimitNOFILE= in its unit")
     } else {
-        format!("raise the hard limit of {hard} (limits.conf, LimitNOFILE=), or lower pool.max_agents")
+        format!(
+            "raise the hard limit of {hard} (limits.conf, LimitNOFILE=), or lower pool.max_agents"
+        )
     };
     check(Status::Warn, wrong).hint(advice)
 }
@@ -144,12 +167,16 @@ pub(super) fn processes(limits: &LimitFacts) -> Check {
     let needed = PROCESSES_PER_AGENT * u64::from(limits.max_agents);
     match limits.processes {
         None => check(Status::Ok, "unlimited".into()),
-        Some(limit) if limit >= needed => {
-            check(Status::Ok, format!("{limit}; {} busy agents may have {needed}", limits.max_agents))
-        }
+        Some(limit) if limit >= needed => check(
+            Status::Ok,
+            format!("{limit}; {} busy agents may have {needed}", limits.max_agents),
+        ),
         Some(limit) => check(
             Status::Warn,
-            format!("{limit} processes for all of yours; {} busy agents may have {needed}", limits.max_agents),
+            format!(
+                "{limit} processes for all of yours; {} busy agents may have {needed}",
+                limits.max_agents
+            ),
         )
         .hint("raise `ulimit -u` (limits.conf, TasksMax=), or lower pool.max_agents"),
     }

@@ -1,5 +1,5 @@
-//! What `muleteer doctor` makes of the facts it gathered: for each check whether all is well, what is
-//! wrong, what to do about it, and what is best effort on this machine.
+//! What `muleteer doctor` makes of the facts it gathered: for each check whether all is well, what
+//! is wrong, what to do about it, and what is best effort on this machine.
 //!
 //! Judging is apart from gathering, so that every verdict stands in a table of tests and none needs
 //! a broken machine.
@@ -89,8 +89,8 @@ pub struct Facts {
     pub trust: TrustFacts,
     pub state_dir: DirFacts,
     pub runtime_dir: DirFacts,
-    /// The one above, which several daemons of one user share: whoever may write there can put another in
-    /// its place.
+    /// The one above, which several daemons of one user share: whoever may write there can put
+    /// another in its place.
     pub runtime_parent: DirFacts,
     pub events: EventFacts,
     pub database: DatabaseFacts,
@@ -247,7 +247,8 @@ pub enum DaemonFacts {
     Mute { socket: PathBuf, error: String },
 }
 
-/// What a running daemon does with its spans. None: it does not say (an older one, or not to an agent).
+/// What a running daemon does with its spans. None: it does not say (an older one, or not to an
+/// agent).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exports {
     Nothing,
@@ -261,12 +262,14 @@ pub struct ShimFacts {
     pub own_binary: bool,
 }
 
-/// Whether something worked when it was done in a child: the step that failed, and the system's word.
+/// Whether something worked when it was done in a child: the step that failed, and the system's
+/// word.
 pub type Tried = Result<String, String>;
 
 #[derive(Debug, Clone)]
 pub struct SandboxFacts {
-    /// A user, mount and pid namespace was made, and something mounted in it. None: not on this system.
+    /// A user, mount and pid namespace was made, and something mounted in it. None: not on this
+    /// system.
     pub namespaces: Option<Tried>,
     /// A file outside the allowed tree could not be written. `Ok` says how much was enforced.
     pub landlock: Option<Tried>,

@@ -1,7 +1,8 @@
 //! The directories, the key, the daemon and the shim: what must be there, and be ours alone.
 
 use crate::doctor::{
-    Barred, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts, Status, There,
+    Barred, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts,
+    Status, There,
 };
 use std::path::Path;
 
@@ -21,11 +22,17 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("state_dir", status, message);
     let dir = match there {
         There::Missing(Ok(())) => {
-            return check(Status::Ok, format!("{} will be made by the first daemon", path.display()));
+            return check(
+                Status::Ok,
+                format!("{} will be made by the first daemon", path.display()),
+            );
         }
         There::Missing(Err(barred)) => {
-            return check(Status::Fail, format!("{} cannot be made: {}", path.display(), barred.why))
-                .hint(make_room_for_it(barred, STATE));
+            return check(
+                Status::Fail,
+                format!("{} cannot be made: {}", path.display(), barred.why),
+            )
+            .hint(make_room_for_it(barred, STATE));
         }
         There::Broken(error) => {
             return check(Status::Fail, format!("{}: {error}", path.display()))
@@ -37,8 +44,11 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
         return check(Status::Fail, format!("{} {wrong}", path.display())).hint(cure);
     }
     if dir.free_bytes < ROOM_NEEDED {
-        return check(Status::Fail, format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20))
-            .hint("make room: a full disk stops every new effect until there is some");
+        return check(
+            Status::Fail,
+            format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20),
+        )
+        .hint("make room: a full disk stops every new effect until there is some");
     }
     if let Some(kind) = &dir.doubtful_fs {
         return check(Status::Warn, format!("{} is on {kind}", path.display()))
@@ -46,8 +56,11 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
             .best_effort("locks and fsync are only as good as that file system keeps them");
     }
     if dir.free_bytes < ROOM_WANTED {
-        return check(Status::Warn, format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20))
-            .hint("make room: agents' output is spooled there");
+        return check(
+            Status::Warn,
+            format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20),
+        )
+        .hint("make room: agents' output is spooled there");
     }
     check(Status::Ok, format!("{}, {} GiB free", path.display(), dir.free_bytes >> 30))
 }
@@ -68,7 +81,9 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
             There::Missing(Err(barred)) => {
                 Some((format!("cannot be made: {}", barred.why), make_room_for_it(barred, RUNTIME)))
             }
-            There::Broken(error) => Some((error.clone(), format!("remove it, or set {RUNTIME} to {OWN}"))),
+            There::Broken(error) => {
+                Some((error.clone(), format!("remove it, or set {RUNTIME} to {OWN}")))
+            }
             There::Dir(dir) => not_ours(path, dir, facts.uid, 0o022, RUNTIME),
         };
         if let Some((wrong, cure)) = wrong {
@@ -81,14 +96,23 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
     }
 }
 
-/// What is wrong with a directory that only its owner should enter, and what mends it; `mask`: what others may not
-/// have, `variable`: what puts it elsewhere.
-fn not_ours(path: &Path, dir: &DirState, uid: u32, mask: u32, variable: &str) -> Option<(String, String)> {
+/// What is wrong with a directory that only its owner should enter, and what mends it; `mask`: what
+/// others may not have, `variable`: what puts it elsewhere.
+fn not_ours(
+    path: &Path,
+    dir: &DirState,
+    uid: u32,
+    mask: u32,
+    variable: &str,
+) -> Option<(String, String)> {
     let elsewhere = format!("set {variable} to {OWN}");
     let chmod = format!("`chmod 700 {}`", path.display());
     // First: as long as it cannot be written, neither owner nor mode can be changed.
     if let Err(Barred { why, read_only: true }) = &dir.writable {
-        return Some((why.clone(), format!("{elsewhere}, or have its file system mounted for writing")));
+        return Some((
+            why.clone(),
+            format!("{elsewhere}, or have its file system mounted for writing"),
+        ));
     }
     if dir.uid != uid {
         let wrong = format!("belongs to uid {}, not to you ({uid})", dir.uid);
@@ -119,10 +143,11 @@ pub(super) fn operator_key(facts: &Facts) -> Check {
             check(Status::Fail, format!("{} belongs to uid {}", key.path.display(), key.uid))
                 .hint("delete it: the next daemon makes another")
         }
-        Some(key) if key.mode & 0o077 != 0 => {
-            check(Status::Fail, format!("{} can be read by others (mode {:o})", key.path.display(), key.mode & 0o777))
-                .hint("delete it and restart the daemon: whoever read it has your rights")
-        }
+        Some(key) if key.mode & 0o077 != 0 => check(
+            Status::Fail,
+            format!("{} can be read by others (mode {:o})", key.path.display(), key.mode & 0o777),
+        )
+        .hint("delete it and restart the daemon: whoever read it has your rights"),
         Some(key) => check(Status::Ok, format!("{}, yours alone", key.path.display())),
     }
 }
@@ -131,7 +156,9 @@ pub(super) fn events(events: &EventFacts) -> Check {
     let check = |status, message: String| Check::new("events", status, message);
     match events {
         EventFacts::None => check(Status::Skip, "nothing has happened yet".into()),
-        EventFacts::Read { records } => check(Status::Ok, format!("{records} events, each readable")),
+        EventFacts::Read { records } => {
+            check(Status::Ok, format!("{records} events, each readable"))
+        }
         EventFacts::Slow { after_s } => {
             check(Status::Warn, format!("reading the whole log takes more than {after_s} s"))
                 .hint("a daemon starts as slowly; on an idle machine look at the disk")
@@ -147,7 +174,9 @@ pub(super) fn database(database: &DatabaseFacts) -> Check {
         DatabaseFacts::Read { applied } => check(Status::Ok, format!("up to event {applied}")),
         DatabaseFacts::Damaged(error) => check(Status::Warn, error.clone())
             .hint("nothing: the next daemon sets it aside and makes it again from the events"),
-        DatabaseFacts::Broken { error, hint } => check(Status::Fail, error.clone()).hint(hint.clone()),
+        DatabaseFacts::Broken { error, hint } => {
+            check(Status::Fail, error.clone()).hint(hint.clone())
+        }
     }
 }
 
@@ -155,13 +184,15 @@ pub(super) fn daemon(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("daemon", status, message);
     match &facts.daemon {
         DaemonFacts::None => check(Status::Ok, "none runs; a verb that needs one starts it".into()),
-        DaemonFacts::Left { socket } => {
-            check(Status::Ok, format!("none runs; {} is a dead one's, and will be taken over", socket.display()))
-        }
-        DaemonFacts::Answers { pid, version, .. } if *version != facts.version => {
-            check(Status::Warn, format!("pid {pid} runs version {version}, this is {}", facts.version))
-                .hint("`muleteer daemon stop` and start it again: agents go on meanwhile")
-        }
+        DaemonFacts::Left { socket } => check(
+            Status::Ok,
+            format!("none runs; {} is a dead one's, and will be taken over", socket.display()),
+        ),
+        DaemonFacts::Answers { pid, version, .. } if *version != facts.version => check(
+            Status::Warn,
+            format!("pid {pid} runs version {version}, this is {}", facts.version),
+        )
+        .hint("`muleteer daemon stop` and start it again: agents go on meanwhile"),
         DaemonFacts::Answers { pid, version, socket, .. } => {
             check(Status::Ok, format!("pid {pid}, version {version}, at {}", socket.display()))
         }
@@ -174,12 +205,18 @@ pub(super) fn daemon(facts: &Facts) -> Check {
 
 pub(super) fn shim(shim: &Result<ShimFacts, String>) -> Check {
     match shim {
-        Ok(ShimFacts { path, own_binary: true }) => Check::new("shim", Status::Ok, path.display().to_string()),
-        Ok(ShimFacts { path, .. }) => {
-            Check::new("shim", Status::Warn, format!("no muleteer-shim beside {}", path.display()))
-                .hint("install muleteer-shim in the same directory: `cargo xtask install` installs both")
-                .best_effort("`muleteer shim` does the same with about six times the memory for each agent")
+        Ok(ShimFacts { path, own_binary: true }) => {
+            Check::new("shim", Status::Ok, path.display().to_string())
         }
+        Ok(ShimFacts { path, .. }) => Check::new(
+            "shim",
+            Status::Warn,
+            format!("no muleteer-shim beside {}", path.display()),
+        )
+        .hint("install muleteer-shim in the same directory: `cargo xtask install` installs both")
+        .best_effort(
+            "`muleteer shim` does the same with about six times the memory for each agent",
+        ),
         Err(error) => Check::new("shim", Status::Fail, format!("no shim can be started: {error}"))
             .hint("install muleteer and muleteer-shim in one directory"),
     }

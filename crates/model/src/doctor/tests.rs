@@ -3,7 +3,13 @@
 use crate::doctor::*;
 
 fn dir(path: &str) -> DirFacts {
-    let state = DirState { uid: 1000, mode: 0o700, writable: Ok(()), free_bytes: 50 << 30, doubtful_fs: None };
+    let state = DirState {
+        uid: 1000,
+        mode: 0o700,
+        writable: Ok(()),
+        free_bytes: 50 << 30,
+        doubtful_fs: None,
+    };
     DirFacts { path: path.into(), there: There::Dir(state), socket_len: None }
 }
 
@@ -26,7 +32,10 @@ fn healthy() -> Facts {
         os: "linux".into(),
         uid: 1000,
         version: "0.1.0".into(),
-        backends: vec![backend("claude", answered("/bin/claude", "2.1.0")), backend("codex", Program::Missing)],
+        backends: vec![
+            backend("claude", answered("/bin/claude", "2.1.0")),
+            backend("codex", Program::Missing),
+        ],
         git: answered("/usr/bin/git", "git version 2.39.5"),
         identity: IdentityFacts::Is("Ann <ann@example.com>".into()),
         config: Ok(vec![]),
@@ -36,7 +45,11 @@ fn healthy() -> Facts {
         runtime_parent: dir("/r/muleteer"),
         events: EventFacts::Read { records: 7 },
         database: DatabaseFacts::Read { applied: 7 },
-        operator_key: Some(FileFacts { path: "/s/muleteer/operator.key".into(), uid: 1000, mode: 0o100_600 }),
+        operator_key: Some(FileFacts {
+            path: "/s/muleteer/operator.key".into(),
+            uid: 1000,
+            mode: 0o100_600,
+        }),
         daemon: DaemonFacts::Answers {
             pid: 7,
             version: "0.1.0".into(),
@@ -44,21 +57,36 @@ fn healthy() -> Facts {
             exports: Some(Exports::To("http://127.0.0.1:4318".into())),
         },
         shim: Ok(ShimFacts { path: "/usr/bin/muleteer-shim".into(), own_binary: true }),
-        sandbox: SandboxFacts { namespaces: Some(Ok("made".into())), landlock: Some(Ok("fully enforced".into())) },
+        sandbox: SandboxFacts {
+            namespaces: Some(Ok("made".into())),
+            landlock: Some(Ok("fully enforced".into())),
+        },
         containment: ContainmentFacts {
             pidfd: true,
             subreaper: true,
             parent_death_signal: true,
             cgroup: Ok("/sys/fs/cgroup/user.slice".into()),
         },
-        service: ServiceFacts::Systemd { user: "u".into(), linger: true, unit: Some("active".into()) },
+        service: ServiceFacts::Systemd {
+            user: "u".into(),
+            linger: true,
+            unit: Some("active".into()),
+        },
         limits: LimitFacts {
             open_files: (65_536, 65_536),
             processes: Some(100_000),
             max_agents: 8,
-            inotify: Some(InotifyFacts { available: Ok(String::new()), max_instances: 128, max_watches: 65_536 }),
+            inotify: Some(InotifyFacts {
+                available: Ok(String::new()),
+                max_instances: 128,
+                max_watches: 65_536,
+            }),
         },
-        telemetry: TelemetryFacts::Reached { endpoint: "http://127.0.0.1:4318".into(), ms: 1, unheeded: vec![] },
+        telemetry: TelemetryFacts::Reached {
+            endpoint: "http://127.0.0.1:4318".into(),
+            ms: 1,
+            unheeded: vec![],
+        },
     }
 }
 
@@ -75,7 +103,9 @@ fn check(facts: &Facts, name: &str) -> Check {
 fn broken(name: &str, breaks: impl FnOnce(&mut Facts)) -> Check {
     let mut facts = healthy();
     breaks(&mut facts);
-    let others = |facts: &Facts| judge(facts).into_iter().filter(|check| check.name != name).collect::<Vec<_>>();
+    let others = |facts: &Facts| {
+        judge(facts).into_iter().filter(|check| check.name != name).collect::<Vec<_>>()
+    };
     assert_eq!(others(&facts), others(&healthy()), "what breaks {name} touches no other check");
     check(&facts, name)
 }
@@ -100,57 +130,94 @@ fn each_fault_is_told_with_what_to_do() {
     type Break = fn(&mut Facts);
     let table: &[(&str, Status, &str, Break)] = &[
         ("git", Status::Fail, "not on PATH", |f| f.git = Program::Missing),
-        ("git", Status::Fail, "too old", |f| f.git = answered("/usr/bin/git", "git version 2.17.1")),
-        ("git", Status::Fail, "within 5 s", |f| f.git = Program::Silent { path: "/g".into(), after_s: 5 }),
+        ("git", Status::Fail, "too old", |f| {
+            f.git = answered("/usr/bin/git", "git version 2.17.1")
+        }),
+        ("git", Status::Fail, "within 5 s", |f| {
+            f.git = Program::Silent { path: "/g".into(), after_s: 5 }
+        }),
         ("git_identity", Status::Warn, "does not know your name", |f| {
             f.identity = IdentityFacts::None("empty ident".into())
         }),
         ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
         ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
-        ("state_dir", Status::Fail, "open to others (mode 755)", |f| state(&mut f.state_dir).mode = 0o40_755),
-        ("state_dir", Status::Fail, "cannot be written", |f| state(&mut f.state_dir).writable = denied()),
+        ("state_dir", Status::Fail, "open to others (mode 755)", |f| {
+            state(&mut f.state_dir).mode = 0o40_755
+        }),
+        ("state_dir", Status::Fail, "cannot be written", |f| {
+            state(&mut f.state_dir).writable = denied()
+        }),
         ("state_dir", Status::Fail, "10 MiB", |f| state(&mut f.state_dir).free_bytes = 10 << 20),
         ("state_dir", Status::Warn, "500 MiB", |f| state(&mut f.state_dir).free_bytes = 500 << 20),
-        ("state_dir", Status::Warn, "nfs", |f| state(&mut f.state_dir).doubtful_fs = Some("nfs".into())),
-        ("state_dir", Status::Fail, "not a directory", |f| f.state_dir.there = There::Broken("not a directory".into())),
+        ("state_dir", Status::Warn, "nfs", |f| {
+            state(&mut f.state_dir).doubtful_fs = Some("nfs".into())
+        }),
+        ("state_dir", Status::Fail, "not a directory", |f| {
+            f.state_dir.there = There::Broken("not a directory".into())
+        }),
         ("state_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
             f.state_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
         ("runtime_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
             f.runtime_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
-        ("runtime_dir", Status::Fail, "/r/muleteer is open to others", |f| state(&mut f.runtime_parent).mode = 0o777),
+        ("runtime_dir", Status::Fail, "/r/muleteer is open to others", |f| {
+            state(&mut f.runtime_parent).mode = 0o777
+        }),
         ("events", Status::Fail, "line 3", |f| {
             f.events = EventFacts::Broken { error: "line 3: no".into(), hint: "mend it".into() };
         }),
         ("events", Status::Warn, "10 s", |f| f.events = EventFacts::Slow { after_s: 10 }),
-        ("database", Status::Warn, "damaged", |f| f.database = DatabaseFacts::Damaged("damaged".into())),
+        ("database", Status::Warn, "damaged", |f| {
+            f.database = DatabaseFacts::Damaged("damaged".into())
+        }),
         ("database", Status::Fail, "newer", |f| {
             f.database = DatabaseFacts::Broken { error: "newer".into(), hint: "update".into() };
         }),
         ("runtime_dir", Status::Fail, "mode 777", |f| state(&mut f.runtime_dir).mode = 0o777),
         ("runtime_dir", Status::Fail, "108 bytes", |f| f.runtime_dir.socket_len = Some(108)),
-        ("operator_key", Status::Fail, "mode 644", |f| f.operator_key.as_mut().expect("key").mode = 0o644),
+        ("operator_key", Status::Fail, "mode 644", |f| {
+            f.operator_key.as_mut().expect("key").mode = 0o644
+        }),
         ("operator_key", Status::Fail, "uid 5", |f| f.operator_key.as_mut().expect("key").uid = 5),
         ("daemon", Status::Warn, "version 0.0.9", |f| {
             let exports = None;
-            f.daemon = DaemonFacts::Answers { pid: 1, version: "0.0.9".into(), socket: "/s".into(), exports };
+            f.daemon = DaemonFacts::Answers {
+                pid: 1,
+                version: "0.0.9".into(),
+                socket: "/s".into(),
+                exports,
+            };
         }),
         ("daemon", Status::Fail, "timed out", |f| {
             f.daemon = DaemonFacts::Mute { socket: "/s".into(), error: "timed out".into() };
         }),
-        ("shim", Status::Warn, "no muleteer-shim", |f| f.shim.as_mut().expect("shim").own_binary = false),
+        ("shim", Status::Warn, "no muleteer-shim", |f| {
+            f.shim.as_mut().expect("shim").own_binary = false
+        }),
         ("shim", Status::Fail, "no such file", |f| f.shim = Err("no such file".into())),
-        ("sandbox.namespaces", Status::Warn, "EPERM", |f| f.sandbox.namespaces = Some(Err("unshare: EPERM".into()))),
-        ("sandbox.landlock", Status::Warn, "ENOSYS", |f| f.sandbox.landlock = Some(Err("ENOSYS".into()))),
+        ("sandbox.namespaces", Status::Warn, "EPERM", |f| {
+            f.sandbox.namespaces = Some(Err("unshare: EPERM".into()))
+        }),
+        ("sandbox.landlock", Status::Warn, "ENOSYS", |f| {
+            f.sandbox.landlock = Some(Err("ENOSYS".into()))
+        }),
         ("containment", Status::Warn, "no pidfd, no subreaper", |f| {
             (f.containment.pidfd, f.containment.subreaper) = (false, false);
         }),
         ("service", Status::Warn, "logs out", |f| {
-            f.service = ServiceFacts::Systemd { user: "u".into(), linger: false, unit: Some("active".into()) };
+            f.service = ServiceFacts::Systemd {
+                user: "u".into(),
+                linger: false,
+                unit: Some("active".into()),
+            };
         }),
         ("service", Status::Fail, "failed", |f| {
-            f.service = ServiceFacts::Systemd { user: "u".into(), linger: true, unit: Some("failed".into()) };
+            f.service = ServiceFacts::Systemd {
+                user: "u".into(),
+                linger: true,
+                unit: Some("failed".into()),
+            };
         }),
         ("inotify", Status::Warn, "EMFILE", |f| inotify(f).available = Err("EMFILE".into())),
         ("inotify", Status::Warn, "only 8 instances", |f| inotify(f).max_instances = 8),
@@ -162,7 +229,8 @@ fn each_fault_is_told_with_what_to_do() {
             f.telemetry = TelemetryFacts::Unreachable { endpoint, error: "refused".into() };
         }),
         ("telemetry", Status::Fail, "no endpoint", |f| {
-            f.telemetry = TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
+            f.telemetry =
+                TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
         }),
     ];
     for (name, status, says, breaks) in table {
@@ -209,7 +277,11 @@ fn a_missing_cli_matters_only_where_it_is_wanted() {
     assert_eq!(with(there(), true), [Status::Ok, Status::Fail], "the configuration names it");
     assert_eq!(with(Program::Missing, false), [Status::Fail, Status::Fail], "there is none at all");
     let mute = || Program::Silent { path: "/c".into(), after_s: 5 };
-    assert_eq!(with(mute(), false), [Status::Warn, Status::Fail], "one that hangs is no other to use");
+    assert_eq!(
+        with(mute(), false),
+        [Status::Warn, Status::Fail],
+        "one that hangs is no other to use"
+    );
     let unknown = || Program::Unknown("no ACP agent is on PATH".into());
     assert_eq!(with(unknown(), false), [Status::Warn, Status::Fail]);
 }
@@ -217,7 +289,9 @@ fn a_missing_cli_matters_only_where_it_is_wanted() {
 #[test]
 fn machine_without_a_usable_agent_cli_is_not_well() {
     let broken = || Program::Failed { path: "/c".into(), error: "exit status: 1".into() };
-    for found in [[Program::Missing, Program::Missing], [broken(), Program::Missing], [broken(), broken()]] {
+    for found in
+        [[Program::Missing, Program::Missing], [broken(), Program::Missing], [broken(), broken()]]
+    {
         let mut facts = healthy();
         for (backend, found) in facts.backends.iter_mut().zip(found) {
             backend.found = found;
@@ -229,7 +303,8 @@ fn machine_without_a_usable_agent_cli_is_not_well() {
 #[test]
 fn trust_is_a_check_only_where_the_repository_needs_it() {
     let trust = |ignored: &[&str], not_run: &[&str]| {
-        let [ignored, not_run] = [ignored, not_run].map(|keys| keys.iter().map(|key| (*key).to_string()).collect());
+        let [ignored, not_run] =
+            [ignored, not_run].map(|keys| keys.iter().map(|key| (*key).to_string()).collect());
         let checks = judge(&Facts { trust: TrustFacts { ignored, not_run }, ..healthy() });
         checks
             .into_iter()
@@ -240,7 +315,10 @@ fn trust_is_a_check_only_where_the_repository_needs_it() {
     let (status, message) = trust(&["sandbox"], &["backends.codex.command"]).expect("a check");
     assert!(status == Status::Warn && message.ends_with("ignored are sandbox"), "{message}");
     let (status, message) = trust(&[], &["backends.codex.command"]).expect("a check");
-    assert!(status == Status::Ok && message.ends_with("not run by this check: backends.codex.command"), "{message}");
+    assert!(
+        status == Status::Ok && message.ends_with("not run by this check: backends.codex.command"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -248,13 +326,20 @@ fn a_program_is_missed_by_what_it_was_looked_for() {
     let missing = |program: &str, named_by: &[&str]| {
         let mut facts = healthy();
         let named_by = named_by.iter().map(|key| (*key).to_string()).collect();
-        facts.backends[1] = BackendFacts { program: program.into(), named_by, ..backend("codex", Program::Missing) };
+        facts.backends[1] = BackendFacts {
+            program: program.into(),
+            named_by,
+            ..backend("codex", Program::Missing)
+        };
         check(&facts, "backend.codex").message
     };
     assert_eq!(missing("codex", &[]), "`codex` is not on PATH");
     assert_eq!(missing("codex", &["backend"]), "`codex` is not on PATH, and backend names it");
     let said = missing("/nope/codex", &["backends.codex.command"]);
-    assert_eq!(said, "`/nope/codex` is not there, or no program, and backends.codex.command names it");
+    assert_eq!(
+        said,
+        "`/nope/codex` is not there, or no program, and backends.codex.command names it"
+    );
 }
 
 #[test]
@@ -266,24 +351,47 @@ fn what_says_no_version_is_in_doubt_and_no_fault() {
         ("\u{fffd}9\u{fffd}.", Status::Warn),
     ] {
         let mut facts = healthy();
-        facts.backends[0] =
-            BackendFacts { named_by: vec!["backend".into()], ..backend("claude", answered("/bin/claude", said)) };
+        facts.backends[0] = BackendFacts {
+            named_by: vec!["backend".into()],
+            ..backend("claude", answered("/bin/claude", said))
+        };
         let found = check(&facts, "backend.claude");
-        assert_eq!((found.status, found.hint.is_some()), (status, status == Status::Warn), "{found:?}");
+        assert_eq!(
+            (found.status, found.hint.is_some()),
+            (status, status == Status::Warn),
+            "{found:?}"
+        );
     }
 }
 
-/// No right that is given helps where nothing can be written, and nothing has to be removed that a mode mends.
+/// No right that is given helps where nothing can be written, and nothing has to be removed that a
+/// mode mends.
 #[test]
 fn a_directory_is_mended_by_what_can_mend_it() {
     type Break = fn(&mut DirState);
     let read_only_fs: Break = |dir| dir.writable = read_only("is on a read-only file system");
     let table: &[(Break, &str, &str)] = &[
-        (read_only_fs, "is on a read-only file system", "set XDG to a directory of your own, or have its file system"),
-        (|dir| (dir.uid, dir.writable) = (0, read_only("is read-only")), "is read-only", "set XDG to a directory"),
-        (|dir| dir.uid = 0, "belongs to uid 0", "set XDG to a directory of your own, or have this one given to you"),
+        (
+            read_only_fs,
+            "is on a read-only file system",
+            "set XDG to a directory of your own, or have its file system",
+        ),
+        (
+            |dir| (dir.uid, dir.writable) = (0, read_only("is read-only")),
+            "is read-only",
+            "set XDG to a directory",
+        ),
+        (
+            |dir| dir.uid = 0,
+            "belongs to uid 0",
+            "set XDG to a directory of your own, or have this one given to you",
+        ),
         (|dir| dir.mode = 0o40_777, "mode 777", "`chmod 700 PATH`"),
-        (|dir| (dir.mode, dir.writable) = (0o40_500, denied()), "cannot be written", "`chmod 700 PATH`"),
+        (
+            |dir| (dir.mode, dir.writable) = (0o40_500, denied()),
+            "cannot be written",
+            "`chmod 700 PATH`",
+        ),
         (|dir| dir.writable = denied(), "cannot be written", "set XDG to a directory of your own"),
     ];
     for (breaks, says, cure) in table {
@@ -299,10 +407,16 @@ fn a_directory_is_mended_by_what_can_mend_it() {
             let cure = cure.replace("XDG", variable).replace("PATH", path);
             let hint = found.hint.clone().unwrap_or_default();
             assert!(found.message.contains(says) && hint.starts_with(&cure), "{cure}: {found:?}");
-            assert!(!hint.contains("remove") && (!says.contains("read-only") || !hint.contains("chmod")), "{found:?}");
+            assert!(
+                !hint.contains("remove")
+                    && (!says.contains("read-only") || !hint.contains("chmod")),
+                "{found:?}"
+            );
         }
     }
-    let found = broken("state_dir", |facts| facts.state_dir.there = There::Missing(read_only("/ is read-only")));
+    let found = broken("state_dir", |facts| {
+        facts.state_dir.there = There::Missing(read_only("/ is read-only"))
+    });
     assert_eq!(found.hint.as_deref(), Some("set XDG_STATE_HOME to a directory of your own"));
 }
 
@@ -311,7 +425,9 @@ fn telemetry_is_what_the_daemon_does() {
     const HERE: &str = "http://127.0.0.1:4318";
     let with = |telemetry: TelemetryFacts, exports: Option<Exports>| {
         let found = broken("telemetry", |facts| {
-            let DaemonFacts::Answers { exports: of_the_daemon, .. } = &mut facts.daemon else { panic!("a daemon") };
+            let DaemonFacts::Answers { exports: of_the_daemon, .. } = &mut facts.daemon else {
+                panic!("a daemon")
+            };
             (*of_the_daemon, facts.telemetry) = (exports, telemetry);
         });
         (found.status, found.message, found.hint.unwrap_or_default())
@@ -325,13 +441,19 @@ fn telemetry_is_what_the_daemon_does() {
     assert!(status == Status::Warn && message.contains("exports nothing"), "{message}");
     assert!(hint.starts_with("`muleteer daemon stop`, then anything starts one again"), "{hint}");
     let (status, message, _) = with(reached(), to("http://elsewhere:4318"));
-    assert!(status == Status::Warn && message.contains("exports to http://elsewhere:4318"), "{message}");
+    assert!(
+        status == Status::Warn && message.contains("exports to http://elsewhere:4318"),
+        "{message}"
+    );
     let (status, message, _) = with(TelemetryFacts::Disabled, to(HERE));
     assert!(status == Status::Warn && message.contains(HERE), "{message}");
     let unheeded = vec!["OTEL_EXPORTER_OTLP_PROTOCOL=grpc: http/json is spoken".to_string()];
-    let (status, message, _) = with(TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1, unheeded }, to(HERE));
+    let (status, message, _) =
+        with(TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1, unheeded }, to(HERE));
     assert!(status == Status::Warn && message.contains("=grpc"), "{message}");
-    for (telemetry, exports) in [(TelemetryFacts::Off, Some(Exports::Nothing)), (TelemetryFacts::Disabled, None)] {
+    for (telemetry, exports) in
+        [(TelemetryFacts::Off, Some(Exports::Nothing)), (TelemetryFacts::Disabled, None)]
+    {
         assert_eq!(with(telemetry, exports).0, Status::Skip);
     }
 }
@@ -339,9 +461,14 @@ fn telemetry_is_what_the_daemon_does() {
 #[test]
 fn a_git_that_cannot_wait_for_the_disk_is_best_effort() {
     for (version, best_effort) in [("2.35.9", true), ("2.36.0", false), ("3.0", false)] {
-        let facts = Facts { git: answered("/usr/bin/git", &format!("git version {version}")), ..healthy() };
+        let facts =
+            Facts { git: answered("/usr/bin/git", &format!("git version {version}")), ..healthy() };
         let found = check(&facts, "git");
-        assert_eq!((found.status, found.best_effort.is_some()), (Status::Ok, best_effort), "{version}");
+        assert_eq!(
+            (found.status, found.best_effort.is_some()),
+            (Status::Ok, best_effort),
+            "{version}"
+        );
     }
 }
 
@@ -372,7 +499,10 @@ fn nothing_made_yet_is_no_fault() {
     facts.daemon = DaemonFacts::None;
     facts.telemetry = TelemetryFacts::Off;
     let checks = judge(&facts);
-    assert!(checks.iter().all(|check| matches!(check.status, Status::Ok | Status::Skip)), "{checks:?}");
+    assert!(
+        checks.iter().all(|check| matches!(check.status, Status::Ok | Status::Skip)),
+        "{checks:?}"
+    );
 }
 
 #[test]

@@ -51,7 +51,8 @@ impl TryFrom<String> for DispatchId {
     type Error = BadId;
     /// Ids become file names: nothing but letters and digits is accepted.
     fn try_from(text: String) -> Result<Self, BadId> {
-        let ok = (4..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let ok = (4..=32).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         if ok { Ok(Self(text.into())) } else { Err(BadId(text)) }
     }
 }
@@ -76,11 +77,15 @@ pub enum Unfound {
     Ambiguous(Vec<String>),
 }
 
-/// The one of `all` whose id begins so. One whole id may be how another begins: then it is the one that is meant.
+/// The one of `all` whose id begins so. One whole id may be how another begins: then it is the one
+/// that is meant.
 ///
 /// # Errors
 /// When none does, or more than one.
-pub fn by_beginning<'a, T>(all: impl IntoIterator<Item = (&'a str, T)>, beginning: &str) -> Result<T, Unfound> {
+pub fn by_beginning<'a, T>(
+    all: impl IntoIterator<Item = (&'a str, T)>,
+    beginning: &str,
+) -> Result<T, Unfound> {
     let mut fits: Vec<_> = all
         .into_iter()
         .filter(|(id, _)| !beginning.is_empty() && id.starts_with(beginning))

@@ -38,7 +38,8 @@ pub struct Record {
     pub entry: Entry,
 }
 
-/// A record as it is read: what is flattened into what is flattened would be kept and gone through once more.
+/// A record as it is read: what is flattened into what is flattened would be kept and gone through
+/// once more.
 #[derive(Deserialize)]
 struct Flat {
     v: u16,
@@ -198,19 +199,21 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         set_mode: Option<Box<ModeStep>>,
     },
-    /// The session is in the mode that the policy needs; `by` is how it is set, should the agent leave it.
+    /// The session is in the mode that the policy needs; `by` is how it is set, should the agent
+    /// leave it.
     SessionModeKept {
         mode: String,
         by: String,
     },
-    /// The agent went over to another mode. `back`: the one that is set again, because it does not ask in this
-    /// one and has a policy.
+    /// The agent went over to another mode. `back`: the one that is set again, because it does not
+    /// ask in this one and has a policy.
     SessionModeChanged {
         mode: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         back: Option<String>,
     },
-    /// The agent does not leave a mode in which it does not ask, though it has a policy: it is stopped.
+    /// The agent does not leave a mode in which it does not ask, though it has a policy: it is
+    /// stopped.
     SessionModeStays {
         mode: String,
         reason: String,
@@ -253,8 +256,8 @@ pub enum Event {
         key: String,
         turn: u32,
     },
-    /// After its process died: what the CLI's transcript says about a prompt. Durable before anything
-    /// is sent again.
+    /// After its process died: what the CLI's transcript says about a prompt. Durable before
+    /// anything is sent again.
     PromptProbed {
         key: String,
         standing: Standing,
@@ -278,8 +281,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<String>,
     },
-    /// The whole of what the call just told works on, where `target` is its first line only. Of an agent
-    /// that is watched because it has a policy.
+    /// The whole of what the call just told works on, where `target` is its first line only. Of an
+    /// agent that is watched because it has a policy.
     ToolSubject {
         call_id: String,
         text: String,
@@ -292,8 +295,8 @@ pub enum Event {
     ToolFinished {
         call_id: String,
     },
-    /// The agent used a tool without asking, though its policy would have asked about it or refused it, or
-    /// used one that it was denied: it is stopped.
+    /// The agent used a tool without asking, though its policy would have asked about it or refused
+    /// it, or used one that it was denied: it is stopped.
     PolicyBroken {
         call_id: String,
         tool: String,
@@ -368,8 +371,8 @@ pub enum Event {
     },
     /// Its result was not the last it printed, so it is none.
     ResultOvertaken {},
-    /// The result just received stands behind other text on its line: one that the program gives by itself counts
-    /// in its place.
+    /// The result just received stands behind other text on its line: one that the program gives by
+    /// itself counts in its place.
     ResultQuoted {},
     JournalEntry {
         text: String,
@@ -391,7 +394,8 @@ pub enum Event {
         awake_ms: Option<u64>,
     },
     /// The model API is not to be asked before `until`: the agent is gone, its session is kept, and
-    /// the dispatch waits for a place again. `spent_ms`: all the waiting since the API last answered.
+    /// the dispatch waits for a place again. `spent_ms`: all the waiting since the API last
+    /// answered.
     ApiWaiting {
         trouble: Trouble,
         status: Option<u16>,
@@ -444,12 +448,14 @@ pub enum Event {
         limit: Limit,
         detail: String,
     },
-    /// It gave no sign of life for longer than its category allows: it is ended, and its session kept.
+    /// It gave no sign of life for longer than its category allows: it is ended, and its session
+    /// kept.
     StallDetected {
         silent_s: u64,
         evidence: String,
     },
-    /// It is at work and sick: what a monitor found, and what is done about it. With `stop` it is ended, and its session kept.
+    /// It is at work and sick: what a monitor found, and what is done about it. With `stop` it is
+    /// ended, and its session kept.
     MonitorSpoke {
         monitor: Monitor,
         action: Action,
@@ -721,7 +727,8 @@ pub struct Created {
     pub category: String,
     /// Where it works; an absolute path.
     pub project: String,
-    /// What its work is for, where `project` is a clone that was made for it and does not outlast it.
+    /// What its work is for, where `project` is a clone that was made for it and does not outlast
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
     pub feature: String,
@@ -790,8 +797,8 @@ pub struct Created {
 }
 
 impl Created {
-    /// Turns are told apart from the life of a process: its CLI takes several, or a new process goes on
-    /// with the session. Of any other agent, the process is the turn.
+    /// Turns are told apart from the life of a process: its CLI takes several, or a new process
+    /// goes on with the session. Of any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {
         self.multi_turn || self.resumable
     }
@@ -806,13 +813,15 @@ impl Created {
         self.repository.as_deref().unwrap_or(&self.project)
     }
 
-    /// The clone it works in, if it was made one: for a dispatch alone, or as a part of a run or a task list.
+    /// The clone it works in, if it was made one: for a dispatch alone, or as a part of a run or a
+    /// task list.
     pub fn clone_of_its_own(&self) -> Option<&str> {
         let in_one = self.repository.as_ref().is_some_and(|repository| *repository != self.project);
         self.worktree.as_deref().or_else(|| in_one.then_some(self.project.as_str()))
     }
 
-    /// The repository of what its agent has others do in `dir`, where that is a clone of its own or its run's.
+    /// The repository of what its agent has others do in `dir`, where that is a clone of its own or
+    /// its run's.
     pub fn repository_of(&self, dir: &Path) -> Option<&str> {
         let own = self.directory();
         Some(self.project_name()).filter(|name| dir.starts_with(own) && *name != own)

@@ -36,22 +36,26 @@ impl fmt::Display for Context {
     }
 }
 
-/// What vendors add to a place in a trace, as `TRACESTATE` carries it; none where any of it is malformed, or it is longer than
-/// what everybody has to pass on (W3C trace context, "tracestate").
+/// What vendors add to a place in a trace, as `TRACESTATE` carries it; none where any of it is
+/// malformed, or it is longer than what everybody has to pass on (W3C trace context, "tracestate").
 pub fn trace_state(text: &str) -> Option<&str> {
     const LENGTH: usize = 512;
     const MEMBERS: usize = 32;
     let text = text.trim_matches([' ', '\t']);
-    let members: Vec<&str> = text.split(',').map(|member| member.trim_matches([' ', '\t'])).collect();
+    let members: Vec<&str> =
+        text.split(',').map(|member| member.trim_matches([' ', '\t'])).collect();
     let is_member = |member: &str| {
         let Some((key, value)) = member.split_once('=') else { return member.is_empty() };
         let first = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
         let further = |c: u8| first(c) || b"_-*/@".contains(&c);
-        let key_fits = key.len() <= 256 && key.bytes().next().is_some_and(first) && key.bytes().all(further);
+        let key_fits =
+            key.len() <= 256 && key.bytes().next().is_some_and(first) && key.bytes().all(further);
         let of_value = |c: u8| (c == b' ' || c.is_ascii_graphic()) && c != b'=';
         key_fits && (1..=256).contains(&value.len()) && value.bytes().all(of_value)
     };
-    let fits = text.len() <= LENGTH && members.len() <= MEMBERS && members.iter().all(|member| is_member(member));
+    let fits = text.len() <= LENGTH
+        && members.len() <= MEMBERS
+        && members.iter().all(|member| is_member(member));
     (fits && members.iter().any(|member| !member.is_empty())).then_some(text)
 }
 
@@ -73,7 +77,10 @@ mod tests {
         let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let context = Context::parse(text).expect("valid");
         assert_eq!((context.to_string().as_str(), context.sampled), (text, true));
-        assert!(Context::parse(&format!("01{}-more", &text[2..])).is_some(), "a later version may say more");
+        assert!(
+            Context::parse(&format!("01{}-more", &text[2..])).is_some(),
+            "a later version may say more"
+        );
         for wrong in [
             "",
             "00",

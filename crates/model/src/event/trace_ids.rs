@@ -56,12 +56,13 @@ pub fn of_agent(trace: Context, id: &DispatchId, epoch: u32) -> Context {
     trace.below(attempt(id, epoch))
 }
 
-/// FNV-1a over the parts, kept apart by a byte that no part holds. Nobody's secret and nobody's proof:
-/// it only has to tell the spans of one trace apart.
+/// FNV-1a over the parts, kept apart by a byte that no part holds. Nobody's secret and nobody's
+/// proof: it only has to tell the spans of one trace apart.
 fn derive(parts: &[&str]) -> [u8; 8] {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
-    let hash =
-        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
     // FNV's low bits of short inputs are much alike; a zero id is invalid.
     let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.max(1).to_be_bytes()

@@ -24,11 +24,18 @@ pub fn harness_line(record: &Record, offset: Offset) -> Option<String> {
 }
 
 fn text(event: &Event, offset: Offset) -> Option<String> {
-    let clock = |at: &Timestamp| at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string();
+    let clock = |at: &Timestamp| {
+        at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    };
     Some(match event {
         Event::DispatchCreated(created) => {
-            let model = created.model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
-            let unkept = created.unkept().map(|unkept| format!("; {}", say(&unkept))).unwrap_or_default();
+            let model = created
+                .model
+                .as_ref()
+                .map(|model| format!(", model {}", say(model)))
+                .unwrap_or_default();
+            let unkept =
+                created.unkept().map(|unkept| format!("; {}", say(&unkept))).unwrap_or_default();
             format!(
                 "dispatched {} ({}) to {}{model}{unkept}",
                 code(&created.role),
@@ -42,9 +49,13 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             PromptKind::Repair => "asked for the result again".into(),
             PromptKind::Continue => "asked to go on where it was cut short".into(),
         },
-        Event::WorktreeCreated { path, base } => format!("worktree {} at {}", code(path), code(base)),
+        Event::WorktreeCreated { path, base } => {
+            format!("worktree {} at {}", code(path), code(base))
+        }
         Event::AttemptStarted { attempt, resume, .. } => match resume {
-            Some(session) => format!("attempt {attempt} started, resuming session {}", code(session)),
+            Some(session) => {
+                format!("attempt {attempt} started, resuming session {}", code(session))
+            }
             None => format!("attempt {attempt} started"),
         },
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
@@ -55,14 +66,17 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             format!("model {}", say(model.as_ref()?))
         }
         Event::SessionStarted { session_id, model } => {
-            let model = model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
+            let model =
+                model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
             format!("session {}{model}", code(session_id))
         }
         Event::AgentGreeted { agent, load: None } => format!("it is {}", say(agent)),
         Event::AgentGreeted { agent, load: Some(session) } => {
             format!("it is {}, loading {}", say(agent), code(session))
         }
-        Event::SessionModeChanged { mode, back: None } => format!("it went into its mode {}", say(mode)),
+        Event::SessionModeChanged { mode, back: None } => {
+            format!("it went into its mode {}", say(mode))
+        }
         Event::SessionModeChanged { mode, back: Some(back) } => {
             format!("it went into its mode {}; {} is set again", say(mode), say(back))
         }
@@ -70,13 +84,23 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
         Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
         Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
-        Event::PromptProbed { standing, counted, detail, .. } => probed(*standing, *counted, detail),
-        Event::SessionLost { session_id } => format!("the session {} is no longer there", code(session_id)),
-        Event::ToolCalled { tool, target, .. } if target.is_empty() => format!("tool_use: {}", say(tool)),
-        Event::ToolCalled { tool, target, .. } => format!("tool_use: {} {}", say(tool), code(target)),
+        Event::PromptProbed { standing, counted, detail, .. } => {
+            probed(*standing, *counted, detail)
+        }
+        Event::SessionLost { session_id } => {
+            format!("the session {} is no longer there", code(session_id))
+        }
+        Event::ToolCalled { tool, target, .. } if target.is_empty() => {
+            format!("tool_use: {}", say(tool))
+        }
+        Event::ToolCalled { tool, target, .. } => {
+            format!("tool_use: {} {}", say(tool), code(target))
+        }
         Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
         Event::PermissionRequested { answered: true, .. } => return None,
-        Event::PermissionRequested { ask, .. } => format!("waits for an answer: {}", say(&ask.describe())),
+        Event::PermissionRequested { ask, .. } => {
+            format!("waits for an answer: {}", say(&ask.describe()))
+        }
         // The agent's call stands there already, and its failure will.
         Event::PermissionAnswered { by, .. } if by == POLICY => return None,
         Event::PermissionAnswered { answer, text, by, .. } => {
@@ -93,7 +117,8 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
         Event::TurnFinished { turn, error, status, .. } => {
             let error = error.and_then(|error| serde_json::to_value(error).ok());
-            let error = error.as_ref().and_then(|error| error.as_str()).unwrap_or("error").to_string();
+            let error =
+                error.as_ref().and_then(|error| error.as_str()).unwrap_or("error").to_string();
             let status = status.map(|status| format!(" (status {status})")).unwrap_or_default();
             format!("turn {turn} failed: {error}{status}")
         }
@@ -106,38 +131,72 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             format!("result invalid: {}{next}", say(&faults.join("; ")))
         }
         Event::ResultQuoted {} => "the result stands behind other text on its line".into(),
-        Event::ResultOvertaken {} => "the result was not the last line, and counts for nothing".into(),
+        Event::ResultOvertaken {} => {
+            "the result was not the last line, and counts for nothing".into()
+        }
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
             let delay = seconds(*delay_s);
             format!("model API retry {attempt} of {max}{status}, after {delay}")
         }
-        Event::RateLimited { until: Some(until), .. } => format!("rate limited until {}", clock(until)),
-        Event::RateLimited { until: None, wait_s, .. } => format!("rate limited for {}", seconds(*wait_s)),
-        Event::ApiWaiting { trouble, status, until, .. } => {
-            format!("waiting for the model API until {}: {}", clock(until), trouble.describe(*status))
+        Event::RateLimited { until: Some(until), .. } => {
+            format!("rate limited until {}", clock(until))
         }
-        Event::ApiGivenUp { reason, .. } => format!("the model API is not asked any more: {}", say(reason)),
-        Event::Compacted { before, after } => format!("context compacted: {before} to {after} tokens"),
-        Event::BlockedByUs { on: true } => "output held back by Muleteer (spool or disk full)".into(),
+        Event::RateLimited { until: None, wait_s, .. } => {
+            format!("rate limited for {}", seconds(*wait_s))
+        }
+        Event::ApiWaiting { trouble, status, until, .. } => {
+            format!(
+                "waiting for the model API until {}: {}",
+                clock(until),
+                trouble.describe(*status)
+            )
+        }
+        Event::ApiGivenUp { reason, .. } => {
+            format!("the model API is not asked any more: {}", say(reason))
+        }
+        Event::Compacted { before, after } => {
+            format!("context compacted: {before} to {after} tokens")
+        }
+        Event::BlockedByUs { on: true } => {
+            "output held back by Muleteer (spool or disk full)".into()
+        }
         Event::BlockedByUs { on: false } => "output flows again".into(),
-        Event::ModelRequested { model, by, .. } => format!("model {} wanted by {}", say(model), say(by)),
+        Event::ModelRequested { model, by, .. } => {
+            format!("model {} wanted by {}", say(model), say(by))
+        }
         Event::ModelChanged { model, .. } => format!("goes on with model {}", say(model)),
-        Event::ModelRefused { reason, .. } => format!("the other model was refused: {}", say(reason)),
+        Event::ModelRefused { reason, .. } => {
+            format!("the other model was refused: {}", say(reason))
+        }
         Event::InterruptRequested { by, .. } => format!("interrupt requested by {}", say(by)),
-        Event::KillRequested { reason, by } if reason.is_empty() => format!("kill requested by {}", say(by)),
-        Event::KillRequested { reason, by } => format!("kill requested by {}: {}", say(by), say(reason)),
-        Event::LimitReached { limit, detail } => format!("limit reached: {}: {}", name(*limit), say(detail)),
+        Event::KillRequested { reason, by } if reason.is_empty() => {
+            format!("kill requested by {}", say(by))
+        }
+        Event::KillRequested { reason, by } => {
+            format!("kill requested by {}: {}", say(by), say(reason))
+        }
+        Event::LimitReached { limit, detail } => {
+            format!("limit reached: {}: {}", name(*limit), say(detail))
+        }
         Event::StallDetected { silent_s, evidence } => {
-            format!("stalled: no sign of life for {} ({})", Span::from_secs(*silent_s), say(evidence))
+            format!(
+                "stalled: no sign of life for {} ({})",
+                Span::from_secs(*silent_s),
+                say(evidence)
+            )
         }
         Event::MonitorSpoke { monitor, action, reason } => {
             let then = if *action == Action::Stop { ", so it is ended" } else { "" };
             format!("{monitor}: {}{then}", say(reason))
         }
-        Event::AgentExited { code, signal, cause, stderr_tail, .. } => exited(*code, *signal, *cause, stderr_tail),
+        Event::AgentExited { code, signal, cause, stderr_tail, .. } => {
+            exited(*code, *signal, *cause, stderr_tail)
+        }
         Event::SweepFinished { killed: 0, clean: true } => return None,
-        Event::SweepFinished { killed, clean: true } => format!("swept up {killed} left-over processes"),
+        Event::SweepFinished { killed, clean: true } => {
+            format!("swept up {killed} left-over processes")
+        }
         Event::SweepFinished { killed, clean: false } => {
             format!("swept up {killed} left-over processes, and some would not end")
         }
@@ -153,10 +212,16 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
                 format!("attempt {attempt} {outcome}: {}", say(reason))
             }
         }
-        Event::RestartScheduled { delay_ms, .. } => format!("restart in {}", Span(Duration::from_millis(*delay_ms))),
+        Event::RestartScheduled { delay_ms, .. } => {
+            format!("restart in {}", Span(Duration::from_millis(*delay_ms)))
+        }
         Event::WorkFetched(work) => format!("work: {}", say(&work.describe(None))),
-        Event::DispatchFinished { state, reason, .. } if reason.is_empty() => format!("finished: {}", state.as_str()),
-        Event::DispatchFinished { state, reason, .. } => format!("finished: {} — {}", state.as_str(), say(reason)),
+        Event::DispatchFinished { state, reason, .. } if reason.is_empty() => {
+            format!("finished: {}", state.as_str())
+        }
+        Event::DispatchFinished { state, reason, .. } => {
+            format!("finished: {} — {}", state.as_str(), say(reason))
+        }
 
         // The daemon's own, the agent's own, too frequent to be read, or of a newer version.
         _ => return None,
@@ -164,13 +229,16 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
 }
 
 fn probed(standing: Standing, counted: bool, detail: &str) -> String {
-    let used = if counted { "its tokens until then are counted" } else { "what that used is not known" };
+    let used =
+        if counted { "its tokens until then are counted" } else { "what that used is not known" };
     let what = match standing {
         Standing::NotTaken => "the prompt was not taken".to_string(),
         Standing::Unanswered => "the prompt was taken and not yet answered".to_string(),
         Standing::MidTool => format!("the prompt was taken and being worked on ({used})"),
         Standing::Answered => format!("the prompt was taken and answered ({used})"),
-        Standing::Unknown => return format!("whether the prompt was taken is not known: {}", say(detail)),
+        Standing::Unknown => {
+            return format!("whether the prompt was taken is not known: {}", say(detail));
+        }
     };
     format!("its transcript says: {what}")
 }

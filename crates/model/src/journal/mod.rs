@@ -16,9 +16,9 @@
 //! ```
 //!
 //! Two hands write the same file. The `[harness]` lines are a function of the events
-//! ([`harness_line`]), so they can always be restored ([`reconcile()`]); every other line belongs to an
-//! agent or a person, is never lost, and becomes an event once ([`agent_lines`]). Who is at the file decides what we may do
-//! to it ([`hand`]).
+//! ([`harness_line`]), so they can always be restored ([`reconcile()`]); every other line belongs
+//! to an agent or a person, is never lost, and becomes an event once ([`agent_lines`]). Who is at
+//! the file decides what we may do to it ([`hand`]).
 
 mod lines;
 mod reconcile;
@@ -63,8 +63,14 @@ pub enum Status {
 }
 
 impl Status {
-    pub const ALL: [Self; 6] =
-        [Self::InProgress, Self::Completed, Self::Failed, Self::Blocked, Self::Stalled, Self::Killed];
+    pub const ALL: [Self; 6] = [
+        Self::InProgress,
+        Self::Completed,
+        Self::Failed,
+        Self::Blocked,
+        Self::Stalled,
+        Self::Killed,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -110,8 +116,13 @@ pub fn header(header: &Header, status: Status, offset: Offset) -> String {
 }
 
 /// The header's lines in order: the key as it begins the line, and the value.
-pub(crate) fn fields(header: &Header, status: Status, offset: Offset) -> Vec<(&'static str, String)> {
-    let started = header.started.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M").to_string();
+pub(crate) fn fields(
+    header: &Header,
+    status: Status,
+    offset: Offset,
+) -> Vec<(&'static str, String)> {
+    let started =
+        header.started.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M").to_string();
     let mut fields = vec![(TITLE, one_line(&header.feature))];
     fields.extend(header.spec.as_ref().map(|spec| ("Spec:", one_line(spec))));
     fields.push(("Project:", one_line(&header.project)));

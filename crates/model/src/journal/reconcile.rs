@@ -1,8 +1,9 @@
 //! Bringing a journal back to what it should hold, whatever was done to it, without losing a line
 //! that is not ours.
 //!
-//! Which lines are ours is decided by content, never by prefix: a `[harness]` line that no event explains was written by someone
-//! else. One that stands there twice may stay (two hands met while a file was written over), and is nobody's news.
+//! Which lines are ours is decided by content, never by prefix: a `[harness]` line that no event
+//! explains was written by someone else. One that stands there twice may stay (two hands met while
+//! a file was written over), and is nobody's news.
 
 use crate::agent::event::cut;
 use crate::journal::{ENTRY_LIMIT, Header, LOG, Status, TITLE, field, fields, header as render};
@@ -11,11 +12,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The text the journal must have, or `None` when it has it already.
 ///
-/// `expected` are the harness's lines so far, in order, without newlines. Missing ones return to where
-/// they were, the newest to the end; a damaged header is rebuilt around what is left of it; the
-/// `Status:` line is set. Every other line stays, in its order. When nothing but new lines at the
-/// end is missing, the new text begins with the old one, so that the caller can append instead of
-/// replacing a file an agent may be writing to.
+/// `expected` are the harness's lines so far, in order, without newlines. Missing ones return to
+/// where they were, the newest to the end; a damaged header is rebuilt around what is left of it;
+/// the `Status:` line is set. Every other line stays, in its order. When nothing but new lines at
+/// the end is missing, the new text begins with the old one, so that the caller can append instead
+/// of replacing a file an agent may be writing to.
 pub fn reconcile(
     existing: &str,
     header: &Header,
@@ -32,9 +33,9 @@ pub fn reconcile(
 }
 
 /// The lines that are neither ours nor in `known`, each to become one event: what agents and people
-/// wrote. `expected` as for [`reconcile`]; `known` are the texts returned before. A last line without
-/// its newline may still grow and is left for later; headings and empty lines say nothing. Entries
-/// are cut to [`ENTRY_LIMIT`] bytes.
+/// wrote. `expected` as for [`reconcile`]; `known` are the texts returned before. A last line
+/// without its newline may still grow and is left for later; headings and empty lines say nothing.
+/// Entries are cut to [`ENTRY_LIMIT`] bytes.
 pub fn agent_lines(text: &str, expected: &[String], known: &[String]) -> Vec<String> {
     let ours: HashSet<&str> = expected.iter().map(|line| line.trim_end()).collect();
     let mut seen = counts(known.iter().map(String::as_str));
@@ -91,7 +92,9 @@ impl Head {
         let lines = || text.lines().enumerate();
         let log = lines().find(|(_, line)| line.trim_end() == LOG).map(|(at, _)| at);
         let body = |line: &str| {
-            line.starts_with("- ") || line.starts_with("* ") || (line.starts_with('#') && !line.starts_with(TITLE))
+            line.starts_with("- ")
+                || line.starts_with("* ")
+                || (line.starts_with('#') && !line.starts_with(TITLE))
         };
         let end = log.or_else(|| lines().find(|(_, line)| body(line)).map(|(at, _)| at));
         let end = end.unwrap_or_else(|| text.lines().count());
@@ -213,8 +216,8 @@ fn with_lines(text: &str, expected: &[String]) -> String {
     let mut tail = tail.into_iter().rev();
     let last_is_ours = found.contains(&lines.len().checked_sub(1));
     if !new.is_empty() && !new.ends_with('\n') && (last_is_ours || tail.len() > 0) {
-        // Our own line, torn by a crash (perhaps inside a character), is completed; anyone else's is
-        // ended.
+        // Our own line, torn by a crash (perhaps inside a character), is completed; anyone else's
+        // is ended.
         let partial = lines.last().copied().unwrap_or_default();
         let whole = partial.trim_end_matches('\u{fffd}');
         let rest = tail.clone().next().and_then(|first| first.strip_prefix(whole));

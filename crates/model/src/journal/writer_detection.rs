@@ -9,18 +9,19 @@
 //!                                             it is replaced after a while without any change
 //! ```
 //!
-//! Who rewrites a file in place (`cat new > file`) empties it first: were it replaced then, what is still to be written
-//! would go to a file without a name.
+//! Who rewrites a file in place (`cat new > file`) empties it first: were it replaced then, what is
+//! still to be written would go to a file without a name.
 
 use std::time::Duration;
 
 /// A file that was left alone for so long may be replaced.
 pub const STILL: Duration = Duration::from_millis(200);
-/// The same where nothing was told of it yet: somebody may have been at it before it was watched (by an earlier daemon, or
-/// none), or the system does not tell.
+/// The same where nothing was told of it yet: somebody may have been at it before it was watched
+/// (by an earlier daemon, or none), or the system does not tell.
 pub const STILL_UNTOLD: Duration = Duration::from_secs(2);
 
-/// What the file system has told of a file since it was last asked, in any number. Bounded, however much that is.
+/// What the file system has told of a file since it was last asked, in any number. Bounded, however
+/// much that is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Touches {
     closes: u32,
@@ -84,7 +85,8 @@ impl Hand {
         self.at_it
     }
 
-    /// What was told of the file. `ours`: it stands as we left it, so that nobody else has written to it since.
+    /// What was told of the file. `ours`: it stands as we left it, so that nobody else has written
+    /// to it since.
     pub fn touched(&mut self, touches: Touches, ours: bool) {
         self.told |= touches != Touches::default();
         let own = self.own.min(touches.closes);
@@ -117,8 +119,8 @@ impl Hand {
         *self = Self { told: self.told, ..Self::default() };
     }
 
-    /// What to do about what the file lacks. `still`: it has not changed for [`Self::patience`]. `alone`: there is no agent, not
-    /// yet or not any more.
+    /// What to do about what the file lacks. `still`: it has not changed for [`Self::patience`].
+    /// `alone`: there is no agent, not yet or not any more.
     pub fn act(&self, need: Need, still: bool, alone: bool) -> Act {
         match need {
             Need::Nothing => Act::Nothing,
@@ -166,7 +168,11 @@ mod tests {
         told(&mut hand, &[Written, Closed, Written], false);
         assert_eq!(hand.act(Need::Append, false, false), Act::Wait, "the next has begun");
         told(&mut hand, &[Renamed], false);
-        assert_eq!(hand.act(Need::Append, false, false), Act::Append, "an editor has put another in its place");
+        assert_eq!(
+            hand.act(Need::Append, false, false),
+            Act::Append,
+            "an editor has put another in its place"
+        );
     }
 
     #[test]

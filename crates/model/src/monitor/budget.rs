@@ -1,4 +1,5 @@
-//! Does an agent burn money? The budget is a bound; a flood is a rate that nothing before it explains.
+//! Does an agent burn money? The budget is a bound; a flood is a rate that nothing before it
+//! explains.
 
 use crate::monitor::Action;
 use std::collections::VecDeque;
@@ -7,7 +8,8 @@ use std::collections::VecDeque;
 const SPAN: f64 = 60.0;
 /// And compared with what was before, for so long at least.
 const BEFORE: f64 = 90.0;
-/// So many times what it cost before, and so much of the budget (of this many dollars where there is none), is a flood.
+/// So many times what it cost before, and so much of the budget (of this many dollars where there
+/// is none), is a flood.
 const TIMES: f64 = 8.0;
 const SHARE: f64 = 0.25;
 const UNLIMITED_USD: f64 = 12.0;
@@ -46,7 +48,10 @@ impl Spend {
         let bound = self.budget_usd.unwrap_or(UNLIMITED_USD) * SHARE;
         if passed > BEFORE && lately >= bound && lately >= TIMES * before / passed * SPAN {
             let rate = before / passed * SPAN;
-            return Some((Action::Warn, format!("${lately:.2} in {SPAN:.0} seconds, where it was ${rate:.2} before")));
+            return Some((
+                Action::Warn,
+                format!("${lately:.2} in {SPAN:.0} seconds, where it was ${rate:.2} before"),
+            ));
         }
         let near = self.budget_usd.filter(|budget| self.spent >= budget * NEAR)?;
         Some((Action::Note, format!("${:.2} of ${near:.2} spent", self.spent)))

@@ -1,8 +1,9 @@
 //! Does an agent work on something else?
 //!
-//! Known from where it edits. Inside its scope, where it has one (globs, as in permission rules, relative to its directory), else
-//! inside its directory. What is edited along with anything (a lock file, a manifest, a test, a page of the docs) counts
-//! for little, a temporary file for nothing, and reading is never drift.
+//! Known from where it edits. Inside its scope, where it has one (globs, as in permission rules,
+//! relative to its directory), else inside its directory. What is edited along with anything (a
+//! lock file, a manifest, a test, a page of the docs) counts for little, a temporary file for
+//! nothing, and reading is never drift.
 
 use crate::agent::permission;
 use crate::monitor::Action;
@@ -68,7 +69,8 @@ impl Drift {
     /// A file was edited.
     pub fn edited(&mut self, path: &str) -> Option<(Action, String)> {
         let path = &permission::absolute(path, &self.cwd).filter(|_| !self.cwd.is_empty())?;
-        let temporary = TEMPORARY.iter().any(|dir| path.starts_with(dir)) && !path.starts_with(&self.cwd);
+        let temporary =
+            TEMPORARY.iter().any(|dir| path.starts_with(dir)) && !path.starts_with(&self.cwd);
         if temporary || OWN.iter().any(|dir| path.contains(dir)) {
             return None;
         }
@@ -98,7 +100,13 @@ impl Drift {
             Action::Note
         };
         let of = if self.scope.is_empty() { self.cwd.clone() } else { self.scope.join(", ") };
-        Some((action, format!("{path} is outside of {of}, as {lately} of the last {} edits", self.edits.len())))
+        Some((
+            action,
+            format!(
+                "{path} is outside of {of}, as {lately} of the last {} edits",
+                self.edits.len()
+            ),
+        ))
     }
 
     pub fn begin_anew(&mut self) {

@@ -1,14 +1,17 @@
-//! Prints of what tools return, by which the same is known again: two texts have one print when they differ in nothing but
-//! what differs from run to run anyway (times, addresses, line numbers, temporary names).
+//! Prints of what tools return, by which the same is known again: two texts have one print when
+//! they differ in nothing but what differs from run to run anyway (times, addresses, line numbers,
+//! temporary names).
 //!
-//! What a number counts stays: `3 failed` after `4 failed` is progress, and so is another value in an assertion.
+//! What a number counts stays: `3 failed` after `4 failed` is progress, and so is another value in
+//! an assertion.
 
 use crate::text::fnv1a::Fnv;
 use std::hash::{Hash, Hasher};
 
 /// Of a text so much is looked at, at either end: what went wrong stands there.
 const LOOKED_AT: usize = 4096;
-/// A number beside one of these says how much is left to do; that more passes beside the same failure does not.
+/// A number beside one of these says how much is left to do; that more passes beside the same
+/// failure does not.
 const COUNTED: [&str; 36] = [
     "failed",
     "failing",
@@ -47,7 +50,8 @@ const COUNTED: [&str; 36] = [
     "case",
     "part",
 ];
-const UNITS: [&str; 11] = ["s", "ms", "us", "µs", "ns", "sec", "secs", "seconds", "min", "KB", "MB"];
+const UNITS: [&str; 11] =
+    ["s", "ms", "us", "µs", "ns", "sec", "secs", "seconds", "min", "KB", "MB"];
 /// What stands in the line of a message that says that something went wrong.
 const FAULTS: [&str; 26] = [
     "error",
@@ -126,8 +130,8 @@ fn whole(text: &str, numbers: Numbers) -> u64 {
     hasher.finish()
 }
 
-/// The print of what went wrong, whatever else is told: the first line that says so, without its numbers. `None` for a text
-/// that says nothing of the kind, or too little to be told from others.
+/// The print of what went wrong, whatever else is told: the first line that says so, without its
+/// numbers. `None` for a text that says nothing of the kind, or too little to be told from others.
 pub fn fault(text: &str) -> Option<u64> {
     let line = fault_line(text)?;
     let mut hasher = Fnv::default();
@@ -140,7 +144,8 @@ fn fault_line(text: &str) -> Option<&str> {
     ends(text).find(|line| {
         let lower = line.to_lowercase();
         // `Exit code 1` and its like say nothing of what.
-        let words = line.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count();
+        let words =
+            line.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count();
         words >= 3 && FAULTS.iter().any(|word| lower.contains(word)) && !says_none(&lower)
     })
 }
@@ -201,7 +206,8 @@ fn steady(line: &str, numbers: Numbers, hasher: &mut Fnv) {
             word.to_lowercase().hash(hasher);
         } else if is_number(word) {
             let before = at.checked_sub(1).and_then(|before| words.get(before)).copied();
-            let after = [words.get(at + 1), words.get(at + 2)].map(|word| word.copied().unwrap_or_default());
+            let after = [words.get(at + 1), words.get(at + 2)]
+                .map(|word| word.copied().unwrap_or_default());
             if is_of(numbers, &line, word, before.unwrap_or_default(), after) {
                 word.hash(hasher);
             }
@@ -216,9 +222,15 @@ fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// Whether a number belongs to the print: no time, no place in a file, and beside a word for what there may be more or less of
-/// (`3 failed`, `left: 3`, `3 previous errors`).
-fn is_of(numbers: Numbers, line: &str, number: &str, before: &str, [after, then]: [&str; 2]) -> bool {
+/// Whether a number belongs to the print: no time, no place in a file, and beside a word for what
+/// there may be more or less of (`3 failed`, `left: 3`, `3 previous errors`).
+fn is_of(
+    numbers: Numbers,
+    line: &str,
+    number: &str,
+    before: &str,
+    [after, then]: [&str; 2],
+) -> bool {
     let is_count = |word: &str| COUNTED.contains(&word.to_lowercase().as_str());
     let at = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
     let end = |word: &str| at(word) + word.len();
@@ -229,7 +241,8 @@ fn is_of(numbers: Numbers, line: &str, number: &str, before: &str, [after, then]
     };
     let (start, stop) = (at(number), end(number));
     let counted_before = is_count(before) && beside(end(before), start);
-    let counted_after = is_count(after) && beside(stop, at(after)) || is_count(then) && beside(stop, at(then));
+    let counted_after =
+        is_count(after) && beside(stop, at(after)) || is_count(then) && beside(stop, at(then));
     // `main.c:12`, `12:03:11`.
     let is_place = line[..start].ends_with(':')
         || line[stop..]
@@ -250,7 +263,8 @@ fn plain(line: &str) -> String {
     while let Some(at) = rest.find('\u{1b}') {
         out.push_str(&rest[..at]);
         let after = &rest[at + 1..];
-        let end = after.find(|sign: char| sign.is_ascii_alphabetic()).map_or(after.len(), |end| end + 1);
+        let end =
+            after.find(|sign: char| sign.is_ascii_alphabetic()).map_or(after.len(), |end| end + 1);
         rest = &after[end..];
     }
     out.push_str(rest);
@@ -298,11 +312,20 @@ mod tests {
     #[test]
     fn the_same_but_for_what_always_differs_has_one_print() {
         for (one, other) in [
-            ("test result: FAILED. 3 failed; finished in 0.42s", "test result: FAILED. 3 failed; finished in 1.07s"),
-            ("src/lib.rs:12:5: error[E0308]: mismatched types", "src/lib.rs:14:9: error[E0308]: mismatched types"),
+            (
+                "test result: FAILED. 3 failed; finished in 0.42s",
+                "test result: FAILED. 3 failed; finished in 1.07s",
+            ),
+            (
+                "src/lib.rs:12:5: error[E0308]: mismatched types",
+                "src/lib.rs:14:9: error[E0308]: mismatched types",
+            ),
             ("panicked at 0x7ffe12ab", "panicked at 0x55d0cc01"),
             ("Time: 2.31 s, 1 failed", "Time: 3.02 s, 1 failed"),
-            ("test result: FAILED. 11 passed; 1 failed", "test result: FAILED. 12 passed; 1 failed"),
+            (
+                "test result: FAILED. 11 passed; 1 failed",
+                "test result: FAILED. 12 passed; 1 failed",
+            ),
             ("1 failed, 11 passed, 12 total", "1 failed, 14 passed, 15 total"),
             ("at commit 3f9ac2d1e", "at commit 90bb21c4f"),
             ("/tmp/tmpx81k2q/out: no such file", "/tmp/tmpq72m1c/out: no such file"),
@@ -327,7 +350,10 @@ mod tests {
             ("error[E0308]: mismatched types", "error[E0277]: the trait bound"),
             ("assertion failed: left: 3, right: 4", "assertion failed: left: 2, right: 4"),
             ("FAIL a.test.ts", "FAIL b.test.ts"),
-            ("could not compile due to 64 previous errors", "could not compile due to 57 previous errors"),
+            (
+                "could not compile due to 64 previous errors",
+                "could not compile due to 57 previous errors",
+            ),
             ("accuracy: 0.81", "accuracy: 0.82"),
             ("Tests: 3 failed, 4 passed", "Tests: 2 failed, 5 passed"),
             ("CONFLICT in src/a.rs", "CONFLICT in src/b.rs"),
@@ -339,8 +365,10 @@ mod tests {
 
     #[test]
     fn a_fault_is_known_again_in_another_programs_words() {
-        let (npm, npx) =
-            ("> jest\n\nError: Cannot find module 'ts-node' (12)", "Error: Cannot find module 'ts-node' (7)");
+        let (npm, npx) = (
+            "> jest\n\nError: Cannot find module 'ts-node' (12)",
+            "Error: Cannot find module 'ts-node' (7)",
+        );
         assert_eq!(fault(npm), fault(npx));
         assert!(fault(npm).is_some());
         for nothing in ["Exit code 1", "", "0 errors, 12 tests passed in all files", "ok"] {

@@ -1,8 +1,9 @@
 //! Does an agent go in circles?
 //!
 //! A count of how often a tool is called on the same target would find healthy agents: tests that
-//! are run again and again while ever fewer of them fail, a build that is looked at every minute, one file that is edited
-//! twenty times. So what is counted is the same call *with the same outcome*, and what happened between two of them:
+//! are run again and again while ever fewer of them fail, a build that is looked at every minute,
+//! one file that is edited twenty times. So what is counted is the same call *with the same
+//! outcome*, and what happened between two of them:
 //!
 //! | between two of the same | they count |
 //! |---|---|
@@ -11,8 +12,9 @@
 //! | something new, and nothing failed | not at all |
 //! | nothing, and nothing failed | by the time that it goes on; as looking at something, where it is waited for |
 //!
-//! So one that tries the same thing without a change is found at once, one whose changes change nothing later, and one that
-//! gets somewhere never. What a person says to the agent begins everything anew.
+//! So one that tries the same thing without a change is found at once, one whose changes change
+//! nothing later, and one that gets somewhere never. What a person says to the agent begins
+//! everything anew.
 
 use crate::monitor::Action;
 use crate::monitor::Call;
@@ -52,10 +54,11 @@ const EDITING: Thresholds = Thresholds { warn: 3.0, stop: 5.0 };
 const READING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
 /// The same words, and nothing done.
 const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
-/// The same is done, and well, with never a pause: so often, and for so long, in seconds. Some run a test ten times on purpose,
-/// and some cannot wait for a build.
+/// The same is done, and well, with never a pause: so often, and for so long, in seconds. Some run
+/// a test ten times on purpose, and some cannot wait for a build.
 const RESTLESS: [(usize, f64, Action); 2] = [(40, 1200.0, Action::Stop), (11, 300.0, Action::Warn)];
-/// Something is looked at, with pauses, that does not change. It may really take so long: that is told, and for a person to judge.
+/// Something is looked at, with pauses, that does not change. It may really take so long: that is
+/// told, and for a person to judge.
 const LOOKING: [(usize, f64, Action); 1] = [(10, 2400.0, Action::Warn)];
 
 /// One call that has come to its end.
@@ -119,14 +122,16 @@ impl Loops {
     pub fn done(&mut self, done: Done) -> (bool, Option<(Action, String)>) {
         let same = self.identity(&done, done.returned);
         let novel = self.learn(self.identity(&done, done.news)) && done.call.kind != Kind::Plan;
-        let paused = self.ended.replace(done.ended).is_some_and(|before| done.began - before >= PAUSE);
+        let paused =
+            self.ended.replace(done.ended).is_some_and(|before| done.began - before >= PAUSE);
         let waited = paused || done.ended - done.began >= LONG;
         if !done.failed && done.call.kind != Kind::Edit {
             // What worked is no failure any more.
             self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
         }
         let entry = Entry { done, same, novel, waited };
-        let found = self.again(&entry).or_else(|| self.fault(&entry)).or_else(|| self.nothing(&entry));
+        let found =
+            self.again(&entry).or_else(|| self.fault(&entry)).or_else(|| self.nothing(&entry));
         let stale = self.stale(&entry);
         let found = [found, stale].into_iter().flatten().max_by_key(|(action, _)| *action);
         let looking = self.looking(&entry);
@@ -150,7 +155,8 @@ impl Loops {
         Some((action, format!("said {times} times, with nothing done between: {text}")))
     }
 
-    /// Somebody spoke to the agent. Who says the same again has not helped it: what it says then may be the same, too.
+    /// Somebody spoke to the agent. Who says the same again has not helped it: what it says then
+    /// may be the same, too.
     pub fn begin_anew(&mut self, prompt: u64) {
         self.window.clear();
         self.looks.clear();
@@ -240,7 +246,10 @@ impl Loops {
             .filter(|older| older.done.nothing || older.done.call.kind == Kind::Edit);
         let times = 1 + others.take_while(|older| older.done.nothing).count();
         let action = NOTHING.action(times as f64)?;
-        Some((action, format!("{times} searches found nothing, the last of them {}", entry.done.call.what)))
+        Some((
+            action,
+            format!("{times} searches found nothing, the last of them {}", entry.done.call.what),
+        ))
     }
 
     /// Whether calls of several kinds bring nothing new for long.
@@ -256,7 +265,13 @@ impl Loops {
         }
         // One that asks the same again and again may wait for something: that is judged by time.
         let action = STALE.action(*times as f64).filter(|_| kinds.len() > 1)?;
-        Some((action, format!("{times} calls in a row brought nothing new, the last of them {}", entry.done.call.what)))
+        Some((
+            action,
+            format!(
+                "{times} calls in a row brought nothing new, the last of them {}",
+                entry.done.call.what
+            ),
+        ))
     }
 
     /// How often other calls have died of the same.
@@ -275,12 +290,21 @@ impl Loops {
                 score += if worked { 0.5 } else { 1.0 };
                 times += 1;
                 worked = false;
-            } else if older.novel && !older.done.failed && matches!(older.done.call.kind, Kind::Edit | Kind::Run) {
+            } else if older.novel
+                && !older.done.failed
+                && matches!(older.done.call.kind, Kind::Edit | Kind::Run)
+            {
                 worked = true;
             }
         }
         let action = SAME_FAULT.action(score)?;
-        Some((action, format!("{times} calls failed for the same reason, the last of them {}", entry.done.call.what)))
+        Some((
+            action,
+            format!(
+                "{times} calls failed for the same reason, the last of them {}",
+                entry.done.call.what
+            ),
+        ))
     }
 
     /// Whether something is done, or looked at, again and again that never changes.
@@ -295,15 +319,20 @@ impl Loops {
         if done.failed || matches!(done.call.kind, Kind::Edit | Kind::Read | Kind::Plan) {
             return None;
         }
-        let looks = self
-            .looks
-            .entry(entry.same)
-            .or_insert(Looks { since: done.began, times: 0, waited: false });
+        let looks = self.looks.entry(entry.same).or_insert(Looks {
+            since: done.began,
+            times: 0,
+            waited: false,
+        });
         looks.times += 1;
         let (times, lasted) = (looks.times, done.ended - looks.since);
         let bounds: &[_] = if looks.waited { &LOOKING } else { &RESTLESS };
-        let (.., action) = bounds.iter().find(|(often, long, _)| times >= *often && lasted >= *long)?;
-        Some((*action, format!("{} came to the same {times} times in {}", done.call.what, minutes(lasted))))
+        let (.., action) =
+            bounds.iter().find(|(often, long, _)| times >= *often && lasted >= *long)?;
+        Some((
+            *action,
+            format!("{} came to the same {times} times in {}", done.call.what, minutes(lasted)),
+        ))
     }
 }
 
@@ -313,6 +342,10 @@ fn minutes(seconds: f64) -> String {
 
 impl Thresholds {
     fn action(self, score: f64) -> Option<Action> {
-        if score >= self.stop { Some(Action::Stop) } else { (score >= self.warn).then_some(Action::Warn) }
+        if score >= self.stop {
+            Some(Action::Stop)
+        } else {
+            (score >= self.warn).then_some(Action::Warn)
+        }
     }
 }

@@ -1,14 +1,15 @@
-//! Is an agent at work, but sick? Beside [`crate::monitor::stall`], which judges silence, these judge what an agent does: whether it
-//! goes in circles (`loops`), works on something else (`drift`), loses itself in compactions (`spiral`) or burns
-//! money (`spend`).
+//! Is an agent at work, but sick? Beside [`crate::monitor::stall`], which judges silence, these
+//! judge what an agent does: whether it goes in circles (`loops`), works on something else
+//! (`drift`), loses itself in compactions (`spiral`) or burns money (`spend`).
 //!
 //! ```text
 //!   AgentEvent ── observe ──▶ Seen ── Monitors::hear ──▶ Finding { monitor, action, reason }
 //! ```
 //!
-//! [`observe`] makes of an event the little that is to be remembered, so that a monitor holds prints and no
-//! texts, however much an agent says. What is found is told once: again only where it has become worse, or
-//! after it had become better. [`replay`] puts recorded streams through the same functions.
+//! [`observe`] makes of an event the little that is to be remembered, so that a monitor holds
+//! prints and no texts, however much an agent says. What is found is told once: again only where it
+//! has become worse, or after it had become better. [`replay`] puts recorded streams through the
+//! same functions.
 
 pub mod stall;
 
@@ -96,7 +97,9 @@ impl fmt::Display for Monitor {
 }
 
 /// The most that is done about what a monitor finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
     /// Nobody looks.
@@ -203,7 +206,8 @@ pub struct Call {
     pub what: String,
     /// The files it is known to write.
     pub paths: Vec<String>,
-    /// What it does is not told (Codex names the file of an edit and no more): it is the same as none.
+    /// What it does is not told (Codex names the file of an edit and no more): it is the same as
+    /// none.
     pub opaque: bool,
 }
 
@@ -255,19 +259,30 @@ pub fn observe(event: &AgentEvent) -> Option<Seen> {
 fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     let by_ = || cut(by, 200);
     Some(match event {
-        AgentEvent::Prompt { repeated: false, text, .. } if by.is_empty() => Seen::Prompted(fingerprint::text(text)),
-        AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => Seen::At(cut(cwd, LONGEST_PATH)),
+        AgentEvent::Prompt { repeated: false, text, .. } if by.is_empty() => {
+            Seen::Prompted(fingerprint::text(text))
+        }
+        AgentEvent::Session { cwd: Some(cwd), .. } if by.is_empty() => {
+            Seen::At(cut(cwd, LONGEST_PATH))
+        }
         AgentEvent::ToolCall { id, name, input } => {
             let kind = kind(name);
             let target = target(name, input);
             let call = Call {
                 kind,
                 whole: fingerprint::of((name, input.to_string())),
-                key: fingerprint::of((name, subject(name, input).unwrap_or_else(|| input.to_string()))),
+                key: fingerprint::of((
+                    name,
+                    subject(name, input).unwrap_or_else(|| input.to_string()),
+                )),
                 what: format!("{} {}", cut(name, 100), cut(&target, 100)).trim_end().to_string(),
                 paths: match kind {
                     Kind::Edit => path(input).into_iter().collect(),
-                    Kind::Run => input.get("command").and_then(Value::as_str).map(shell::written).unwrap_or_default(),
+                    Kind::Run => input
+                        .get("command")
+                        .and_then(Value::as_str)
+                        .map(shell::written)
+                        .unwrap_or_default(),
                     Kind::Read | Kind::Plan | Kind::Ask => vec![],
                 },
                 opaque: is_opaque(kind, input),
@@ -285,16 +300,20 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
             news: fingerprint::news(text),
             fault: fingerprint::fault(text),
             looks_failed: fingerprint::looks_failed(text),
-            nothing: fingerprint::is_nothing(text) || text.trim().is_empty() && *exit_code == Some(1),
+            nothing: fingerprint::is_nothing(text)
+                || text.trim().is_empty() && *exit_code == Some(1),
         },
-        AgentEvent::Text { text, .. } if by.is_empty() && !text.trim().is_empty() => {
-            Seen::Said { print: fingerprint::text(text), text: cut(text.lines().next().unwrap_or_default(), 100) }
-        }
+        AgentEvent::Text { text, .. } if by.is_empty() && !text.trim().is_empty() => Seen::Said {
+            print: fingerprint::text(text),
+            text: cut(text.lines().next().unwrap_or_default(), 100),
+        },
         AgentEvent::Usage { total_usd: Some(total), .. } => Seen::Total(*total),
         AgentEvent::Usage { cost_usd, .. } => Seen::Cost(*cost_usd),
         AgentEvent::Result(result) if !result.ok => Seen::TurnFailed,
         AgentEvent::Result(result) => Seen::Total(result.cost_usd?),
-        AgentEvent::Compaction { before, after } if by.is_empty() => Seen::Compacted { before: *before, after: *after },
+        AgentEvent::Compaction { before, after } if by.is_empty() => {
+            Seen::Compacted { before: *before, after: *after }
+        }
         AgentEvent::Subagent { parent, event } => observe_by(event, parent)?,
         _ => return None,
     })
@@ -339,7 +358,8 @@ fn subject(tool: &str, input: &Value) -> Option<String> {
 
 /// Whether the input of a call leaves open what it does.
 fn is_opaque(kind: Kind, input: &Value) -> bool {
-    const TELLING: [&str; 7] = ["new_string", "old_string", "content", "new_source", "edits", "patch", "diff"];
+    const TELLING: [&str; 7] =
+        ["new_string", "old_string", "content", "new_source", "edits", "patch", "diff"];
     let Some(input) = input.as_object().filter(|input| !input.is_empty()) else { return true };
     kind == Kind::Edit && !TELLING.iter().any(|key| input.contains_key(*key))
 }
@@ -381,7 +401,9 @@ impl Monitors {
     /// Something was seen at `t`, in seconds of any clock that only goes forward.
     pub fn hear(&mut self, seen: Seen, t: f64) -> Vec<Finding> {
         let mut found = Vec::new();
-        let mut find = |monitor, what: Option<(Action, String)>| found.extend(what.map(|what| (monitor, what)));
+        let mut find = |monitor, what: Option<(Action, String)>| {
+            found.extend(what.map(|what| (monitor, what)))
+        };
         match seen {
             Seen::Prompted(print) => self.begin_anew(print),
             Seen::At(cwd) => self.drift.at(&cwd),
@@ -391,13 +413,18 @@ impl Monitors {
                 }
             }
             Seen::Returned { by, id, ok, text, news, fault, looks_failed, nothing } => {
-                let Some((call, began)) = self.open.remove(&(by.clone(), id)) else { return vec![] };
+                let Some((call, began)) = self.open.remove(&(by.clone(), id)) else {
+                    return vec![];
+                };
                 let (kind, failed) = (call.kind, !ok || (call.kind == Kind::Run && looks_failed));
                 if !failed {
-                    call.paths.iter().for_each(|path| find(Monitor::Drift, self.drift.edited(path)));
+                    call.paths
+                        .iter()
+                        .for_each(|path| find(Monitor::Drift, self.drift.edited(path)));
                 }
                 let nothing = nothing && kind != Kind::Edit;
-                let done = Done { call, returned: text, news, fault, failed, nothing, began, ended: t };
+                let done =
+                    Done { call, returned: text, news, fault, failed, nothing, began, ended: t };
                 if self.loops.len() >= MOST_SUBAGENTS && !self.loops.contains_key(&by) {
                     self.loops.retain(|by, _| by.is_empty());
                 }
@@ -413,7 +440,10 @@ impl Monitors {
             }
             Seen::GivenUp { by, id } => drop(self.open.remove(&(by, id))),
             Seen::Said { print, text } => {
-                find(Monitor::Loop, self.loops.entry(String::new()).or_default().said(print, &text));
+                find(
+                    Monitor::Loop,
+                    self.loops.entry(String::new()).or_default().said(print, &text),
+                );
             }
             Seen::Cost(usd) => find(Monitor::Budget, self.spend.cost(usd, t)),
             Seen::TurnFailed => self.loops.values_mut().for_each(Loops::failed),
@@ -439,7 +469,8 @@ impl Monitors {
 
     /// Only what is worse than what was told, and no more than what is to be done.
     fn tell(&mut self, monitor: Monitor, action: Action, reason: String) -> Option<Finding> {
-        let Finding { action, reason, .. } = self.responses.to(Finding { monitor, action, reason })?;
+        let Finding { action, reason, .. } =
+            self.responses.to(Finding { monitor, action, reason })?;
         if self.told.get(&monitor).is_some_and(|told| *told >= action) {
             return None;
         }

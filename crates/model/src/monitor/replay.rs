@@ -1,8 +1,9 @@
-//! Recorded streams through the monitors, in simulated time (contract.md, "Streams for the monitors").
+//! Recorded streams through the monitors, in simulated time (contract.md, "Streams for the
+//! monitors").
 //!
-//! The clock is the stream's. Silence is looked for as often as the daemon looks, an agent that never ends is
-//! watched for an hour after its last event, and nobody answers: what would be asked is only told. Whoever is stopped
-//! does nothing more.
+//! The clock is the stream's. Silence is looked for as often as the daemon looks, an agent that
+//! never ends is watched for an hour after its last event, and nobody answers: what would be asked
+//! is only told. Whoever is stopped does nothing more.
 
 use crate::admission::api_error::Terms;
 use crate::agent::event::{AgentEvent, TEXT_LIMIT, Timed, cut};
@@ -88,11 +89,13 @@ impl Stream {
         let (at, first) = lines
             .next()
             .ok_or_else(|| bad(0, "it is empty: a stream begins with its header".into()))?;
-        let header: Header = serde_json::from_str(first).map_err(|error| bad(at, format!("no header: {error}")))?;
+        let header: Header =
+            serde_json::from_str(first).map_err(|error| bad(at, format!("no header: {error}")))?;
         if header.stream != VERSION {
             return Err(bad(at, format!("`stream` is {}: only {VERSION} is known", header.stream)));
         }
-        if !(header.limits.inactivity_timeout > 0.0 && header.limits.inactivity_timeout.is_finite()) {
+        if !(header.limits.inactivity_timeout > 0.0 && header.limits.inactivity_timeout.is_finite())
+        {
             return Err(bad(at, "`limits.inactivity_timeout` is no time".into()));
         }
         let mut events: Vec<Timed> = Vec::new();
@@ -110,7 +113,8 @@ impl Stream {
     /// What the monitors decide.
     pub fn decisions(&self) -> Vec<Decision> {
         let responses = responses(&self.header.category);
-        let terms = monitor::Terms { responses, scope: self.header.scope.clone().unwrap_or_default() };
+        let terms =
+            monitor::Terms { responses, scope: self.header.scope.clone().unwrap_or_default() };
         let timeout = Duration::from_secs_f64(self.header.limits.inactivity_timeout);
         let mut replay = Replay {
             monitors: Monitors::new(&terms, self.header.limits.budget_usd),
@@ -186,7 +190,10 @@ fn begins_a_turn(event: &AgentEvent) -> bool {
 }
 
 fn speaks(event: &AgentEvent) -> bool {
-    matches!(event, AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolCall { .. })
+    matches!(
+        event,
+        AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::ToolCall { .. }
+    )
 }
 
 impl Replay {
@@ -278,7 +285,8 @@ pub enum Score {
     FalseAlarm,
 }
 
-/// Who should have spoken of a stream with this label; nobody of a healthy one, and a limit of the API is noted only.
+/// Who should have spoken of a stream with this label; nobody of a healthy one, and a limit of the
+/// API is noted only.
 fn due(label: Label) -> Option<(Monitor, Action)> {
     Some(match label {
         Label::Healthy => return None,
@@ -299,8 +307,9 @@ fn sick_from(header: &Header) -> f64 {
     }
 }
 
-/// Of decisions on one stream. Another monitor than the one that is due counts where the stream is sick, since an agent in a
-/// circle may run into its budget first; but that a stream falls silent where its record ends says nothing of what it did.
+/// Of decisions on one stream. Another monitor than the one that is due counts where the stream is
+/// sick, since an agent in a circle may run into its budget first; but that a stream falls silent
+/// where its record ends says nothing of what it did.
 pub fn score(header: &Header, decisions: &[Decision]) -> Score {
     let loud = |decision: &&Decision| decision.finding.action > Action::Note;
     let from = sick_from(header);
@@ -310,7 +319,10 @@ pub fn score(header: &Header, decisions: &[Decision]) -> Score {
     let told = |(monitor, least): (Monitor, Action)| {
         decisions.iter().any(|decision| match least {
             Action::Note => decision.finding.monitor == monitor,
-            _ => loud(&decision) && (decision.finding.monitor != Monitor::Stall || monitor == Monitor::Stall),
+            _ => {
+                loud(&decision)
+                    && (decision.finding.monitor != Monitor::Stall || monitor == Monitor::Stall)
+            }
         })
     };
     if due(header.label).is_none_or(told) { Score::Right } else { Score::Missed }
@@ -366,7 +378,10 @@ impl Report {
         for Decision { t, finding } in decisions {
             let duty = self.monitors.entry(finding.monitor).or_default();
             *duty.decisions.entry(finding.action).or_default() += 1;
-            if finding.action > Action::Note && *t < sick_from(header) && false_alarms.insert(finding.monitor) {
+            if finding.action > Action::Note
+                && *t < sick_from(header)
+                && false_alarms.insert(finding.monitor)
+            {
                 duty.false_alarms += 1;
             }
         }
@@ -382,7 +397,8 @@ impl Tally {
             Score::FalseAlarm => self.false_alarms += 1,
         }
         let from = sick_from(header);
-        if let Some(first) = decisions.iter().find(|decision| decision.finding.action > Action::Note)
+        if let Some(first) =
+            decisions.iter().find(|decision| decision.finding.action > Action::Note)
             && first.t >= from
         {
             self.delays.push(first.t - from);

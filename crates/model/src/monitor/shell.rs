@@ -1,10 +1,12 @@
-//! What of a shell command can be told without a shell: which files it writes, and what it is without its trimmings. A guess,
-//! good enough to count with, and nothing that anything is allowed or forbidden by.
+//! What of a shell command can be told without a shell: which files it writes, and what it is
+//! without its trimmings. A guess, good enough to count with, and nothing that anything is allowed
+//! or forbidden by.
 
 /// Of one command so many files are looked for.
 const MOST: usize = 20;
 
-/// A command without what only concerns how much of its output is shown: `cargo test 2>&1 | tail -40` is `cargo test`.
+/// A command without what only concerns how much of its output is shown:
+/// `cargo test 2>&1 | tail -40` is `cargo test`.
 pub fn essence(command: &str) -> &str {
     let mut command = command.trim();
     loop {
@@ -13,7 +15,8 @@ pub fn essence(command: &str) -> &str {
             command = command.strip_suffix(end).unwrap_or(command).trim_end();
         }
         if let Some((head, last)) = command.rsplit_once('|')
-            && ["tail", "head", "cat", "less"].contains(&last.split_whitespace().next().unwrap_or_default())
+            && ["tail", "head", "cat", "less"]
+                .contains(&last.split_whitespace().next().unwrap_or_default())
             && !head.ends_with('|')
         {
             command = head.trim_end();
@@ -24,8 +27,9 @@ pub fn essence(command: &str) -> &str {
     }
 }
 
-/// The files that a command writes, as far as it says so: redirections, `tee`, editing in place, and a script's `write_text` or
-/// `open(…, 'w')`. Nothing of a command that changes its directory first, since its paths begin elsewhere, unless they are absolute.
+/// The files that a command writes, as far as it says so: redirections, `tee`, editing in place,
+/// and a script's `write_text` or `open(…, 'w')`. Nothing of a command that changes its directory
+/// first, since its paths begin elsewhere, unless they are absolute.
 pub fn written(command: &str) -> Vec<String> {
     let (first, body) = command.split_once('\n').unwrap_or((command, ""));
     let mut files: Vec<String> = first.split(['|', ';', '&']).flat_map(by_program).collect();
@@ -58,7 +62,9 @@ fn by_program(part: &str) -> Vec<String> {
     let in_place = rest.iter().any(|word| word.starts_with("-i") || word.starts_with("-pi"));
     match program {
         "tee" => plain.map(ToString::to_string).collect(),
-        "sed" | "perl" if in_place => plain.next_back().map(ToString::to_string).into_iter().collect(),
+        "sed" | "perl" if in_place => {
+            plain.next_back().map(ToString::to_string).into_iter().collect()
+        }
         _ => vec![],
     }
 }
@@ -77,7 +83,9 @@ fn redirected(line: &str) -> Vec<String> {
                 while signs.next_if(|(_, next)| *next == '>').is_some() {}
                 let rest = &line[signs.peek().map_or(line.len(), |(next, _)| *next)..];
                 if !rest.starts_with('&') {
-                    let file = words(rest).next().map(|word| word.trim_end_matches([';', ')', '&', '|', '\'', '"']));
+                    let file = words(rest)
+                        .next()
+                        .map(|word| word.trim_end_matches([';', ')', '&', '|', '\'', '"']));
                     files.extend(file.map(String::from));
                 }
             }
@@ -108,9 +116,12 @@ mod tests {
 
     #[test]
     fn what_only_trims_its_output_is_no_part_of_a_command() {
-        for trimmed in
-            ["cargo test 2>&1 | tail -40", "cargo test || true", "cargo test 2>&1 | head -5 | cat", " cargo test "]
-        {
+        for trimmed in [
+            "cargo test 2>&1 | tail -40",
+            "cargo test || true",
+            "cargo test 2>&1 | head -5 | cat",
+            " cargo test ",
+        ] {
             assert_eq!(essence(trimmed), "cargo test", "{trimmed}");
         }
         for whole in ["cargo test | grep FAILED", "a || tail -f b", "cat a"] {
@@ -125,7 +136,10 @@ mod tests {
             ("echo 'a > b' >> \"c.txt\"", vec!["c.txt"]),
             ("printf x | tee -a one two", vec!["one", "two"]),
             ("sed -i 's/a/b/g' c.rs && perl -pi -e 's/a/b/' d.rs", vec!["c.rs", "d.rs"]),
-            ("python3 - <<'E'\nfrom pathlib import Path\np = Path('x/y.tf')\np.write_text('a')\nE", vec!["x/y.tf"]),
+            (
+                "python3 - <<'E'\nfrom pathlib import Path\np = Path('x/y.tf')\np.write_text('a')\nE",
+                vec!["x/y.tf"],
+            ),
             ("python -c \"open('out.csv', 'w').write('a')\"", vec!["out.csv"]),
             ("cargo test 2>&1 >/dev/null", vec![]),
             ("make > build.log; grep -n '->' a.rs; sed 's/a/b/' c.rs", vec![]),

@@ -1,7 +1,8 @@
 //! Does an agent lose itself in compactions?
 //!
-//! A compaction is nothing bad: a long task has several. It is a bad sign where nothing new was done since the one before:
-//! few calls, or calls that only read again what was known. Two such in a row are told, and four end the agent.
+//! A compaction is nothing bad: a long task has several. It is a bad sign where nothing new was
+//! done since the one before: few calls, or calls that only read again what was known. Two such in
+//! a row are told, and four end the agent.
 
 use crate::monitor::{Action, Kind};
 

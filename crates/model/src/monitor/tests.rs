@@ -17,7 +17,10 @@ impl Told {
     fn within(scope: &[&str], budget_usd: Option<f64>) -> Self {
         let scope = scope.iter().map(ToString::to_string).collect();
         let all = Response::Stop;
-        let terms = Terms { responses: Responses { loops: all, drift: all, spiral: all, budget: all }, scope };
+        let terms = Terms {
+            responses: Responses { loops: all, drift: all, spiral: all, budget: all },
+            scope,
+        };
         let mut told = Self { monitors: Monitors::new(&terms, budget_usd), t: 0.0, calls: 0 };
         told.hear(json!({"type": "session", "cwd": "/repo"}));
         told
@@ -33,7 +36,8 @@ impl Told {
     fn call(&mut self, tool: &str, input: Value, ok: bool, text: &str) -> Vec<(Monitor, Action)> {
         self.calls += 1;
         let id = self.calls.to_string();
-        let mut found = self.hear(json!({"type": "tool_call", "id": id, "name": tool, "input": input}));
+        let mut found =
+            self.hear(json!({"type": "tool_call", "id": id, "name": tool, "input": input}));
         found.extend(self.hear(json!({"type": "tool_result", "id": id, "ok": ok, "text": text})));
         found
     }
@@ -43,7 +47,12 @@ impl Told {
     }
 
     fn edit(&mut self, file: &str, new: &str) -> Vec<(Monitor, Action)> {
-        self.call("Edit", json!({"file_path": file, "old_string": "a", "new_string": new}), true, "done")
+        self.call(
+            "Edit",
+            json!({"file_path": file, "old_string": "a", "new_string": new}),
+            true,
+            "done",
+        )
     }
 
     fn read(&mut self, file: &str) -> Vec<(Monitor, Action)> {
@@ -52,7 +61,10 @@ impl Told {
 }
 
 /// The first time, of `most`, that something louder than a note comes of `one`, and what.
-fn first(most: u32, mut one: impl FnMut(u32) -> Vec<(Monitor, Action)>) -> Vec<(u32, Monitor, Action)> {
+fn first(
+    most: u32,
+    mut one: impl FnMut(u32) -> Vec<(Monitor, Action)>,
+) -> Vec<(u32, Monitor, Action)> {
     let mut all = Vec::new();
     for n in 1..=most {
         let loud = one(n).into_iter().filter(|(_, action)| *action > Action::Note);
@@ -68,7 +80,9 @@ use Monitor::{Budget, Drift, Loop, Spiral};
 #[test]
 fn the_same_failure_is_told_and_then_ends_the_agent() {
     let mut told = Told::new();
-    let found = first(10, |n| told.run("make", false, &format!("main.c:{n}: error: no such file (took {n} ms)")));
+    let found = first(10, |n| {
+        told.run("make", false, &format!("main.c:{n}: error: no such file (took {n} ms)"))
+    });
     assert_eq!(found, [(4, Loop, Warn), (6, Loop, Stop)]);
 }
 
@@ -77,8 +91,11 @@ fn the_same_failure_is_told_and_then_ends_the_agent() {
 #[test]
 fn sibling_errors_of_one_message_count_as_one_failure() {
     const SIBLING: &str = "<tool_use_error>Sibling tool call errored</tool_use_error>";
-    let others =
-        [SIBLING, "```\n<tool_use_error>Sibling tool call errored</tool_use_error>\n```", "Sibling tool call errored"];
+    let others = [
+        SIBLING,
+        "```\n<tool_use_error>Sibling tool call errored</tool_use_error>\n```",
+        "Sibling tool call errored",
+    ];
     for other in others
         .into_iter()
         .chain(["<tool_use_error>Cancelled: parallel tool call Bash(ls) errored</tool_use_error>"])
@@ -96,7 +113,11 @@ fn sibling_errors_of_one_message_count_as_one_failure() {
             results.flat_map(|result| told.hear(result)).collect::<Vec<_>>()
         };
         let found = first(6, |n| message(&mut told, n));
-        assert_eq!(found, [(4, Loop, Warn), (6, Loop, Stop)], "as often as the one call that failed: {other}");
+        assert_eq!(
+            found,
+            [(4, Loop, Warn), (6, Loop, Stop)],
+            "as often as the one call that failed: {other}"
+        );
     }
 }
 
@@ -112,9 +133,18 @@ fn a_text_about_siblings_in_the_output_of_a_program_counts() {
 fn what_alternates_is_a_circle_too() {
     let mut told = Told::new();
     let found = first(10, |_| {
-        [told.edit("a.rs", "one"), told.edit("a.rs", "two"), told.run("make", false, "error: a b c")].concat()
+        [
+            told.edit("a.rs", "one"),
+            told.edit("a.rs", "two"),
+            told.run("make", false, "error: a b c"),
+        ]
+        .concat()
     });
-    assert_eq!(found.first().map(|(n, monitor, action)| (*n, *monitor, *action)), Some((4, Loop, Warn)), "{found:?}");
+    assert_eq!(
+        found.first().map(|(n, monitor, action)| (*n, *monitor, *action)),
+        Some((4, Loop, Warn)),
+        "{found:?}"
+    );
     assert!(found.iter().any(|found| found.2 == Stop));
 }
 
@@ -123,13 +153,17 @@ fn what_alternates_is_a_circle_too() {
 fn of_what_is_not_told_nothing_is_the_same() {
     let mut told = Told::new();
     let found = first(20, |_| {
-        let patch = told.call("Edit", json!({"file_path": "/repo/a.rs", "kind": "update"}), true, "");
-        [patch, told.call("Read", json!({}), true, ""), told.call("Grep", Value::Null, true, "")].concat()
+        let patch =
+            told.call("Edit", json!({"file_path": "/repo/a.rs", "kind": "update"}), true, "");
+        [patch, told.call("Read", json!({}), true, ""), told.call("Grep", Value::Null, true, "")]
+            .concat()
     });
     assert_eq!(found, []);
     let found = first(20, |n| {
-        let patch = told.call("Edit", json!({"file_path": "/repo/a.rs", "kind": "update"}), true, "");
-        [patch, told.run("cargo test", false, &format!("error: it is as it was, after {n}.1s"))].concat()
+        let patch =
+            told.call("Edit", json!({"file_path": "/repo/a.rs", "kind": "update"}), true, "");
+        [patch, told.run("cargo test", false, &format!("error: it is as it was, after {n}.1s"))]
+            .concat()
     });
     assert_eq!(found, [(7, Loop, Warn), (11, Loop, Stop)], "but what failed is");
 }
@@ -138,8 +172,11 @@ fn of_what_is_not_told_nothing_is_the_same() {
 fn edits_that_change_nothing_are_found_later() {
     let mut told = Told::new();
     let found = first(20, |n| {
-        [told.edit("a.rs", &format!("attempt {n}")), told.run("cargo test", false, "assertion failed: it is not so")]
-            .concat()
+        [
+            told.edit("a.rs", &format!("attempt {n}")),
+            told.run("cargo test", false, "assertion failed: it is not so"),
+        ]
+        .concat()
     });
     assert_eq!(found, [(7, Loop, Warn), (11, Loop, Stop)]);
 }
@@ -150,13 +187,19 @@ fn who_gets_somewhere_goes_in_no_circle() {
     let found = first(30, |n| {
         [
             told.edit("a.rs", &format!("attempt {n}")),
-            told.run("cargo test", false, &format!("test result: FAILED. {} passed; {} failed", n, 40 - n)),
+            told.run(
+                "cargo test",
+                false,
+                &format!("test result: FAILED. {} passed; {} failed", n, 40 - n),
+            ),
         ]
         .concat()
     });
     assert_eq!(found, []);
-    let found =
-        first(30, |n| [told.edit("b.rs", &format!("step {n}")), told.run("cargo check", true, "Finished")].concat());
+    let found = first(30, |n| {
+        [told.edit("b.rs", &format!("step {n}")), told.run("cargo check", true, "Finished")]
+            .concat()
+    });
     assert_eq!(found, [], "what works may be run as often as one likes");
     let found = first(30, |n| told.read(&format!("src/{n}.rs")));
     assert_eq!(found, []);
@@ -165,7 +208,9 @@ fn who_gets_somewhere_goes_in_no_circle() {
 #[test]
 fn different_calls_that_die_of_the_same_are_one_circle() {
     let mut told = Told::new();
-    let found = first(10, |n| told.run(&format!("npm run test-{n}"), false, "Error: Cannot find module 'jest' here"));
+    let found = first(10, |n| {
+        told.run(&format!("npm run test-{n}"), false, "Error: Cannot find module 'jest' here")
+    });
     assert_eq!(found, [(5, Loop, Warn), (8, Loop, Stop)]);
 }
 
@@ -185,7 +230,11 @@ fn a_failure_that_is_waited_out_counts_half() {
     let mut told = Told::new();
     let found = first(12, |_| {
         told.t += 30.0;
-        told.run("curl -sf localhost:3000", false, "curl: (7) Failed to connect to localhost port 3000")
+        told.run(
+            "curl -sf localhost:3000",
+            false,
+            "curl: (7) Failed to connect to localhost port 3000",
+        )
     });
     assert_eq!(found, [(7, Loop, Warn), (11, Loop, Stop)]);
 }
@@ -241,7 +290,9 @@ fn a_subagent_goes_in_circles_of_its_own() {
 #[test]
 fn words_without_deeds_are_a_circle() {
     let mut told = Told::new();
-    let say = |told: &mut Told, n: u32| told.hear(json!({"type": "text", "text": format!("Let me try again ({n}).")}));
+    let say = |told: &mut Told, n: u32| {
+        told.hear(json!({"type": "text", "text": format!("Let me try again ({n}).")}))
+    };
     assert_eq!(first(10, |n| say(&mut told, n)), [(4, Loop, Warn), (7, Loop, Stop)]);
     let mut told = Told::new();
     let found = first(10, |n| [say(&mut told, n), told.read(&format!("{n}.rs"))].concat());
@@ -257,13 +308,24 @@ fn edits_outside_of_the_scope_are_told_when_there_are_several() {
     let found = first(20, |n| told.edit(&format!("src/ui/{n}.rs"), "x"));
     assert_eq!(found.first().map(|found| (found.1, found.2)), Some((Drift, Warn)), "{found:?}");
     let mut told = Told::new();
-    assert_eq!(first(20, |n| told.edit(&format!("src/ui/{n}.rs"), "x")), [], "anywhere in its directory");
+    assert_eq!(
+        first(20, |n| told.edit(&format!("src/ui/{n}.rs"), "x")),
+        [],
+        "anywhere in its directory"
+    );
     assert_eq!(first(20, |n| told.edit(&format!("/tmp/{n}.rs"), "x")), []);
-    assert_eq!(first(20, |n| told.edit(&format!("/main/.agents/journals/{n}/developer.md"), "x")), []);
+    assert_eq!(
+        first(20, |n| told.edit(&format!("/main/.agents/journals/{n}/developer.md"), "x")),
+        []
+    );
     assert_eq!(first(2, |n| told.edit(&format!("/other/{n}.rs"), "x")), [], "two, of many edits");
     let mut told = Told::new();
     let found = first(4, |n| told.edit(&format!("src/../../tests/{n}.rs"), "x"));
-    assert_eq!(found, [(2, Drift, Warn)], "however it is written, and not all that is called tests is ours");
+    assert_eq!(
+        found,
+        [(2, Drift, Warn)],
+        "however it is written, and not all that is called tests is ours"
+    );
 }
 
 #[test]
@@ -306,7 +368,8 @@ fn a_budget_is_a_bound_and_a_flood_is_told_before() {
     assert_eq!(flood.first().map(|found| (found.1, found.2)), Some((Budget, Warn)), "{flood:?}");
 }
 
-/// Whatever an agent calls things, and however much of it there is: no monitor grows without a bound.
+/// Whatever an agent calls things, and however much of it there is: no monitor grows without a
+/// bound.
 #[test]
 fn nothing_an_agent_does_fills_the_memory() {
     let mut told = Told::new();
@@ -340,8 +403,10 @@ mod streams {
 
     #[test]
     fn after_the_last_event_time_goes_on_for_an_hour() {
-        let begun =
-            [json!({"t": 0, "type": "prompt", "text": "do it"}), json!({"t": 40, "type": "text", "text": "hm"})];
+        let begun = [
+            json!({"t": 0, "type": "prompt", "text": "do it"}),
+            json!({"t": 40, "type": "text", "text": "hm"}),
+        ];
         let silent = stream("stalled", Some(40.0), &begun);
         assert_eq!(
             decided(&silent),
@@ -366,12 +431,19 @@ mod streams {
         let busy: Vec<_> = (1..=400)
             .map(|n| json!({"t": n * 10, "type": "process", "cpu_s": 5.0, "children": 1}))
             .collect();
-        let until = decided(&stream("stalled", Some(4000.0), &[std::slice::from_ref(&begun), &busy[..]].concat()));
+        let until = decided(&stream(
+            "stalled",
+            Some(4000.0),
+            &[std::slice::from_ref(&begun), &busy[..]].concat(),
+        ));
         assert_eq!(until.iter().map(|found| found.1).collect::<Vec<_>>(), [Monitor::Stall]);
         assert!(until[0].0 > 4300.0, "{until:?}");
         let limit = json!({"t": 1, "type": "rate_limit", "resets_in_s": 3000});
         let limited = stream("rate_limited", Some(1.0), &[begun, limit]);
-        assert_eq!(decided(&limited), [(1.0, Monitor::Api, Action::Note), (3300.0 + 30.0, Monitor::Stall, Stop)]);
+        assert_eq!(
+            decided(&limited),
+            [(1.0, Monitor::Api, Action::Note), (3300.0 + 30.0, Monitor::Stall, Stop)]
+        );
         assert_eq!(
             score(&limited.header, &limited.decisions()),
             Score::FalseAlarm,
@@ -404,12 +476,17 @@ mod streams {
         let bad = |text: String| Stream::parse(&text).unwrap_err();
         assert_eq!(bad(String::new()).line, 1);
         assert_eq!(bad(header.replace("\"stream\":1", "\"stream\":2")).line, 1);
-        assert_eq!(bad(format!("{header}\n\n{{\"t\":1,\"type\":\"text\",\"text\":\"a\"}}\nno json")).line, 4);
+        assert_eq!(
+            bad(format!("{header}\n\n{{\"t\":1,\"type\":\"text\",\"text\":\"a\"}}\nno json")).line,
+            4
+        );
         let backwards = bad(format!(
             "{header}\n{{\"t\":9,\"type\":\"text\",\"text\":\"a\"}}\n{{\"t\":8,\"type\":\"text\",\"text\":\"a\"}}"
         ));
         assert_eq!((backwards.line, backwards.fault.as_str()), (3, "`t` is 8, after 9"));
-        let newer = Stream::parse(&format!("{header}\n{{\"t\":1,\"type\":\"telepathy\",\"of\":\"a\"}}")).unwrap();
+        let newer =
+            Stream::parse(&format!("{header}\n{{\"t\":1,\"type\":\"telepathy\",\"of\":\"a\"}}"))
+                .unwrap();
         assert!(matches!(newer.events[0].event, AgentEvent::Unknown { .. }));
     }
 }

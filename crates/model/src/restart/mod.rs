@@ -54,7 +54,8 @@ pub enum Decision {
     Escalate,
 }
 
-/// The restarts of one child (or of one group that restarts together) within its intensity's window.
+/// The restarts of one child (or of one group that restarts together) within its intensity's
+/// window.
 #[derive(Debug, Clone)]
 pub struct Window {
     intensity: Intensity,
@@ -103,7 +104,10 @@ impl Backoff {
     /// The pause before restart number `restart` (from 1). The same `seed` gives the same pause.
     pub fn delay(&self, restart: u32, seed: u64) -> Duration {
         let doublings = restart.saturating_sub(1).min(32);
-        let full = self.base.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(self.max);
+        let full = self
+            .base
+            .saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX))
+            .min(self.max);
         let share = mix(seed ^ u64::from(restart)) as f64 / u64::MAX as f64;
         full.mul_f64(1.0 - self.jitter.clamp(0.0, 1.0) * share)
     }
@@ -158,18 +162,20 @@ pub fn affected(strategy: Strategy, children: usize, failed: usize) -> Vec<usize
     }
 }
 
-/// Milliseconds before attempt number `attempt` (from 1 for the first *re*start) of a crashed agent:
-/// 1 s, doubling, at most 60 s, less up to a fifth that depends on the dispatch's id only. Folding
-/// the events again therefore gives the same moment.
+/// Milliseconds before attempt number `attempt` (from 1 for the first *re*start) of a crashed
+/// agent: 1 s, doubling, at most 60 s, less up to a fifth that depends on the dispatch's id only.
+/// Folding the events again therefore gives the same moment.
 pub fn agent_backoff_ms(id: &str, attempt: u32) -> u64 {
-    const AGENT: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
+    const AGENT: Backoff =
+        Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
     AGENT.delay(attempt, seed(id)).as_millis() as u64
 }
 
 /// A seed from a name, the same on every machine and in every version (FNV-1a).
 pub fn seed(name: &str) -> u64 {
-    name.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Spreads a seed over all 64 bits (the finaliser of SplitMix64).
@@ -204,19 +210,22 @@ mod tests {
     /// `tree --json` shows them.
     #[test]
     fn they_are_called_what_the_contract_calls_them() {
-        let strategies = [Strategy::OneForOne, Strategy::OneForAll, Strategy::RestForOne].map(Strategy::as_str);
+        let strategies =
+            [Strategy::OneForOne, Strategy::OneForAll, Strategy::RestForOne].map(Strategy::as_str);
         assert_eq!(strategies, ["one-for-one", "one-for-all", "rest-for-one"]);
-        let classes =
-            [RestartClass::Permanent, RestartClass::Transient, RestartClass::Temporary].map(RestartClass::as_str);
+        let classes = [RestartClass::Permanent, RestartClass::Transient, RestartClass::Temporary]
+            .map(RestartClass::as_str);
         assert_eq!(classes, ["permanent", "transient", "temporary"]);
     }
 
     /// Published values of both functions: a dispatch's pauses are the same after an update.
     #[test]
     fn a_seed_is_the_same_in_every_version() {
-        for (name, hash) in
-            [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
-        {
+        for (name, hash) in [
+            ("", 0xcbf2_9ce4_8422_2325),
+            ("a", 0xaf63_dc4c_8601_ec8c),
+            ("foobar", 0x8594_4171_f739_67e8),
+        ] {
             assert_eq!(seed(name), hash, "{name}");
         }
         assert_eq!([mix(0), mix(1_234_567)], [0xe220_a839_7b1d_cdaf, 6_457_827_717_110_365_317]);
@@ -231,7 +240,11 @@ mod tests {
             (RestartClass::Transient, true, false),
             (RestartClass::Temporary, false, false),
         ] {
-            assert_eq!((class.restarts(true), class.restarts(false)), (after_failure, after_end), "{class:?}");
+            assert_eq!(
+                (class.restarts(true), class.restarts(false)),
+                (after_failure, after_end),
+                "{class:?}"
+            );
         }
     }
 
@@ -243,8 +256,16 @@ mod tests {
         }
         assert_eq!(window.record(59_999), Decision::Escalate);
         assert_eq!(window.restarts(59_999), 5);
-        assert_eq!(window.record(60_000), Decision::RestartAfter(Duration::ZERO), "the first one left the window");
-        assert_eq!((window.restarts(60_000), window.restarts(60_001)), (5, 4), "and then the second");
+        assert_eq!(
+            window.record(60_000),
+            Decision::RestartAfter(Duration::ZERO),
+            "the first one left the window"
+        );
+        assert_eq!(
+            (window.restarts(60_000), window.restarts(60_001)),
+            (5, 4),
+            "and then the second"
+        );
         assert_eq!(window.restarts(500_000), 0);
     }
 
@@ -256,7 +277,9 @@ mod tests {
 
     #[test]
     fn an_agents_pauses_double_up_to_a_minute() {
-        for (attempt, full) in [(0, 1_000), (1, 1_000), (2, 2_000), (5, 16_000), (7, 60_000), (4_000_000_000, 60_000)] {
+        for (attempt, full) in
+            [(0, 1_000), (1, 1_000), (2, 2_000), (5, 16_000), (7, 60_000), (4_000_000_000, 60_000)]
+        {
             let pause = agent_backoff_ms("abcd2345", attempt);
             assert!((full * 8 / 10..=full).contains(&pause), "attempt {attempt}: {pause}");
         }

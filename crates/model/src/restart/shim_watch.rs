@@ -1,13 +1,15 @@
-//! What is done about a shim that was asked for something and does not do it: its own agent may have stopped it, and
-//! then nobody would ever end either.
+//! What is done about a shim that was asked for something and does not do it: its own agent may
+//! have stopped it, and then nobody would ever end either.
 //!
-//! It counts what was found and no clock: a daemon that was itself held up must not take its own silence for the shim's.
+//! It counts what was found and no clock: a daemon that was itself held up must not take its own
+//! silence for the shim's.
 
 use std::time::Duration;
 
 /// So often a shim is told to go on. Who is found stopped once more is ended.
 pub const GO_ONS: u32 = 3;
-/// A shim that was told to end its agent answers at once; this is for a machine on which nothing is at once.
+/// A shim that was told to end its agent answers at once; this is for a machine on which nothing is
+/// at once.
 pub const SILENCE: Duration = Duration::from_secs(15);
 /// More than this between two looks is the looker's own absence.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -44,8 +46,9 @@ pub enum Why {
 }
 
 impl ShimWatch {
-    /// What to do about one that was asked for something and is found `stopped` or not. `silence` is how long ago the
-    /// last look was, where it was told to end its agent and has not answered yet.
+    /// What to do about one that was asked for something and is found `stopped` or not. `silence`
+    /// is how long ago the last look was, where it was told to end its agent and has not answered
+    /// yet.
     pub fn look(&mut self, stopped: bool, silence: Option<Duration>) -> Act {
         self.silent = silence.map_or(Duration::ZERO, |since| self.silent + since.min(LONGEST));
         let why = if stopped && self.stopped >= GO_ONS {

@@ -108,7 +108,11 @@ pub fn state_word(run: &Run) -> &'static str {
         (Some(_), _) => "failed",
         (None, Phase::Freeze | Phase::Unknown) => "freezing",
         (None, Phase::Decompose) => "decomposing",
-        (None, Phase::Implement) if run.coding() == 0 && run.job_of(Purpose::Maintain).is_some() => "maintaining",
+        (None, Phase::Implement)
+            if run.coding() == 0 && run.job_of(Purpose::Maintain).is_some() =>
+        {
+            "maintaining"
+        }
         (None, Phase::Implement) => "implementing",
         (None, Phase::Judge | Phase::Finish) => "judging",
     }
@@ -283,7 +287,9 @@ pub fn run_log(run: &Run) -> RunLog {
             observations_created: one.observations,
             judge_result: verdict.and_then(|end| {
                 let result = end.result.as_ref()?;
-                let count = |action: &str| result.observations.iter().filter(|one| one.action == action).count() as u32;
+                let count = |action: &str| {
+                    result.observations.iter().filter(|one| one.action == action).count() as u32
+                };
                 let passed = result.criteria().iter().any(|criterion| criterion.passed);
                 Some(LogVerdict {
                     spec_drift: if result.drifted() { "fail" } else { "pass" }.into(),
@@ -318,7 +324,8 @@ pub fn run_log(run: &Run) -> RunLog {
         target_branch: run.target(),
         iterations: iterations.collect(),
         completed_at: ended.then_some(run.updated_at),
-        total_duration: ended.then(|| Span::from_secs((run.ran_ms / 1000).max(0) as u64).to_string()),
+        total_duration: ended
+            .then(|| Span::from_secs((run.ran_ms / 1000).max(0) as u64).to_string()),
         total_beads: run.beads.len() as u32,
         total_agent_spawns: run.spawns,
         pr_url: run.pr_url.clone(),
@@ -327,7 +334,10 @@ pub fn run_log(run: &Run) -> RunLog {
 }
 
 /// The files that tell how a run stands, by name, with their text.
-pub fn snapshots(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> [(&'static str, Result<String, String>); 2] {
+pub fn snapshots(
+    run: &Run,
+    pid_of: impl Fn(&str) -> Option<u32>,
+) -> [(&'static str, Result<String, String>); 2] {
     [("checkpoint.yml", to_yaml(&checkpoint(run, pid_of))), ("run-log.yml", to_yaml(&run_log(run)))]
 }
 
@@ -417,7 +427,8 @@ pub struct PlanBead {
 impl Plan {
     /// Of a dry run that has come to its end and not been gone on with.
     pub fn of(run: &Run) -> Option<Self> {
-        let is_plan = run.settings.dry_run && run.outcome.is_none() && run.accepted && !run.is_live();
+        let is_plan =
+            run.settings.dry_run && run.outcome.is_none() && run.accepted && !run.is_live();
         is_plan.then(|| {
             let waves = run.schedule.waves();
             let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| PlanBead {
@@ -483,10 +494,15 @@ pub fn report(run: &Run, standing: &Standing) -> Report {
         iteration: task.iteration,
         failed_attempts: task.failures,
     });
-    Report { document: document_at(run, standing), iterations: run_log(run).iterations, bead_list: beads.collect() }
+    Report {
+        document: document_at(run, standing),
+        iterations: run_log(run).iterations,
+        bead_list: beads.collect(),
+    }
 }
 
-/// What ended it, or that it was stopped; none while it is under way, and of one that waits for a person.
+/// What ended it, or that it was stopped; none while it is under way, and of one that waits for a
+/// person.
 pub fn error(run: &Run) -> Option<DocumentError> {
     let (code, message) = match (&run.error, &run.resting) {
         (Some(error), _) => (error.code.clone(), error.message.clone()),
@@ -496,8 +512,8 @@ pub fn error(run: &Run) -> Option<DocumentError> {
     Some(DocumentError { code, message, run_id: run.id().into() })
 }
 
-/// Why a run that is over or rests did not end as it should: what ended it, or what is left undone of one that the judge
-/// has passed.
+/// Why a run that is over or rests did not end as it should: what ended it, or what is left undone
+/// of one that the judge has passed.
 pub fn shortfall(run: &Run) -> Option<DocumentError> {
     const NAMED: usize = 5;
     error(run).or_else(|| {
@@ -548,7 +564,11 @@ pub fn document(run: &Run) -> Document {
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),
-        branch: run.kept.as_ref().and_then(|kept| kept.branch.clone()).or_else(|| run.published.clone()),
+        branch: run
+            .kept
+            .as_ref()
+            .and_then(|kept| kept.branch.clone())
+            .or_else(|| run.published.clone()),
         agents: run.jobs.len() as u32,
         observations: run.observations.iter().cloned().collect(),
         maintenance_runs: run.maintenance.len() as u32,

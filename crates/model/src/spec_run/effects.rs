@@ -58,7 +58,11 @@ pub fn effects(run: &Run) -> Vec<Effect> {
         Phase::Judge => {
             if let JudgeStage::Apply(result) = &run.judge {
                 let verdict = run.verdicts.len() as u32;
-                effects.push(Effect::ApplyVerdict { iteration: run.iteration, verdict, result: result.clone() });
+                effects.push(Effect::ApplyVerdict {
+                    iteration: run.iteration,
+                    verdict,
+                    result: result.clone(),
+                });
             }
         }
         Phase::Finish => effects.push(Effect::Finish),

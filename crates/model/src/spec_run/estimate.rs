@@ -1,10 +1,11 @@
-//! How long the beads of this iteration will still take, as far as that can be known: from the critical path.
+//! How long the beads of this iteration will still take, as far as that can be known: from the
+//! critical path.
 //!
-//! Beads are taken to last as long as those that are done did. No order of work is shorter than its longest
-//! chain, nor than all its work shared among all agents; and working on whatever is ready is never longer than the
-//! chain and what is beside it, shared, one after the other (Graham's bound). So the low end is the larger of the
-//! first two with quick beads, the high end the third with slow ones. Retries, maintenance and the judge are not
-//! foreseen: nobody knows them.
+//! Beads are taken to last as long as those that are done did. No order of work is shorter than its
+//! longest chain, nor than all its work shared among all agents; and working on whatever is ready
+//! is never longer than the chain and what is beside it, shared, one after the other (Graham's
+//! bound). So the low end is the larger of the first two with quick beads, the high end the third
+//! with slow ones. Retries, maintenance and the judge are not foreseen: nobody knows them.
 
 use crate::spec_run::event::{Phase, Purpose};
 use crate::spec_run::report::history::Chronicle;
@@ -42,7 +43,8 @@ pub fn of(chronicle: &Chronicle, now: Timestamp) -> Estimate {
     estimate(&rests(run, now), &chronicle.measured_ms(), run.settings.max_concurrency)
 }
 
-/// What can still be worked on: not what is blocked, nor what waits for that or for somebody outside.
+/// What can still be worked on: not what is blocked, nor what waits for that or for somebody
+/// outside.
 fn rests(run: &Run, now: Timestamp) -> Vec<Rest> {
     let graph = run.schedule.graph();
     let mut place: Vec<Option<usize>> = vec![None; graph.len()];
@@ -55,19 +57,24 @@ fn rests(run: &Run, now: Timestamp) -> Vec<Rest> {
             Stage::Done => continue,
             Stage::Blocked => hopeless[at] = true,
             Stage::Open | Stage::Taken => {
-                hopeless[at] = !task.outside.is_empty() || graph.blockers(at).iter().any(|on| hopeless[*on]);
+                hopeless[at] =
+                    !task.outside.is_empty() || graph.blockers(at).iter().any(|on| hopeless[*on]);
             }
         }
         if hopeless[at] {
             continue;
         }
-        let job = run
-            .jobs
-            .values()
-            .find(|job| job.start.purpose == Purpose::Implement && job.start.bead_id.as_deref() == Some(id));
-        let since = job.map(|job| (now.as_millisecond() - job.started_at.as_millisecond()).max(0).unsigned_abs());
+        let job = run.jobs.values().find(|job| {
+            job.start.purpose == Purpose::Implement && job.start.bead_id.as_deref() == Some(id)
+        });
+        let since = job.map(|job| {
+            (now.as_millisecond() - job.started_at.as_millisecond()).max(0).unsigned_abs()
+        });
         place[at] = Some(rests.len());
-        rests.push(Rest { since_ms: since, after: graph.blockers(at).iter().filter_map(|on| place[*on]).collect() });
+        rests.push(Rest {
+            since_ms: since,
+            after: graph.blockers(at).iter().filter_map(|on| place[*on]).collect(),
+        });
     }
     rests
 }

@@ -235,7 +235,8 @@ pub struct Triage {
 /// What there is of a run that ended before it passed, or was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KeptWork {
-    /// The branch in the person's repository; null where the run made no commit, or it could not be brought.
+    /// The branch in the person's repository; null where the run made no commit, or it could not be
+    /// brought.
     pub branch: Option<String>,
     pub commit: Option<String>,
     /// Since where the run began.

@@ -30,8 +30,8 @@ const BITBUCKET_PORT: u16 = 7999;
 /// The hosts for which people give ssh a second name, to choose a key by it.
 const ALIASED: [&str; 4] = ["github.com", "gitlab.com", "bitbucket.org", "codeberg.org"];
 
-/// The page for a pull request of `branch` to `base`; `None` where the host is of no kind that is known, or the remote
-/// is a directory.
+/// The page for a pull request of `branch` to `base`; `None` where the host is of no kind that is
+/// known, or the remote is a directory.
 pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<String> {
     let address = Address::parse(remote)?;
     let forge = address.forge()?;
@@ -88,7 +88,8 @@ pub fn forge(remote: &str) -> Option<Forge> {
 /// A remote's address without a user's name and password in it, to be shown.
 pub fn without_credentials(remote: &str) -> String {
     let Some((scheme, rest)) = remote.split_once("://") else { return remote.to_string() };
-    let (authority, path) = rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
+    let (authority, path) =
+        rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
     let host = authority.rsplit('@').next().unwrap_or(authority);
     match path {
         Some(path) => format!("{scheme}://{host}/{path}"),
@@ -140,7 +141,8 @@ impl Address {
         };
         let path = path.split(['?', '#']).next()?.trim_matches('/');
         let path = path.strip_suffix(".git").unwrap_or(path);
-        let usual = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
+        let usual =
+            host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
         (usual && !host.is_empty() && !path.is_empty()).then(|| Self {
             scheme: web,
             host,
@@ -149,7 +151,8 @@ impl Address {
         })
     }
 
-    /// The forge that serves it: told by its host's name, or else by what only Bitbucket Server has in an address.
+    /// The forge that serves it: told by its host's name, or else by what only Bitbucket Server has
+    /// in an address.
     fn forge(&self) -> Option<Forge> {
         if let Some(forge) = kind(&self.host) {
             return Some(forge);
@@ -171,10 +174,13 @@ fn is_project(key: &str) -> bool {
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
 }
 
-/// The host that a name in an ssh address stands for; `None` where only the person's ssh configuration knows.
-/// `github.com-work` is such a name, and so are a name without a dot and one in a domain of a public forge.
+/// The host that a name in an ssh address stands for; `None` where only the person's ssh
+/// configuration knows. `github.com-work` is such a name, and so are a name without a dot and one
+/// in a domain of a public forge.
 fn real_host(name: &str, has_port: bool) -> Option<&str> {
-    let named = |host: &&str| name.strip_prefix(*host).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    let named = |host: &&str| {
+        name.strip_prefix(*host).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
     if let Some(host) = ALIASED.into_iter().find(named) {
         return Some(host);
     }
@@ -191,7 +197,11 @@ fn port(host: &str) -> Option<u16> {
 
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        Some((name, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') =>
+        {
+            name
+        }
         _ => host,
     }
 }
@@ -211,9 +221,12 @@ fn kind(host: &str) -> Option<Forge> {
 
 /// Percent-encodes everything but what RFC 3986 calls unreserved, and what is in `keep`.
 fn encode(text: &str, keep: &str) -> String {
-    let is_plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.as_bytes().contains(&byte);
-    let one = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    let is_plain = |byte: u8| {
+        byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.as_bytes().contains(&byte)
+    };
+    let one = |byte: u8| {
+        if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
     text.bytes().map(one).collect()
 }
 
@@ -222,8 +235,7 @@ mod tests {
     use super::*;
 
     const HUB: &str = "https://github.com/o/r/compare/main...muleteer/run-1?expand=1";
-    const LAB: &str =
-        "/-/merge_requests/new?merge_request%5Bsource_branch%5D=muleteer%2Frun-1&merge_request%5Btarget_branch%5D=main";
+    const LAB: &str = "/-/merge_requests/new?merge_request%5Bsource_branch%5D=muleteer%2Frun-1&merge_request%5Btarget_branch%5D=main";
 
     fn page(remote: &str) -> Option<String> {
         pull_request_page(remote, "main", "muleteer/run-1")
@@ -256,10 +268,19 @@ mod tests {
     fn each_forge_has_its_own_page() {
         for (remote, wanted) in [
             ("git@gitlab.com:group/sub/r.git", format!("https://gitlab.com/group/sub/r{LAB}")),
-            ("https://gitlab.example.org:8443/g/r.git", format!("https://gitlab.example.org:8443/g/r{LAB}")),
-            ("ssh://git@gitlab.example.org:2222/g/r.git", format!("https://gitlab.example.org/g/r{LAB}")),
+            (
+                "https://gitlab.example.org:8443/g/r.git",
+                format!("https://gitlab.example.org:8443/g/r{LAB}"),
+            ),
+            (
+                "ssh://git@gitlab.example.org:2222/g/r.git",
+                format!("https://gitlab.example.org/g/r{LAB}"),
+            ),
             ("http://gitlab.local/g/r", format!("http://gitlab.local/g/r{LAB}")),
-            ("git@codeberg.org:o/r.git", "https://codeberg.org/o/r/compare/main...muleteer/run-1".into()),
+            (
+                "git@codeberg.org:o/r.git",
+                "https://codeberg.org/o/r/compare/main...muleteer/run-1".into(),
+            ),
             (
                 "https://gitea.example.org:3000/o/r",
                 "https://gitea.example.org:3000/o/r/compare/main...muleteer/run-1".into(),
@@ -270,7 +291,8 @@ mod tests {
             ),
             (
                 "git@bitbucket.org:w/r.git",
-                "https://bitbucket.org/w/r/pull-requests/new?source=muleteer%2Frun-1&dest=main&t=1".into(),
+                "https://bitbucket.org/w/r/pull-requests/new?source=muleteer%2Frun-1&dest=main&t=1"
+                    .into(),
             ),
             (
                 "https://me@bitbucket.example.org/scm/key/r.git",
@@ -328,8 +350,14 @@ mod tests {
                     &sourceBranch=refs%2Fheads%2Fmuleteer%2Frun-1&targetBranch=refs%2Fheads%2Fmain";
         for (remote, top) in [
             ("https://host/bitbucket/scm/PROJ/repo.git", "https://host/bitbucket"),
-            ("https://u:p@code.example.org:8443/a/b/scm/proj/repo.git", "https://code.example.org:8443/a/b"),
-            ("https://bitbucket.example.org/git/scm/proj/repo", "https://bitbucket.example.org/git"),
+            (
+                "https://u:p@code.example.org:8443/a/b/scm/proj/repo.git",
+                "https://code.example.org:8443/a/b",
+            ),
+            (
+                "https://bitbucket.example.org/git/scm/proj/repo",
+                "https://bitbucket.example.org/git",
+            ),
             ("https://code.example.org/scm/PROJ/repo.git", "https://code.example.org"),
             ("ssh://git@host:7999/proj/repo.git", "https://host"),
             ("ssh://git@code.example.org:7999/PROJ/repo.git", "https://code.example.org"),
@@ -338,7 +366,10 @@ mod tests {
             assert_eq!(forge(remote), Some(Forge::BitbucketServer), "{remote}");
         }
         let of_user = page("https://host/bitbucket/scm/~me/r.git");
-        assert!(of_user.is_some_and(|page| page.starts_with("https://host/bitbucket/users/me/repos/r/")));
+        assert!(
+            of_user
+                .is_some_and(|page| page.starts_with("https://host/bitbucket/users/me/repos/r/"))
+        );
         for remote in [
             "https://git.example.org/scm/repo.git",
             "https://git.example.org/scm/a.b/repo.git",
@@ -377,8 +408,14 @@ mod tests {
 
     #[test]
     fn names_are_encoded_and_credentials_are_left_out() {
-        let page = pull_request_page("https://u:secret@gitlab.com/g/r", "a&b", "c d#\u{e4}").expect("a page");
-        assert!(page.ends_with("source_branch%5D=c%20d%23%C3%A4&merge_request%5Btarget_branch%5D=a%26b"), "{page}");
+        let page = pull_request_page("https://u:secret@gitlab.com/g/r", "a&b", "c d#\u{e4}")
+            .expect("a page");
+        assert!(
+            page.ends_with(
+                "source_branch%5D=c%20d%23%C3%A4&merge_request%5Btarget_branch%5D=a%26b"
+            ),
+            "{page}"
+        );
         assert!(!page.contains("secret"));
         let page = pull_request_page("git@github.com:o/r", "release/1.0", "x?y%z").expect("a page");
         assert!(page.ends_with("/compare/release/1.0...x%3Fy%25z?expand=1"), "{page}");

@@ -26,9 +26,10 @@
 //!    fresh worktree; incomplete: in the same)
 //! ```
 //!
-//! As with a dispatch: [`decide()`] turns an input into events, [`Run::apply`] folds them once they are
-//! durable, [`advance()`] says what follows by itself, and [`effects()`] what is to be done now. Effects follow
-//! from the state alone, so a daemon killed anywhere folds, and does the same again.
+//! As with a dispatch: [`decide()`] turns an input into events, [`Run::apply`] folds them once they
+//! are durable, [`advance()`] says what follows by itself, and [`effects()`] what is to be done
+//! now. Effects follow from the state alone, so a daemon killed anywhere folds, and does the same
+//! again.
 
 pub mod report;
 pub mod tests;
@@ -45,10 +46,11 @@ pub mod spec;
 mod state;
 
 pub use decide::{
-    Barred, GRAPH_CYCLE, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
-    unpushed,
+    Barred, GRAPH_CYCLE, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle,
+    decide, may_go_on, unpushed,
 };
 pub use effects::{Effect, effects};
 pub use state::{
-    Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Pushed, Run, Sealed, Stage, Stopping, TaskState,
+    Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Pushed, Run, Sealed, Stage, Stopping,
+    TaskState,
 };

@@ -100,14 +100,17 @@ pub struct Work<'a> {
     pub reuse: bool,
 }
 
-/// What must hold before a bead is closed, and what the repository has to see it by. A check that we do not know
-/// is the repository's own, in its words.
+/// What must hold before a bead is closed, and what the repository has to see it by. A check that
+/// we do not know is the repository's own, in its words.
 fn completion(work: &Work<'_>) -> Vec<String> {
     let has = |name: &str| work.checks.iter().any(|check| check == name);
     let with = |what: &str, found: &[String]| match found {
         [] => what.to_string(),
         found => {
-            format!("{what}: {}", found.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", "))
+            format!(
+                "{what}: {}",
+                found.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", ")
+            )
         }
     };
     let build = match (has("build"), has("typecheck")) {
@@ -119,7 +122,9 @@ fn completion(work: &Work<'_>) -> Vec<String> {
     let mut steps = vec!["The code and its tests are written".to_string()];
     steps.extend(has("own-tests").then(|| with("Your own tests pass", &work.commands.test)));
     steps.extend(build.map(|what| with(what, &work.commands.build)));
-    steps.extend(has("lint").then(|| with("The linter has nothing new to say", &work.commands.lint)));
+    steps.extend(
+        has("lint").then(|| with("The linter has nothing new to say", &work.commands.lint)),
+    );
     let known = ["own-tests", "build", "typecheck", "lint"];
     steps.extend(work.checks.iter().filter(|check| !known.contains(&check.as_str())).cloned());
     steps
@@ -189,7 +194,11 @@ pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String
         .flatten()
         .map(|command| format!("`{command}`"))
         .collect();
-    let found = if all.is_empty() { String::new() } else { format!(" Found in the repository: {}.", all.join(", ")) };
+    let found = if all.is_empty() {
+        String::new()
+    } else {
+        format!(" Found in the repository: {}.", all.join(", "))
+    };
     format!(
         "Several agents have merged their work into the branch `{target}`, which you have checked out. Run \
          the whole test suite, the build, the type checker and the linter.{found} Mend what is broken. \
@@ -205,7 +214,12 @@ pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String
 }
 
 /// For the judge's first pass.
-pub fn judge(scene: &Scene<'_>, spec_drift: bool, acceptance: Option<&str>, observations: &[Bead]) -> String {
+pub fn judge(
+    scene: &Scene<'_>,
+    spec_drift: bool,
+    acceptance: Option<&str>,
+    observations: &[Bead],
+) -> String {
     let mut text = format!(
         "You judge whether a repository does what a spec says. You are in a checkout of the branch \
          `{}` as the agents left it. You read, search, and look at history; you change nothing: if a file \
@@ -232,7 +246,13 @@ pub fn judge(scene: &Scene<'_>, spec_drift: bool, acceptance: Option<&str>, obse
              dismiss it, or merge it with something you found.\n\n",
         );
         for bead in observations {
-            let _ = writeln!(text, "- `{}`: {} {}", bead.id, bead.title, bead.description.replace('\n', " "));
+            let _ = writeln!(
+                text,
+                "- `{}`: {} {}",
+                bead.id,
+                bead.title,
+                bead.description.replace('\n', " ")
+            );
         }
     }
     before(scene, &mut text);
@@ -256,9 +276,18 @@ pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: 
     let _ = match observations.is_empty() {
         true => writeln!(text, "`observations` is empty: nobody has noted any."),
         false => {
-            let shown: Vec<_> = observations.iter().take(OBSERVATIONS).map(|id| format!("`{id}`")).collect();
-            let more = if observations.len() > OBSERVATIONS { ", and those that the evaluation names" } else { "" };
-            writeln!(text, "`observations` is about each of {}{more}, and about nothing else.", shown.join(", "))
+            let shown: Vec<_> =
+                observations.iter().take(OBSERVATIONS).map(|id| format!("`{id}`")).collect();
+            let more = if observations.len() > OBSERVATIONS {
+                ", and those that the evaluation names"
+            } else {
+                ""
+            };
+            writeln!(
+                text,
+                "`observations` is about each of {}{more}, and about nothing else.",
+                shown.join(", ")
+            )
         }
     };
     if !scene.note.is_empty() {

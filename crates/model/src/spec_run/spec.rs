@@ -18,14 +18,18 @@ pub fn title(text: &str) -> String {
     let said = |line: &&str| line.chars().any(char::is_alphanumeric);
     let first = || lines.iter().copied().chain(text.lines()).find(said).map(plain);
     let readable = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
-    let any = || text.lines().map(|line| cut(readable(line).trim(), TITLE)).find(|line| !is_blank(line));
+    let any =
+        || text.lines().map(|line| cut(readable(line).trim(), TITLE)).find(|line| !is_blank(line));
     heading(&lines).or_else(first).or_else(any).unwrap_or_default()
 }
 
 /// What comes after the front matter, where there is one.
 fn body(text: &str) -> &str {
     for mark in ["---", "+++"] {
-        let Some(rest) = text.strip_prefix(mark).filter(|rest| rest.starts_with(['\n', '\r'])) else { continue };
+        let Some(rest) = text.strip_prefix(mark).filter(|rest| rest.starts_with(['\n', '\r']))
+        else {
+            continue;
+        };
         let mut at = 0;
         for line in rest.split_inclusive('\n') {
             at += line.len();
@@ -78,7 +82,8 @@ fn heading(lines: &[&str]) -> Option<String> {
 
 /// A line without its marks and what no terminal, file or program wants to be given.
 fn plain(line: &str) -> String {
-    let clean: String = line.chars().map(|c| if c.is_control() || c == '\u{feff}' { ' ' } else { c }).collect();
+    let clean: String =
+        line.chars().map(|c| if c.is_control() || c == '\u{feff}' { ' ' } else { c }).collect();
     let said = clean.trim();
     let level = said.len() - said.trim_start_matches('#').len();
     let rest = &said[level..];

@@ -297,7 +297,8 @@ impl Run {
         Context::parse(self.trace.as_deref()?)
     }
 
-    /// Where a dispatch that works on this bead, or on none, hangs in the run's trace (see [`crate::telemetry::run`]).
+    /// Where a dispatch that works on this bead, or on none, hangs in the run's trace (see
+    /// [`crate::telemetry::run`]).
     pub fn context(&self, bead: Option<&str>) -> Option<Context> {
         let (run, sitting, iteration) = (self.id(), self.sitting, self.iteration);
         let span = match bead {
@@ -343,7 +344,11 @@ impl Run {
 
     /// Time under way, rests left out.
     pub fn ran_for_ms(&self, now: Timestamp) -> i64 {
-        let now = if self.is_live() { (now.as_millisecond() - self.running_since.as_millisecond()).max(0) } else { 0 };
+        let now = if self.is_live() {
+            (now.as_millisecond() - self.running_since.as_millisecond()).max(0)
+        } else {
+            0
+        };
         self.ran_ms + now
     }
 
@@ -358,7 +363,8 @@ impl Run {
         for task in self.beads.values().filter(|task| task.stage == Stage::Open) {
             let mut chain = vec![task.planned.id.clone()];
             let mut at = task;
-            // Along the first open blocker each time; the graph has no cycle, but the fold trusts nobody.
+            // Along the first open blocker each time; the graph has no cycle, but the fold trusts
+            // nobody.
             while chain.len() <= self.beads.len() {
                 if let Some(outside) = at.outside.iter().next() {
                     chain.push(outside.clone());
@@ -388,8 +394,8 @@ impl Run {
             .collect()
     }
 
-    /// What a verdict does about observations: its first word about each that waits for one, or that it has been
-    /// done about already. Never about a bead that is worked on.
+    /// What a verdict does about observations: its first word about each that waits for one, or
+    /// that it has been done about already. Never about a bead that is worked on.
     pub fn triaged<'a>(&self, result: &'a JudgeResult) -> Vec<&'a Observation> {
         let mut said = BTreeSet::new();
         let own = |one: &Observation| {
@@ -450,7 +456,8 @@ impl Run {
             Event::BeadsCreated { dependency_edges, beads, .. } => {
                 self.edges = *dependency_edges;
                 if std::mem::take(&mut self.anew) {
-                    let before = self.beads.values().filter(|task| task.stage != Stage::Done).count() as u32;
+                    let before =
+                        self.beads.values().filter(|task| task.stage != Stage::Done).count() as u32;
                     self.log(|iteration| iteration.beads = iteration.beads.saturating_sub(before));
                     self.beads.clear();
                     self.order.clear();
@@ -530,7 +537,9 @@ impl Run {
                 self.slowed = Some(reason.clone());
                 self.slowdowns += 1;
             }
-            Event::ObservationCreated { bead_id, .. } if self.observations.insert(bead_id.clone()) => {
+            Event::ObservationCreated { bead_id, .. }
+                if self.observations.insert(bead_id.clone()) =>
+            {
                 self.log(|iteration| iteration.observations += 1);
             }
             Event::MaintenanceStarted { maintenance, bead_id, trigger_completed_count } => {
@@ -561,7 +570,9 @@ impl Run {
             Event::JudgeFinished(end) => {
                 self.verdicts.push((**end).clone());
                 self.judge = match (&end.verdict, &end.result, &self.judge) {
-                    (Verdict::Discarded, _, JudgeStage::Reason { round }) => JudgeStage::Reason { round: round + 1 },
+                    (Verdict::Discarded, _, JudgeStage::Reason { round }) => {
+                        JudgeStage::Reason { round: round + 1 }
+                    }
                     (Verdict::Unreadable, _, JudgeStage::Structure { round, tries }) => {
                         JudgeStage::Structure { round: *round, tries: tries + 1 }
                     }
@@ -573,7 +584,8 @@ impl Run {
                 for id in triage.promoted.iter().chain(&triage.dismissed) {
                     self.observations.remove(id);
                 }
-                self.left_open = triage.beads.iter().filter(|bead| !self.beads.contains_key(&bead.id)).count();
+                self.left_open =
+                    triage.beads.iter().filter(|bead| !self.beads.contains_key(&bead.id)).count();
                 self.promoted.extend(triage.promoted.iter().cloned());
                 self.dismissed.extend(triage.dismissed.iter().cloned());
             }
@@ -638,8 +650,10 @@ impl Run {
             task.attempts = start.attempt + 1;
             task.worktrees += u32::from(!start.reuse);
         }
-        self.jobs
-            .insert(start.agent, Job { start: start.clone(), started_at: ts, iteration: self.iteration });
+        self.jobs.insert(
+            start.agent,
+            Job { start: start.clone(), started_at: ts, iteration: self.iteration },
+        );
     }
 
     /// Takes beads into the plan; those that are in it already are opened again.
@@ -665,7 +679,9 @@ impl Run {
                 },
             );
         }
-        self.log(|iteration| iteration.beads += beads.iter().filter(|bead| !bead.closed).count() as u32);
+        self.log(|iteration| {
+            iteration.beads += beads.iter().filter(|bead| !bead.closed).count() as u32
+        });
         let tasks: Vec<schedule::Task> = self
             .order
             .iter()
@@ -696,7 +712,15 @@ impl Run {
 
 impl Iteration {
     fn new(started_at: Timestamp) -> Self {
-        Self { started_at, beads: 0, completed: 0, failed: 0, spawns: 0, maintenance: 0, observations: 0 }
+        Self {
+            started_at,
+            beads: 0,
+            completed: 0,
+            failed: 0,
+            spawns: 0,
+            maintenance: 0,
+            observations: 0,
+        }
     }
 }
 

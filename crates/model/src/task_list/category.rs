@@ -116,7 +116,10 @@ mod tests {
 
     #[test]
     fn an_error_is_one_line() {
-        assert_eq!(Category::TestFail.entry("exit 1:\n  a\tb\r\n\x1b[31m"), "[TEST_FAIL] exit 1: a b [31m");
+        assert_eq!(
+            Category::TestFail.entry("exit 1:\n  a\tb\r\n\x1b[31m"),
+            "[TEST_FAIL] exit 1: a b [31m"
+        );
         assert!(one_line(&"x".repeat(9000)).chars().count() <= MESSAGE_LIMIT + 1);
     }
 }

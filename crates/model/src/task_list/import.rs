@@ -32,7 +32,8 @@ pub fn is_jsonl(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }
 
-/// Beads. Epics' children and dependencies of kind `blocks` become dependencies; closed ones are completed.
+/// Beads. Epics' children and dependencies of kind `blocks` become dependencies; closed ones are
+/// completed.
 ///
 /// # Errors
 /// The first line that is no bead, or another of an id there was.
@@ -41,13 +42,16 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     let mut seen = HashMap::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let bad = |message: &str| BadLine { line: at as u64 + 1, message: message.into() };
-        let bead: Value = foreign_json::typed(line.as_bytes()).map_err(|error| bad(&error.to_string()))?;
+        let bead: Value =
+            foreign_json::typed(line.as_bytes()).map_err(|error| bad(&error.to_string()))?;
         let text = |key: &str| bead.get(key).and_then(Value::as_str).map(String::from);
         let id = text("id")
             .filter(|id| valid_id(id))
             .ok_or_else(|| bad("it has no `id` that can be one"))?;
         if let Some(before) = seen.insert(id.clone(), at + 1) {
-            return Err(bad(&format!("`{id}` is the id of line {before} too: keep one of the two")));
+            return Err(bad(&format!(
+                "`{id}` is the id of line {before} too: keep one of the two"
+            )));
         }
         // Beads keeps what was deleted as a mark for other clones.
         if text("status").as_deref() == Some("tombstone") {
@@ -64,7 +68,9 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
         };
         let needs = bead.get("dependencies").and_then(Value::as_array).into_iter().flatten();
         task.depends_on = needs
-            .filter(|need| need.get("type").and_then(Value::as_str).is_none_or(|kind| kind == "blocks"))
+            .filter(|need| {
+                need.get("type").and_then(Value::as_str).is_none_or(|kind| kind == "blocks")
+            })
             .filter_map(|need| need.get("depends_on_id").and_then(Value::as_str).map(String::from))
             .collect();
         if text("status").as_deref() == Some("closed") {
@@ -76,8 +82,9 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     Ok(tasks)
 }
 
-/// `- [ ] Title` or `1. [ ] Title`, ticked ones completed. What is indented below one must be done before it; other indented
-/// lines describe it. A code span `` `…` `` after "validate:" is its validation. In a fenced block nothing is an item.
+/// `- [ ] Title` or `1. [ ] Title`, ticked ones completed. What is indented below one must be done
+/// before it; other indented lines describe it. A code span `` `…` `` after "validate:" is its
+/// validation. In a fenced block nothing is an item.
 pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
     let mut tasks: Vec<Task> = vec![];
     let mut open: Vec<(usize, usize)> = vec![];
@@ -87,7 +94,9 @@ pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
         let body = line.trim_start();
         let indent = line.len() - body.len();
         // A block in an item ends with it.
-        if !body.is_empty() && fenced.is_some_and(|(_, within)| within.is_some_and(|above| indent <= above)) {
+        if !body.is_empty()
+            && fenced.is_some_and(|(_, within)| within.is_some_and(|above| indent <= above))
+        {
             fenced = None;
         }
         let about = open.last().filter(|(above, _)| indent > *above && !body.is_empty());
@@ -147,7 +156,8 @@ fn describe(task: &mut Task, line: &str) {
         .find("validate:")
         .map(|at| line[at + "validate:".len()..].trim())
     {
-        task.command = Some(command.trim_matches('`').trim().to_string()).filter(|text| !text.is_empty());
+        task.command =
+            Some(command.trim_matches('`').trim().to_string()).filter(|text| !text.is_empty());
         return;
     }
     add_words(task, line);
@@ -192,7 +202,8 @@ pub struct Circle {
 /// Of a circle, the task of it that comes first; the list is then unchanged.
 pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
     let known: HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
-    let (old, mut new): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| known.contains(&task.id));
+    let (old, mut new): (Vec<_>, Vec<_>) =
+        tasks.into_iter().partition(|task| known.contains(&task.id));
     let ids: Vec<_> = new.iter().map(|task| task.id.clone()).collect();
     let mut dropped = vec![];
     let arriving: HashSet<_> = ids.iter().cloned().collect();
@@ -217,7 +228,8 @@ pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
 /// The line of `issues.jsonl` that an id is on.
 pub fn line_of(text: &str, id: &str) -> Option<u64> {
     let is_it = |line: &str| {
-        foreign_json::whole(line.as_bytes()).is_ok_and(|bead| bead.get("id").and_then(Value::as_str) == Some(id))
+        foreign_json::whole(line.as_bytes())
+            .is_ok_and(|bead| bead.get("id").and_then(Value::as_str) == Some(id))
     };
     unmarked(text).lines().zip(1..).find(|(line, _)| is_it(line)).map(|(_, at)| at)
 }
@@ -250,7 +262,9 @@ mod tests {
     #[test]
     fn a_circle_is_refused_and_leaves_the_list_as_it_was() {
         let needs = |id: &str, on: &str| {
-            format!("{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n")
+            format!(
+                "{{\"id\":\"{id}\",\"title\":\"x\",\"dependencies\":[{{\"depends_on_id\":\"{on}\"}}]}}\n"
+            )
         };
         let mut list = TaskList::new(now());
         list.tasks.push(Task::new("there", "There"));
@@ -258,17 +272,25 @@ mod tests {
             (needs("a", "there") + &needs("b", "c") + &needs("c", "b"), "b", 2, "b -> c -> b"),
             (needs("x", "a") + "\n" + &needs("y", "y"), "y", 3, "y -> y"),
         ] {
-            let circle = merge(&mut list, beads(&text, now()).expect("beads")).expect_err("a circle");
-            assert_eq!((circle.task.as_str(), circle.way.as_str(), line_of(&text, task)), (task, way, Some(line)));
+            let circle =
+                merge(&mut list, beads(&text, now()).expect("beads")).expect_err("a circle");
+            assert_eq!(
+                (circle.task.as_str(), circle.way.as_str(), line_of(&text, task)),
+                (task, way, Some(line))
+            );
             assert_eq!(list.tasks.len(), 1);
         }
     }
 
     #[test]
     fn a_byte_order_mark_costs_no_item() {
-        for text in ["- [ ] One\n- [ ] Two\n", "{\"id\":\"a\",\"title\":\"One\"}\n{\"id\":\"b\",\"title\":\"Two\"}\n"] {
+        for text in [
+            "- [ ] One\n- [ ] Two\n",
+            "{\"id\":\"a\",\"title\":\"One\"}\n{\"id\":\"b\",\"title\":\"Two\"}\n",
+        ] {
             let read = |text: &str| {
-                tasks(text, 1, now()).map(|all| all.into_iter().map(|task| task.title).collect::<Vec<_>>())
+                tasks(text, 1, now())
+                    .map(|all| all.into_iter().map(|task| task.title).collect::<Vec<_>>())
             };
             assert_eq!(read(&format!("\u{feff}{text}")), Ok(vec!["One".to_string(), "Two".into()]));
             assert_eq!(read(&format!("\u{feff}{text}")), read(text));
@@ -296,12 +318,17 @@ mod tests {
         assert_eq!(list.tasks[1].depends_on, ["bd-1"], "bd-9 is in no file that we know");
         assert_eq!(merged.dropped, [Dropped { task: "bd-2".into(), depends_on: "bd-9".into() }]);
         let text = r#"{"id":"bd-3","title":"Three","dependencies":[{"depends_on_id":"bd-2","type":"blocks"}]}"#;
-        assert_eq!(merge(&mut list, beads(text, now()).expect("beads")).map(|merged| merged.dropped), Ok(vec![]));
+        assert_eq!(
+            merge(&mut list, beads(text, now()).expect("beads")).map(|merged| merged.dropped),
+            Ok(vec![])
+        );
         assert_eq!(list.tasks[2].depends_on, ["bd-2"], "it came with another file");
-        let error = beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
+        let error =
+            beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
         assert_eq!(error.line, 2);
         let deleted = "{\"id\":\"a\",\"title\":\"A\",\"status\":\"tombstone\"}\n{\"id\":\"b\",\"title\":\"B\"}\n";
-        let ids: Vec<_> = beads(deleted, now()).expect("beads").into_iter().map(|task| task.id).collect();
+        let ids: Vec<_> =
+            beads(deleted, now()).expect("beads").into_iter().map(|task| task.id).collect();
         assert_eq!(ids, ["b"], "what was deleted there is no task here");
         for priority in ["5", "-1", "\"high\""] {
             let odd = format!("{{\"id\":\"a\",\"title\":\"A\",\"priority\":{priority}}}\n");
@@ -309,7 +336,8 @@ mod tests {
         }
     }
 
-    /// Found by libFuzzer: such a list could not be read any more. A merge of two branches leaves such files.
+    /// Found by libFuzzer: such a list could not be read any more. A merge of two branches leaves
+    /// such files.
     #[test]
     fn an_id_that_is_there_twice_is_refused_by_its_line() {
         let text = "{\"id\":\"a\",\"title\":\"A\"}\n\n{\"id\":\"b\",\"title\":\"B\"}\n{\"id\":\"a\",\"title\":\"A\"}\n";
@@ -321,7 +349,8 @@ mod tests {
     fn a_checklist_becomes_tasks_and_what_is_below_comes_first() {
         let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\n2026. a year\n12) [x] Sleep\n1.[ ] Wake\n3 [ ] none\n";
         let tasks = checklist(text, 7, now());
-        let said: Vec<_> = tasks.iter().map(|task| (task.id.as_str(), task.title.as_str(), task.status)).collect();
+        let said: Vec<_> =
+            tasks.iter().map(|task| (task.id.as_str(), task.title.as_str(), task.status)).collect();
         assert_eq!(
             said,
             [

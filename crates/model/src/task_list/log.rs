@@ -109,7 +109,12 @@ impl Entry {
     /// `saved` names the ref that holds what the rollback took away.
     pub fn rollback(task: &str, base: &str, saved: Option<&str>) -> Self {
         let saved = saved.map_or_else(String::new, |name| format!(" (saved as {name})"));
-        Self::new(Kind::Rollback, Some(task), None, &format!("git reset --hard {}{saved}", short(base)))
+        Self::new(
+            Kind::Rollback,
+            Some(task),
+            None,
+            &format!("git reset --hard {}{saved}", short(base)),
+        )
     }
 
     pub fn recovery(task: &str, action: &str, reason: &str) -> Self {
@@ -167,8 +172,11 @@ pub fn parse(line: &str) -> Option<Line> {
         Some(inside.to_string())
     };
     // A category alone: an error of the whole session.
-    let task = bracket(&|text| crate::task_list::document::valid_id(text) && Category::parse(text).is_none());
-    let category = bracket(&|text| Category::parse(text).is_some()).and_then(|text| Category::parse(&text));
+    let task = bracket(&|text| {
+        crate::task_list::document::valid_id(text) && Category::parse(text).is_none()
+    });
+    let category =
+        bracket(&|text| Category::parse(text).is_some()).and_then(|text| Category::parse(&text));
     let session_level = matches!(kind, Kind::Init | Kind::Lock | Kind::Stats);
     if (session_level && task.is_some()) || (kind == Kind::Error && category.is_none()) {
         return None;
@@ -185,7 +193,8 @@ pub fn failure_times<'a>(lines: impl IntoIterator<Item = &'a str>) -> FailureTim
 
 /// The commits (as [`short`] has them) that tasks were completed with, according to the log.
 pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String, String)> {
-    let completed = lines.into_iter().filter(|line| line.contains("] Completed [")).filter_map(parse);
+    let completed =
+        lines.into_iter().filter(|line| line.contains("] Completed [")).filter_map(parse);
     let named = |line: Line| {
         let commit = line.entry.message.strip_prefix("(commit ")?.strip_suffix(')')?.to_string();
         Some((line.entry.task?, commit))
@@ -269,7 +278,8 @@ mod tests {
     #[test]
     fn every_entry_is_one_line_that_follows_the_grammar_whatever_it_says() {
         let at = "2025-07-01T10:00:00Z".parse().expect("an instant");
-        let nasty = "a\nb] [x] \"quoted\"\r\n[2025-07-01T10:00:00Z] [SESSION-9] INIT forged \u{1b}[31m";
+        let nasty =
+            "a\nb] [x] \"quoted\"\r\n[2025-07-01T10:00:00Z] [SESSION-9] INIT forged \u{1b}[31m";
         let mut task = Task::new("task-001", nasty);
         task.description = Some(nasty.into());
         for entry in [
@@ -290,7 +300,11 @@ mod tests {
             let line = entry.clone().at(3, at).to_string();
             assert!(!line.contains(['\n', '\r', '\u{1b}']), "{line:?}");
             let read = parse(&line).unwrap_or_else(|| panic!("not read: {line}"));
-            assert_eq!((read.entry.kind, read.entry.category, read.session), (entry.kind, entry.category, 3), "{line}");
+            assert_eq!(
+                (read.entry.kind, read.entry.category, read.session),
+                (entry.kind, entry.category, 3),
+                "{line}"
+            );
         }
     }
 
@@ -312,6 +326,9 @@ mod tests {
     #[test]
     fn failures_are_dated_from_the_log() {
         let times = failure_times(REFERENCE.lines());
-        assert_eq!(times.get("task-002").map(ToString::to_string).as_deref(), Some("2025-07-01T10:20:00Z"));
+        assert_eq!(
+            times.get("task-002").map(ToString::to_string).as_deref(),
+            Some("2025-07-01T10:20:00Z")
+        );
     }
 }

@@ -10,16 +10,19 @@
 //!                      retry           (then it is failed for good)
 //! ```
 //!
-//! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in it;
-//! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long; [`overwritten`]: what
-//!   others have written into it meanwhile; [`merge`]: what they wrote while a change was being made;
+//! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in
+//!   it;
+//! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long;
+//!   [`overwritten`]: what others have written into it meanwhile; [`merge`]: what they wrote while
+//!   a change was being made;
 //! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
-//! - [`recover`]: what to do with a task found in progress; [`stand`]: where an agent may leave HEAD; [`stats`]: counts, and
-//!   when to stop;
+//! - [`recover`]: what to do with a task found in progress; [`stand`]: where an agent may leave
+//!   HEAD; [`stats`]: counts, and when to stop;
 //! - [`log`]: the lines of `harness-progress.txt`; [`prompt`]: what an agent is told;
 //! - [`hook`]: what the hooks answer; [`settings`]: where they are entered;
 //! - [`alike`]: two ways to write the same field;
-//! - [`apart`]: old failures and new ones; [`import`]: other lists; [`session`]: runs inside the daemon, folded from the events.
+//! - [`apart`]: old failures and new ones; [`import`]: other lists; [`session`]: runs inside the
+//!   daemon, folded from the events.
 
 pub mod category;
 pub mod document;
@@ -40,7 +43,8 @@ pub use session::head_check::Stand;
 pub const TASKS: &str = "harness-tasks.json";
 pub const BACKUP: &str = "harness-tasks.json.bak";
 pub const TEMPORARY: &str = "harness-tasks.json.tmp";
-/// What a list held that could not be read, or not be taken over; further ones have `.2`, `.3`, … behind the name.
+/// What a list held that could not be read, or not be taken over; further ones have `.2`, `.3`, …
+/// behind the name.
 pub const DAMAGED: &str = "harness-tasks.json.damaged";
 pub const PROGRESS: &str = "harness-progress.txt";
 pub const INIT: &str = "harness-init.sh";

@@ -52,7 +52,9 @@ pub fn prompt(brief: &Brief<'_>) -> String {
         for done in &task.checkpoints {
             let _ = writeln!(text, "- {}/{}: {}", done.step, done.total, done.description);
         }
-        text.push_str("\nLook at what is there first, then go on with the step after the last one.\n");
+        text.push_str(
+            "\nLook at what is there first, then go on with the step after the last one.\n",
+        );
     }
     let _ = write!(
         text,
@@ -79,7 +81,12 @@ fn attempts(text: &mut String, brief: &Brief<'_>) {
     if task.error_log.is_empty() && brief.last.is_none() {
         return;
     }
-    let _ = write!(text, "\n## Attempt {} of {}\n\nWhat went wrong before:\n\n", task.attempts + 1, task.max_attempts);
+    let _ = write!(
+        text,
+        "\n## Attempt {} of {}\n\nWhat went wrong before:\n\n",
+        task.attempts + 1,
+        task.max_attempts
+    );
     for error in task.error_log.iter().rev().take(5).rev() {
         let _ = writeln!(text, "- {error}");
     }
@@ -156,7 +163,14 @@ mod tests {
         let mut task = Task::new("a", "A");
         let now = "2025-07-01T10:00:00Z".parse().expect("an instant");
         crate::task_list::outcome::checkpoint(&mut task, 1, 2, "half of it", None, now);
-        let brief = Brief { task: &task, resumed: true, before: Some(("", true)), last: None, log: "", commits: "" };
+        let brief = Brief {
+            task: &task,
+            resumed: true,
+            before: Some(("", true)),
+            last: None,
+            log: "",
+            commits: "",
+        };
         let text = prompt(&brief);
         assert!(text.contains("- 1/2: half of it") && text.contains("It passes already"), "{text}");
     }

@@ -1,5 +1,6 @@
-//! Entering hooks into an agent CLI's settings file, and taking them out again, as text: whatever else is in
-//! the file stays as it is, byte for byte, and what was entered and taken out leaves no trace.
+//! Entering hooks into an agent CLI's settings file, and taking them out again, as text: whatever
+//! else is in the file stays as it is, byte for byte, and what was entered and taken out leaves no
+//! trace.
 
 use crate::text::bom::unmarked;
 use crate::text::foreign_json;
@@ -32,7 +33,8 @@ pub struct Refused {
 /// # Errors
 /// When the file is no settings file.
 pub fn install(text: &str, program: &str) -> Result<String, Refused> {
-    let mut text = if unmarked(text).trim().is_empty() { "{}\n".to_string() } else { text.to_string() };
+    let mut text =
+        if unmarked(text).trim().is_empty() { "{}\n".to_string() } else { text.to_string() };
     check(&text)?;
     for (event, matcher, hook) in HOOKS {
         if !is_there(&text, event, hook) {
@@ -72,11 +74,14 @@ fn check(text: &str) -> Result<(), Refused> {
     let refuse = |line, column, message: String| Refused { line, column, message };
     let value = foreign_json::whole(text.as_bytes()).map_err(|damage| {
         let error = serde_json::from_str::<Value>(unmarked(text)).err();
-        let place = error.as_ref().map_or((1, 1), |error| (error.line() as u64, error.column() as u64));
+        let place =
+            error.as_ref().map_or((1, 1), |error| (error.line() as u64, error.column() as u64));
         let reason = error.map_or_else(|| damage.to_string(), |error| error.to_string());
         refuse(place.0, place.1, format!("it is no JSON: {reason}"))
     })?;
-    let Some(object) = value.as_object() else { return Err(refuse(1, 1, "an object is wanted".into())) };
+    let Some(object) = value.as_object() else {
+        return Err(refuse(1, 1, "an object is wanted".into()));
+    };
     let Some(hooks) = object.get("hooks") else { return Ok(()) };
     let at = |path: &[crate::task_list::document::json_position::Step]| {
         crate::task_list::document::json_position::locate(text, path).unwrap_or((1, 1))
@@ -96,7 +101,8 @@ fn check(text: &str) -> Result<(), Refused> {
 
 fn entry(program: &str, matcher: Option<&str>, hook: &str) -> String {
     let command = Value::String(format!("{program} hook {hook}"));
-    let matcher = matcher.map_or_else(String::new, |matcher| format!("\"matcher\": \"{matcher}\", "));
+    let matcher =
+        matcher.map_or_else(String::new, |matcher| format!("\"matcher\": \"{matcher}\", "));
     format!("{{{matcher}\"hooks\": [{{\"type\": \"command\", \"command\": {command}}}]}}")
 }
 
@@ -142,11 +148,14 @@ fn first_own(text: &str) -> Option<std::ops::Range<usize>> {
     let (hooks_at, hooks) = root.position("hooks")?;
     for (event_at, list) in hooks.children.iter().enumerate() {
         let own = |node: &&Node| {
-            foreign_json::whole(&text.as_bytes()[node.start..node.end]).is_ok_and(|value| own_hook(&value).is_some())
+            foreign_json::whole(&text.as_bytes()[node.start..node.end])
+                .is_ok_and(|value| own_hook(&value).is_some())
         };
         let Some(at) = list.children.iter().position(|node| own(&node)) else { continue };
         // What `enter` made around it goes with it; what somebody else made, however empty, stays.
-        let made = |node: &Node, before: &str| node.children.len() == 1 && text[..node.end - 1].ends_with(before);
+        let made = |node: &Node, before: &str| {
+            node.children.len() == 1 && text[..node.end - 1].ends_with(before)
+        };
         if !made(list, "\n    ") {
             return Some(list.cut(text, at));
         }
@@ -231,14 +240,17 @@ impl Node {
         self.position(key).map(|(_, child)| child)
     }
 
-    /// The bytes that go with a child: those before it, back to the bracket or comma, and its own comma; of
-    /// the last one, the comma before it.
+    /// The bytes that go with a child: those before it, back to the bracket or comma, and its own
+    /// comma; of the last one, the comma before it.
     fn cut(&self, text: &str, at: usize) -> std::ops::Range<usize> {
         let before = if at == 0 { self.start + 1 } else { self.children[at - 1].end };
         let end = self.children[at].end;
         // `[` X `,` Y: through the comma, before which there is nothing but space.
-        let comma =
-            if at == 0 && self.children.len() > 1 { text[end..].find(',').map(|comma| end + comma + 1) } else { None };
+        let comma = if at == 0 && self.children.len() > 1 {
+            text[end..].find(',').map(|comma| end + comma + 1)
+        } else {
+            None
+        };
         before..comma.unwrap_or(end)
     }
 }
@@ -269,13 +281,16 @@ fn pass(bytes: &[u8], at: &mut usize) {
     }
 }
 
-/// The text of a settings file. A byte that is not UTF-8 becomes a character of a private area, from which
-/// [`encode`] makes the byte again: such a byte must not cost the file its hooks, nor be replaced by them.
+/// The text of a settings file. A byte that is not UTF-8 becomes a character of a private area,
+/// from which [`encode`] makes the byte again: such a byte must not cost the file its hooks, nor be
+/// replaced by them.
 pub fn decode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().filter_map(|byte| char::from_u32(PRIVATE + u32::from(*byte))));
+        text.extend(
+            chunk.invalid().iter().filter_map(|byte| char::from_u32(PRIVATE + u32::from(*byte))),
+        );
     }
     text
 }
@@ -354,12 +369,18 @@ mod tests {
         for file in FILES {
             let with = install(file, "muleteer").expect("installs");
             assert_eq!(installed(&with).unwrap().len(), HOOKS.len(), "{with}");
-            assert_eq!(install(&with, "muleteer").expect("again"), with, "installing again changes nothing");
+            assert_eq!(
+                install(&with, "muleteer").expect("again"),
+                with,
+                "installing again changes nothing"
+            );
             assert_eq!(uninstall(&with).expect("uninstalls"), *file);
             assert_eq!(uninstall(file).expect("nothing to do"), *file);
             let before = read(file);
             let after = read(&with);
-            for (key, value) in before.as_object().expect("an object").iter().filter(|(key, _)| *key != "hooks") {
+            for (key, value) in
+                before.as_object().expect("an object").iter().filter(|(key, _)| *key != "hooks")
+            {
                 assert_eq!(after.get(key), Some(value));
             }
         }
@@ -382,9 +403,12 @@ mod tests {
     #[test]
     fn no_file_becomes_one_and_a_strange_one_is_refused_with_its_place() {
         assert!(serde_json::from_str::<Value>(&install("", "muleteer").expect("installs")).is_ok());
-        for (text, line) in
-            [("{\n  // no JSON\n}", 2), ("[]", 1), ("{\n\"hooks\": 3}", 2), ("{\"hooks\":{\n\n\"Stop\": {}}}", 3)]
-        {
+        for (text, line) in [
+            ("{\n  // no JSON\n}", 2),
+            ("[]", 1),
+            ("{\n\"hooks\": 3}", 2),
+            ("{\"hooks\":{\n\n\"Stop\": {}}}", 3),
+        ] {
             assert_eq!(install(text, "muleteer").expect_err("refused").line, line, "{text}");
         }
     }

@@ -37,7 +37,8 @@ impl fmt::Display for Stats {
 
 pub fn stats(list: &TaskList) -> Stats {
     let index = select::index(list);
-    let dead = |id: &String| index.get(id.as_str()).is_some_and(|at| list.tasks[*at].is_failed_for_good());
+    let dead =
+        |id: &String| index.get(id.as_str()).is_some_and(|at| list.tasks[*at].is_failed_for_good());
     let mut stats = Stats { tasks_total: list.tasks.len(), ..Stats::default() };
     for task in &list.tasks {
         match task.status {
@@ -46,7 +47,8 @@ pub fn stats(list: &TaskList) -> Stats {
             Status::Completed => stats.completed += 1,
             Status::Failed => stats.failed += 1,
         }
-        stats.blocked += usize::from(task.status == Status::Pending && task.depends_on.iter().any(dead));
+        stats.blocked +=
+            usize::from(task.status == Status::Pending && task.depends_on.iter().any(dead));
         stats.attempts_total += u64::from(task.attempts);
         stats.checkpoints += task.checkpoints.len();
     }
@@ -129,7 +131,8 @@ mod tests {
 
     #[test]
     fn stats_read_as_the_reference_writes_them_and_blocked_is_computed() {
-        let text = "tasks_total=4 completed=1 failed=1 pending=2 blocked=1 attempts_total=2 checkpoints=1";
+        let text =
+            "tasks_total=4 completed=1 failed=1 pending=2 blocked=1 attempts_total=2 checkpoints=1";
         assert_eq!(stats(&list()).to_string(), text);
     }
 
@@ -138,7 +141,11 @@ mod tests {
         let mut list = list();
         assert_eq!(stop(&list, 19, None), None);
         assert_eq!(stop(&list, 20, None), Some(Stop::MaxTasks));
-        assert_eq!(stop(&list, 1, Some(1)), Some(Stop::MaxTasks), "what was asked for goes before the list's");
+        assert_eq!(
+            stop(&list, 1, Some(1)),
+            Some(Stop::MaxTasks),
+            "what was asked for goes before the list's"
+        );
         list.tasks.retain(|task| task.id == "a" || task.id == "b");
         assert_eq!(stop(&list, 20, None), Some(Stop::NothingLeft), "an end is said before a limit");
         list.tasks.retain(|task| task.id == "a");

@@ -1,6 +1,7 @@
 //! Texts that people write.
 
-/// A text without the byte order mark that some editors begin one with: it is no part of what was written.
+/// A text without the byte order mark that some editors begin one with: it is no part of what was
+/// written.
 pub fn unmarked(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
@@ -11,7 +12,9 @@ mod tests {
 
     #[test]
     fn a_mark_is_left_out_where_a_text_begins_and_nowhere_else() {
-        for (text, wanted) in [("\u{feff}a\n", "a\n"), ("a\u{feff}", "a\u{feff}"), ("\u{feff}", ""), ("", "")] {
+        for (text, wanted) in
+            [("\u{feff}a\n", "a\n"), ("a\u{feff}", "a\u{feff}"), ("\u{feff}", ""), ("", "")]
+        {
             assert_eq!(unmarked(text), wanted);
         }
     }

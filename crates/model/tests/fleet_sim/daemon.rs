@@ -1,5 +1,5 @@
-//! The daemon: a ledger on a slow disk, a pool, and a life for each dispatch. Each life waits for the disk
-//! after each of its decisions, as its actor does, while the others go on.
+//! The daemon: a ledger on a slow disk, a pool, and a life for each dispatch. Each life waits for
+//! the disk after each of its decisions, as its actor does, while the others go on.
 
 use crate::rng::Rng;
 use crate::world::{Rec, Standing, World};
@@ -71,7 +71,12 @@ impl Daemon {
         }))
         .unwrap();
         let key = life::prompt_key(&id, PromptKind::Initial, 0);
-        let prompt = Event::PromptQueued { key, kind: PromptKind::Initial, by: "operator".into(), trace: None };
+        let prompt = Event::PromptQueued {
+            key,
+            kind: PromptKind::Initial,
+            by: "operator".into(),
+            trace: None,
+        };
         let mut batch = vec![Event::DispatchCreated(Box::new(created)), prompt];
         let made = batch.iter().cloned().map(|event| entry(&id, None, event)).collect();
         batch.extend(self.door.reserve(self.limits, &self.fleet, (&id, made), self.now));
@@ -117,7 +122,8 @@ impl Daemon {
             return;
         }
         let last = decided.len() - 1;
-        let chained = |(n, (at, event)): (usize, Decided)| Entry { more: n < last, ..entry(id, at, event) };
+        let chained =
+            |(n, (at, event)): (usize, Decided)| Entry { more: n < last, ..entry(id, at, event) };
         let batch = decided.into_iter().enumerate().map(chained).collect();
         if waits {
             self.lives.entry(id.clone()).or_default().appending = true;
@@ -129,7 +135,8 @@ impl Daemon {
     fn sync(&mut self, batches: usize) {
         for (waiter, batch) in self.unsynced.drain(..batches) {
             for entry in batch {
-                let record = Record { v: VERSION, seq: self.ledger.len() as u64 + 1, ts: self.now, entry };
+                let record =
+                    Record { v: VERSION, seq: self.ledger.len() as u64 + 1, ts: self.now, entry };
                 self.fleet.apply(&record);
                 check_unfinished(&self.fleet);
                 self.ledger.push(record);
@@ -139,12 +146,12 @@ impl Daemon {
             }
         }
         let active = self.fleet.iter().filter(|d| d.is_active()).count();
-        self.was_full |=
-            active >= self.limits.max_agents as usize && self.fleet.iter().any(|d| d.phase == Phase::Queued);
+        self.was_full |= active >= self.limits.max_agents as usize
+            && self.fleet.iter().any(|d| d.phase == Phase::Queued);
     }
 
-    /// Killed: what was written may be on the disk or not, but whole batches and in their order. A new
-    /// one starts at once.
+    /// Killed: what was written may be on the disk or not, but whole batches and in their order. A
+    /// new one starts at once.
     pub fn die(&mut self, rng: &mut Rng) {
         let survive = rng.below(self.unsynced.len() as u64 + 1) as usize;
         self.sync(survive);
@@ -265,8 +272,14 @@ impl Daemon {
                     world.sweep(&d.id);
                     subtree.swept = true;
                     let spawned = subtree.cursor > 0;
-                    let lost =
-                        Input::ShimLost { epoch, spawned, killed: 0, clean: true, awake_ms: 0, said: String::new() };
+                    let lost = Input::ShimLost {
+                        epoch,
+                        spawned,
+                        killed: 0,
+                        clean: true,
+                        awake_ms: 0,
+                        said: String::new(),
+                    };
                     subtree.mailbox.push_back(lost);
                 }
                 _ => {}
@@ -276,7 +289,9 @@ impl Daemon {
         subtree.cursor += 1;
         let at = Position { epoch, offset: subtree.cursor, skip: 0 };
         let input = match rec {
-            Rec::Spawned => Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 },
+            Rec::Spawned => {
+                Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 }
+            }
             Rec::Line(events) => Input::Line { at, events },
             Rec::Exited(exit) => Input::Exited { at, epoch, exit, awake_ms: 0 },
         };

@@ -1,8 +1,9 @@
-//! A whole daemon's life with many dispatches: one ledger on a slow disk, one pool, agents that dispatch
-//! agents, people who kill and speak, clocks that jump, and a daemon that dies at any step.
+//! A whole daemon's life with many dispatches: one ledger on a slow disk, one pool, agents that
+//! dispatch agents, people who kill and speak, clocks that jump, and a daemon that dies at any
+//! step.
 //!
-//! What a single dispatch goes through in detail is `life_sim`'s; here it is what they share. A life is
-//! given by its seed alone: `MULETEER_SIM_SEEDS=1000000` lives, from `MULETEER_SIM_FROM`;
+//! What a single dispatch goes through in detail is `life_sim`'s; here it is what they share. A
+//! life is given by its seed alone: `MULETEER_SIM_SEEDS=1000000` lives, from `MULETEER_SIM_FROM`;
 //! `MULETEER_SIM_SEED=42` lives that one and prints its events.
 
 #![allow(clippy::unwrap_used)]
@@ -43,7 +44,9 @@ struct Life {
 
 #[test]
 fn every_fleet_comes_to_rest_within_its_limits() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.replace('_', "").parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name).ok().and_then(|text| text.replace('_', "").parse::<u64>().ok())
+    };
     if let Some(seed) = number("MULETEER_SIM_SEED") {
         let mut life = Life::new(seed);
         let outcome = catch_unwind(AssertUnwindSafe(|| life.live()));
@@ -65,8 +68,13 @@ fn every_fleet_comes_to_rest_within_its_limits() {
         longest = longest.max(life.daemon.ledger.len());
         full += u64::from(life.daemon.was_full);
     }
-    println!("{seeds} lives, {deaths} deaths of their daemons, {full} full pools, at most {longest} events");
-    assert!(seeds < SEEDS || (deaths > seeds && full > seeds / 4), "the simulator has lost its bite");
+    println!(
+        "{seeds} lives, {deaths} deaths of their daemons, {full} full pools, at most {longest} events"
+    );
+    assert!(
+        seeds < SEEDS || (deaths > seeds && full > seeds / 4),
+        "the simulator has lost its bite"
+    );
 }
 
 impl Life {
@@ -95,7 +103,8 @@ impl Life {
                 return self.check_at_rest();
             }
         }
-        let states: Vec<_> = self.daemon.fleet.iter().map(|d| (d.id.to_string(), d.state())).collect();
+        let states: Vec<_> =
+            self.daemon.fleet.iter().map(|d| (d.id.to_string(), d.state())).collect();
         panic!("it never came to rest: {states:?}");
     }
 
@@ -144,8 +153,13 @@ impl Life {
         let limits = self.daemon.limits;
         // One that closes has no agent any more.
         let has_agent = |phase: &Phase| !matches!(phase, Phase::Closing { .. });
-        let active = self.daemon.fleet.iter().filter(|d| d.is_active() && has_agent(&d.phase)).count();
-        let most = if self.families { limits.max_agents * (limits.max_depth + 1) } else { limits.max_agents };
+        let active =
+            self.daemon.fleet.iter().filter(|d| d.is_active() && has_agent(&d.phase)).count();
+        let most = if self.families {
+            limits.max_agents * (limits.max_depth + 1)
+        } else {
+            limits.max_agents
+        };
         assert!(active <= most as usize, "{active} agents where {most} may be");
         // Nor do more have a place that they do not share with somebody below them.
         let fleet = &self.daemon.fleet;
@@ -159,7 +173,11 @@ impl Life {
             }
         }
         let places = fleet.iter().filter(works).filter(|d| !above.contains(&d.id)).count();
-        assert!(places <= limits.max_agents as usize, "{places} places taken of {}", limits.max_agents);
+        assert!(
+            places <= limits.max_agents as usize,
+            "{places} places taken of {}",
+            limits.max_agents
+        );
     }
 
     fn at_rest(&self) -> bool {
@@ -170,7 +188,11 @@ impl Life {
         assert_eq!(self.world.alive(), 0, "an agent outlives its dispatch");
         let folded = self.daemon.replayed();
         for dispatch in self.daemon.fleet.iter() {
-            assert_eq!(folded.get(&dispatch.id).unwrap(), dispatch, "a replay folds to another state");
+            assert_eq!(
+                folded.get(&dispatch.id).unwrap(),
+                dispatch,
+                "a replay folds to another state"
+            );
             let state = match &dispatch.phase {
                 Phase::Finished { state, .. } => *state,
                 other => panic!("at rest in {other:?}"),

@@ -86,17 +86,26 @@ impl World {
         assert!(before.is_none_or(|shim| !shim.alive), "a second copy of {id} beside a living one");
         assert!(before.is_none_or(|shim| shim.epoch < epoch), "epoch {epoch} of {id} began twice");
         let work = 1 + rng.below(30);
-        self.shims
-            .insert(id.clone(), Shim { epoch, resumable, prompted: false, ending: false, work, alive: true });
+        self.shims.insert(
+            id.clone(),
+            Shim { epoch, resumable, prompted: false, ending: false, work, alive: true },
+        );
         self.put(id, epoch, Rec::Spawned);
         if resumable {
             let session_id = Some(format!("session of {id}"));
-            self.put(id, epoch, Rec::Line(vec![AgentEvent::Session { model: None, cwd: None, session_id }]));
+            self.put(
+                id,
+                epoch,
+                Rec::Line(vec![AgentEvent::Session { model: None, cwd: None, session_id }]),
+            );
         }
     }
 
     pub fn prompt(&mut self, id: &DispatchId, epoch: u32) {
-        let Some(shim) = self.shims.get_mut(id).filter(|shim| shim.alive && shim.epoch == epoch) else { return };
+        let Some(shim) = self.shims.get_mut(id).filter(|shim| shim.alive && shim.epoch == epoch)
+        else {
+            return;
+        };
         if !std::mem::replace(&mut shim.prompted, true) && shim.resumable {
             let receipt = AgentEvent::Prompt { text: String::new(), key: None, repeated: false };
             self.put(id, epoch, Rec::Line(vec![receipt]));
@@ -122,20 +131,24 @@ impl World {
 
     /// Some agent goes on a little; it does not end before those it has dispatched.
     pub fn step(&mut self, rng: &mut Rng, fleet: &Fleet) {
-        let alive: Vec<_> = self.shims.iter().filter(|(_, shim)| shim.alive).map(|(id, _)| id.clone()).collect();
+        let alive: Vec<_> =
+            self.shims.iter().filter(|(_, shim)| shim.alive).map(|(id, _)| id.clone()).collect();
         if alive.is_empty() {
             return;
         }
         let id = rng.pick(&alive).clone();
         let (crash, lost) = (self.trouble(rng, 30), self.trouble(rng, 60));
-        let waits = fleet.iter().any(|d| !d.is_finished() && d.created.parent.as_ref() == Some(&id));
+        let waits =
+            fleet.iter().any(|d| !d.is_finished() && d.created.parent.as_ref() == Some(&id));
         let Some(shim) = self.shims.get_mut(&id) else { return };
         let epoch = shim.epoch;
         if lost {
             shim.alive = false;
             return;
         }
-        let exit = |code, signal, cause| Rec::Exited(Exit { code, signal, cause, stderr_tail: String::new() });
+        let exit = |code, signal, cause| {
+            Rec::Exited(Exit { code, signal, cause, stderr_tail: String::new() })
+        };
         if shim.ending {
             shim.alive = false;
             self.put(&id, epoch, exit(None, Some(15), ExitCause::Terminated));
@@ -147,7 +160,8 @@ impl World {
         } else if shim.prompted && !waits {
             shim.alive = false;
             if shim.resumable {
-                let result = TurnResult { ok: true, text: Some("done".into()), ..TurnResult::default() };
+                let result =
+                    TurnResult { ok: true, text: Some("done".into()), ..TurnResult::default() };
                 self.put(&id, epoch, Rec::Line(vec![AgentEvent::Result(result)]));
             }
             self.put(&id, epoch, exit(Some(0), None, ExitCause::Exited));

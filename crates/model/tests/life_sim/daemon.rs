@@ -101,7 +101,12 @@ impl Daemon {
         let key = life::prompt_key(&daemon.id, PromptKind::Initial, 0);
         daemon.durable(
             None,
-            Event::PromptQueued { key, kind: PromptKind::Initial, by: text("operator"), trace: None },
+            Event::PromptQueued {
+                key,
+                kind: PromptKind::Initial,
+                by: text("operator"),
+                trace: None,
+            },
             false,
         );
         daemon
@@ -112,7 +117,8 @@ impl Daemon {
     }
 
     fn durable(&mut self, at: Option<Position>, event: Event, more: bool) {
-        let entry = Entry { id: String::new(), dispatch_id: Some(self.id.clone()), at, more, event };
+        let entry =
+            Entry { id: String::new(), dispatch_id: Some(self.id.clone()), at, more, event };
         let record = Record { v: VERSION, seq: self.ledger.len() as u64 + 1, ts: self.now, entry };
         self.fleet.apply(&record);
         self.ledger.push(record);
@@ -177,7 +183,9 @@ impl Daemon {
             0 => {
                 if let Some(input) = self.mailbox.pop_front() {
                     // How an epoch ended is told once, before anybody tries again.
-                    if !matches!(input, Input::StartFailed { .. } | Input::ShimLost { .. }) && rng.one_in(6) {
+                    if !matches!(input, Input::StartFailed { .. } | Input::ShimLost { .. })
+                        && rng.one_in(6)
+                    {
                         self.mailbox.push_back(input.clone());
                     }
                     let decided = life::decide(self.d(), input);
@@ -202,7 +210,12 @@ impl Daemon {
             if self.d().prompt(&key).is_none() {
                 self.durable(
                     None,
-                    Event::PromptQueued { key, kind: PromptKind::Send, by: "operator".into(), trace: None },
+                    Event::PromptQueued {
+                        key,
+                        kind: PromptKind::Send,
+                        by: "operator".into(),
+                        trace: None,
+                    },
                     false,
                 );
             }
@@ -213,7 +226,8 @@ impl Daemon {
         if let Phase::Backoff { until, .. } = self.d().phase {
             self.now = self.now.max(until);
         }
-        if let (Some(epoch), Phase::Working { epoch: current, .. }) = (self.overdue, &self.d().phase)
+        if let (Some(epoch), Phase::Working { epoch: current, .. }) =
+            (self.overdue, &self.d().phase)
             && epoch == *current
         {
             self.overdue = None;
@@ -267,12 +281,22 @@ impl Daemon {
                     if self.link.as_ref().is_none_or(|link| link.epoch != epoch) {
                         let at = self.d().position;
                         let cursor = if at.epoch == epoch { at.offset } else { 0 };
-                        self.link = Some(Link { epoch, resume, cursor, commands: VecDeque::new(), ended: false });
+                        self.link = Some(Link {
+                            epoch,
+                            resume,
+                            cursor,
+                            commands: VecDeque::new(),
+                            ended: false,
+                        });
                     }
                 }
                 Effect::Prompt { key, close } => {
                     assert!(self.d().stop.is_none(), "a prompt after a kill");
-                    self.tell(Command::Write { idem: key.clone(), said: Some(Stdin::Prompt(key)), close });
+                    self.tell(Command::Write {
+                        idem: key.clone(),
+                        said: Some(Stdin::Prompt(key)),
+                        close,
+                    });
                 }
                 Effect::CloseStdin => {
                     self.overdue = Some(self.d().epoch);
@@ -305,7 +329,8 @@ impl Daemon {
     }
 
     fn tell(&mut self, command: Command) {
-        // What waits already is not told again: else an agent that asks much would wait behind thousands of the same.
+        // What waits already is not told again: else an agent that asks much would wait behind
+        // thousands of the same.
         if let Some(link) = self.link.as_mut().filter(|link| !link.commands.contains(&command)) {
             link.commands.push_back(command);
         }
@@ -372,15 +397,21 @@ impl Daemon {
                     }
                     return Ok(());
                 }
-                if self.fleet.get(&self.id).is_none_or(|d| d.stop.is_some()) || world.fault(rng, 20) {
+                if self.fleet.get(&self.id).is_none_or(|d| d.stop.is_some()) || world.fault(rng, 20)
+                {
                     link.ended = true;
                     let permanent = self.d().stop.is_none() && rng.one_in(4);
-                    self.mailbox
-                        .push_back(Input::StartFailed { at: None, epoch, error: "no".into(), permanent });
+                    self.mailbox.push_back(Input::StartFailed {
+                        at: None,
+                        epoch,
+                        error: "no".into(),
+                        permanent,
+                    });
                     return Ok(());
                 }
                 // A link that is behind must not start what the dispatch has left behind.
-                if matches!(self.d().phase, Phase::Starting { epoch: current, .. } if current == epoch) {
+                if matches!(self.d().phase, Phase::Starting { epoch: current, .. } if current == epoch)
+                {
                     world.begin(epoch, resume);
                 }
                 self.instruction()?;
@@ -404,9 +435,18 @@ impl Daemon {
         link.cursor = to;
         let mut scratch = self.d().clone();
         let mut batch: Vec<Decided> = vec![];
-        let stage = |decided: Vec<Decided>, scratch: &mut Dispatch, batch: &mut Vec<Decided>, now: Timestamp| {
+        let stage = |decided: Vec<Decided>,
+                     scratch: &mut Dispatch,
+                     batch: &mut Vec<Decided>,
+                     now: Timestamp| {
             for (at, event) in decided {
-                let entry = Entry { id: String::new(), dispatch_id: None, at, more: true, event: event.clone() };
+                let entry = Entry {
+                    id: String::new(),
+                    dispatch_id: None,
+                    at,
+                    more: true,
+                    event: event.clone(),
+                };
                 scratch.apply(&Record { v: VERSION, seq: 0, ts: now, entry });
                 batch.push((at, event));
             }
@@ -414,10 +454,19 @@ impl Daemon {
         for offset in from..to {
             let at = Position { epoch, offset: offset + 1, skip: 0 };
             let input = match spool[offset as usize].clone() {
-                Rec::Spawned => Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 },
-                Rec::CannotStart => {
-                    Input::StartFailed { at: Some(at), epoch, error: "no such program".into(), permanent: true }
-                }
+                Rec::Spawned => Input::Spawned {
+                    at,
+                    pid: 2,
+                    shim_pid: 1,
+                    containment: "none".into(),
+                    awake_ms: 0,
+                },
+                Rec::CannotStart => Input::StartFailed {
+                    at: Some(at),
+                    epoch,
+                    error: "no such program".into(),
+                    permanent: true,
+                },
                 Rec::Blocked(on) => Input::Blocked { at, on },
                 Rec::Line(events) => Input::Line { at, events },
                 Rec::Written(key) => Input::Written { at: Some(at), epoch, key },
@@ -427,7 +476,12 @@ impl Daemon {
             stage(decided, &mut scratch, &mut batch, self.now);
             if !matches!(scratch.phase, Phase::Gone { .. }) {
                 let events = life::advance(&scratch, self.now);
-                stage(events.into_iter().map(|event| (None, event)).collect(), &mut scratch, &mut batch, self.now);
+                stage(
+                    events.into_iter().map(|event| (None, event)).collect(),
+                    &mut scratch,
+                    &mut batch,
+                    self.now,
+                );
             }
         }
         let overtaken = !self.gate.is_empty();

@@ -35,7 +35,9 @@ struct Life {
 
 #[test]
 fn every_life_comes_to_rest_and_its_books_are_right() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.replace('_', "").parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name).ok().and_then(|text| text.replace('_', "").parse::<u64>().ok())
+    };
     if let Some(seed) = number("MULETEER_SIM_SEED") {
         let mut life = Life::new(seed);
         let outcome = catch_unwind(AssertUnwindSafe(|| life.live()));
@@ -155,8 +157,17 @@ impl Life {
         let d = self.daemon.d();
         let by = "operator".to_string();
         match self.rng.below(8) {
-            0..3 if matches!(d.phase, Phase::Working { turn: Turn::None | Turn::Done { .. }, .. }) => self.words += 1,
-            0..3 => self.daemon.mailbox.push_back(Input::Interrupt { key: format!("i{}", self.words), by }),
+            0..3 if matches!(
+                d.phase,
+                Phase::Working { turn: Turn::None | Turn::Done { .. }, .. }
+            ) =>
+            {
+                self.words += 1
+            }
+            0..3 => self
+                .daemon
+                .mailbox
+                .push_back(Input::Interrupt { key: format!("i{}", self.words), by }),
             3 => self.daemon.mailbox.push_back(Input::Kill { reason: "enough".into(), by }),
             _ if d.created.has_turns() => {
                 let key = format!("word-{}", self.said.len());
@@ -174,7 +185,10 @@ impl Life {
     fn check_always(&self) {
         let d = self.daemon.d();
         assert!(d.restarts <= MAX_RESTARTS, "restarted {} times", d.restarts);
-        assert!(d.prompts.iter().filter(|p| p.state == PromptState::Sent).count() <= 1, "two prompts on their way");
+        assert!(
+            d.prompts.iter().filter(|p| p.state == PromptState::Sent).count() <= 1,
+            "two prompts on their way"
+        );
         for (key, sessions) in &self.world.worked {
             // A second session is right only where the first was never known of.
             let known = |session: &str| {
@@ -193,7 +207,10 @@ impl Life {
         // Whoever waits for the model API goes on by itself; whoever was interrupted does not.
         let interrupted = d.state() == "waiting" && !d.waits_for_api();
         (d.is_finished() && idle)
-            || (interrupted && idle && self.world.is_quiet() && self.daemon.has_read_all(&self.world))
+            || (interrupted
+                && idle
+                && self.world.is_quiet()
+                && self.daemon.has_read_all(&self.world))
     }
 
     fn check_at_rest(&mut self) {
@@ -217,22 +234,30 @@ impl Life {
         }
         let outcome = events().rev_find_outcome();
         let killed = matches!(d.stop, Some(Stop::Kill { .. })) || d.state() == "killed";
-        // What was said to one that had used up what it may was not begun with, and its end says so.
+        // What was said to one that had used up what it may was not begun with, and its end says
+        // so.
         let limited = matches!(d.stop, Some(Stop::Limit { .. })) && d.state() != "success";
         for prompt in &d.prompts {
             let theirs = matches!(prompt.kind, PromptKind::Initial | PromptKind::Send);
             match prompt.state {
                 PromptState::Queued | PromptState::Sent => {
-                    let answered_all =
-                        d.state() == "waiting" || (outcome == Some(Outcome::Success) && !killed && !limited);
+                    let answered_all = d.state() == "waiting"
+                        || (outcome == Some(Outcome::Success) && !killed && !limited);
                     assert!(!answered_all, "the prompt {} was lost", prompt.key);
                 }
                 PromptState::Withdrawn => {
-                    let was_killed = events().any(|event| matches!(event, Event::KillRequested { .. }));
+                    let was_killed =
+                        events().any(|event| matches!(event, Event::KillRequested { .. }));
                     assert!(was_killed, "nobody withdrew {}", prompt.key);
                 }
-                PromptState::Taken | PromptState::Done | PromptState::Superseded if theirs && d.created.has_turns() => {
-                    assert!(self.world.was_taken(&prompt.key), "the prompt {} was never taken", prompt.key);
+                PromptState::Taken | PromptState::Done | PromptState::Superseded
+                    if theirs && d.created.has_turns() =>
+                {
+                    assert!(
+                        self.world.was_taken(&prompt.key),
+                        "the prompt {} was never taken",
+                        prompt.key
+                    );
                 }
                 _ => {}
             }
@@ -240,13 +265,21 @@ impl Life {
         let folded = self.daemon.replayed(&mut self.rng);
         assert_eq!(**folded.get(&self.daemon.id).unwrap(), *d, "a replay folds to another state");
         if self.rng.one_in(8) {
-            let written: Vec<_> =
-                self.daemon.ledger.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
+            let written: Vec<_> = self
+                .daemon
+                .ledger
+                .iter()
+                .map(|record| serde_json::to_string(record).unwrap())
+                .collect();
             let mut fleet = muleteer_model::dispatch::fleet::Fleet::default();
             for line in &written {
                 fleet.apply(&serde_json::from_str(line).unwrap());
             }
-            assert_eq!(**fleet.get(&self.daemon.id).unwrap(), *d, "what was written reads as another state");
+            assert_eq!(
+                **fleet.get(&self.daemon.id).unwrap(),
+                *d,
+                "what was written reads as another state"
+            );
         }
         assert!(!matches!(d.phase, Phase::Gone { .. }));
     }

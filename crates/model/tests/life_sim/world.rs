@@ -17,8 +17,8 @@ pub enum Flavour {
     Cumulative,
     /// Tells what each turn used; its totals go on from the resumed session's.
     PerTurn,
-    /// Ends with each turn, its session goes on. It repeats a prompt it is given again, names none, and
-    /// tells what the session used in all.
+    /// Ends with each turn, its session goes on. It repeats a prompt it is given again, names none,
+    /// and tells what the session used in all.
     ByTurns,
 }
 
@@ -149,7 +149,8 @@ impl World {
         assert!(self.shim.is_none() && self.agent.is_none(), "a second agent would live");
         self.tried = epoch;
         self.spools.insert(epoch, vec![]);
-        self.shim = Some(Shim { epoch, resume, released: false, idem: BTreeSet::new(), exit: None });
+        self.shim =
+            Some(Shim { epoch, resume, released: false, idem: BTreeSet::new(), exit: None });
     }
 
     /// Ends what dead shims left: how many, and whether nothing is left.
@@ -163,7 +164,9 @@ impl World {
 
     pub fn command(&mut self, command: Command) {
         let Some(shim) = &mut self.shim else { return };
-        let (Command::Write { idem, .. } | Command::Interrupt { idem } | Command::Terminate { idem }) = &command;
+        let (Command::Write { idem, .. }
+        | Command::Interrupt { idem }
+        | Command::Terminate { idem }) = &command;
         if !shim.idem.insert(idem.clone()) {
             return;
         }
@@ -217,7 +220,12 @@ impl World {
                 return self.release(rng);
             }
             if let Some((code, cause)) = shim.exit.take() {
-                self.spool(Rec::Exited(Exit { code, signal: None, cause, stderr_tail: String::new() }));
+                self.spool(Rec::Exited(Exit {
+                    code,
+                    signal: None,
+                    cause,
+                    stderr_tail: String::new(),
+                }));
                 self.shim = None;
                 return true;
             }
@@ -235,7 +243,11 @@ impl World {
             }
             return true;
         }
-        if self.flavour == Flavour::OneShot { self.step_one_shot(rng) } else { self.step_session(rng) }
+        if self.flavour == Flavour::OneShot {
+            self.step_one_shot(rng)
+        } else {
+            self.step_session(rng)
+        }
     }
 
     fn release(&mut self, rng: &mut Rng) -> bool {
@@ -334,8 +346,11 @@ impl World {
                     agent.turn = Some((key.clone(), left - 1));
                     self.progress(&key, Progress::Running);
                     let text = AgentEvent::Text { chars: 1, text: "x".into() };
-                    let call =
-                        AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({"command": "ls"}) };
+                    let call = AgentEvent::ToolCall {
+                        id: "t".into(),
+                        name: "Bash".into(),
+                        input: json!({"command": "ls"}),
+                    };
                     self.say(if rng.one_in(2) { vec![text] } else { vec![text, call] });
                     return true;
                 }
@@ -364,7 +379,11 @@ impl World {
         let Some(agent) = &mut self.agent else { return false };
         let session = agent.session.clone();
         if !std::mem::replace(&mut agent.announced, true) {
-            self.say(vec![AgentEvent::Session { model: None, cwd: None, session_id: Some(session.clone()) }]);
+            self.say(vec![AgentEvent::Session {
+                model: None,
+                cwd: None,
+                session_id: Some(session.clone()),
+            }]);
             // The CLI may die between any two of its steps.
             if self.fault(rng, 12) {
                 self.end(Some(1), ExitCause::Exited);
@@ -446,7 +465,12 @@ impl World {
     fn result(&mut self, mut result: TurnResult, cost: f64) {
         let Some(agent) = &mut self.agent else { return };
         let usage = |cost_usd: f64| {
-            vec![ModelUsage { model: "m".into(), output: (cost_usd * 4.0) as u64, cost_usd, ..ModelUsage::default() }]
+            vec![ModelUsage {
+                model: "m".into(),
+                output: (cost_usd * 4.0) as u64,
+                cost_usd,
+                ..ModelUsage::default()
+            }]
         };
         agent.used += cost;
         let total = self.totals.entry(agent.session.clone()).or_default();
@@ -505,10 +529,9 @@ impl World {
             Some(shim) => {
                 shim.released
                     && shim.exit.is_none()
-                    && self
-                        .agent
-                        .as_ref()
-                        .is_some_and(|agent| agent.turn.is_none() && agent.stdin.is_empty() && !agent.closed)
+                    && self.agent.as_ref().is_some_and(|agent| {
+                        agent.turn.is_none() && agent.stdin.is_empty() && !agent.closed
+                    })
             }
             // The daemon of a dispatch at work will notice.
             None => false,

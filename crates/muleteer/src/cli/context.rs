@@ -20,12 +20,13 @@ pub struct Context {
     pub socket: PathBuf,
     /// `MULETEER_SOCKET` is set: an agent asks. It never starts a daemon and shows no operator key.
     pub is_agent: bool,
-    /// How long a client waits for a daemon that is away: an agent cannot start one, and goes on under the next. Who
-    /// says with `--socket` where the daemon is, is told at once.
+    /// How long a client waits for a daemon that is away: an agent cannot start one, and goes on
+    /// under the next. Who says with `--socket` where the daemon is, is told at once.
     pub patience: Duration,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
-    /// The place in a trace that requests carry: `TRACEPARENT`, or the verb's own span where it is traced.
+    /// The place in a trace that requests carry: `TRACEPARENT`, or the verb's own span where it is
+    /// traced.
     pub trace: Option<String>,
     /// `--socket` was given, so a daemon started on demand must listen there.
     pub socket_given: bool,
@@ -35,14 +36,16 @@ pub struct Context {
 
 impl Context {
     /// # Errors
-    /// When the environment does not say where anything lives, or says what the system does not take.
+    /// When the environment does not say where anything lives, or says what the system does not
+    /// take.
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let context = Self::anywhere(global);
         if let Some(error) = &context.misplaced {
             return Err(Failure::of("E_USAGE", error).hint(error.hint()));
         }
         match &context.config {
-            // Also for the verbs that need none of it: a name that is mistyped must not look as if it were in force.
+            // Also for the verbs that need none of it: a name that is mistyped must not look as if
+            // it were in force.
             Some(path) if !path.exists() => {
                 let message = format!("there is no configuration {}", path.display());
                 Err(Failure::new("E_CONFIG_INVALID", message)
@@ -58,10 +61,12 @@ impl Context {
         let found = Paths::from_env();
         let nowhere = found.as_ref().err().cloned();
         let paths = found.unwrap_or_else(|_| Paths::nowhere());
-        let from_env = std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let from_env =
+            std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_agent = from_env.is_some();
         // As deep as the state directory, and reached by a shorter name where there is one.
-        let reached_by_another_name = is_agent && global.socket.is_none() && cfg!(target_os = "linux");
+        let reached_by_another_name =
+            is_agent && global.socket.is_none() && cfg!(target_os = "linux");
         let socket = global
             .socket
             .as_deref()
@@ -69,12 +74,17 @@ impl Context {
             .or(from_env)
             .unwrap_or_else(|| elsewhere(&paths).unwrap_or_else(|| paths.socket.clone()));
         Self {
-            misplaced: nowhere.or_else(|| check_socket(&socket).err().filter(|_| !reached_by_another_name)),
+            misplaced: nowhere
+                .or_else(|| check_socket(&socket).err().filter(|_| !reached_by_another_name)),
             out: global.output(),
             paths,
             socket,
             is_agent,
-            patience: if is_agent && global.socket.is_none() { AGENT_PATIENCE } else { Duration::ZERO },
+            patience: if is_agent && global.socket.is_none() {
+                AGENT_PATIENCE
+            } else {
+                Duration::ZERO
+            },
             config: global.config.as_deref().map(absolute),
             trace: std::env::var("TRACEPARENT").ok(),
             socket_given: global.socket.is_some(),
@@ -82,8 +92,9 @@ impl Context {
     }
 }
 
-/// The socket of a daemon that was started in another environment (a system service, a cron job) and so
-/// listens elsewhere: its lock's note says where. Of use only while nobody listens where we look first.
+/// The socket of a daemon that was started in another environment (a system service, a cron job)
+/// and so listens elsewhere: its lock's note says where. Of use only while nobody listens where we
+/// look first.
 fn elsewhere(paths: &Paths) -> Option<PathBuf> {
     if paths.socket.exists() {
         return None;
@@ -103,9 +114,10 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// `E_PROJECT_NOT_FOUND` when that is no directory.
 pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
     match project {
-        Some(path) if !path.is_dir() => {
-            Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", path.display())))
-        }
+        Some(path) if !path.is_dir() => Err(Failure::new(
+            "E_PROJECT_NOT_FOUND",
+            format!("{} is not a directory", path.display()),
+        )),
         path => Ok(absolute(path.unwrap_or(".".as_ref()))),
     }
 }
@@ -116,6 +128,7 @@ pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
 /// `code` when that is gone, or may not be looked at.
 pub fn here(code: &str) -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| {
-        Failure::new(code, format!("the current directory cannot be used: {error}")).hint("go to one that is there")
+        Failure::new(code, format!("the current directory cannot be used: {error}"))
+            .hint("go to one that is there")
     })
 }

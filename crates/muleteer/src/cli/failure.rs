@@ -1,4 +1,5 @@
-//! What went wrong, as a user is to see it: a code, a message, a hint, and the exit code that follows.
+//! What went wrong, as a user is to see it: a code, a message, a hint, and the exit code that
+//! follows.
 
 use crate::cli::exit::{self, Exit};
 use crate::render::{BOLD, RED, RESET};
@@ -108,8 +109,8 @@ impl Failure {
         }
     }
 
-    /// What was said, where nobody may listen any more: a verb that tells how something ended exits by that, also when
-    /// whoever reads it has gone.
+    /// What was said, where nobody may listen any more: a verb that tells how something ended exits
+    /// by that, also when whoever reads it has gone.
     ///
     /// # Errors
     /// Any other than that.
@@ -129,7 +130,8 @@ impl Failure {
     fn body(&self) -> Value {
         let Self::Told(told) = self else { return Value::Null };
         let error = &told.error;
-        let others: Option<Vec<_>> = (!told.others.is_empty()).then(|| told.others.iter().map(Self::body).collect());
+        let others: Option<Vec<_>> =
+            (!told.others.is_empty()).then(|| told.others.iter().map(Self::body).collect());
         let keys = [
             ("code", json!(error.code)),
             ("message", json!(error.message)),
@@ -150,7 +152,8 @@ impl Failure {
     pub fn text(&self) -> String {
         let Self::Told(told) = self else { return String::new() };
         let error = &told.error;
-        let mut text = format!("{RED}error{RESET}{BOLD}[{}]{RESET}: {}", error.code, error.message.trim_end());
+        let mut text =
+            format!("{RED}error{RESET}{BOLD}[{}]{RESET}: {}", error.code, error.message.trim_end());
         if let Some(file) = &error.file {
             let numbers = [error.line, error.column].into_iter().flatten();
             let place = numbers.fold(file.clone(), |place, number| format!("{place}:{number}"));
@@ -161,7 +164,9 @@ impl Failure {
         if let (Some(snippet), Some(line)) = (&told.snippet, error.line) {
             let margin = " ".repeat(line.to_string().len());
             let _ = write!(text, "\n {margin} |\n {line} | {}", snippet.trim_end());
-            if let Some(before) = error.column.and_then(|column| usize::try_from(column.checked_sub(1)?).ok()) {
+            if let Some(before) =
+                error.column.and_then(|column| usize::try_from(column.checked_sub(1)?).ok())
+            {
                 let _ = write!(text, "\n {margin} | {}^", " ".repeat(before));
             }
         }
@@ -205,11 +210,12 @@ impl From<ClientError> for Failure {
                 .hint("start one with `muleteer daemon`, or name its socket with --socket"),
             ClientError::Lost => Self::new("E_CONNECTION_LOST", text),
             ClientError::Connect { .. } => Self::new("E_NO_DAEMON", text),
-            ClientError::Slow(_) => {
-                Self::new("E_BUSY", text).hint("its log may say why; killing it, even with -9, loses nothing")
-            }
+            ClientError::Slow(_) => Self::new("E_BUSY", text)
+                .hint("its log may say why; killing it, even with -9, loses nothing"),
             ClientError::Frame(_) | ClientError::Unexpected(_) => Self::new("E_PROTOCOL", text)
-                .hint("client and daemon may be of different versions: see `muleteer status --json`"),
+                .hint(
+                    "client and daemon may be of different versions: see `muleteer status --json`",
+                ),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What can be typed: the global options and the list of verbs. The arguments of a verb are beside its
-//! code, in [`crate::verbs`].
+//! What can be typed: the global options and the list of verbs. The arguments of a verb are beside
+//! its code, in [`crate::verbs`].
 
 pub mod context;
 pub mod exit;
@@ -18,8 +18,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const ABOUT: &str =
-    "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
+const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,7 +116,11 @@ pub enum Parsed {
 impl Cli {
     pub fn read(args: Vec<OsString>) -> Parsed {
         // As far as they can be told from words that were not understood.
-        let output = Output { json: args.iter().any(|arg| arg == "--json"), color: color(&args), ..Output::default() };
+        let output = Output {
+            json: args.iter().any(|arg| arg == "--json"),
+            color: color(&args),
+            ..Output::default()
+        };
         let unreadable = args.iter().find(|arg| arg.to_str().is_none()).cloned();
         let error = match Self::try_parse_from(without_ctl(args)) {
             Ok(cli) => return Parsed::Run(Box::new(cli)),
@@ -147,17 +150,21 @@ impl Cli {
 /// `--color`, where the words could not be understood.
 fn color(args: &[OsString]) -> Color {
     let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
-    let said = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
-        "" => words.get(at + 1).map(ToString::to_string),
-        rest => rest.strip_prefix('=').map(str::to_string),
-    });
+    let said =
+        words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
+            "" => words.get(at + 1).map(ToString::to_string),
+            rest => rest.strip_prefix('=').map(str::to_string),
+        });
     said.and_then(|word| Color::from_str(&word, false).ok()).unwrap_or_default()
 }
 
 /// clap's error in the shape of ours: what is wrong is the message, the rest helps.
 pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
     if let Some(word) = unreadable {
-        return Failure::new("E_USAGE", format!("the argument `{}` is not UTF-8 text", word.to_string_lossy()));
+        return Failure::new(
+            "E_USAGE",
+            format!("the argument `{}` is not UTF-8 text", word.to_string_lossy()),
+        );
     }
     let text = error.render().to_string();
     let mut lines = text.trim().lines();
@@ -220,15 +227,29 @@ mod tests {
     #[test]
     fn every_verb_takes_the_global_options_and_its_help_has_an_example() {
         fn look(above: &clap::Command) {
-            for verb in above.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+            for verb in above
+                .get_subcommands()
+                .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
+            {
                 let help = verb.clone().render_long_help().to_string();
-                assert!(help.contains("Example"), "{} {} has no example", above.get_name(), verb.get_name());
+                assert!(
+                    help.contains("Example"),
+                    "{} {} has no example",
+                    above.get_name(),
+                    verb.get_name()
+                );
                 look(verb);
             }
         }
         look(&Cli::command());
-        for line in ["muleteer status --json -q --color never --socket /s --config /c", "muleteer --json wait abcd"] {
-            assert!(matches!(Cli::read(words(line)), Parsed::Run(cli) if cli.global.json), "{line}");
+        for line in [
+            "muleteer status --json -q --color never --socket /s --config /c",
+            "muleteer --json wait abcd",
+        ] {
+            assert!(
+                matches!(Cli::read(words(line)), Parsed::Run(cli) if cli.global.json),
+                "{line}"
+            );
         }
     }
 }

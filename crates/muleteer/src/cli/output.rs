@@ -1,8 +1,9 @@
 //! What goes to stdout and what to stderr: results on stdout (errors too with `--json`), everything
 //! meant for a person only on stderr. Colours where a terminal is, or as `--color` says.
 //!
-//! What a person reads is cleaned here once, whoever wrote what is in it: an agent chooses the names of its tools and of
-//! its model, and none of that may drive the terminal. Programs are given what there is (`--json`, `--raw`).
+//! What a person reads is cleaned here once, whoever wrote what is in it: an agent chooses the
+//! names of its tools and of its model, and none of that may drive the terminal. Programs are given
+//! what there is (`--json`, `--raw`).
 
 use crate::cli::failure::Failure;
 use crate::render::clean;
@@ -51,8 +52,11 @@ impl Output {
 
     /// One JSON document on stdout: laid out for a terminal, one line for a program.
     pub fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text =
-            if io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+        let text = if io::stdout().is_terminal() {
+            serde_json::to_string_pretty(value)
+        } else {
+            serde_json::to_string(value)
+        };
         self.stream(io::stdout(), &text.map_err(io::Error::from)?, "\n")
     }
 

@@ -8,8 +8,8 @@ use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust,
 use muleteer_supervisor::daemon::settings::{self, Unreadable};
 use std::path::Path;
 
-/// What is in force for a project: embedded defaults, the user's file, the project's, `--config`, and
-/// `MULETEER_CONFIG__…` variables.
+/// What is in force for a project: embedded defaults, the user's file, the project's, `--config`,
+/// and `MULETEER_CONFIG__…` variables.
 ///
 /// # Errors
 /// `E_CONFIG_INVALID` with every fault and its place.
@@ -17,11 +17,15 @@ pub fn config(context: &Context, project: Option<&Path>) -> Result<Config, Failu
     load(&sources(context, project)?, &env()).map_err(invalid)
 }
 
-/// As [`config`], without the programs that the project's file names, whether the user trusts it or not.
+/// As [`config`], without the programs that the project's file names, whether the user trusts it or
+/// not.
 ///
 /// # Errors
 /// As [`config`].
-pub fn config_that_runs_nothing(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
+pub fn config_that_runs_nothing(
+    context: &Context,
+    project: Option<&Path>,
+) -> Result<Config, Failure> {
     let held = |source: Source| {
         let trust = source.trust.min(Trust::RunsNothing);
         if source.layer == Layer::Project { source.trusted(trust) } else { source }
@@ -36,11 +40,14 @@ fn env() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Warns of what a repository's files say and does not count; `below` keeps the warnings to one key and those below it.
+/// Warns of what a repository's files say and does not count; `below` keeps the warnings to one key
+/// and those below it.
 pub fn warn(context: &Context, ignored: &[Ignored], below: &str) {
-    let wanted =
-        |one: &&Ignored| one.key.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let ignored: Vec<_> = ignored.iter().filter(|one| below.is_empty() || wanted(one)).cloned().collect();
+    let wanted = |one: &&Ignored| {
+        one.key.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let ignored: Vec<_> =
+        ignored.iter().filter(|one| below.is_empty() || wanted(one)).cloned().collect();
     for warning in Ignored::warnings(&ignored) {
         context.out.note(format!("warning: {warning}"));
     }
@@ -52,7 +59,8 @@ pub fn warn(context: &Context, ignored: &[Ignored], below: &str) {
 /// When one cannot be read; only `--config` must be there.
 pub fn sources(context: &Context, project: Option<&Path>) -> Result<Vec<Source>, Failure> {
     let top = project.map(settings::repository);
-    settings::sources(&context.paths, top.as_deref(), context.config.as_deref()).map_err(|error| unreadable(&error))
+    settings::sources(&context.paths, top.as_deref(), context.config.as_deref())
+        .map_err(|error| unreadable(&error))
 }
 
 /// The role files there are beside the built-in ones.

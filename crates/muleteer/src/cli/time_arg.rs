@@ -5,7 +5,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use muleteer_model::config::Span;
 
-/// An age has a unit (`15m`, `2h`, `1d`), a time is RFC 3339, a day (`2026-01-31`) begins at midnight UTC.
+/// An age has a unit (`15m`, `2h`, `1d`), a time is RFC 3339, a day (`2026-01-31`) begins at
+/// midnight UTC.
 pub fn parse(text: &str) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);

@@ -9,8 +9,8 @@ use muleteer_protocol::v1::{Reply, Request};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// After a lost answer, a daemon that something else restarts (systemd, a test) gets this long before
-/// we start one ourselves.
+/// After a lost answer, a daemon that something else restarts (systemd, a test) gets this long
+/// before we start one ourselves.
 const RESTART_PATIENCE: Duration = Duration::from_secs(2);
 /// A request other than `wait` is given up after so many lost answers.
 const RESENDS: u32 = 10;
@@ -48,8 +48,8 @@ impl Context {
     pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
         match self.dial_living().await {
             Ok(client) => Ok(Some(client)),
-            // One that died while it greeted us is none either; one that hangs or refuses is there, and
-            // reading the disk instead would hide that.
+            // One that died while it greeted us is none either; one that hangs or refuses is there,
+            // and reading the disk instead would hide that.
             Err(error) if error.is_lost() => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -104,7 +104,9 @@ impl Context {
     /// As [`Client::connect`].
     pub async fn dial_living(&self) -> Result<Client, ClientError> {
         match self.dial_within(self.patience).await {
-            Err(error) if error.is_lost() && !self.is_agent && self.is_held() => self.dial_within(REMADE).await,
+            Err(error) if error.is_lost() && !self.is_agent && self.is_held() => {
+                self.dial_within(REMADE).await
+            }
             other => other,
         }
     }
@@ -124,7 +126,9 @@ impl Context {
                 Err(error) if error.is_lost() && Instant::now() < deadline => {
                     if began.elapsed() > QUIET && !std::mem::replace(&mut said, true) {
                         let (socket, seconds) = (self.socket.display(), patience.as_secs());
-                        self.out.note(format!("no daemon answers at {socket}; it may come back, for {seconds} s"));
+                        self.out.note(format!(
+                            "no daemon answers at {socket}; it may come back, for {seconds} s"
+                        ));
                     }
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);

@@ -1,13 +1,13 @@
 //! Which variables of the asking client reach the agent (contract.md, `env.pass`): a list of names,
 //! because an agent must not see every secret of the shell it was asked for from.
 //!
-//! What agents of Muleteer's own set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting marks) is never
-//! passed on: it would make the new agent believe it is the old one.
+//! What agents of Muleteer's own set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting marks) is
+//! never passed on: it would make the new agent believe it is the old one.
 
 use muleteer_telemetry as telemetry;
 
-/// Set for each agent by the one who starts it, or for those of a run (contract.md, "Variables every agent gets"):
-/// whatever else gives them a value, it is not kept.
+/// Set for each agent by the one who starts it, or for those of a run (contract.md, "Variables
+/// every agent gets"): whatever else gives them a value, it is not kept.
 const OURS: &[&str] = &[
     "MULETEER_SOCKET",
     "MULETEER_DISPATCH_ID",
@@ -102,13 +102,19 @@ pub const BUILT_IN: &[&str] = &[
     "MULETEER_SCENARIO",
 ];
 
-/// What only the push and the pull request at the end of a run are given, and no agent: `gh` takes them, also where git
-/// asks it for credentials. A daemon keeps them in memory.
-pub const PUSH: &[&str] =
-    &["GH_TOKEN", "GITHUB_TOKEN", "GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_HOST", "GH_CONFIG_DIR"];
+/// What only the push and the pull request at the end of a run are given, and no agent: `gh` takes
+/// them, also where git asks it for credentials. A daemon keeps them in memory.
+pub const PUSH: &[&str] = &[
+    "GH_TOKEN",
+    "GITHUB_TOKEN",
+    "GH_ENTERPRISE_TOKEN",
+    "GITHUB_ENTERPRISE_TOKEN",
+    "GH_HOST",
+    "GH_CONFIG_DIR",
+];
 
-/// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can still
-/// set them.
+/// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can
+/// still set them.
 pub const NESTING: &[&str] = &[
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -117,8 +123,12 @@ pub const NESTING: &[&str] = &[
     "CLAUDE_CODE_CHILD_SESSION",
 ];
 
-/// The variables among `vars` that may pass, by the built-in list and the configuration's `env.pass`.
-pub fn filter(vars: impl IntoIterator<Item = (String, String)>, pass: &[String]) -> Vec<(String, String)> {
+/// The variables among `vars` that may pass, by the built-in list and the configuration's
+/// `env.pass`.
+pub fn filter(
+    vars: impl IntoIterator<Item = (String, String)>,
+    pass: &[String],
+) -> Vec<(String, String)> {
     let mut kept: Vec<_> = vars.into_iter().filter(|(name, _)| passes(name, pass)).collect();
     kept.sort();
     kept
@@ -131,7 +141,8 @@ pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String
         .collect()
 }
 
-/// `TRACESTATE`, which goes where `TRACEPARENT` goes; without one that can be read it means nothing.
+/// `TRACESTATE`, which goes where `TRACEPARENT` goes; without one that can be read it means
+/// nothing.
 pub fn trace_state(vars: impl IntoIterator<Item = (String, String)>) -> Option<(String, String)> {
     let (mut parent, mut state) = (None, None);
     for (name, value) in vars {
@@ -176,8 +187,15 @@ mod tests {
 
     #[test]
     fn what_the_agent_needs_passes_and_other_secrets_do_not() {
-        let vars =
-            ["PATH", "LC_ALL", "ANTHROPIC_API_KEY", "https_proxy", "DATABASE_URL", "GITHUB_TOKEN", "MULETEER_SOCKET"];
+        let vars = [
+            "PATH",
+            "LC_ALL",
+            "ANTHROPIC_API_KEY",
+            "https_proxy",
+            "DATABASE_URL",
+            "GITHUB_TOKEN",
+            "MULETEER_SOCKET",
+        ];
         assert_eq!(names(&vars, &[]), ["ANTHROPIC_API_KEY", "LC_ALL", "PATH", "https_proxy"]);
     }
 
@@ -202,7 +220,8 @@ mod tests {
 
     #[test]
     fn what_the_push_is_given_no_agent_gets() {
-        let vars = || ["GH_TOKEN", "PATH", "GITHUB_TOKEN"].map(|name| (name.to_string(), "x".to_string()));
+        let vars =
+            || ["GH_TOKEN", "PATH", "GITHUB_TOKEN"].map(|name| (name.to_string(), "x".to_string()));
         let given: Vec<_> = for_push(vars()).into_iter().map(|(name, _)| name).collect();
         assert_eq!(given, ["GH_TOKEN", "GITHUB_TOKEN"]);
         assert!(PUSH.iter().all(|name| !passes(name, &[])));
@@ -213,10 +232,13 @@ mod tests {
     #[test]
     fn what_the_contract_gives_every_agent_is_ours() {
         let contract = include_str!("../../../../docs/contract.md");
-        let (_, section) = contract.split_once("## Variables every agent gets\n").expect("the section");
+        let (_, section) =
+            contract.split_once("## Variables every agent gets\n").expect("the section");
         // Up to what an agent answers.
         let (section, _) = section.trim_start().split_once("\n\n").expect("a paragraph");
-        let named = section.split('`').filter(|word| word.starts_with("MULETEER_") || *word == "TRACEPARENT");
+        let named = section
+            .split('`')
+            .filter(|word| word.starts_with("MULETEER_") || *word == "TRACEPARENT");
         let named: Vec<_> = named.collect();
         assert!(named.len() > 10 && named.iter().all(|name| is_ours(name)), "{named:?}");
     }

@@ -1,4 +1,5 @@
-//! Waiting for files to grow, by the kernel's own notice (inotify), never by looking again and again.
+//! Waiting for files to grow, by the kernel's own notice (inotify), never by looking again and
+//! again.
 
 use crate::cli::failure::Failure;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -19,8 +20,8 @@ impl std::fmt::Debug for FileWatch {
 }
 
 impl FileWatch {
-    /// Watches what happens in `dirs`, not below them. Directories and not files, because a file may
-    /// not be there yet, or be replaced.
+    /// Watches what happens in `dirs`, not below them. Directories and not files, because a file
+    /// may not be there yet, or be replaced.
     ///
     /// # Errors
     /// When a directory is not there, or the system has no more watches to give.

@@ -1,7 +1,7 @@
 //! Events, from the daemon's stream or from the file, as one sequence of lines.
 //!
-//! Who follows is not let down when the daemon goes away: the same lines go on coming from the file,
-//! from the next one wanted, whether a new daemon writes them or nobody does.
+//! Who follows is not let down when the daemon goes away: the same lines go on coming from the
+//! file, from the next one wanted, whether a new daemon writes them or nobody does.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -13,8 +13,8 @@ use muleteer_protocol::v1::{Item, Request};
 use muleteer_store::events::tail::{self, Reader, Start};
 use std::ops::ControlFlow;
 
-/// One event: the line as it is stored, and what it says; none of an event that this version does not
-/// know.
+/// One event: the line as it is stored, and what it says; none of an event that this version does
+/// not know.
 #[derive(Debug)]
 pub struct Seen<'a> {
     pub line: &'a str,
@@ -25,7 +25,8 @@ pub struct Seen<'a> {
 pub type Each<'a> = dyn FnMut(Seen<'_>) -> Result<ControlFlow<()>, Failure> + 'a;
 
 /// Hands over every event from `from_seq` on, in order, each once, from the daemon if `client` is
-/// connected to one, else from the file; with `follow` also those to come, until `each` breaks off. Cancel safe in that dropping it loses nothing but the place.
+/// connected to one, else from the file; with `follow` also those to come, until `each` breaks off.
+/// Cancel safe in that dropping it loses nothing but the place.
 ///
 /// # Errors
 /// When neither daemon nor file can be read, and what `each` fails with.
@@ -72,7 +73,12 @@ async fn stream(
 }
 
 /// From the file, which need not exist yet.
-async fn file(context: &Context, from_seq: u64, follow: bool, each: &mut Each<'_>) -> Result<(), Failure> {
+async fn file(
+    context: &Context,
+    from_seq: u64,
+    follow: bool,
+    each: &mut Each<'_>,
+) -> Result<(), Failure> {
     let path = context.paths.events();
     // Watched before it is read, or a line written in between would wait for the one after it.
     let watch = if follow { Some(watch_state(context)?) } else { None };
@@ -94,15 +100,19 @@ fn watch_state(context: &Context) -> Result<FileWatch, Failure> {
     let dir = &context.paths.state_dir;
     FileWatch::on(&[dir]).map_err(|failure| match dir.exists() {
         true => failure,
-        false => Failure::new("E_NO_DAEMON", format!("there is nothing to follow: {} does not exist", dir.display()))
-            .hint("start a daemon with `muleteer daemon`, or anything with `muleteer spawn`"),
+        false => Failure::new(
+            "E_NO_DAEMON",
+            format!("there is nothing to follow: {} does not exist", dir.display()),
+        )
+        .hint("start a daemon with `muleteer daemon`, or anything with `muleteer spawn`"),
     })
 }
 
 /// The first sequence number that `start` means, as far as the file on this disk tells; 0 where it
 /// cannot be read (an agent in its sandbox), which only means that more is read than needed.
 pub fn first_seq(context: &Context, start: Start) -> u64 {
-    let first = Reader::open(&context.paths.events(), start).and_then(|mut reader| reader.next_line());
+    let first =
+        Reader::open(&context.paths.events(), start).and_then(|mut reader| reader.next_line());
     first.ok().flatten().map_or(0, |line| line.record.seq)
 }
 

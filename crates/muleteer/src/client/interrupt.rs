@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use std::os::fd::AsFd;
 use tokio::sync::oneshot;
 
-/// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by `otherwise` then.
+/// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by
+/// `otherwise` then.
 ///
 /// # Errors
 /// What `following` fails with.
@@ -28,8 +29,8 @@ pub async fn until_interrupted(
     Ok(otherwise)
 }
 
-/// As [`until_interrupted`], for what tells nobody's end: done is also whoever has lost its reader, at once and not with
-/// the next line.
+/// As [`until_interrupted`], for what tells nobody's end: done is also whoever has lost its reader,
+/// at once and not with the next line.
 ///
 /// # Errors
 /// As [`until_interrupted`].
@@ -44,8 +45,8 @@ pub async fn until_unheard(
     }
 }
 
-/// As [`until_interrupted`], where the exit tells of an end that whoever ends us (TERM) has not seen: only Ctrl-C is an
-/// answer.
+/// As [`until_interrupted`], where the exit tells of an end that whoever ends us (TERM) has not
+/// seen: only Ctrl-C is an answer.
 ///
 /// # Errors
 /// What `following` fails with.
@@ -72,10 +73,12 @@ fn stopped(context: &Context, what: &str) {
     context.out.note(format!("\nstopped following; {what}"));
 }
 
-/// Returns when whoever reads our stdout has closed it. A file has no such reader: then it never does.
+/// Returns when whoever reads our stdout has closed it. A file has no such reader: then it never
+/// does.
 async fn reader_gone() {
     let (gone, heard) = oneshot::channel();
-    // It waits in the kernel for as long as the process lives, and dies with it: nobody else can wait for this alone.
+    // It waits in the kernel for as long as the process lives, and dies with it: nobody else can
+    // wait for this alone.
     let watching = std::thread::Builder::new().name("stdout".into()).spawn(move || {
         if closed(&std::io::stdout()) {
             let _ = gone.send(());
@@ -86,7 +89,8 @@ async fn reader_gone() {
     }
 }
 
-/// Waits until nobody reads any more what is written there; false where that cannot be known. Blocks.
+/// Waits until nobody reads any more what is written there; false where that cannot be known.
+/// Blocks.
 fn closed(output: &impl AsFd) -> bool {
     loop {
         let mut output = [PollFd::new(output, PollFlags::empty())];
@@ -98,8 +102,9 @@ fn closed(output: &impl AsFd) -> bool {
     }
 }
 
-/// Waits for an end that the exit tells of; who does not wait for it (Ctrl-C) is told what they `left`. With `--json` that is
-/// the one document, and TERM's too; else TERM ends us as it ends anybody.
+/// Waits for an end that the exit tells of; who does not wait for it (Ctrl-C) is told what they
+/// `left`. With `--json` that is the one document, and TERM's too; else TERM ends us as it ends
+/// anybody.
 ///
 /// # Errors
 /// What `waiting` fails with.

@@ -1,9 +1,10 @@
-//! A run as it goes, on stderr: events scroll by, and on a terminal what goes on now stands below them and is drawn
-//! again and again. Elsewhere (a pipe, a file, `TERM=dumb`) there are only lines.
+//! A run as it goes, on stderr: events scroll by, and on a terminal what goes on now stands below
+//! them and is drawn again and again. Elsewhere (a pipe, a file, `TERM=dumb`) there are only lines.
 //!
-//! Drawn by hand, with three sequences every terminal knows. A library that pads the last line to the edge leaves a
-//! line behind when the terminal echoes `^C` there, and one that counts lines as they were drawn leaves some behind
-//! when the window became narrower. Dropping a [`LiveRun`] leaves nothing of it on the screen.
+//! Drawn by hand, with three sequences every terminal knows. A library that pads the last line to
+//! the edge leaves a line behind when the terminal echoes `^C` there, and one that counts lines as
+//! they were drawn leaves some behind when the window became narrower. Dropping a [`LiveRun`]
+//! leaves nothing of it on the screen.
 
 use crate::cli::context::Context;
 use crate::render::clean;
@@ -39,7 +40,14 @@ impl<'a> LiveRun<'a> {
     /// From what is known of the run already.
     pub fn new(context: &'a Context, known: Option<Chronicle>) -> Self {
         let at_work = AtWork::default();
-        Self { context, chronicle: known, at_work, ledger: None, on_screen: on_screen(context), drawn: vec![] }
+        Self {
+            context,
+            chronicle: known,
+            at_work,
+            ledger: None,
+            on_screen: on_screen(context),
+            drawn: vec![],
+        }
     }
 
     pub fn is_on_screen(&self) -> bool {
@@ -75,7 +83,8 @@ impl<'a> LiveRun<'a> {
         }
     }
 
-    /// Takes the picture off the screen; what was noted stays, and so does what is noted from now on.
+    /// Takes the picture off the screen; what was noted stays, and so does what is noted from now
+    /// on.
     pub fn clear(&mut self) {
         if self.on_screen {
             self.on_screen = false;
@@ -110,9 +119,11 @@ impl<'a> LiveRun<'a> {
         picture(chronicle, &self.at_work, Timestamp::now(), columns, rows)
     }
 
-    /// What takes the picture away. A terminal that became narrower has broken its lines into more rows.
+    /// What takes the picture away. A terminal that became narrower has broken its lines into more
+    /// rows.
     fn erased(&self, columns: usize) -> String {
-        let rows: usize = self.drawn.iter().map(|width| width.div_ceil(columns.max(1)).max(1)).sum();
+        let rows: usize =
+            self.drawn.iter().map(|width| width.div_ceil(columns.max(1)).max(1)).sum();
         match rows {
             0 => String::new(),
             1 => "\r\x1b[J".into(),

@@ -53,14 +53,20 @@ pub fn find(context: &Context, id: &str) -> Result<DispatchStatus, Failure> {
 /// As [`find`].
 pub fn ended(context: &Context, ids: &[String]) -> Result<Option<Vec<DispatchStatus>>, Failure> {
     let fleet = fleet(context)?;
-    let found: Vec<&Dispatch> = ids.iter().map(|id| lookup(&fleet, id)).collect::<Result<_, _>>()?;
+    let found: Vec<&Dispatch> =
+        ids.iter().map(|id| lookup(&fleet, id)).collect::<Result<_, _>>()?;
     let all = found.iter().all(|dispatch| dispatch.is_finished());
     Ok(all.then(|| found.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
 }
 
 /// The daemon's part of a report when there is none.
 pub fn stopped(context: &Context) -> DaemonStatus {
-    DaemonStatus { running: false, pid: None, version: None, socket: Some(context.socket.display().to_string()) }
+    DaemonStatus {
+        running: false,
+        pid: None,
+        version: None,
+        socket: Some(context.socket.display().to_string()),
+    }
 }
 
 /// # Errors
@@ -68,9 +74,9 @@ pub fn stopped(context: &Context) -> DaemonStatus {
 pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
     match fleet.find(id) {
         Ok(dispatch) => Ok(dispatch),
-        Err(error @ LookupError::Unknown(_)) => {
-            Err(Failure::of("E_NOT_FOUND", &error).hint("`muleteer status` lists them").dispatch(id))
-        }
+        Err(error @ LookupError::Unknown(_)) => Err(Failure::of("E_NOT_FOUND", &error)
+            .hint("`muleteer status` lists them")
+            .dispatch(id)),
         Err(error @ LookupError::Ambiguous { .. }) => {
             Err(Failure::of("E_AMBIGUOUS", &error).hint("give more of the id").dispatch(id))
         }

@@ -33,8 +33,9 @@ const TAIL_BYTES: u64 = 8 << 10;
 /// More than any error of a daemon's start.
 const REPORT_LIMIT: u64 = 64 << 10;
 
-/// What the daemon's own environment is made of. It outlives the shell that caused it by days: what is
-/// meant for one agent travels in the request (see `env_pass`), and nothing else of that shell stays.
+/// What the daemon's own environment is made of. It outlives the shell that caused it by days: what
+/// is meant for one agent travels in the request (see `env_pass`), and nothing else of that shell
+/// stays.
 const CLEAN: &[&str] = &["HOME", "PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR"];
 /// Ours, and yet not for a daemon: an agent's marks, and points at which tests end *this* process.
 const NOT_OURS: &[&str] = &[
@@ -49,12 +50,12 @@ const NOT_OURS: &[&str] = &[
     "MULETEER_NONCE",
 ];
 
-/// Starts a daemon and connects to it. Of two clients that do this at once, one daemon gets the lock
-/// and both clients get it.
+/// Starts a daemon and connects to it. Of two clients that do this at once, one daemon gets the
+/// lock and both clients get it.
 ///
 /// # Errors
-/// Why the daemon could not start, in its own words; `E_DAEMON_START` when it said nothing, or does not
-/// answer in time, with the end of the log.
+/// Why the daemon could not start, in its own words; `E_DAEMON_START` when it said nothing, or does
+/// not answer in time, with the end of the log.
 pub async fn start(context: &Context) -> Result<Client, Failure> {
     let log = context.paths.daemon_log();
     let cannot = |error: io::Error| {
@@ -72,9 +73,9 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
     loop {
         if events > READS && began.elapsed() >= QUIET && !std::mem::replace(&mut said, true) {
             let (size, seconds) = (events >> 20, patience.as_secs());
-            context
-                .out
-                .note(format!("the daemon reads its log first ({size} MiB of events); for up to {seconds} s"));
+            context.out.note(format!(
+                "the daemon reads its log first ({size} MiB of events); for up to {seconds} s"
+            ));
         }
         match context.dial().await {
             Ok(client) => return Ok(client),
@@ -83,17 +84,26 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
         }
         if let Some(status) = child.try_wait().map_err(cannot)? {
             let why = told(&report);
-            // Another daemon has the lock, and its socket is about to appear, unless it dies too. A signal:
-            // somebody killed ours as it began. Both are crashes, and starting again is the cure.
-            let again = why.as_ref().map_or(status.code().is_none(), |why| why.code() == "E_ALREADY_RUNNING");
+            // Another daemon has the lock, and its socket is about to appear, unless it dies too. A
+            // signal: somebody killed ours as it began. Both are crashes, and starting again is the
+            // cure.
+            let again = why
+                .as_ref()
+                .map_or(status.code().is_none(), |why| why.code() == "E_ALREADY_RUNNING");
             if !again || Instant::now() >= deadline {
-                return Err(why.unwrap_or_else(|| died(&log, &format!("the daemon ended at once ({status})"))));
+                return Err(why.unwrap_or_else(|| {
+                    died(&log, &format!("the daemon ended at once ({status})"))
+                }));
             }
             sleep(AGAIN).await;
             (child, report) = launch(context, open_log(&log).map_err(cannot)?).map_err(cannot)?;
         }
         if Instant::now() >= deadline {
-            let what = format!("no daemon answered at {} within {}s", context.socket.display(), patience.as_secs());
+            let what = format!(
+                "no daemon answered at {} within {}s",
+                context.socket.display(),
+                patience.as_secs()
+            );
             return Err(died(&log, &what));
         }
         sleep(PAUSE).await;
@@ -104,8 +114,8 @@ fn patience(events: u64) -> Duration {
     DEADLINE + Duration::from_secs(events / READS)
 }
 
-// Not `muleteer_process`'s way of starting: that holds an agent until it is recorded, and a daemon is
-// nobody's child. What it would close and leave, the daemon closes and leaves itself.
+// Not `muleteer_process`'s way of starting: that holds an agent until it is recorded, and a daemon
+// is nobody's child. What it would close and leave, the daemon closes and leaves itself.
 #[allow(clippy::disallowed_methods)]
 fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -135,7 +145,8 @@ fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, Unix
 pub struct Waiting(File);
 
 impl Waiting {
-    /// Takes standard output, which is the socket of whoever waits, out of the way of all that prints.
+    /// Takes standard output, which is the socket of whoever waits, out of the way of all that
+    /// prints.
     ///
     /// # Errors
     /// Of the descriptors.
@@ -178,12 +189,13 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
 
 /// A point at which a test ends the daemon that is started here, and not this process.
 fn fault() -> Option<(&'static str, OsString)> {
-    let asked = cfg!(feature = "fault-points").then(|| std::env::var_os("MULETEER_DAEMON_FAULT"))??;
+    let asked =
+        cfg!(feature = "fault-points").then(|| std::env::var_os("MULETEER_DAEMON_FAULT"))??;
     Some(("MULETEER_FAULT", asked))
 }
 
-/// This very program; where its file was replaced since it was started, the one in its place: a daemon
-/// started from a file that has no name any more could not start agents by that name.
+/// This very program; where its file was replaced since it was started, the one in its place: a
+/// daemon started from a file that has no name any more could not start agents by that name.
 pub fn own_program() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     let replaced = own.to_str().and_then(|path| path.strip_suffix(" (deleted)")).map(PathBuf::from);
@@ -203,7 +215,11 @@ pub fn open_log(path: &Path) -> io::Result<File> {
 
 pub fn died(log: &Path, what: &str) -> Failure {
     let tail = tail(log).unwrap_or_default();
-    let message = if tail.is_empty() { what.to_string() } else { format!("{what}; its log ends with:\n{tail}") };
+    let message = if tail.is_empty() {
+        what.to_string()
+    } else {
+        format!("{what}; its log ends with:\n{tail}")
+    };
     Failure::new("E_DAEMON_START", message)
         .file(log)
         .hint("run `muleteer daemon` in a terminal to see it start")
@@ -235,10 +251,20 @@ mod tests {
 
     #[test]
     fn a_daemon_inherits_places_and_no_secrets() {
-        let names =
-            ["HOME", "XDG_STATE_HOME", "ANTHROPIC_API_KEY", "MULETEER_LOG", "MULETEER_FAULT", "MULETEER_SOCKET", "PWD"];
+        let names = [
+            "HOME",
+            "XDG_STATE_HOME",
+            "ANTHROPIC_API_KEY",
+            "MULETEER_LOG",
+            "MULETEER_FAULT",
+            "MULETEER_SOCKET",
+            "PWD",
+        ];
         let vars = names.map(|name| (OsString::from(name), OsString::from("x")));
-        let kept: Vec<_> = clean(vars).into_iter().map(|(name, _)| name.into_string().unwrap_or_default()).collect();
+        let kept: Vec<_> = clean(vars)
+            .into_iter()
+            .map(|(name, _)| name.into_string().unwrap_or_default())
+            .collect();
         assert_eq!(kept, ["HOME", "XDG_STATE_HOME", "MULETEER_LOG"]);
     }
 

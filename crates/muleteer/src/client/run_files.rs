@@ -57,8 +57,9 @@ impl Runs {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The run that `given` means: a beginning of its id or of its last part; the newest when nothing is given. An empty word
-    /// is what a script's variable came to that was never set, and means none.
+    /// The run that `given` means: a beginning of its id or of its last part; the newest when
+    /// nothing is given. An empty word is what a script's variable came to that was never set, and
+    /// means none.
     ///
     /// # Errors
     /// `E_NOT_FOUND`, `E_AMBIGUOUS`, `E_USAGE`.
@@ -72,18 +73,27 @@ impl Runs {
             return ids.into_iter().next_back().ok_or_else(none);
         };
         if given.is_empty() {
-            return Err(Failure::new("E_USAGE", "the run's id is empty").hint("without one the newest is meant"));
+            return Err(Failure::new("E_USAGE", "the run's id is empty")
+                .hint("without one the newest is meant"));
         }
         let hash = |id: &str| id.rsplit('-').next().is_some_and(|hash| hash.starts_with(given));
-        let matching: Vec<String> = ids.into_iter().filter(|id| id.starts_with(given) || hash(id)).collect();
+        let matching: Vec<String> =
+            ids.into_iter().filter(|id| id.starts_with(given) || hash(id)).collect();
         match matching.as_slice() {
             [one] => Ok(one.clone()),
-            [] => Err(Failure::new("E_NOT_FOUND", format!("there is no run {given} in {}", self.repo.display()))
-                .run(given)
-                .hint("`muleteer runs` lists them")),
+            [] => Err(Failure::new(
+                "E_NOT_FOUND",
+                format!("there is no run {given} in {}", self.repo.display()),
+            )
+            .run(given)
+            .hint("`muleteer runs` lists them")),
             many => match many.iter().find(|id| *id == given) {
                 Some(exact) => Ok(exact.clone()),
-                None => Err(Failure::new("E_AMBIGUOUS", format!("{} runs begin with {given}", many.len())).run(given)),
+                None => Err(Failure::new(
+                    "E_AMBIGUOUS",
+                    format!("{} runs begin with {given}", many.len()),
+                )
+                .run(given)),
             },
         }
     }
@@ -97,8 +107,11 @@ impl Runs {
         let live: Vec<String> = self.ids().into_iter().filter(is_live).collect();
         match live.as_slice() {
             [one] => Ok(one.clone()),
-            [] => Err(Failure::new("E_NOT_FOUND", format!("no run of {} is under way", self.repo.display()))
-                .hint("`muleteer runs` lists them")),
+            [] => Err(Failure::new(
+                "E_NOT_FOUND",
+                format!("no run of {} is under way", self.repo.display()),
+            )
+            .hint("`muleteer runs` lists them")),
             many => Err(Failure::new("E_AMBIGUOUS", format!("{} runs are under way", many.len()))
                 .hint(format!("say which: {}", many.join(", ")))),
         }
@@ -142,18 +155,29 @@ impl Runs {
         let path = self.events(run_id);
         let checkpoint = path.with_file_name("checkpoint.yml");
         if read == 0 && checkpoint.exists() {
-            let message = format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
+            let message = format!(
+                "{} has no events, but {} tells of some",
+                path.display(),
+                checkpoint.display()
+            );
             return Failure::new("E_EVENTS_SHORT", message)
                 .run(run_id)
                 .file(&path)
                 .hint("durable events are missing: restore the file from a backup");
         }
         if read == 0 {
-            return Failure::new("E_NOT_FOUND", format!("run {run_id} was never begun: {} is empty", path.display()))
-                .run(run_id)
-                .hint("nothing of it has happened: `muleteer run --spec plan.md` begins another");
+            return Failure::new(
+                "E_NOT_FOUND",
+                format!("run {run_id} was never begun: {} is empty", path.display()),
+            )
+            .run(run_id)
+            .hint("nothing of it has happened: `muleteer run --spec plan.md` begins another");
         }
-        Failure::new("E_CHECKPOINT_CORRUPT", format!("{} does not begin with a run", path.display())).run(run_id)
+        Failure::new(
+            "E_CHECKPOINT_CORRUPT",
+            format!("{} does not begin with a run", path.display()),
+        )
+        .run(run_id)
     }
 }
 
@@ -227,7 +251,8 @@ mod tests {
                 std::fs::remove_file(events.with_extension("mark")).unwrap();
             }
             if checkpoint {
-                std::fs::write(events.with_file_name("checkpoint.yml"), "schema_version: 1\n").unwrap();
+                std::fs::write(events.with_file_name("checkpoint.yml"), "schema_version: 1\n")
+                    .unwrap();
             }
             let case = format!("emptied {emptied}, marked {marked}, checkpoint {checkpoint}");
             let found = runs.resolve(Some("a1b2")).and_then(|id| runs.read(&id));

@@ -44,8 +44,8 @@ impl Piece {
         Self::Bytes { stream: record.stream, bytes: record.bytes }
     }
 
-    /// One line of `logs --json`: an agent event (docs/contract.md, "Streams for the monitors") with
-    /// the time it was read at, or one of `stderr` and `gap`, which only logs have.
+    /// One line of `logs --json`: an agent event (docs/contract.md, "Streams for the monitors")
+    /// with the time it was read at, or one of `stderr` and `gap`, which only logs have.
     pub fn json(&self) -> Option<Value> {
         let with_time = |at_ms: u64, t: Option<f64>, more: Value| {
             let mut value = json!({ "ts": time(at_ms) });
@@ -57,8 +57,12 @@ impl Piece {
         };
         match self {
             Self::Bytes { .. } => None,
-            Self::Event { at_ms, t, event } => Some(with_time(*at_ms, Some(*t), serde_json::to_value(event).ok()?)),
-            Self::Stderr { at_ms, text } => Some(with_time(*at_ms, None, json!({ "type": "stderr", "text": text }))),
+            Self::Event { at_ms, t, event } => {
+                Some(with_time(*at_ms, Some(*t), serde_json::to_value(event).ok()?))
+            }
+            Self::Stderr { at_ms, text } => {
+                Some(with_time(*at_ms, None, json!({ "type": "stderr", "text": text })))
+            }
             Self::Gap { message } => Some(json!({ "type": "gap", "message": message })),
         }
     }
@@ -128,7 +132,9 @@ impl SpoolLines {
             }
             Stream::Stderr => {
                 self.stderr.extend_from_slice(&record.bytes);
-                while let Some(end) = self.stderr.iter().position(|byte| *byte == b'\n').or_else(|| self.overlong()) {
+                while let Some(end) =
+                    self.stderr.iter().position(|byte| *byte == b'\n').or_else(|| self.overlong())
+                {
                     let line: Vec<u8> = self.stderr.drain(..=end).collect();
                     pieces.push(self.stderr_line(&line));
                 }
@@ -144,7 +150,9 @@ impl SpoolLines {
         self.parser = self.backend.parser();
         let mut pieces = self.events(lines);
         let held = std::mem::replace(&mut self.assembly, assembly(self.backend));
-        pieces.extend(self.pieces(held.into_iter().flat_map(|mut assembly| assembly.finish()).collect()));
+        pieces.extend(
+            self.pieces(held.into_iter().flat_map(|mut assembly| assembly.finish()).collect()),
+        );
         let rest = std::mem::take(&mut self.stderr);
         if !rest.is_empty() {
             pieces.push(self.stderr_line(&rest));
@@ -160,7 +168,9 @@ impl SpoolLines {
             .into_iter()
             // Only the daemon acts on it: the call itself is shown.
             .filter(|event| !matches!(event, AgentEvent::CallAnswer(CallAnswer::ToolRuns { .. })))
-            .filter(|event| !self.policy.as_ref().is_some_and(|(policy, cwd)| policy.allows(event, cwd)))
+            .filter(|event| {
+                !self.policy.as_ref().is_some_and(|(policy, cwd)| policy.allows(event, cwd))
+            })
             .map(|event| Piece::Event { at_ms, t, event: Box::new(event) })
             .collect()
     }
@@ -204,7 +214,15 @@ mod tests {
         for bytes in lines.as_bytes().chunks(37) {
             let at = Cursor { epoch: 1, offset: 0 };
             let stream = Stream::Stdout;
-            let record = Record { seq: 0, stream, wall_ms: 0, awake_ms: 0, bytes: bytes.to_vec(), start: at, end: at };
+            let record = Record {
+                seq: 0,
+                stream,
+                wall_ms: 0,
+                awake_ms: 0,
+                bytes: bytes.to_vec(),
+                start: at,
+                end: at,
+            };
             pieces.extend(spool.push(record));
         }
         pieces.extend(spool.finish());
@@ -216,12 +234,16 @@ mod tests {
     }
 
     fn chunk(text: &str) -> Value {
-        update(json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}))
+        update(
+            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}),
+        )
     }
 
     fn call(kind: &str, status: &str, input: Value) -> Value {
-        update(json!({"sessionUpdate": kind, "toolCallId": "c", "kind": "execute", "title": "ls", "status": status,
-            "rawInput": input}))
+        update(
+            json!({"sessionUpdate": kind, "toolCallId": "c", "kind": "execute", "title": "ls", "status": status,
+            "rawInput": input}),
+        )
     }
 
     fn ask() -> Value {
@@ -253,8 +275,16 @@ mod tests {
     #[test]
     fn chunks_of_an_acp_agent_are_one_text_and_a_call_is_shown_once() {
         let shown = shown(None, &session());
-        assert_eq!(kinds(&shown), ["text", "tool_call", "permission", "tool_result", "text"], "{shown:?}");
-        let texts: Vec<_> = shown.iter().filter(|piece| piece["type"] == "text").map(|piece| &piece["text"]).collect();
+        assert_eq!(
+            kinds(&shown),
+            ["text", "tool_call", "permission", "tool_result", "text"],
+            "{shown:?}"
+        );
+        let texts: Vec<_> = shown
+            .iter()
+            .filter(|piece| piece["type"] == "text")
+            .map(|piece| &piece["text"])
+            .collect();
         assert_eq!(texts, ["I look.", "Done."]);
     }
 

@@ -25,7 +25,9 @@ pub fn run(
     work: impl FnOnce(&Context) -> Result<Exit, Failure>,
 ) -> Result<Exit, Failure> {
     let settings = Settings::from_env(&|name| std::env::var(name).ok()).ok().flatten();
-    let Some(settings) = settings.filter(|settings| settings.traces.is_some()) else { return work(context) };
+    let Some(settings) = settings.filter(|settings| settings.traces.is_some()) else {
+        return work(context);
+    };
     let above = context.trace.as_deref().and_then(telemetry::Context::parse);
     let Some((here, span)) = begin(verb, above, settings.sampler) else { return work(context) };
     let traced = Context { trace: Some(here.to_string()), ..context.clone() };
@@ -37,14 +39,21 @@ pub fn run(
 }
 
 /// None without random bytes.
-fn begin(verb: &str, above: Option<telemetry::Context>, sampler: Sampler) -> Option<(telemetry::Context, Span)> {
+fn begin(
+    verb: &str,
+    above: Option<telemetry::Context>,
+    sampler: Sampler,
+) -> Option<(telemetry::Context, Span)> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).ok()?;
     let (trace, id) = (bytes[..16].try_into().ok()?, bytes[16..].try_into().ok()?);
     let sampled = above.map_or_else(|| sampler.root(trace), |above| sampler.below(above));
     let above = above.unwrap_or(telemetry::Context { trace, span: id, sampled });
     let above = telemetry::Context { sampled, ..above };
-    let span = Span { is_client: true, ..Span::new(above, id, format!("muleteer {verb}"), Timestamp::now()) };
+    let span = Span {
+        is_client: true,
+        ..Span::new(above, id, format!("muleteer {verb}"), Timestamp::now())
+    };
     Some((above.below(id), span))
 }
 

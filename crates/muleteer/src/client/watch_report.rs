@@ -46,8 +46,11 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
             }
             loop {
                 if !context.out.json {
-                    let head =
-                        if report.daemon.running { "" } else { "no daemon is running: as last recorded on disk\n" };
+                    let head = if report.daemon.running {
+                        ""
+                    } else {
+                        "no daemon is running: as last recorded on disk\n"
+                    };
                     let redraw = if on_screen { REDRAW } else { "" };
                     context.out.drawn(redraw, &format!("{head}{}", render(&report)))?;
                 }

@@ -1,4 +1,5 @@
-//! Who plays: the beads of the demo's run, what each costs, and every effect that must be found afterwards, once.
+//! Who plays: the beads of the demo's run, what each costs, and every effect that must be found
+//! afterwards, once.
 
 use muleteer_model::spec_run::event::Purpose;
 
@@ -42,7 +43,10 @@ pub const CAST: [Part; 4] = [
         commits: &["Test words", "Test words at its limits"],
         lines: &[
             ("tests/words.sh", r#"same "$(words '')" 0 "nothing has no words""#),
-            ("tests/words.sh", r#"same "$(words '  *  ')" 1 "a star is a word, not a list of files""#),
+            (
+                "tests/words.sh",
+                r#"same "$(words '  *  ')" 1 "a star is a word, not a list of files""#,
+            ),
         ],
         journal: "Took the empty text and a star as the limits that matter.",
         cost_usd: 0.025,
@@ -52,7 +56,10 @@ pub const CAST: [Part; 4] = [
         key: "readme",
         title: "Show both in the README",
         commits: &["Show slug and words in the README"],
-        lines: &[("README.md", "`slug 'Hello, World'` prints `hello-world`; `words 'one two'` prints `2`.")],
+        lines: &[(
+            "README.md",
+            "`slug 'Hello, World'` prints `hello-world`; `words 'one two'` prints `2`.",
+        )],
         journal: "",
         cost_usd: 0.01,
         outlives: false,

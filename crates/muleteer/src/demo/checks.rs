@@ -1,5 +1,5 @@
-//! What must hold afterwards. Each check says what it saw, whether it holds or not: a ✓ that nobody can
-//! retrace is worth as little as a promise.
+//! What must hold afterwards. Each check says what it saw, whether it holds or not: a ✓ that nobody
+//! can retrace is worth as little as a promise.
 
 use crate::cli::failure::Failure;
 use crate::demo::cast::{CAST, KILLED_USD, VICTIM, price, survivors};
@@ -44,7 +44,11 @@ impl Check {
         let what = "the demo went to its end";
         match played {
             Ok(()) => Self::new(what, true, "nothing was waited for in vain"),
-            Err(failure) => Self::new(what, false, failure.document()["error"]["message"].as_str().unwrap_or_default()),
+            Err(failure) => Self::new(
+                what,
+                false,
+                failure.document()["error"]["message"].as_str().unwrap_or_default(),
+            ),
         }
     }
 }
@@ -85,7 +89,8 @@ fn completed(log: &Log) -> Check {
         ),
         _ => "it did not end".into(),
     };
-    let held = status == Some(RunStatus::Completed) && log.done() == CAST.len() && log.merged.is_some();
+    let held =
+        status == Some(RunStatus::Completed) && log.done() == CAST.len() && log.merged.is_some();
     Check::new("the spec became judged code, and was merged", held, seen)
 }
 
@@ -98,7 +103,9 @@ fn tried_again(log: &Log, ledger: &[Record]) -> Check {
     let retries: Vec<_> = log
         .events()
         .filter_map(|event| match event {
-            Event::BeadRetried { bead_id, reuse, .. } => Some((log.part(bead_id).map_or("?", |part| part.key), *reuse)),
+            Event::BeadRetried { bead_id, reuse, .. } => {
+                Some((log.part(bead_id).map_or("?", |part| part.key), *reuse))
+            }
             _ => None,
         })
         .collect();
@@ -126,7 +133,11 @@ fn second_daemon(log: &Log, ledger: &[Record]) -> Check {
         .iter()
         .map(|(pid, generation)| format!("generation {generation} was pid {pid}"))
         .collect();
-    let killed = if log.daemon_killed { "the first died of SIGKILL" } else { "the first did not die of SIGKILL" };
+    let killed = if log.daemon_killed {
+        "the first died of SIGKILL"
+    } else {
+        "the first did not die of SIGKILL"
+    };
     Check::new(
         "the daemon was killed, and another went on with the run",
         in_order && log.daemon_killed,
@@ -140,7 +151,9 @@ fn adopted(log: &Log, ledger: &[Record]) -> Check {
     for part in survivors() {
         match log.processes.iter().find(|(key, ..)| *key == part.key) {
             Some((_, process, true)) => pids.push(process.pid.to_string()),
-            Some((_, process, false)) => wrong.push(format!("pid {} at {} did not go on", process.pid, part.key)),
+            Some((_, process, false)) => {
+                wrong.push(format!("pid {} at {} did not go on", process.pid, part.key))
+            }
             None => wrong.push(format!("nobody was at {}", part.key)),
         }
     }
@@ -159,7 +172,9 @@ fn maintained(log: &Log) -> Check {
     let ended: Vec<_> = log
         .events()
         .filter_map(|event| match event {
-            Event::MaintenanceFinished { maintenance, status } => Some((maintenance.as_str(), status.as_str())),
+            Event::MaintenanceFinished { maintenance, status } => {
+                Some((maintenance.as_str(), status.as_str()))
+            }
             _ => None,
         })
         .collect();
@@ -188,7 +203,10 @@ fn every_event(place: &Place, log: &Log) -> Check {
     let what = "no event was lost or doubled";
     let mut wrong = vec![];
     let mut seen = vec![];
-    let files = [("the run's", place.run_events(&log.run_id)), ("the daemon's", place.context.paths.events())];
+    let files = [
+        ("the run's", place.run_events(&log.run_id)),
+        ("the daemon's", place.context.paths.events()),
+    ];
     for (whose, path) in files {
         let mut stored: Vec<Record> = vec![];
         let recovery = match events::read(&path, |record| stored.push(record)) {
@@ -198,7 +216,9 @@ fn every_event(place: &Place, log: &Log) -> Check {
         if recovery.cut_bytes > 0 {
             wrong.push(format!("{} bytes at the end of {whose} are torn", recovery.cut_bytes));
         }
-        if let Some((at, _)) = stored.iter().enumerate().find(|(at, record)| record.seq != *at as u64 + 1) {
+        if let Some((at, _)) =
+            stored.iter().enumerate().find(|(at, record)| record.seq != *at as u64 + 1)
+        {
             wrong.push(format!("event {} of {whose} is not where it belongs", at + 1));
         }
         let ids: BTreeSet<_> = stored.iter().map(|record| &record.entry.id).collect();
@@ -207,15 +227,20 @@ fn every_event(place: &Place, log: &Log) -> Check {
         }
         seen.push(format!("{} {whose}", stored.len()));
         if whose == "the run's" && (log.records.is_empty() || stored != log.records) {
-            let first = log.records.iter().zip(&stored).position(|(streamed, stored)| streamed != stored);
+            let first =
+                log.records.iter().zip(&stored).position(|(streamed, stored)| streamed != stored);
             let at = first.map_or(stored.len().min(log.records.len()), |at| at);
             wrong.push(format!("the stream differs from the file at event {}", at + 1));
         }
     }
     if log.lost != 1 || log.back != 1 {
-        wrong.push(format!("the stream broke off {} times and came back {} times", log.lost, log.back));
+        wrong.push(format!(
+            "the stream broke off {} times and came back {} times",
+            log.lost, log.back
+        ));
     }
-    let told = format!("events with good checksums: {}; the run's were streamed each once", list(&seen));
+    let told =
+        format!("events with good checksums: {}; the run's were streamed each once", list(&seen));
     Check::of(what, &wrong, told)
 }
 
@@ -223,7 +248,9 @@ fn every_effect(place: &Place, log: &Log) -> Check {
     let found = effects(place, log);
     let wrong = match found {
         Ok(wrong) => wrong,
-        Err(failure) => vec![failure.document()["error"]["message"].as_str().unwrap_or_default().to_string()],
+        Err(failure) => {
+            vec![failure.document()["error"]["message"].as_str().unwrap_or_default().to_string()]
+        }
     };
     let commits: usize = CAST.iter().map(|part| part.commits.len()).sum();
     let lines: usize = CAST.iter().map(|part| part.lines.len()).sum();
@@ -242,7 +269,8 @@ fn effects(place: &Place, log: &Log) -> Result<Vec<String>, Failure> {
     let mut wanted: Vec<&str> = wanted.chain([crate::demo::place::FIRST]).collect();
     let mut subjects: Vec<&str> = subjects.lines().collect();
     for part in &CAST {
-        let own: Vec<&str> = subjects.iter().copied().filter(|subject| part.commits.contains(subject)).collect();
+        let own: Vec<&str> =
+            subjects.iter().copied().filter(|subject| part.commits.contains(subject)).collect();
         if own != part.commits {
             wrong.push(format!("of {} there is {own:?}", part.key));
         }
@@ -270,7 +298,11 @@ fn journals(ledger: &[Record]) -> Check {
         let text = std::fs::read_to_string(&created.journal).unwrap_or_default();
         let summary = summarize(&text);
         if !matches!(summary.status.as_deref(), Some("completed" | "failed")) {
-            wrong.push(format!("{} says {}", created.journal, summary.status.as_deref().unwrap_or("nothing")));
+            wrong.push(format!(
+                "{} says {}",
+                created.journal,
+                summary.status.as_deref().unwrap_or("nothing")
+            ));
         }
         texts.push(text);
     }
@@ -281,10 +313,14 @@ fn journals(ledger: &[Record]) -> Check {
             .filter(|record| matches!(&record.entry.event, Event::JournalEntry { text } if text.contains(part.journal)))
             .count();
         if own != 1 || told != 1 {
-            wrong.push(format!("what {} wrote is there {own} times and was told {told} times", part.key));
+            wrong.push(format!(
+                "what {} wrote is there {own} times and was told {told} times",
+                part.key
+            ));
         }
     }
-    let seen = format!("{} journals, among them what each agent wrote with no daemon alive", texts.len());
+    let seen =
+        format!("{} journals, among them what each agent wrote with no daemon alive", texts.len());
     Check::of("the journals are complete, the agents' own words told once", &wrong, seen)
 }
 
@@ -301,7 +337,12 @@ fn cost(log: &Log) -> Check {
     let told = log.chronicle.as_ref().map_or(0.0, |chronicle| chronicle.run.cost_usd);
     let by_dispatch: f64 = log.statuses.iter().map(|status| status.cost_usd).sum();
     let same = (told - wanted).abs() < 1e-9 && (by_dispatch - wanted).abs() < 1e-9;
-    let seen = format!("{} of {} by the run, {} by its dispatches", usd(told), usd(wanted), usd(by_dispatch));
+    let seen = format!(
+        "{} of {} by the run, {} by its dispatches",
+        usd(told),
+        usd(wanted),
+        usd(by_dispatch)
+    );
     Check::new("every model call was paid for once", same, seen)
 }
 

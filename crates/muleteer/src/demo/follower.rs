@@ -1,7 +1,8 @@
 //! Following a run's events through a daemon's death: what `muleteer run` does, and any script may.
 //!
-//! A task of its own, so that nothing the play waits for holds it up; dropping the [`Follower`] ends
-//! it. It remembers the next sequence number it wants, and so neither loses nor repeats an event.
+//! A task of its own, so that nothing the play waits for holds it up; dropping the [`Follower`]
+//! ends it. It remembers the next sequence number it wants, and so neither loses nor repeats an
+//! event.
 
 use crate::cli::context::Context;
 use muleteer_model::event::Record;

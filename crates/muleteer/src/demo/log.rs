@@ -25,8 +25,8 @@ pub struct Log {
     pub ended: bool,
     /// Of the victim: its dispatch, its pid, and whether the signal reached it.
     pub killed: Option<(String, u32, bool)>,
-    /// Each survivor's process when the daemon was killed; true once it was still there, the very same,
-    /// after the next daemon had taken it over.
+    /// Each survivor's process when the daemon was killed; true once it was still there, the very
+    /// same, after the next daemon had taken it over.
     pub processes: Vec<(&'static str, ProcessId, bool)>,
     /// Who got work done while no daemon lived.
     pub unattended: Vec<&'static str>,
@@ -77,9 +77,9 @@ impl Log {
     pub fn job(&self, key: &str) -> Option<&Job> {
         let bead = self.bead(key)?;
         let run = &self.chronicle.as_ref()?.run;
-        run.jobs
-            .values()
-            .find(|job| job.start.purpose == Purpose::Implement && job.start.bead_id.as_deref() == Some(bead))
+        run.jobs.values().find(|job| {
+            job.start.purpose == Purpose::Implement && job.start.bead_id.as_deref() == Some(bead)
+        })
     }
 
     pub fn attempts(&self, key: &str) -> u32 {
@@ -99,7 +99,9 @@ impl Log {
     pub fn failed(&self) -> Option<String> {
         let run = &self.chronicle.as_ref()?.run;
         match (run.status(), &run.error, &run.resting) {
-            (_, Some(error), _) => Some(format!("the run failed: {} {}", error.code, error.message)),
+            (_, Some(error), _) => {
+                Some(format!("the run failed: {} {}", error.code, error.message))
+            }
             (_, _, Some((_, reason))) => Some(format!("the run rests: {reason}")),
             (RunStatus::InProgress | RunStatus::Completed, ..) => None,
             (status, ..) => Some(format!("the run ended {}", status.as_str())),

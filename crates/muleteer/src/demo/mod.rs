@@ -8,12 +8,12 @@
 //!  Log ──▶ checks (✓/✗ with what was seen) ──▶ report                dropped: all gone
 //! ```
 //!
-//! The run is a whole one: criteria, beads, agents side by side, maintenance, a judge that finds something
-//! and then nothing, a merge. Its agents are rehearsed ([`cast`], `run.yaml`).
+//! The run is a whole one: criteria, beads, agents side by side, maintenance, a judge that finds
+//! something and then nothing, a merge. Its agents are rehearsed ([`cast`], `run.yaml`).
 //!
-//! Architecture invariant: the demo is a client like any other. It asks the daemon over its socket and
-//! reads files; it knows nothing that `muleteer events` and `muleteer status` do not tell, so what it
-//! shows is what a user would see. And it reaches no daemon but its own: see [`running`].
+//! Architecture invariant: the demo is a client like any other. It asks the daemon over its socket
+//! and reads files; it knows nothing that `muleteer events` and `muleteer status` do not tell, so
+//! what it shows is what a user would see. And it reaches no daemon but its own: see [`running`].
 
 pub mod cast;
 pub mod checks;
@@ -53,7 +53,10 @@ pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
     }
     place.discard();
     drop(place);
-    Err(Failure::new("E_CANCELLED", "the demo was interrupted; what it had started is ended and removed"))
+    Err(Failure::new(
+        "E_CANCELLED",
+        "the demo was interrupted; what it had started is ended and removed",
+    ))
 }
 
 async fn perform(out: Output, place: &mut Place, keep: bool) -> Result<Exit, Failure> {

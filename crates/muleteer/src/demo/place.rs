@@ -1,5 +1,5 @@
-//! Where the demo happens: a folder of its own with a repository, a private daemon's directories, and
-//! nothing else of this machine's; and the end of everything that was started there.
+//! Where the demo happens: a folder of its own with a repository, a private daemon's directories,
+//! and nothing else of this machine's; and the end of everything that was started there.
 //!
 //! Dropping a [`Place`] ends what it started and removes the folder, however the demo ended: by its
 //! last act, an error, Ctrl-C or a panic. Only what was asked to be kept stays.
@@ -105,7 +105,8 @@ impl Place {
         write(&self.gates().join(gate), "")
     }
 
-    /// True when the agent has come to a gate, whether a daemon lives to tell or not (see `hold.sh`).
+    /// True when the agent has come to a gate, whether a daemon lives to tell or not (see
+    /// `hold.sh`).
     pub fn has_reached(&self, who: &str, gate: &str) -> bool {
         self.gates().join(format!("{who}.{gate}")).exists()
     }
@@ -122,10 +123,11 @@ impl Place {
     }
 
     fn furnish(&self) -> Result<(), Failure> {
-        let folders =
-            OWN.iter()
-                .map(|(_, dir)| *dir)
-                .chain(["home/stage/gates", "wordtools/lib", "wordtools/.muleteer"]);
+        let folders = OWN.iter().map(|(_, dir)| *dir).chain([
+            "home/stage/gates",
+            "wordtools/lib",
+            "wordtools/.muleteer",
+        ]);
         for dir in folders {
             let path = self.root.join(dir);
             fs::DirBuilder::new()
@@ -136,9 +138,12 @@ impl Place {
         }
         write(&self.stage().join("hold"), include_str!("hold.sh"))?;
         write(&self.scenario(), SCENARIO)?;
-        let line = |(name, dir): &(&str, &str)| format!("export {name}='{}'\n", self.root.join(dir).display());
+        let line = |(name, dir): &(&str, &str)| {
+            format!("export {name}='{}'\n", self.root.join(dir).display())
+        };
         // Not HOME and TMPDIR: who looks around keeps their own.
-        let exports: String = OWN.iter().filter(|(name, _)| name.starts_with("XDG_")).map(line).collect();
+        let exports: String =
+            OWN.iter().filter(|(name, _)| name.starts_with("XDG_")).map(line).collect();
         write(&self.env_file(), &exports)?;
         write(&self.repo().join("README.md"), include_str!("project/README.md"))?;
         write(&self.repo().join("lib/words.sh"), include_str!("project/words.sh"))?;
@@ -167,7 +172,8 @@ impl Place {
         let mut command = helper("git");
         command.args(words).current_dir(self.repo()).env_clear().envs(self.variables());
         let output = command.output().map_err(|error| {
-            Failure::new("E_DEMO", format!("cannot run git: {error}")).hint("the demo needs git on PATH")
+            Failure::new("E_DEMO", format!("cannot run git: {error}"))
+                .hint("the demo needs git on PATH")
         })?;
         if output.status.code().is_none() {
             // Ctrl-C reaches all of the terminal's processes, and git may be the first to tell.
@@ -180,7 +186,11 @@ impl Place {
             let why = String::from_utf8_lossy(&output.stderr);
             return Err(Failure::new(
                 "E_DEMO",
-                format!("git {} failed: {}", words.join(" "), why.lines().next().unwrap_or_default()),
+                format!(
+                    "git {} failed: {}",
+                    words.join(" "),
+                    why.lines().next().unwrap_or_default()
+                ),
             ));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -188,13 +198,24 @@ impl Place {
 
     /// The environment of everything that runs here: it names no place of the user's.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
-        let kept =
-            ["PATH", "LANG", "LC_ALL", "TZ", "MULETEER_LOG", "MULETEER_NONCE", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"];
+        let kept = [
+            "PATH",
+            "LANG",
+            "LC_ALL",
+            "TZ",
+            "MULETEER_LOG",
+            "MULETEER_NONCE",
+            "RUST_BACKTRACE",
+            "LLVM_PROFILE_FILE",
+        ];
         let mut all: Vec<_> = kept
             .iter()
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
-        all.extend(OWN.iter().map(|(name, dir)| (OsString::from(name), self.root.join(dir).into_os_string())));
+        all.extend(
+            OWN.iter()
+                .map(|(name, dir)| (OsString::from(name), self.root.join(dir).into_os_string())),
+        );
         all.extend(
             [("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_TERMINAL_PROMPT", "0")]
                 .map(|(name, value)| (name.into(), value.into())),
@@ -213,17 +234,20 @@ impl Drop for Place {
     }
 }
 
-/// A new folder that nobody else can enter, where the daemon's socket has a path short enough for the
-/// system.
+/// A new folder that nobody else can enter, where the daemon's socket has a path short enough for
+/// the system.
 fn folder() -> Result<(PathBuf, Paths), Failure> {
     let mut bytes = [0; 5];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
     let name = format!("muleteer-demo-{}", id::encode(&bytes));
     let mut why = Failure::new("E_DEMO", "there is no folder for temporary files");
     for parent in [std::env::temp_dir(), PathBuf::from("/tmp")] {
         // Canonical, so that what others report can be told as ours.
         let Ok(root) = parent.canonicalize().map(|parent| parent.join(&name)) else { continue };
-        let variable = |wanted: &str| Some(root.join(OWN.iter().find(|(name, _)| *name == wanted)?.1).into_os_string());
+        let variable = |wanted: &str| {
+            Some(root.join(OWN.iter().find(|(name, _)| *name == wanted)?.1).into_os_string())
+        };
         let uid = rustix::process::getuid().as_raw();
         let fits = |paths: Paths| check_socket(&paths.socket).map(|()| paths);
         match Paths::resolve(&variable, uid, &Path::to_path_buf).and_then(fits) {

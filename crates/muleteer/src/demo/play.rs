@@ -90,25 +90,32 @@ impl<'a> Play<'a> {
     }
 
     async fn kill_the_agent(&mut self, stage: &mut Stage) -> Result<(), Failure> {
-        let there = |log: &Log, place: &Place| log.job(VICTIM).is_some() && place.has_reached(VICTIM, CRASH);
+        let there = |log: &Log, place: &Place| {
+            log.job(VICTIM).is_some() && place.has_reached(VICTIM, CRASH)
+        };
         self.until(stage, "the agent at slug to be in the middle of its work", there).await?;
-        let dispatch = self.log.job(VICTIM).map(|job| job.start.dispatch.clone()).unwrap_or_default();
+        let dispatch =
+            self.log.job(VICTIM).map(|job| job.start.dispatch.clone()).unwrap_or_default();
         let pid = self.pid(&dispatch).await?;
         self.screen
             .act(format!("kill -9 {pid}: the agent at slug, between writing and committing"))?;
         self.log.killed = Some((dispatch, pid, self.place.kill(pid)));
-        let retried = |log: &Log, _: &Place| log.events().any(|event| matches!(event, Event::BeadRetried { .. }));
+        let retried = |log: &Log, _: &Place| {
+            log.events().any(|event| matches!(event, Event::BeadRetried { .. }))
+        };
         self.until(stage, "its death to be noticed", retried).await?;
         self.place.open(CRASH)?;
         let at_work = |log: &Log, place: &Place| {
-            survivors().all(|part| log.job(part.key).is_some() && place.has_reached(part.key, OUTAGE))
+            survivors()
+                .all(|part| log.job(part.key).is_some() && place.has_reached(part.key, OUTAGE))
         };
         self.until(stage, "slug to be begun again, and both beads to be worked on", at_work).await
     }
 
     async fn kill_the_daemon(&mut self, stage: &mut Stage) -> Result<(), Failure> {
         for part in survivors() {
-            let dispatch = self.log.job(part.key).map(|job| job.start.dispatch.clone()).unwrap_or_default();
+            let dispatch =
+                self.log.job(part.key).map(|job| job.start.dispatch.clone()).unwrap_or_default();
             if let Some(process) = ProcessId::of(self.pid(&dispatch).await?) {
                 self.log.processes.push((part.key, process, false));
             }
@@ -118,7 +125,8 @@ impl<'a> Play<'a> {
         self.log.daemon_killed = self.place.kill_daemon();
         self.until(stage, "the stream of events to break off", |log, _| log.lost > 0).await?;
         self.place.open(OUTAGE)?;
-        let worked = |_: &Log, place: &Place| survivors().all(|part| place.has_reached(part.key, ADOPTED));
+        let worked =
+            |_: &Log, place: &Place| survivors().all(|part| place.has_reached(part.key, ADOPTED));
         self.until(stage, "the agents to go on without a daemon", worked).await?;
         self.log.unattended = survivors()
             .map(|part| part.key)
@@ -130,19 +138,22 @@ impl<'a> Play<'a> {
     async fn adopt(&mut self, stage: &mut Stage) -> Result<(), Failure> {
         self.screen.act("a new daemon, on the same state directory: it goes on with the run")?;
         self.start_daemon().await?;
-        let adopted = |log: &Log, place: &Place| log.back > 0 && adoptions(place) >= survivors().count();
+        let adopted =
+            |log: &Log, place: &Place| log.back > 0 && adoptions(place) >= survivors().count();
         self.until(stage, "the agents to be adopted", adopted).await?;
         let statuses = self.statuses().await?;
         let pid_now = |log: &Log, key: &str| {
             let dispatch = &log.job(key)?.start.dispatch;
             statuses.iter().find(|one| one.id == *dispatch)?.pid
         };
-        let now: Vec<_> = self.log.processes.iter().map(|(key, ..)| pid_now(self.log, key)).collect();
+        let now: Vec<_> =
+            self.log.processes.iter().map(|(key, ..)| pid_now(self.log, key)).collect();
         for ((_, process, same), pid) in self.log.processes.iter_mut().zip(now) {
             *same = process.is_alive() && pid == Some(process.pid);
         }
         self.screen.act("muleteer status, now")?;
-        let active: Vec<DispatchStatus> = statuses.into_iter().filter(|one| one.pid.is_some()).collect();
+        let active: Vec<DispatchStatus> =
+            statuses.into_iter().filter(|one| one.pid.is_some()).collect();
         self.screen.block(&status::table(&active, Timestamp::now()))?;
         self.screen.act("on to the end: maintenance after two beads, then the judge")?;
         self.place.open(ADOPTED)
@@ -155,7 +166,8 @@ impl<'a> Play<'a> {
         self.place.stop_daemon().await?;
         let branch = format!("muleteer/{}", self.log.run_id);
         self.screen.act(format!("git merge {branch}"))?;
-        self.log.merged = Some(self.place.git(&["merge", "--quiet", "--no-edit", "--ff-only", &branch])?);
+        self.log.merged =
+            Some(self.place.git(&["merge", "--quiet", "--no-edit", "--ff-only", &branch])?);
         if let Some(chronicle) = &self.log.chronicle {
             let setting = Setting { zone: TimeZone::system(), judge_results: None };
             self.place.keep_page(&page(chronicle, &setting))?;
@@ -225,7 +237,8 @@ impl<'a> Play<'a> {
             News::Ended => self.log.ended = true,
             News::Back { next } => {
                 self.log.back += 1;
-                self.screen.remark(format!("connected again: the stream goes on with event {next}"))?;
+                self.screen
+                    .remark(format!("connected again: the stream goes on with event {next}"))?;
             }
         }
         Ok(())
@@ -239,7 +252,9 @@ impl<'a> Play<'a> {
                 let part = end.bead_id.as_deref().and_then(|id| self.log.part(id));
                 part.map_or(end.purpose.as_str(), |part| part.key)
             }
-            Event::BeadCompleted { bead_id, .. } | Event::BeadRetried { bead_id, .. } => bead(bead_id),
+            Event::BeadCompleted { bead_id, .. } | Event::BeadRetried { bead_id, .. } => {
+                bead(bead_id)
+            }
             _ => "run",
         };
         who.into()

@@ -37,14 +37,16 @@ pub fn show(
         heading(out, "Checks")?;
     }
     for check in checks {
-        let mark = if check.held { format!("{GREEN}✓{RESET}") } else { format!("{RED}✗{RESET}") };
+        let mark =
+            if check.held { format!("{GREEN}✓{RESET}") } else { format!("{RED}✗{RESET}") };
         out.line(format!("  {mark} {}{DIM}: {}{RESET}", check.what, check.seen))?;
     }
     let failed = checks.iter().filter(|check| !check.held).count();
     let after = format!("after {:.1} s", took.as_secs_f64());
     match failed {
         0 => out.line(format!("\n{BOLD}{GREEN}all {} hold{RESET}, {after}", checks.len())),
-        failed => out.line(format!("\n{BOLD}{RED}{failed} of {} do not hold{RESET}, {after}", checks.len())),
+        failed => out
+            .line(format!("\n{BOLD}{RED}{failed} of {} do not hold{RESET}, {after}", checks.len())),
     }
 }
 
@@ -70,8 +72,13 @@ fn commits(out: Output, place: &Place) -> Result<(), Failure> {
     // What is not there is told by the checks.
     let shown = place.git(&["log", "--format=%h %s", "--shortstat", "main"]).unwrap_or_default();
     for line in shown.lines().filter(|line| !line.is_empty()) {
-        let part = CAST.iter().find(|part| part.commits.iter().any(|subject| line.ends_with(subject)));
-        out.line(format!("    {}{}{RESET}", part.map_or("", |part| color(part.key)), clip(line, LINE)))?;
+        let part =
+            CAST.iter().find(|part| part.commits.iter().any(|subject| line.ends_with(subject)));
+        out.line(format!(
+            "    {}{}{RESET}",
+            part.map_or("", |part| color(part.key)),
+            clip(line, LINE)
+        ))?;
     }
     Ok(())
 }
@@ -81,12 +88,18 @@ fn look(out: Output, place: &Place, log: &Log, keep: bool) -> Result<(), Failure
     if keep {
         heading(out, &format!("Look around, in {}", place.root.display()))?;
     } else {
-        heading(out, "Look around, after `muleteer demo --keep`, which leaves the folder and says where")?;
+        heading(
+            out,
+            "Look around, after `muleteer demo --keep`, which leaves the folder and says where",
+        )?;
     }
     let folder = if keep { place.root.display().to_string() } else { "FOLDER".into() };
     let run = if keep { log.run_id.as_str() } else { "" };
     let commands = [
-        (format!("{folder}/run.html"), "the run as a page, for a browser: graph, timeline, cost, findings"),
+        (
+            format!("{folder}/run.html"),
+            "the run as a page, for a browser: graph, timeline, cost, findings",
+        ),
         (format!(". {folder}/env.sh && cd {folder}/wordtools"), "point this shell at it"),
         (format!("{program} run report {run}"), "what the run did, and what came of it"),
         (format!("{program} run report --html run.html"), "that page, of any run"),
@@ -94,7 +107,8 @@ fn look(out: Output, place: &Place, log: &Log, keep: bool) -> Result<(), Failure
         (format!("{program} events --since 0"), "all that happened to them"),
         ("git log --graph --oneline --all".into(), "the work"),
     ];
-    let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or_default();
+    let width =
+        commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or_default();
     for (command, what) in commands {
         out.line(format!("  {:<width$}  {DIM}{what}{RESET}", command.trim_end()))?;
     }

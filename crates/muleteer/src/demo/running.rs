@@ -1,7 +1,8 @@
 //! What runs at the demo's place: its daemon, and everything that daemon started.
 //!
-//! Only what was started here is ever signalled: the daemon is our own child, and the others carry the
-//! demo's folder in their environment. Both are pinned first, so that no signal meets a stranger.
+//! Only what was started here is ever signalled: the daemon is our own child, and the others carry
+//! the demo's folder in their environment. Both are pinned first, so that no signal meets a
+//! stranger.
 
 use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
@@ -71,7 +72,8 @@ impl Place {
     pub fn kill_daemon(&mut self) -> bool {
         let Some(mut child) = self.daemon.take() else { return false };
         // Our own child, not reaped yet: its pid can mean nobody else.
-        let killed = Pinned::open(child.id()).and_then(|pinned| pinned.signal(Signal::KILL.as_raw()));
+        let killed =
+            Pinned::open(child.id()).and_then(|pinned| pinned.signal(Signal::KILL.as_raw()));
         if killed.is_err() {
             drop(child.kill());
         }
@@ -131,7 +133,8 @@ impl Place {
         found.is_some_and(|pinned| pinned.signal(Signal::KILL.as_raw()).is_ok())
     }
 
-    /// The daemon first, which would start what it misses again; then the rest, until nothing is left.
+    /// The daemon first, which would start what it misses again; then the rest, until nothing is
+    /// left.
     pub(super) fn end_all(&mut self) {
         self.kill_daemon();
         let deadline = awake() + CLEAN_UP;

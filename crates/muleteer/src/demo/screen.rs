@@ -1,5 +1,5 @@
-//! The demo as it runs: each event in a line as an operations channel would show it, and between them
-//! what the demo itself does.
+//! The demo as it runs: each event in a line as an operations channel would show it, and between
+//! them what the demo itself does.
 
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;

@@ -1,9 +1,9 @@
 //! Sees to it that the demo's agents run in `muleteer-shim`, as installed ones do.
 //!
-//! `cargo run` builds `muleteer` alone. Where it started the demo, the demo has it build the other one, too: with the
-//! same features, so that hardly more than a link is left to do. One that was built from other
-//! sources, as before a `git pull`, is built again, or the demo is refused: its agents would fail
-//! for reasons that nobody sees.
+//! `cargo run` builds `muleteer` alone. Where it started the demo, the demo has it build the other
+//! one, too: with the same features, so that hardly more than a link is left to do. One that was
+//! built from other sources, as before a `git pull`, is built again, or the demo is refused: its
+//! agents would fail for reasons that nobody sees.
 
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
@@ -103,7 +103,8 @@ fn missing(out: Output, own: &Path) {
     ));
 }
 
-/// `own` lies in cargo's folder of a profile, and cargo started it: `CARGO` and `CARGO_MANIFEST_DIR`.
+/// `own` lies in cargo's folder of a profile, and cargo started it: `CARGO` and
+/// `CARGO_MANIFEST_DIR`.
 fn build(own: &Path, by_cargo: Option<(OsString, OsString)>) -> Option<Build> {
     let (cargo, dir) = by_cargo?;
     let folder = own.parent()?;
@@ -154,11 +155,13 @@ mod tests {
         let by_cargo = || Some(("/bin/cargo".into(), "/src/crates/muleteer".into()));
         let made = build(Path::new("/src/target/release/muleteer"), by_cargo()).expect("a build");
         let args: Vec<_> = made.args.iter().map(|arg| arg.to_string_lossy()).collect();
-        let wanted =
-            "build --quiet -p muleteer -p muleteer-shim --bin muleteer-shim --target-dir /src/target --release";
+        let wanted = "build --quiet -p muleteer -p muleteer-shim --bin muleteer-shim --target-dir /src/target --release";
         assert_eq!((args.join(" ").as_str(), made.cargo), (wanted, "/bin/cargo".into()));
         let made = build(Path::new("/t/debug/muleteer"), by_cargo()).expect("a build");
-        assert!(!made.args.contains(&"--release".into()) && made.args.contains(&"/t".into()), "{made:?}");
+        assert!(
+            !made.args.contains(&"--release".into()) && made.args.contains(&"/t".into()),
+            "{made:?}"
+        );
         assert_eq!(build(Path::new("/src/target/system-test/muleteer"), by_cargo()), None);
         assert_eq!(build(Path::new("/src/target/release/muleteer"), None), None);
     }

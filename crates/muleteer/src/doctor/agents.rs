@@ -18,10 +18,15 @@ pub(super) struct Sought {
     pub(super) named_by: Vec<String>,
 }
 
-/// The agent CLIs, and the backends that only the configuration makes real. `path`: where `acp` without an agent's
-/// name looks for one.
+/// The agent CLIs, and the backends that only the configuration makes real. `path`: where `acp`
+/// without an agent's name looks for one.
 pub(super) fn sought(config: Option<&Config>, path: Option<&OsStr>) -> Vec<Sought> {
-    let all = [BackendChoice::ClaudeCode, BackendChoice::Codex, BackendChoice::Acp, BackendChoice::Subprocess];
+    let all = [
+        BackendChoice::ClaudeCode,
+        BackendChoice::Codex,
+        BackendChoice::Acp,
+        BackendChoice::Subprocess,
+    ];
     all.into_iter().filter_map(|choice| one(choice, config, path)).collect()
 }
 
@@ -38,10 +43,14 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
     named_by.extend(agent.map(|_| format!("{key}.agent")));
     let found = |program: &'static str, get: &str, question: fn(&str) -> Question| match &command {
         None => (Ok(question(program)), get.to_string()),
-        Some((key, command)) => (Ok(of_command(command, program)), format!("correct {key}, or leave it out and {get}")),
+        Some((key, command)) => {
+            (Ok(of_command(command, program)), format!("correct {key}, or leave it out and {get}"))
+        }
     };
     let (question, get) = match choice {
-        BackendChoice::ClaudeCode => found(claude_code::PROGRAM, claude_code::GET, Question::version),
+        BackendChoice::ClaudeCode => {
+            found(claude_code::PROGRAM, claude_code::GET, Question::version)
+        }
         BackendChoice::Codex => found(codex::PROGRAM, codex::GET, Question::version),
         // Nothing names it: one that is installed can be used all the same.
         BackendChoice::Acp if named_by.is_empty() => {
@@ -64,7 +73,8 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
             Some((key, command)) => (Ok(of_command(command, "")), format!("correct {key}")),
             None => {
                 // `--command` is how it is mostly used: nothing is missing.
-                let error = "no command is configured: `spawn` and `run` need --command".to_string();
+                let error =
+                    "no command is configured: `spawn` and `run` need --command".to_string();
                 named_by.clear();
                 (Err(error), format!("set {key}.command"))
             }
@@ -84,7 +94,8 @@ fn by_choice(choice: BackendChoice, config: &Config) -> Vec<String> {
     keys.into_iter().filter(|(chosen, _)| *chosen).map(|(_, key)| key.to_string()).collect()
 }
 
-/// What is run instead of what is on PATH, and the key that says so: of the backend, else of the run that has it.
+/// What is run instead of what is on PATH, and the key that says so: of the backend, else of the
+/// run that has it.
 fn command(choice: BackendChoice, key: &str, config: &Config) -> Option<(String, Command)> {
     let of_backend = config.backends.get(choice).and_then(|backend| backend.command);
     let run = &config.run.agent;
@@ -95,13 +106,14 @@ fn command(choice: BackendChoice, key: &str, config: &Config) -> Option<(String,
         .or_else(|| Some(("run.agent.command".into(), of_run()?)))
 }
 
-/// Not every one has a `--version`: an older claude-agent-acp takes it for nothing and begins to serve.
+/// Not every one has a `--version`: an older claude-agent-acp takes it for nothing and begins to
+/// serve.
 fn agent_program(program: &str) -> Question {
     Question::whereabouts(program, "not every ACP agent can say it")
 }
 
-/// A command of several words is its author's: what it would do with a flag of ours nobody knows. So is one that
-/// stands for no CLI that we know.
+/// A command of several words is its author's: what it would do with a flag of ours nobody knows.
+/// So is one that stands for no CLI that we know.
 fn of_command(command: &Command, program: &str) -> Question {
     let words: Vec<String> = match command {
         // The shell alone knows what such a line runs.
@@ -117,11 +129,12 @@ fn of_command(command: &Command, program: &str) -> Question {
     }
 }
 
-/// Whether the first word of a shell's line names a program, and is nothing that only a shell can read.
+/// Whether the first word of a shell's line names a program, and is nothing that only a shell can
+/// read.
 fn begins_with_a_program(line: &str) -> bool {
     const THE_SHELL_S: [&str; 18] = [
-        ".", "case", "cd", "command", "eval", "exec", "export", "for", "if", "set", "source", "time", "trap", "ulimit",
-        "umask", "unset", "until", "while",
+        ".", "case", "cd", "command", "eval", "exec", "export", "for", "if", "set", "source",
+        "time", "trap", "ulimit", "umask", "unset", "until", "while",
     ];
     let first = line.split_whitespace().next().unwrap_or_default();
     let plain = |c: char| c.is_alphanumeric() || "._/+-@:,".contains(c);

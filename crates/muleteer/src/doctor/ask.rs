@@ -11,7 +11,8 @@ use tokio::io::AsyncReadExt;
 /// What is read of an answer; the rest is never looked at.
 const ANSWER_LIMIT: u64 = 4096;
 
-/// What a process has printed is there when it has ended; who still holds its streams then is somebody else.
+/// What a process has printed is there when it has ended; who still holds its streams then is
+/// somebody else.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// What to ask of a program.
@@ -34,7 +35,9 @@ impl Question {
 /// Looks a program up and asks its version.
 pub(super) async fn ask(question: Question, deadline: Duration) -> Program {
     let found = find(&question.program);
-    let Program::NotAsked { path, .. } = program_at(found.as_deref()) else { return Program::Missing };
+    let Program::NotAsked { path, .. } = program_at(found.as_deref()) else {
+        return Program::Missing;
+    };
     if let Some(why) = question.not_asked {
         return Program::NotAsked { path, why };
     }
@@ -57,9 +60,13 @@ pub(crate) enum RunError {
     Failed(String),
 }
 
-/// Runs a program to its end and gives what it printed. After the deadline its whole group is killed; what it left
-/// behind before that, with its streams or without, is its own affair.
-pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Result<String, RunError> {
+/// Runs a program to its end and gives what it printed. After the deadline its whole group is
+/// killed; what it left behind before that, with its streams or without, is its own affair.
+pub(crate) async fn run(
+    program: &Path,
+    args: &[&str],
+    deadline: Duration,
+) -> Result<String, RunError> {
     let mut command = helper(program);
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Of the conversation this very program may be an agent in, it must see nothing.
@@ -88,7 +95,8 @@ pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Re
         tokio::time::timeout(deadline, ended).await
     };
     if ended.is_err()
-        && let Some(group) = group.and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?))
+        && let Some(group) =
+            group.and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?))
     {
         // Its leader is not reaped yet, so the number is still its group's.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
@@ -103,14 +111,16 @@ pub(crate) async fn run(program: &Path, args: &[&str], deadline: Duration) -> Re
                 .map(str::trim)
                 .find(|line| !line.is_empty())
                 .unwrap_or_default();
-            Err(RunError::Failed(format!("{status} {}", crate::render::clip(line, 120)).trim().to_string()))
+            Err(RunError::Failed(
+                format!("{status} {}", crate::render::clip(line, 120)).trim().to_string(),
+            ))
         }
         Err(error) => Err(RunError::Failed(error.to_string())),
     }
 }
 
-/// The beginning of what it prints, there as soon as it is read; the rest is read and dropped, so that it is not held
-/// up.
+/// The beginning of what it prints, there as soon as it is read; the rest is read and dropped, so
+/// that it is not held up.
 async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, bytes: &mut Vec<u8>) {
     let Some(mut stream) = stream else { return };
     let _ = (&mut stream).take(ANSWER_LIMIT).read_to_end(bytes).await;
@@ -118,7 +128,11 @@ async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, bytes: &mut Vec
 }
 
 /// Runs one of this program's own probes, and gives its verdict.
-pub(super) async fn probe(own: &Path, words: &[&str], deadline: Duration) -> Result<String, String> {
+pub(super) async fn probe(
+    own: &Path,
+    words: &[&str],
+    deadline: Duration,
+) -> Result<String, String> {
     let args: Vec<_> = std::iter::once("probe").chain(words.iter().copied()).collect();
     match run(own, &args, deadline).await {
         Ok(said) => {
@@ -140,15 +154,16 @@ mod tests {
     use std::path::PathBuf;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         runtime.block_on(future)
     }
 
     fn script(dir: &Path, text: &str) -> PathBuf {
         let (source, path) = (dir.join("text"), dir.join("cli"));
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("write");
-        // By another process: what this one has open for writing, a child that another test forks has open too, and
-        // nobody could run it until that one's exec.
+        // By another process: what this one has open for writing, a child that another test forks
+        // has open too, and nobody could run it until that one's exec.
         let status = helper("install").arg("-m755").arg(source).arg(&path).status();
         assert!(status.expect("install").success());
         path
@@ -172,13 +187,20 @@ mod tests {
         assert!(matches!(asked("echo trouble >&2; exit 3", plenty),
             Program::Failed { error, .. } if error.contains("3") && error.contains("trouble")));
         assert!(matches!(asked("exit 0", plenty), Program::Failed { .. }));
-        // It leaves a child that keeps the pipe open: that must not hold us up, nor take what was said from us.
-        assert_eq!(said(asked("echo '1.0.3 (Claude Code)'; sleep 60 & exit 0", plenty)), "1.0.3 (Claude Code)");
+        // It leaves a child that keeps the pipe open: that must not hold us up, nor take what was
+        // said from us.
+        assert_eq!(
+            said(asked("echo '1.0.3 (Claude Code)'; sleep 60 & exit 0", plenty)),
+            "1.0.3 (Claude Code)"
+        );
         assert!(matches!(asked("echo trouble >&2; sleep 60 & exit 3", plenty),
             Program::Failed { error, .. } if error.contains("trouble")));
         let short = Duration::from_millis(300);
         assert!(matches!(asked("sleep 1000", short), Program::Silent { .. }));
         assert!(matches!(asked("echo 1; sleep 1000", short), Program::Silent { .. }));
-        assert!(matches!(block_on(ask(Question::version("no-such-cli"), plenty)), Program::Missing));
+        assert!(matches!(
+            block_on(ask(Question::version("no-such-cli"), plenty)),
+            Program::Missing
+        ));
     }
 }

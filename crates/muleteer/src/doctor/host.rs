@@ -26,7 +26,9 @@ pub(super) async fn landlock(own: &Path) -> Option<Tried> {
         .and_then(|()| std::fs::create_dir(&allowed))
         .and_then(|()| std::fs::create_dir(&forbidden));
     let tried = match (made, allowed.to_str(), forbidden.to_str()) {
-        (Ok(()), Some(allowed), Some(forbidden)) => probe(own, &["landlock", allowed, forbidden], PROBE_DEADLINE).await,
+        (Ok(()), Some(allowed), Some(forbidden)) => {
+            probe(own, &["landlock", allowed, forbidden], PROBE_DEADLINE).await
+        }
         (Err(error), ..) => Err(format!("{}: {error}", base.display())),
         _ => Err(format!("{} is not UTF-8", base.display())),
     };
@@ -52,13 +54,18 @@ pub(super) fn processes() -> Option<u64> {
 pub(super) fn inotify() -> Option<InotifyFacts> {
     use rustix::fs::inotify;
     let limit = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     };
     let available = inotify::init(inotify::CreateFlags::CLOEXEC)
         .map(|_| String::new())
         .map_err(|error| std::io::Error::from(error).to_string());
-    Some(InotifyFacts { available, max_instances: limit("max_user_instances"), max_watches: limit("max_user_watches") })
+    Some(InotifyFacts {
+        available,
+        max_instances: limit("max_user_instances"),
+        max_watches: limit("max_user_watches"),
+    })
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -1,5 +1,5 @@
-//! Gathers the facts that `doctor` judges. Nothing here waits for longer than its deadline, whatever a
-//! program, a daemon or a network does, and all that may wait does so at the same time.
+//! Gathers the facts that `doctor` judges. Nothing here waits for longer than its deadline,
+//! whatever a program, a daemon or a network does, and all that may wait does so at the same time.
 
 mod agents;
 pub(crate) mod ask;
@@ -12,8 +12,8 @@ use crate::cli::settings;
 use ask::{Question, RunError, ask};
 use muleteer_model::config::Config;
 use muleteer_model::doctor::{
-    BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts, LimitFacts, Program,
-    TelemetryFacts, There, TrustFacts,
+    BackendFacts, ContainmentFacts, DaemonFacts, DirFacts, Exports, Facts, IdentityFacts,
+    LimitFacts, Program, TelemetryFacts, There, TrustFacts,
 };
 use muleteer_supervisor::daemon::paths::PathError;
 use muleteer_telemetry as telemetry;
@@ -21,7 +21,8 @@ use muleteer_telemetry::{Endpoint, Settings};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to say its version: a JavaScript CLI on a loaded machine takes seconds.
+/// How long a program may take to say its version: a JavaScript CLI on a loaded machine takes
+/// seconds.
 const PROGRAM_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a collector may take to accept a connection.
 const COLLECTOR_DEADLINE: Duration = Duration::from_secs(3);
@@ -44,7 +45,16 @@ pub async fn facts(context: &Context) -> Facts {
     // A configuration that cannot be read must not keep the other checks from being made.
     let config = config.or_else(|_| Config::defaults()).ok();
     let own = crate::client::on_demand::own_program();
-    let (backends, git, identity, (daemon, telemetry), (events, database), namespaces, landlock, service) = tokio::join!(
+    let (
+        backends,
+        git,
+        identity,
+        (daemon, telemetry),
+        (events, database),
+        namespaces,
+        landlock,
+        service,
+    ) = tokio::join!(
         backends(config.as_ref()),
         ask(Question::version("git"), PROGRAM_DEADLINE),
         identity(),
@@ -56,8 +66,11 @@ pub async fn facts(context: &Context) -> Facts {
     );
     let mut state_dir = places::dir(&context.paths.state_dir);
     if let Some(error @ PathError::NoHome(_)) = &context.misplaced {
-        state_dir =
-            DirFacts { path: "the state directory".into(), there: There::Broken(error.to_string()), ..state_dir };
+        state_dir = DirFacts {
+            path: "the state directory".into(),
+            there: There::Broken(error.to_string()),
+            ..state_dir
+        };
     }
     let too_long = match &context.misplaced {
         Some(PathError::SocketTooLong(socket)) => Some(socket.as_os_str().len()),
@@ -75,7 +88,10 @@ pub async fn facts(context: &Context) -> Facts {
         trust,
         state_dir,
         runtime_dir: places::own_dir(&context.paths.runtime_dir, too_long),
-        runtime_parent: places::own_dir(context.paths.runtime_dir.parent().unwrap_or("/".as_ref()), None),
+        runtime_parent: places::own_dir(
+            context.paths.runtime_dir.parent().unwrap_or("/".as_ref()),
+            None,
+        ),
         events,
         database,
         operator_key: places::file(&context.paths.operator_key()),
@@ -99,7 +115,8 @@ pub async fn facts(context: &Context) -> Facts {
     }
 }
 
-/// Asked as git asks itself before a commit; it must not guess an address from the name of the machine.
+/// Asked as git asks itself before a commit; it must not guess an address from the name of the
+/// machine.
 async fn identity() -> IdentityFacts {
     let Some(git) = find("git") else { return IdentityFacts::Unknown };
     let args = ["-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"];
@@ -117,7 +134,10 @@ async fn identity() -> IdentityFacts {
 /// What the repository's configuration names that would run something or loosen something.
 fn trust(context: &Context, here: Option<&Path>) -> TrustFacts {
     let keys = |config: Result<Config, _>| -> Vec<String> {
-        config.map_or_else(|_: Failure| vec![], |config| config.ignored().iter().map(|one| one.key.clone()).collect())
+        config.map_or_else(
+            |_: Failure| vec![],
+            |config| config.ignored().iter().map(|one| one.key.clone()).collect(),
+        )
     };
     let ignored = keys(settings::config(context, here));
     let mut not_run = keys(settings::config_that_runs_nothing(context, here));
@@ -128,7 +148,8 @@ fn trust(context: &Context, here: Option<&Path>) -> TrustFacts {
 fn said(failure: &crate::cli::failure::Failure) -> String {
     let document = failure.document();
     let text = |key: &str| document["error"][key].as_str().unwrap_or_default().to_string();
-    let line = document["error"]["line"].as_u64().map(|line| format!(":{line}")).unwrap_or_default();
+    let line =
+        document["error"]["line"].as_u64().map(|line| format!(":{line}")).unwrap_or_default();
     let file = text("file");
     if file.is_empty() { text("message") } else { format!("{file}{line}: {}", text("message")) }
 }
@@ -142,7 +163,13 @@ async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
             Ok(question) => (question.program.clone(), ask(question, PROGRAM_DEADLINE).await),
             Err(error) => (String::new(), Program::Unknown(error)),
         };
-        BackendFacts { name: sought.name.into(), program, get: sought.get, named_by: sought.named_by, found }
+        BackendFacts {
+            name: sought.name.into(),
+            program,
+            get: sought.get,
+            named_by: sought.named_by,
+            found,
+        }
     }))
     .await
 }
@@ -152,21 +179,26 @@ async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFa
     let configured = config.and_then(|config| config.telemetry.endpoint.clone());
     let said = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.trim().is_empty());
     let named = said.or_else(|| configured.clone());
-    let (endpoint, unheeded) = match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
-        Ok(Some(settings)) => (settings.endpoint, settings.unheeded),
-        Ok(None) if named.is_some() => return TelemetryFacts::Disabled,
-        Ok(None) => match daemon {
-            DaemonFacts::Answers { exports: Some(Exports::To(text)), .. } => match Endpoint::parse(text) {
-                Ok(endpoint) => (endpoint, vec![]),
-                Err(_) => return TelemetryFacts::Off,
+    let (endpoint, unheeded) =
+        match Settings::with_default(configured.as_deref(), &|name| std::env::var(name).ok()) {
+            Ok(Some(settings)) => (settings.endpoint, settings.unheeded),
+            Ok(None) if named.is_some() => return TelemetryFacts::Disabled,
+            Ok(None) => match daemon {
+                DaemonFacts::Answers { exports: Some(Exports::To(text)), .. } => {
+                    match Endpoint::parse(text) {
+                        Ok(endpoint) => (endpoint, vec![]),
+                        Err(_) => return TelemetryFacts::Off,
+                    }
+                }
+                _ => return TelemetryFacts::Off,
             },
-            _ => return TelemetryFacts::Off,
-        },
-        Err(error) => {
-            let endpoint = named.unwrap_or_else(|| "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or …_METRICS_ENDPOINT".into());
-            return TelemetryFacts::BadEndpoint { endpoint, error: error.to_string() };
-        }
-    };
+            Err(error) => {
+                let endpoint = named.unwrap_or_else(|| {
+                    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or …_METRICS_ENDPOINT".into()
+                });
+                return TelemetryFacts::BadEndpoint { endpoint, error: error.to_string() };
+            }
+        };
     let began = Instant::now();
     let connect = tokio::net::TcpStream::connect((endpoint.host.as_str(), endpoint.port));
     let error = match tokio::time::timeout(COLLECTOR_DEADLINE, connect).await {
@@ -181,7 +213,10 @@ async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFa
 }
 
 /// The daemon's greeting, and then the endpoint: which one is asked may be the daemon's to say.
-async fn daemon_and_telemetry(context: &Context, config: Option<&Config>) -> (DaemonFacts, TelemetryFacts) {
+async fn daemon_and_telemetry(
+    context: &Context,
+    config: Option<&Config>,
+) -> (DaemonFacts, TelemetryFacts) {
     let daemon = places::daemon(context).await;
     let telemetry = telemetry(config, &daemon).await;
     (daemon, telemetry)
@@ -194,5 +229,8 @@ fn find(program: &str) -> Option<std::path::PathBuf> {
 
 /// `Missing` for a program that is not on PATH.
 fn program_at(path: Option<&Path>) -> Program {
-    path.map_or(Program::Missing, |path| Program::NotAsked { path: path.into(), why: String::new() })
+    path.map_or(Program::Missing, |path| Program::NotAsked {
+        path: path.into(),
+        why: String::new(),
+    })
 }

@@ -2,7 +2,8 @@
 
 use crate::cli::context::Context;
 use muleteer_model::doctor::{
-    Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Exports, FileFacts, ShimFacts, There,
+    Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Exports, FileFacts,
+    ShimFacts, There,
 };
 use muleteer_protocol::client::ClientError;
 use muleteer_store::StoreError;
@@ -37,7 +38,8 @@ fn facts(path: &Path, found: io::Result<Metadata>) -> DirFacts {
             uid: meta.uid(),
             mode: meta.mode(),
             writable: may_write(path),
-            free_bytes: rustix::fs::statvfs(path).map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
+            free_bytes: rustix::fs::statvfs(path)
+                .map_or(u64::MAX, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
             doubtful_fs: doubtful_fs(path),
         }),
     };
@@ -61,7 +63,9 @@ fn can_be_made(path: &Path) -> Result<(), Barred> {
         let say = |what: &str| format!("{} {what}", above.display());
         match std::fs::metadata(above) {
             Ok(meta) if !meta.is_dir() => return barred(say("is not a directory")),
-            Ok(_) => return may_write(above).map_err(|error| Barred { why: say(&error.why), ..error }),
+            Ok(_) => {
+                return may_write(above).map_err(|error| Barred { why: say(&error.why), ..error });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return barred(say(&format!("cannot be looked at: {error}"))),
         }
@@ -69,15 +73,17 @@ fn can_be_made(path: &Path) -> Result<(), Barred> {
     barred("nothing above it is there".into())
 }
 
-/// Reads the log and the database as the next daemon will. In a thread that nobody waits for longer than
-/// the deadline: a log may be of any length.
+/// Reads the log and the database as the next daemon will. In a thread that nobody waits for longer
+/// than the deadline: a log may be of any length.
 pub(super) async fn state(paths: &Paths, deadline: Duration) -> (EventFacts, DatabaseFacts) {
     let slow = (EventFacts::Slow { after_s: deadline.as_secs() }, DatabaseFacts::None);
     let (done, told) = tokio::sync::oneshot::channel();
     let (events, database) = (paths.events(), paths.database());
     let read = move || drop(done.send(read_state(&events, &database)));
     match std::thread::Builder::new().name("state".into()).spawn(read) {
-        Ok(_) => tokio::time::timeout(deadline, told).await.ok().and_then(Result::ok).unwrap_or(slow),
+        Ok(_) => {
+            tokio::time::timeout(deadline, told).await.ok().and_then(Result::ok).unwrap_or(slow)
+        }
         Err(_) => slow,
     }
 }
@@ -88,7 +94,9 @@ fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
     let found = Projection::open_read_only(database).map(|db| db.map(|db| db.applied_seq()));
     let (log, last) = match fold_fleet(events) {
         Ok((_, recovery)) if recovery.records == 0 => (EventFacts::None, Some(0)),
-        Ok((_, recovery)) => (EventFacts::Read { records: recovery.records }, Some(recovery.last_seq)),
+        Ok((_, recovery)) => {
+            (EventFacts::Read { records: recovery.records }, Some(recovery.last_seq))
+        }
         Err(error) => {
             let (error, hint) = said(&error);
             (EventFacts::Broken { error, hint }, None)
@@ -99,12 +107,15 @@ fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
         Ok(None) => DatabaseFacts::None,
         Ok(Some(applied)) => match ahead(&applied) {
             Some(last) => {
-                let (error, hint) = said(&StoreError::DbAhead { file: events.into(), applied, last });
+                let (error, hint) =
+                    said(&StoreError::DbAhead { file: events.into(), applied, last });
                 DatabaseFacts::Broken { error, hint }
             }
             None => DatabaseFacts::Read { applied },
         },
-        Err(error @ StoreError::DbCorrupt { .. }) => DatabaseFacts::Damaged(crate::cli::failure::chain(&error)),
+        Err(error @ StoreError::DbCorrupt { .. }) => {
+            DatabaseFacts::Damaged(crate::cli::failure::chain(&error))
+        }
         Err(error) => {
             let (error, hint) = said(&error);
             DatabaseFacts::Broken { error, hint }
@@ -150,7 +161,12 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
                 Some(endpoint) => Exports::To(endpoint.clone()),
                 None => Exports::Nothing,
             });
-            DaemonFacts::Answers { pid: welcome.daemon_pid, version: welcome.daemon_version.clone(), socket, exports }
+            DaemonFacts::Answers {
+                pid: welcome.daemon_pid,
+                version: welcome.daemon_version.clone(),
+                socket,
+                exports,
+            }
         }
         Ok(Err(ClientError::NoDaemon { .. })) if context.is_held() => {
             DaemonFacts::Mute { socket, error: "a daemon runs and does not listen there".into() }
@@ -158,7 +174,10 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
         Ok(Err(ClientError::NoDaemon { .. })) if socket.exists() => DaemonFacts::Left { socket },
         Ok(Err(ClientError::NoDaemon { .. })) => DaemonFacts::None,
         Ok(Err(error)) => DaemonFacts::Mute { socket, error: crate::cli::failure::chain(&error) },
-        Err(_) => DaemonFacts::Mute { socket, error: format!("no greeting within {} s", GREETING.as_secs()) },
+        Err(_) => DaemonFacts::Mute {
+            socket,
+            error: format!("no greeting within {} s", GREETING.as_secs()),
+        },
     }
 }
 
@@ -166,7 +185,9 @@ pub(super) fn shim(own: &Path) -> Result<ShimFacts, String> {
     let beside = own.with_file_name("muleteer-shim");
     match std::fs::File::open(&beside) {
         Ok(_) => Ok(ShimFacts { path: beside, own_binary: true }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ShimFacts { path: own.into(), own_binary: false }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(ShimFacts { path: own.into(), own_binary: false })
+        }
         Err(error) => Err(format!("{}: {error}", beside.display())),
     }
 }

@@ -15,8 +15,8 @@ pub enum Mail {
     Input(Input),
     /// Stdin has ended.
     Closed,
-    /// Of the command with that number; an older one's background children may still print. No bytes:
-    /// one of its two streams has ended.
+    /// Of the command with that number; an older one's background children may still print. No
+    /// bytes: one of its two streams has ended.
     Output {
         run: u64,
         bytes: Vec<u8>,
@@ -34,7 +34,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Reads stdin from now on. Its thread ends with the process: a blocked read cannot be called back.
+    /// Reads stdin from now on. Its thread ends with the process: a blocked read cannot be called
+    /// back.
     pub fn open() -> Self {
         let (sender, mail) = sync_channel(WAITING);
         let stdin = sender.clone();

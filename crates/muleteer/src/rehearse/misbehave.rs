@@ -1,6 +1,9 @@
 //! What no agent should do, done on purpose.
 
-#![allow(clippy::disallowed_methods, reason = "an agent's own children are what supervision is tested with")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "an agent's own children are what supervision is tested with"
+)]
 
 use muleteer_process::clock;
 use muleteer_process::signals::{Signals, end_by};
@@ -51,7 +54,8 @@ pub fn leak(life: Duration) -> io::Result<u32> {
 pub fn linger(life: Duration) -> ExitCode {
     // Fails for the leader of a group only, which a child is not.
     let _ = setsid();
-    let _deaf = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE].map(Signal::as_raw));
+    let _deaf =
+        Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE].map(Signal::as_raw));
     let end = clock::awake() + life;
     while let Some(left) = end.checked_sub(clock::awake()).filter(|left| !left.is_zero()) {
         std::thread::sleep(left);

@@ -2,8 +2,8 @@
 //! (docs/rehearsal.md).
 //!
 //! It is started like any agent CLI, by a shim, and shares nothing with the daemon. Prompts come on
-//! stdin as JSON lines, events go to stdout as JSON lines; with the end of stdin it finishes its turn
-//! and goes.
+//! stdin as JSON lines, events go to stdout as JSON lines; with the end of stdin it finishes its
+//! turn and goes.
 
 mod inbox;
 mod misbehave;
@@ -80,7 +80,10 @@ pub fn main(args: &[OsString]) -> ExitCode {
         }
     };
     if args.check {
-        let (turns, steps) = (scenario.turns.len(), scenario.turns.iter().map(|turn| turn.steps.len()).sum::<usize>());
+        let (turns, steps) = (
+            scenario.turns.len(),
+            scenario.turns.iter().map(|turn| turn.steps.len()).sum::<usize>(),
+        );
         let told = match out.json {
             true => out.document(&json!({ "turns": turns, "steps": steps })),
             false => out.line(format!("ok: {turns} turns, {steps} steps")),
@@ -94,9 +97,13 @@ pub fn main(args: &[OsString]) -> ExitCode {
         };
     }
     let part = player::Part {
-        model: args.model.or_else(|| scenario.model.clone()).unwrap_or_else(|| "rehearsal".to_string()),
+        model: args
+            .model
+            .or_else(|| scenario.model.clone())
+            .unwrap_or_else(|| "rehearsal".to_string()),
         vars: Vars::from_env(
-            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
+            std::env::vars_os()
+                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
         ),
         scenario,
         folder: std::env::var_os(DIR_VARIABLE).map(PathBuf::from),
@@ -107,8 +114,9 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
-    let named =
-        asked.or_else(|| std::env::var_os(SCENARIO_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from));
+    let named = asked.or_else(|| {
+        std::env::var_os(SCENARIO_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
+    });
     let (text, file) = match named {
         None => (DEFAULT.to_string(), "the built-in scenario".to_string()),
         Some(path) => {
@@ -118,7 +126,8 @@ fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
         }
     };
     Scenario::parse(&text, &file).map_err(|fault| {
-        let [line, column] = [fault.line, fault.column].map(|number| Some(number).filter(|number| *number > 0));
+        let [line, column] =
+            [fault.line, fault.column].map(|number| Some(number).filter(|number| *number > 0));
         invalid(fault.message).file(&file).at(line, column).snippet(fault.snippet)
     })
 }

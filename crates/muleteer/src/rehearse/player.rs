@@ -24,7 +24,8 @@ const OUTPUT_LIMIT: usize = 64 * 1024;
 /// Of a command, in what is told of it.
 const NAME_LIMIT: usize = 200;
 
-/// How long the last output of an ended command is waited for: a child it left may hold the pipe open.
+/// How long the last output of an ended command is waited for: a child it left may hold the pipe
+/// open.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// What is to be played.
@@ -157,7 +158,8 @@ impl Player {
             // An interrupt that came while nothing ran meant nothing.
             self.interrupted = false;
             let taken = self.session.take(&self.scenario, &self.vars, key.as_deref(), &text);
-            // The receipt comes after the record: a receipt promises that a resumed session knows it.
+            // The receipt comes after the record: a receipt promises that a resumed session knows
+            // it.
             self.keep.save(&self.session)?;
             let repeated = taken == Taken::Known;
             print(&AgentEvent::Prompt { text: cut(&text, TEXT_LIMIT), key, repeated })?;
@@ -223,7 +225,8 @@ impl Player {
                 Ok(Some(step::broken(&why)))
             }
             Done::Interrupted => {
-                let outcome = Outcome { ok: false, text: "interrupted".to_string(), exit_code: None };
+                let outcome =
+                    Outcome { ok: false, text: "interrupted".to_string(), exit_code: None };
                 if plan.call.is_some() {
                     for event in step::report(plan, &outcome) {
                         print(&event)?;
@@ -252,10 +255,13 @@ impl Player {
         };
         Ok(match &plan.act {
             Act::Nothing => well(String::new()),
-            Act::Write { path, text, append } => {
-                told(work::write(path, text, *append).map_err(|error| io::Error::other(format!("{path}: {error}"))))
+            Act::Write { path, text, append } => told(
+                work::write(path, text, *append)
+                    .map_err(|error| io::Error::other(format!("{path}: {error}"))),
+            ),
+            Act::Run { command, may_fail, timeout } => {
+                self.command(plan, command, command, *may_fail, *timeout)?
             }
-            Act::Run { command, may_fail, timeout } => self.command(plan, command, command, *may_fail, *timeout)?,
             Act::Commit { message } => {
                 self.vars.set("message", message.clone());
                 self.command(plan, work::COMMIT, "git commit", false, None)?
@@ -327,10 +333,15 @@ impl Player {
                 return Ok(outcome(&output, status, may_fail, &name));
             }
             match self.inbox.next(deadline) {
-                Some(Mail::Output { run: of, bytes }) if of == run && bytes.is_empty() => streams -= 1,
+                Some(Mail::Output { run: of, bytes }) if of == run && bytes.is_empty() => {
+                    streams -= 1
+                }
                 Some(Mail::Output { run: of, bytes }) if of == run => {
                     if let Some(id) = &plan.call {
-                        print(&AgentEvent::ToolOutput { id: id.clone(), bytes: bytes.len() as u64 })?;
+                        print(&AgentEvent::ToolOutput {
+                            id: id.clone(),
+                            bytes: bytes.len() as u64,
+                        })?;
                     }
                     let room = OUTPUT_LIMIT.saturating_sub(output.len());
                     output.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -349,7 +360,10 @@ impl Player {
                         if may_fail {
                             return Ok(Done::Well(Outcome { ok: false, text, exit_code: None }));
                         }
-                        let why = format!("`{name}` timed out after {}", Span(timeout.unwrap_or_default()));
+                        let why = format!(
+                            "`{name}` timed out after {}",
+                            Span(timeout.unwrap_or_default())
+                        );
                         return Ok(badly(text, None, reason(&why, &printed)));
                     }
                 },
@@ -361,15 +375,20 @@ impl Player {
         }
     }
 
-    fn ask(&mut self, id: &str, patience: Option<Duration>, answered: &AgentEvent) -> Result<Done, End> {
+    fn ask(
+        &mut self,
+        id: &str,
+        patience: Option<Duration>,
+        answered: &AgentEvent,
+    ) -> Result<Done, End> {
         let deadline = patience.map(|patience| clock::awake() + patience);
         // With stdin at its end nobody can answer.
         while !self.closed {
             let Some(mail) = self.inbox.next(deadline) else { break };
             match mail {
-                Mail::Input(Input::PermissionAnswer { id: to, .. } | Input::Answer { id: to, .. })
-                    if to == id || to.is_empty() =>
-                {
+                Mail::Input(
+                    Input::PermissionAnswer { id: to, .. } | Input::Answer { id: to, .. },
+                ) if to == id || to.is_empty() => {
                     print(answered)?;
                     break;
                 }

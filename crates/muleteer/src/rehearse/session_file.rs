@@ -58,10 +58,13 @@ impl Keep {
         let failed = |source| KeepError::Io { path: path.clone(), source };
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(KeepError::Unknown(id.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(KeepError::Unknown(id.to_string()));
+            }
             Err(error) => return Err(failed(error)),
         };
-        let session: Session = serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
+        let session: Session =
+            serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
         if session.v != VERSION {
             let message = format!("version {} is not known to this build", session.v);
             return Err(failed(io::Error::new(io::ErrorKind::InvalidData, message)));
@@ -69,7 +72,8 @@ impl Keep {
         Ok((keep, session))
     }
 
-    /// Two processes never play one session: that is what supervising must prevent, so it is noticed.
+    /// Two processes never play one session: that is what supervising must prevent, so it is
+    /// noticed.
     fn claim(folder: Option<&Path>, id: &str) -> Result<Self, KeepError> {
         let Some(folder) = folder else {
             return Ok(Self { place: None });
@@ -84,7 +88,9 @@ impl Keep {
         let guard = lock_within(&lock, PATIENCE)
             .map_err(failed)?
             .ok_or_else(|| KeepError::InUse(id.to_string()))?;
-        Ok(Self { place: Some(Place { temporary: folder.join(format!("{id}.new")), path, _lock: guard }) })
+        Ok(Self {
+            place: Some(Place { temporary: folder.join(format!("{id}.new")), path, _lock: guard }),
+        })
     }
 
     pub fn save(&self, session: &Session) -> Result<(), KeepError> {

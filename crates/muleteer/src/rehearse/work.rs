@@ -18,8 +18,8 @@ use std::process::{Command, Stdio};
 /// Longest value given to a command as a variable: the system limits one to 128 KiB.
 const VALUE_LIMIT: usize = 64 * 1024;
 
-/// Commits everything; `$message` is the message. Nothing to commit is no failure: a step that was cut
-/// off behind its commit is done again.
+/// Commits everything; `$message` is the message. Nothing to commit is no failure: a step that was
+/// cut off behind its commit is done again.
 pub const COMMIT: &str = r#"
 git add -A || exit 1
 if git diff --cached --quiet; then echo "nothing to commit"; exit 0; fi
@@ -36,10 +36,19 @@ pub fn write(path: &str, text: &str, append: bool) -> io::Result<String> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
-    let mut file = if append { OpenOptions::new().create(true).append(true).open(path)? } else { File::create(path)? };
+    let mut file = if append {
+        OpenOptions::new().create(true).append(true).open(path)?
+    } else {
+        File::create(path)?
+    };
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    Ok(format!("{} bytes {} {}", text.len(), if append { "appended to" } else { "written to" }, path.display()))
+    Ok(format!(
+        "{} bytes {} {}",
+        text.len(),
+        if append { "appended to" } else { "written to" },
+        path.display()
+    ))
 }
 
 /// A command that runs; its output and its end come to the inbox.
@@ -48,8 +57,8 @@ pub struct Running {
     shell: Option<ProcessId>,
 }
 
-/// Starts `sh -c command`. Variables of the scenario are in its environment, so that no prompt's text
-/// is ever read as shell.
+/// Starts `sh -c command`. Variables of the scenario are in its environment, so that no prompt's
+/// text is ever read as shell.
 pub fn start(inbox: &Inbox, run: u64, command: &str, vars: &Vars) -> io::Result<Running> {
     let values = vars.own().map(|(name, value)| (name, cut(value)));
     let mut child = Command::new("/bin/sh")

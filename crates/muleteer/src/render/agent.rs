@@ -41,19 +41,25 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         }
         AgentEvent::Prompt { text, .. } => format!("{BOLD}{BLUE}▶{RESET} {}", safe(text)),
         AgentEvent::Thinking { text, .. } if text.is_empty() => return None,
-        AgentEvent::Thinking { text, .. } => format!("{DIM}… {}{RESET}", if verbose { safe(text) } else { line(text) }),
+        AgentEvent::Thinking { text, .. } => {
+            format!("{DIM}… {}{RESET}", if verbose { safe(text) } else { line(text) })
+        }
         AgentEvent::Text { text, .. } | AgentEvent::Output { text } => safe(text),
         AgentEvent::ToolCall { name, input, .. } => {
             format!("{BOLD}● {}{RESET} {}", safe(name), clip(&target(name, input), LINE))
         }
-        AgentEvent::ToolResult { ok: true, text, .. } => format!("{GREEN}└{RESET} {DIM}{}{RESET}", head(text, verbose)),
+        AgentEvent::ToolResult { ok: true, text, .. } => {
+            format!("{GREEN}└{RESET} {DIM}{}{RESET}", head(text, verbose))
+        }
         AgentEvent::ToolResult { text, exit_code, .. } => {
             let code = exit_code.map(|code| format!("exit {code}: ")).unwrap_or_default();
             format!("{RED}└ {code}{RESET}{}", head(text, verbose))
         }
         AgentEvent::ApiRetry { attempt, max, delay_s, status, .. } => {
             let status = status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
-            warn(format!("the model's API is tried again{status}: {attempt}/{max}, in {delay_s:.0}s"))
+            warn(format!(
+                "the model's API is tried again{status}: {attempt}/{max}, in {delay_s:.0}s"
+            ))
         }
         AgentEvent::RateLimit { resets_in_s, .. } => {
             let wait = Duration::try_from_secs_f64(*resets_in_s).unwrap_or_default();
@@ -67,7 +73,8 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         AgentEvent::Question { text, .. } => warn(format!("asks: {}", safe(text))),
         AgentEvent::Answer { text, .. } => format!("answer: {}", safe(text)),
         AgentEvent::Result(result) => {
-            let cost = result.cost_usd.map(|cost| format!(", {} so far", usd(cost))).unwrap_or_default();
+            let cost =
+                result.cost_usd.map(|cost| format!(", {} so far", usd(cost))).unwrap_or_default();
             let text = result
                 .text
                 .as_deref()
@@ -80,18 +87,28 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
                     let error = error
                         .and_then(|error| serde_json::to_value(error).ok())
                         .and_then(|e| e.as_str().map(str::to_string));
-                    format!("{RED}■ turn failed{RESET}: {}{cost}{text}", error.unwrap_or_else(|| "unknown".into()))
+                    format!(
+                        "{RED}■ turn failed{RESET}: {}{cost}{text}",
+                        error.unwrap_or_else(|| "unknown".into())
+                    )
                 }
             }
         }
         AgentEvent::Exit { code } => {
-            format!("{DIM}exit {}{RESET}", code.map_or_else(|| "by a signal".into(), |code| code.to_string()))
+            format!(
+                "{DIM}exit {}{RESET}",
+                code.map_or_else(|| "by a signal".into(), |code| code.to_string())
+            )
         }
-        AgentEvent::Unknown { raw } => format!("{DIM}{}{RESET}", if verbose { safe(raw) } else { line(raw) }),
+        AgentEvent::Unknown { raw } => {
+            format!("{DIM}{}{RESET}", if verbose { safe(raw) } else { line(raw) })
+        }
         AgentEvent::Usage { input, output, cost_usd, .. } if verbose => {
             format!("{DIM}{} in, {} out, {}{RESET}", count(*input), count(*output), usd(*cost_usd))
         }
-        other if verbose => format!("{DIM}{}{RESET}", clip(&serde_json::to_string(other).ok()?, LINE)),
+        other if verbose => {
+            format!("{DIM}{}{RESET}", clip(&serde_json::to_string(other).ok()?, LINE))
+        }
         _ => return None,
     })
 }
@@ -123,8 +140,11 @@ mod tests {
 
     #[test]
     fn tools_are_shown_with_what_they_work_on_and_long_results_are_cut() {
-        let call =
-            AgentEvent::ToolCall { id: "1".into(), name: "Bash".into(), input: json!({"command": "cargo test\nls"}) };
+        let call = AgentEvent::ToolCall {
+            id: "1".into(),
+            name: "Bash".into(),
+            input: json!({"command": "cargo test\nls"}),
+        };
         assert_eq!(shown(&call).as_deref(), Some("● Bash cargo test"));
         let text: String = (0..9).map(|n| format!("line {n}\n")).collect();
         let result: AgentEvent = serde_json::from_value(
@@ -132,6 +152,9 @@ mod tests {
         )
         .expect("event");
         let shown = shown(&result).expect("shown");
-        assert!(shown.starts_with("└ exit 1: line 0") && shown.ends_with("… 4 more lines"), "{shown}");
+        assert!(
+            shown.starts_with("└ exit 1: line 0") && shown.ends_with("… 4 more lines"),
+            "{shown}"
+        );
     }
 }

@@ -22,7 +22,8 @@ pub fn table(bill: &Bill, by: &str) -> String {
         ("CACHE WRITE", Align::Right),
         ("COST", Align::Right),
     ];
-    let mut lines: Vec<_> = rows.into_iter().map(|(key, row)| line(end_of(key).into(), row)).collect();
+    let mut lines: Vec<_> =
+        rows.into_iter().map(|(key, row)| line(end_of(key).into(), row)).collect();
     lines.push(line(Cell::colored("total", BOLD), bill.total()));
     layout(&heads, &lines)
 }

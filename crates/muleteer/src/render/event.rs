@@ -30,28 +30,45 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::DaemonStarted { pid, version, .. } => format!("daemon {version} started, pid {pid}"),
         Event::DaemonStopping { alive: 0, .. } => "daemon stopping, no agents left".into(),
         Event::DaemonStopping { agents, alive, lease_s } => {
-            format!("daemon stopping: {alive} agents ({agents}), lease {}", span(Duration::from_secs(*lease_s)))
+            format!(
+                "daemon stopping: {alive} agents ({agents}), lease {}",
+                span(Duration::from_secs(*lease_s))
+            )
         }
-        Event::LogRecovered { cut_bytes } => warn(format!("a torn tail of {cut_bytes} bytes was cut from the events")),
+        Event::LogRecovered { cut_bytes } => {
+            warn(format!("a torn tail of {cut_bytes} bytes was cut from the events"))
+        }
         Event::ActorRestarted { actor, reason, restarts_in_window, delay_ms } => warn(format!(
             "{actor} restarted after {delay_ms} ms ({restarts_in_window} in the window): {}",
             text(reason)
         )),
-        Event::ActorEscalated { actor, reason } => bad(format!("{actor} failed too often: {}", text(reason))),
+        Event::ActorEscalated { actor, reason } => {
+            bad(format!("{actor} failed too often: {}", text(reason)))
+        }
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
         Event::DispatchCreated(created) => {
-            format!("{} on {} ({}), asked by {}", created.role, created.project, created.backend, created.by)
+            format!(
+                "{} on {} ({}), asked by {}",
+                created.role, created.project, created.backend, created.by
+            )
         }
         Event::PromptQueued { kind, by, .. } => format!("prompt queued by {by} ({})", word(kind)),
         Event::WorktreeCreated { path, base } => format!("worktree {path} at {}", clip(base, 12)),
         Event::AttemptStarted { attempt, resume, .. } => {
-            format!("attempt {attempt}{}", if resume.is_some() { ", resuming its session" } else { "" })
+            format!(
+                "attempt {attempt}{}",
+                if resume.is_some() { ", resuming its session" } else { "" }
+            )
         }
-        Event::AgentSpawned { pid, containment, .. } => format!("agent started, pid {pid} ({containment})"),
+        Event::AgentSpawned { pid, containment, .. } => {
+            format!("agent started, pid {pid} ({containment})")
+        }
         Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
         Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
         // What has no sessions may have a model.
-        Event::SessionStarted { session_id, model } if session_id.is_empty() => format!("model {}", model.as_ref()?),
+        Event::SessionStarted { session_id, model } if session_id.is_empty() => {
+            format!("model {}", model.as_ref()?)
+        }
         Event::SessionStarted { session_id, model } => {
             format!(
                 "session {}{}",
@@ -60,7 +77,11 @@ pub fn describe(event: &Event) -> Option<String> {
             )
         }
         Event::AgentGreeted { agent, load } => {
-            format!("agent {}{}", text(agent), if load.is_some() { ", loading its session" } else { "" })
+            format!(
+                "agent {}{}",
+                text(agent),
+                if load.is_some() { ", loading its session" } else { "" }
+            )
         }
         Event::SessionOpened { .. } => "session open".into(),
         Event::SessionModeSet { mode } => format!("mode {} set", text(mode)),
@@ -69,8 +90,12 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::SessionModeChanged { mode, back: Some(back) } => {
             warn(format!("went into mode {}, set back to {}", text(mode), text(back)))
         }
-        Event::SessionModeStays { mode, reason } => bad(format!("stays in mode {}: {}", text(mode), text(reason))),
-        Event::SessionModeRefused { mode, reason, .. } => warn(format!("mode {}: {}", text(mode), text(reason))),
+        Event::SessionModeStays { mode, reason } => {
+            bad(format!("stays in mode {}: {}", text(mode), text(reason)))
+        }
+        Event::SessionModeRefused { mode, reason, .. } => {
+            warn(format!("mode {}: {}", text(mode), text(reason)))
+        }
         Event::PolicyBroken { tool, target, rule, denied, .. } => {
             let how = if *denied { "used though denied" } else { "used without asking" };
             bad(format!("{how}: {tool} {} ({})", text(target), text(rule)))
@@ -84,13 +109,19 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::PromptProbed { standing, detail, .. } if detail.is_empty() => {
             format!("transcript: prompt {}", word(standing))
         }
-        Event::PromptProbed { detail, .. } => warn(format!("not known whether the prompt was taken: {}", text(detail))),
-        Event::SessionLost { session_id } => warn(format!("session {} is no longer there", clip(session_id, 40))),
+        Event::PromptProbed { detail, .. } => {
+            warn(format!("not known whether the prompt was taken: {}", text(detail)))
+        }
+        Event::SessionLost { session_id } => {
+            warn(format!("session {} is no longer there", clip(session_id, 40)))
+        }
         Event::ToolCalled { tool, target, .. } => format!("{tool} {}", text(target)),
         Event::ToolFailed { text: why, .. } => warn(format!("tool failed: {}", text(why))),
         Event::ToolFinished { .. } | Event::ToolSubject { .. } => return None,
         Event::PermissionRequested { answered: true, .. } => return None,
-        Event::PermissionRequested { ask, .. } => warn(format!("waits for an answer: {}", text(&ask.describe()))),
+        Event::PermissionRequested { ask, .. } => {
+            warn(format!("waits for an answer: {}", text(&ask.describe())))
+        }
         Event::PermissionAnswered { answer: Verdict::Allow, by, .. } => format!("allowed by {by}"),
         Event::PermissionAnswered { answer, text: why, by, .. } => {
             let verdict = if *answer == Verdict::Deny { "denied" } else { "answered" };
@@ -116,29 +147,45 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
         }
         Event::ResultQuoted {} => return None,
-        Event::ResultOvertaken {} => warn("it printed more after its result, which is none then".into()),
+        Event::ResultOvertaken {} => {
+            warn("it printed more after its result, which is none then".into())
+        }
         Event::JournalEntry { text: entry } => format!("journal: {}", text(entry)),
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();
-            warn(format!("the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"))
+            warn(format!(
+                "the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"
+            ))
         }
-        Event::RateLimited { until: Some(until), .. } => warn(format!("rate limited until {}", local(until))),
-        Event::RateLimited { until: None, wait_s, .. } => warn(format!("rate limited for {wait_s:.0}s")),
-        Event::ApiWaiting { trouble, status, until, .. } => {
-            warn(format!("waits for the model API until {}: {}", local(until), trouble.describe(*status)))
+        Event::RateLimited { until: Some(until), .. } => {
+            warn(format!("rate limited until {}", local(until)))
         }
+        Event::RateLimited { until: None, wait_s, .. } => {
+            warn(format!("rate limited for {wait_s:.0}s"))
+        }
+        Event::ApiWaiting { trouble, status, until, .. } => warn(format!(
+            "waits for the model API until {}: {}",
+            local(until),
+            trouble.describe(*status)
+        )),
         Event::ApiGivenUp { reason, .. } => bad(text(reason)),
         Event::Compacted { before, after } => {
             format!("context compacted from {} to {} tokens", count(*before), count(*after))
         }
-        Event::BlockedByUs { on: true } => warn("output held back: the spool or the disk is full".into()),
+        Event::BlockedByUs { on: true } => {
+            warn("output held back: the spool or the disk is full".into())
+        }
         Event::BlockedByUs { on: false } => "output flows again".into(),
         Event::ModelRequested { model, by, .. } => format!("model {model} asked by {by}"),
         Event::ModelChanged { model, .. } => format!("goes on with {model}"),
-        Event::ModelRefused { reason, .. } => warn(format!("the other model was refused: {}", text(reason))),
+        Event::ModelRefused { reason, .. } => {
+            warn(format!("the other model was refused: {}", text(reason)))
+        }
         Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
         Event::KillRequested { reason, by } => format!("kill asked by {by}: {}", text(reason)),
-        Event::LimitReached { limit, detail } => warn(format!("limit reached: {} ({})", word(limit), text(detail))),
+        Event::LimitReached { limit, detail } => {
+            warn(format!("limit reached: {} ({})", word(limit), text(detail)))
+        }
         Event::MonitorSpoke { monitor, action, reason } => {
             let what = format!("{monitor}: {}", text(reason));
             match action {
@@ -160,7 +207,9 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("agent {how} ({})", word(cause).replace('_', " "))
         }
         Event::SweepFinished { killed: 0, clean: true } => "nothing was left behind".into(),
-        Event::SweepFinished { killed, clean: true } => warn(format!("{killed} processes left behind were ended")),
+        Event::SweepFinished { killed, clean: true } => {
+            warn(format!("{killed} processes left behind were ended"))
+        }
         Event::SweepFinished { killed, clean: false } => {
             bad(format!("processes are left that could not be ended ({killed} were)"))
         }
@@ -175,7 +224,9 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("work: {}", text(&work.describe(None))))
         }
         Event::WorkFetched(work) => format!("work: {}", text(&work.describe(None))),
-        Event::DispatchFinished { state: ended, reason, .. } => format!("{} {}", state(ended.as_str()), text(reason)),
+        Event::DispatchFinished { state: ended, reason, .. } => {
+            format!("{} {}", state(ended.as_str()), text(reason))
+        }
         Event::FilesRemoved { by } => format!("its files are removed by {by}"),
         Event::Unknown => return None,
         run => return crate::render::run::describe(run),
@@ -201,7 +252,10 @@ mod tests {
     #[test]
     fn what_has_no_sessions_has_only_a_model() {
         let started = |id: &str, model: Option<&str>| {
-            describe(&Event::SessionStarted { session_id: id.into(), model: model.map(String::from) })
+            describe(&Event::SessionStarted {
+                session_id: id.into(),
+                model: model.map(String::from),
+            })
         };
         assert_eq!(started("5f0c", Some("m")).as_deref(), Some("session 5f0c, m"));
         assert_eq!(started("", Some("m")).as_deref(), Some("model m"));

@@ -1,6 +1,7 @@
 //! What a person sees: numbers, ages and colours; one module for each picture.
 //!
-//! Colours are written always and taken out again by [`crate::cli::output`] where nobody can see them.
+//! Colours are written always and taken out again by [`crate::cli::output`] where nobody can see
+//! them.
 
 pub mod agent;
 pub mod cost;
@@ -42,7 +43,8 @@ pub fn state_color(state: &str) -> &'static str {
 /// A time in at most two units: `45s`, `12m`, `3h20m`, `2d4h`.
 pub fn span(span: Duration) -> String {
     let total = span.as_secs();
-    let (days, hours, minutes, seconds) = (total / 86_400, total / 3600 % 24, total / 60 % 60, total % 60);
+    let (days, hours, minutes, seconds) =
+        (total / 86_400, total / 3600 % 24, total / 60 % 60, total % 60);
     let two = |big: u64, unit: &str, small: u64, smaller: &str| match small {
         0 => format!("{big}{unit}"),
         small => format!("{big}{unit}{small}{smaller}"),
@@ -94,8 +96,8 @@ pub fn usd(cost: f64) -> String {
     }
 }
 
-/// At most `width` characters, the end replaced by `…`; control characters become spaces, because what
-/// an agent wrote must not move the cursor.
+/// At most `width` characters, the end replaced by `…`; control characters become spaces, because
+/// what an agent wrote must not move the cursor.
 pub fn clip(text: &str, width: usize) -> String {
     let mut clean = text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c });
     let mut kept: String = clean.by_ref().take(width).collect();
@@ -134,7 +136,8 @@ fn stays(c: char) -> bool {
     !(c.is_control() || turns(c)) || matches!(c, '\n' | '\t')
 }
 
-/// Marks, embeddings, overrides and isolates of the writing direction: a line with one reads otherwise than it is.
+/// Marks, embeddings, overrides and isolates of the writing direction: a line with one reads
+/// otherwise than it is.
 fn turns(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -147,7 +150,10 @@ mod tests {
     fn numbers_are_short() {
         let spans = [0, 59, 61, 599, 3600, 12_000, 187_200].map(|s| span(Duration::from_secs(s)));
         assert_eq!(spans, ["0s", "59s", "1m1s", "9m59s", "1h", "3h20m", "2d4h"]);
-        assert_eq!([0, 950, 12_345, 999_999, 4_500_000].map(count), ["0", "950", "12.3k", "1.0M", "4.5M"]);
+        assert_eq!(
+            [0, 950, 12_345, 999_999, 4_500_000].map(count),
+            ["0", "950", "12.3k", "1.0M", "4.5M"]
+        );
         assert_eq!([512, 135_168, 1_610_612_736].map(bytes), ["512 B", "132 KB", "1.5 GB"]);
         assert_eq!([0.0, 0.0012, 0.5, 12.0].map(usd), ["-", "$0.0012", "$0.50", "$12.00"]);
     }

@@ -1,5 +1,5 @@
-//! A run under way, as a few lines that are drawn over and over: pure, so that what is on a terminal can be tested
-//! without one.
+//! A run under way, as a few lines that are drawn over and over: pure, so that what is on a
+//! terminal can be tested without one.
 
 use crate::render::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, turns, usd};
 use jiff::Timestamp;
@@ -18,7 +18,13 @@ const OTHERS: usize = 5;
 const BAR: usize = 30;
 
 /// At most `rows` lines of at most `columns` columns each.
-pub fn picture(chronicle: &Chronicle, at_work: &AtWork, now: Timestamp, columns: usize, rows: usize) -> Vec<String> {
+pub fn picture(
+    chronicle: &Chronicle,
+    at_work: &AtWork,
+    now: Timestamp,
+    columns: usize,
+    rows: usize,
+) -> Vec<String> {
     let run = &chronicle.run;
     let mut lines = vec![head(run, at_work, now), beads(run, columns)];
     if let Some(left) = left(chronicle, now) {
@@ -68,9 +74,11 @@ fn beads(run: &Run, columns: usize) -> Line {
         .with(BLUE, "▒".repeat(half))
         .with(DIM, "░".repeat(width - full - half))
         .with("", format!(" {done} of {total} beads done"));
-    for (count, what, color) in
-        [(taken, "in progress", CYAN), (count(Stage::Open), "open", ""), (count(Stage::Blocked), "blocked", RED)]
-    {
+    for (count, what, color) in [
+        (taken, "in progress", CYAN),
+        (count(Stage::Open), "open", ""),
+        (count(Stage::Blocked), "blocked", RED),
+    ] {
         if count > 0 {
             line = line.with("", ", ").with(color, format!("{count} {what}"));
         }
@@ -90,14 +98,19 @@ fn left(chronicle: &Chronicle, now: Timestamp) -> Option<Line> {
             format!("  about {} of beads left, before maintenance and the judge", time(high_ms))
         }
         Estimate::Between { low_ms, high_ms } => {
-            format!("  {} to {} of beads left, before maintenance and the judge", time(low_ms), time(high_ms))
+            format!(
+                "  {} to {} of beads left, before maintenance and the judge",
+                time(low_ms),
+                time(high_ms)
+            )
         }
     };
     Some(Line::new().with(DIM, text))
 }
 
 fn agent(run: &Run, job: &Job, at_work: &AtWork, now: Timestamp, columns: usize) -> Line {
-    let since = |at: Timestamp| span(Duration::try_from(at.duration_until(now)).unwrap_or_default());
+    let since =
+        |at: Timestamp| span(Duration::try_from(at.duration_until(now)).unwrap_or_default());
     let start = &job.start;
     let bead = start.bead_id.as_deref().unwrap_or_default();
     let title = run.beads.get(bead).map_or("", |task| task.planned.title.as_str());
@@ -150,7 +163,8 @@ impl Line {
 
     fn fit(self, columns: usize) -> String {
         let tail = self.last.as_ref().map_or(0, |(_, text)| text.width());
-        let (last, columns) = if tail * 2 < columns { (self.last, columns - tail) } else { (None, columns) };
+        let (last, columns) =
+            if tail * 2 < columns { (self.last, columns - tail) } else { (None, columns) };
         let whole: usize = self.pieces.iter().map(|(_, text)| text.width()).sum();
         // Room for the `…` that says so.
         let mut left = if whole > columns { columns.saturating_sub(1) } else { columns };

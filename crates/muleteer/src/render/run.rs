@@ -14,13 +14,20 @@ use std::time::Duration;
 pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
     let mut text = head_at(run, Some((standing, now)));
     for wait in &standing.waiting_for {
-        let of = wait.dispatch_id.as_ref().map(|id| format!(" (dispatch {id})")).unwrap_or_default();
-        let time =
-            if wait.kind == WaitKind::Daemon { String::new() } else { format!(", for {}", ago(wait.since, now)) };
+        let of =
+            wait.dispatch_id.as_ref().map(|id| format!(" (dispatch {id})")).unwrap_or_default();
+        let time = if wait.kind == WaitKind::Daemon {
+            String::new()
+        } else {
+            format!(", for {}", ago(wait.since, now))
+        };
         let _ = writeln!(text, "  waits for {}{time}{of}", safe(&wait.reason));
     }
     if standing.abandoned && !run.jobs.is_empty() {
-        let _ = writeln!(text, "  at work when this was recorded; nobody knows whether they still live:");
+        let _ = writeln!(
+            text,
+            "  at work when this was recorded; nobody knows whether they still live:"
+        );
     }
     for job in run.jobs.values() {
         let bead = job.start.bead_id.as_deref().unwrap_or("-");
@@ -84,24 +91,34 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
     let _ = writeln!(text, "  target    {}", run.target());
     let until = seen.map_or(run.updated_at, |(standing, _)| standing.as_of);
     let took = Duration::from_millis(run.ran_for_ms(until).max(0) as u64);
-    let _ = writeln!(text, "  so far    {}, {} agents, {}", span(took), run.spawns, usd(run.cost_usd));
+    let _ =
+        writeln!(text, "  so far    {}, {} agents, {}", span(took), run.spawns, usd(run.cost_usd));
     text
 }
 
 fn ending(run: &Run) -> String {
     let mut text = String::new();
     if let Some((_, reason)) = &run.resting {
-        let _ = writeln!(text, "  it rests: {}; `muleteer run --resume {}` goes on", safe(reason), run.id());
+        let _ = writeln!(
+            text,
+            "  it rests: {}; `muleteer run --resume {}` goes on",
+            safe(reason),
+            run.id()
+        );
     } else if let Some(why) = why(run) {
         let _ = writeln!(text, "  reason    {}", safe(&why));
     }
     text.push_str(&crate::render::work::lines(run));
     if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
-        let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
+        let base =
+            run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
         if branch == base {
             let _ = writeln!(text, "  result    on {base}");
         } else {
-            let _ = writeln!(text, "  result    branch {branch}: git checkout {base} && git merge {branch}");
+            let _ = writeln!(
+                text,
+                "  result    branch {branch}: git checkout {base} && git merge {branch}"
+            );
         }
     }
     if let Some(why) = &run.unpushed {
@@ -130,7 +147,10 @@ pub fn report(run: &Run, standing: &Standing) -> String {
                 verdict.new_beads,
                 safe(&verdict.reason)
             );
-            let Some(result) = verdict.result.as_ref().filter(|_| verdict.verdict == Verdict::Fail) else { continue };
+            let Some(result) = verdict.result.as_ref().filter(|_| verdict.verdict == Verdict::Fail)
+            else {
+                continue;
+            };
             for issue in result.issues() {
                 let _ = writeln!(
                     text,
@@ -141,7 +161,11 @@ pub fn report(run: &Run, standing: &Standing) -> String {
                 );
             }
             for criterion in result.criteria().iter().filter(|criterion| !criterion.passed) {
-                let _ = writeln!(text, "      not accepted: {}", safe(&clip(&criterion.criterion, 120)));
+                let _ = writeln!(
+                    text,
+                    "      not accepted: {}",
+                    safe(&clip(&criterion.criterion, 120))
+                );
             }
         }
     }
@@ -152,8 +176,17 @@ pub fn report(run: &Run, standing: &Standing) -> String {
             Stage::Blocked => "✗",
             Stage::Open => "·",
         };
-        let retries = if task.failures > 0 { format!(" ({} failed attempts)", task.failures) } else { String::new() };
-        let _ = writeln!(text, "  {mark} {} {}{retries}", task.planned.id, safe(&clip(&task.planned.title, 80)));
+        let retries = if task.failures > 0 {
+            format!(" ({} failed attempts)", task.failures)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            text,
+            "  {mark} {} {}{retries}",
+            task.planned.id,
+            safe(&clip(&task.planned.title, 80))
+        );
     }
     if let Some(reason) = Enforced::of(&run.settings).reason {
         let _ = writeln!(
@@ -172,7 +205,11 @@ pub fn plan(run: &Run) -> String {
     let _ = writeln!(text, "  spec      .muleteer/runs/{}/frozen-spec.md", run.id());
     let _ = writeln!(text, "  backend   {}", run.settings.backend);
     let slots = run.schedule.widest().min(run.settings.max_concurrency as usize);
-    let _ = writeln!(text, "  agents    {slots} at once at most ({} may be)", run.settings.max_concurrency);
+    let _ = writeln!(
+        text,
+        "  agents    {slots} at once at most ({} may be)",
+        run.settings.max_concurrency
+    );
     let _ = writeln!(text, "\nbeads and what they wait for:");
     for task in run.order.iter().filter_map(|id| run.beads.get(id)) {
         let waits = if task.planned.depends_on.is_empty() {
@@ -202,7 +239,9 @@ pub fn describe(event: &Event) -> Option<String> {
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");
     let bad = |text: String| format!("{RED}{text}{RESET}");
     Some(match event {
-        Event::RunStarted(started) => format!("run of {} ({})", text(&started.title), started.settings.backend),
+        Event::RunStarted(started) => {
+            format!("run of {} ({})", text(&started.title), started.settings.backend)
+        }
         Event::RunResumed { by, .. } => format!("resumed by {by}"),
         Event::PhaseChanged { phase } => format!("{BOLD}phase {}{RESET}", phase.as_str()),
         Event::SpecFrozen { target_branch, base_commit, .. } => {
@@ -217,7 +256,11 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
         Event::AgentStarted(start) => {
             let bead = start.bead_id.as_deref().unwrap_or_default();
-            let again = if start.attempt > 0 { format!(", attempt {}", start.attempt) } else { String::new() };
+            let again = if start.attempt > 0 {
+                format!(", attempt {}", start.attempt)
+            } else {
+                String::new()
+            };
             format!(
                 "agent {} begins: {} {bead}{again} (dispatch {})",
                 start.agent,
@@ -240,14 +283,24 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("{} is tried again: {}", purpose.as_str(), text(reason)))
         }
         Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
-        Event::BeadRetried { bead_id, reason, .. } => warn(format!("bead {bead_id} is tried again: {}", text(reason))),
-        Event::BeadReopened { bead_id, by } => format!("bead {bead_id} was reopened by {}", text(by)),
-        Event::BeadBlocked { bead_id, reason, dependants } => {
-            bad(format!("bead {bead_id} is blocked: {} ({} wait for it)", text(reason), dependants.len()))
+        Event::BeadRetried { bead_id, reason, .. } => {
+            warn(format!("bead {bead_id} is tried again: {}", text(reason)))
         }
-        Event::OutsideClosed { bead_id, on } => format!("{on} is closed: bead {bead_id} no longer waits for it"),
+        Event::BeadReopened { bead_id, by } => {
+            format!("bead {bead_id} was reopened by {}", text(by))
+        }
+        Event::BeadBlocked { bead_id, reason, dependants } => bad(format!(
+            "bead {bead_id} is blocked: {} ({} wait for it)",
+            text(reason),
+            dependants.len()
+        )),
+        Event::OutsideClosed { bead_id, on } => {
+            format!("{on} is closed: bead {bead_id} no longer waits for it")
+        }
         Event::PoolSlowed { reason, .. } => warn(format!("slowing down: {}", text(reason))),
-        Event::ObservationCreated { bead_id, created_by } => format!("{created_by} noted {bead_id} for the judge"),
+        Event::ObservationCreated { bead_id, created_by } => {
+            format!("{created_by} noted {bead_id} for the judge")
+        }
         Event::MaintenanceStarted { maintenance, trigger_completed_count, .. } => {
             format!("{maintenance} after {trigger_completed_count} beads")
         }
@@ -261,8 +314,12 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::JudgeReasoned { .. } => "the judge has said what it found".into(),
         Event::JudgeFinished(end) => {
-            let line =
-                format!("the judge: {} ({} new beads) {}", end.verdict.as_str(), end.new_beads, text(&end.reason));
+            let line = format!(
+                "the judge: {} ({} new beads) {}",
+                end.verdict.as_str(),
+                end.new_beads,
+                text(&end.reason)
+            );
             if end.verdict == Verdict::Pass { format!("{GREEN}{line}{RESET}") } else { warn(line) }
         }
         Event::VerdictApplied { triage, .. } => {
@@ -287,7 +344,9 @@ pub fn describe(event: &Event) -> Option<String> {
             }
         }
         Event::RunWorkKept(kept) => crate::render::work::kept(kept),
-        Event::RunStopping { code, message } if code.is_empty() => warn(format!("stopping: {}", text(message))),
+        Event::RunStopping { code, message } if code.is_empty() => {
+            warn(format!("stopping: {}", text(message)))
+        }
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
         Event::RunRested { reason, .. } => warn(format!("it rests: {}", text(reason))),
         Event::RunCompleted { status, total_beads } => {

@@ -35,7 +35,8 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
 /// The table of all that are under way and the `most` that ended last, and how many ended before.
 pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> String {
     let under_way = |state: &str| matches!(state, "queued" | "starting" | "running" | "waiting");
-    let ended_at = |dispatch: &DispatchStatus| dispatch.since.parse::<Timestamp>().unwrap_or_default();
+    let ended_at =
+        |dispatch: &DispatchStatus| dispatch.since.parse::<Timestamp>().unwrap_or_default();
     let ended = dispatches.iter().enumerate().filter(|(_, dispatch)| !under_way(&dispatch.state));
     let mut ended: Vec<_> = ended.map(|(at, dispatch)| (ended_at(dispatch), at)).collect();
     ended.sort_unstable();
@@ -86,7 +87,8 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     let color = state_color(&dispatch.state);
     let mut line = format!("{}: {color}{}{RESET}", dispatch.id, dispatch.state);
     if dispatch.turns > 0 {
-        let _ = write!(line, ", {} turn{}", dispatch.turns, if dispatch.turns == 1 { "" } else { "s" });
+        let _ =
+            write!(line, ", {} turn{}", dispatch.turns, if dispatch.turns == 1 { "" } else { "s" });
     }
     if dispatch.cost_usd > 0.0 {
         let _ = write!(line, ", {}", usd(dispatch.cost_usd));
@@ -116,7 +118,10 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     let color = state_color(&dispatch.state);
     let opt = |value: &Option<String>| value.as_deref().map(safe).unwrap_or_default();
     put("id", format!("{BOLD}{}{RESET}", dispatch.id));
-    put("state", format!("{color}{}{RESET} for {}", dispatch.state, age(Some(&dispatch.since), now)));
+    put(
+        "state",
+        format!("{color}{}{RESET} for {}", dispatch.state, age(Some(&dispatch.since), now)),
+    );
     put("reason", opt(&dispatch.reason));
     put("role", safe(&dispatch.role));
     put("project", safe(&dispatch.project));
@@ -143,7 +148,11 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     }
     put("cost", if dispatch.cost_usd > 0.0 { usd(dispatch.cost_usd) } else { String::new() });
     let tokens = &dispatch.tokens;
-    let cached = format!("{} read and {} written in cache", count(tokens.cache_read), count(tokens.cache_write));
+    let cached = format!(
+        "{} read and {} written in cache",
+        count(tokens.cache_read),
+        count(tokens.cache_write)
+    );
     put("tokens", format!("{} in, {} out, {cached}", count(tokens.input), count(tokens.output)));
     put("worktree", opt(&dispatch.worktree));
     put("work", dispatch.work.as_ref().map(|work| safe(&work.summary)).unwrap_or_default());
@@ -154,8 +163,11 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
         put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
         let indented = safe(&result.summary).trim_end().replace('\n', "\n              ");
         put("summary", indented);
-        for (name, list) in [("changes", &result.changes), ("issues", &result.issues), ("questions", &result.questions)]
-        {
+        for (name, list) in [
+            ("changes", &result.changes),
+            ("issues", &result.issues),
+            ("questions", &result.questions),
+        ] {
             for (at, item) in list.iter().enumerate() {
                 put(if at == 0 { name } else { "" }, format!("- {}", clip(item, 200)));
             }
@@ -170,7 +182,12 @@ mod tests {
     use super::*;
 
     fn dispatch(id: &str, state: &str, since: &str) -> DispatchStatus {
-        DispatchStatus { id: id.into(), state: state.into(), since: since.into(), ..DispatchStatus::default() }
+        DispatchStatus {
+            id: id.into(),
+            state: state.into(),
+            since: since.into(),
+            ..DispatchStatus::default()
+        }
     }
 
     #[test]
@@ -188,7 +205,11 @@ mod tests {
                 .replace(BOLD, "")
                 .replace(DIM, "")
                 .replace(RESET, "");
-            text.lines().skip(1).filter_map(|line| line.split(' ').next()).map(String::from).collect()
+            text.lines()
+                .skip(1)
+                .filter_map(|line| line.split(' ').next())
+                .map(String::from)
+                .collect()
         };
         assert_eq!(shown(4), ["old", "late", "lives", "waits", "later", "first"]);
         assert_eq!(shown(3), ["late", "lives", "waits", "later", "first", "and"]);

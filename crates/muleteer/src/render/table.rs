@@ -40,14 +40,19 @@ pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>]) -> String {
         cells.chain([head.chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<_> = heads.iter().enumerate().map(|(at, (head, _))| width(at, head)).collect();
-    let head: Vec<_> = heads.iter().map(|(head, _)| Cell::colored(*head, crate::render::DIM)).collect();
+    let head: Vec<_> =
+        heads.iter().map(|(head, _)| Cell::colored(*head, crate::render::DIM)).collect();
     let mut text = String::new();
     for row in std::iter::once(&head).chain(rows) {
         let mut line = String::new();
         for ((cell, width), (_, align)) in row.iter().zip(&widths).zip(heads) {
             let padding = " ".repeat(width.saturating_sub(cell.text.chars().count()));
             let plain = cell.color.is_empty() || cell.text.is_empty();
-            let shown = if plain { cell.text.clone() } else { format!("{}{}{RESET}", cell.color, cell.text) };
+            let shown = if plain {
+                cell.text.clone()
+            } else {
+                format!("{}{}{RESET}", cell.color, cell.text)
+            };
             line.push_str(&match align {
                 Align::Left => format!("{shown}{padding}  "),
                 Align::Right => format!("{padding}{shown}  "),

@@ -17,7 +17,12 @@ pub fn draw(root: &TreeNode) -> String {
     text
 }
 
-fn collect<'a>(node: &'a TreeNode, lead: &str, below: &str, lines: &mut Vec<(String, &'a TreeNode)>) {
+fn collect<'a>(
+    node: &'a TreeNode,
+    lead: &str,
+    below: &str,
+    lines: &mut Vec<(String, &'a TreeNode)>,
+) {
     lines.push((format!("{lead}{}", safe(&node.name)), node));
     for (at, child) in node.children.iter().enumerate() {
         let last = at + 1 == node.children.len();
@@ -29,13 +34,20 @@ fn collect<'a>(node: &'a TreeNode, lead: &str, below: &str, lines: &mut Vec<(Str
 fn facts(node: &TreeNode) -> String {
     let strategy = if node.strategy == "-" { "" } else { node.strategy.as_str() };
     let color = state_color(&node.state);
-    let mut text = format!("{DIM}{strategy:<12}  {:<9}{RESET}  {color}{}{RESET}", node.restart, node.state);
+    let mut text =
+        format!("{DIM}{strategy:<12}  {:<9}{RESET}  {color}{}{RESET}", node.restart, node.state);
     if node.restarts_in_window > 0 {
         let plural = if node.restarts_in_window == 1 { "" } else { "s" };
         let _ = write!(text, "  {YELLOW}{} restart{plural}{RESET}", node.restarts_in_window);
     }
     if let Some(process) = &node.process {
-        let _ = write!(text, "  pid {}, {}, {:.0}% cpu", process.pid, bytes(process.rss_bytes), process.cpu_percent);
+        let _ = write!(
+            text,
+            "  pid {}, {}, {:.0}% cpu",
+            process.pid,
+            bytes(process.rss_bytes),
+            process.cpu_percent
+        );
     }
     text
 }

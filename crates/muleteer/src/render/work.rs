@@ -9,8 +9,8 @@ use std::fmt::Write;
 /// A trouble that is longer is cut.
 const TROUBLE: usize = 1000;
 
-/// What there is of a run that did not pass, where a branch was pushed, and the next step. A run that is under way has
-/// none of it.
+/// What there is of a run that did not pass, where a branch was pushed, and the next step. A run
+/// that is under way has none of it.
 pub fn lines(run: &Run) -> String {
     let mut text = String::new();
     let Some(work) = Whereabouts::of(run) else { return text };
@@ -37,18 +37,28 @@ pub fn lines(run: &Run) -> String {
 
 pub fn kept(kept: &KeptWork) -> String {
     match (&kept.branch, &kept.trouble) {
-        (_, Some(why)) => format!("it could not be brought into the repository: {}", clip(why, TROUBLE)),
+        (_, Some(why)) => {
+            format!("it could not be brought into the repository: {}", clip(why, TROUBLE))
+        }
         (None, None) => "no commit was made on the run's branch".into(),
         (Some(branch), None) => {
             let count = kept.commits;
-            format!("branch {} with {count} commit{}, not passed", safe(branch), if count == 1 { "" } else { "s" })
+            format!(
+                "branch {} with {count} commit{}, not passed",
+                safe(branch),
+                if count == 1 { "" } else { "s" }
+            )
         }
     }
 }
 
 pub fn pushed(branch: &str, page: Option<&str>) -> String {
     match page {
-        Some(page) => format!("branch {} is at the remote: make a pull request at {}", safe(branch), safe(page)),
+        Some(page) => format!(
+            "branch {} is at the remote: make a pull request at {}",
+            safe(branch),
+            safe(page)
+        ),
         None => format!("branch {} is at the remote", safe(branch)),
     }
 }

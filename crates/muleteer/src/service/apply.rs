@@ -54,12 +54,15 @@ async fn carry_out(step: &Step) -> Result<(), Failure> {
                 if let Some(folder) = path.parent() {
                     std::fs::create_dir_all(folder)?;
                 }
-                muleteer_store::atomic::write_atomic(path, contents.as_bytes(), 0o644).map_err(io::Error::other)
+                muleteer_store::atomic::write_atomic(path, contents.as_bytes(), 0o644)
+                    .map_err(io::Error::other)
             };
             write().map_err(|error| file_failure(path, "written", &error))
         }
         Step::Remove { path } => match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_failure(path, "removed", &error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(file_failure(path, "removed", &error))
+            }
             _ => Ok(()),
         },
         Step::Run { argv, may_fail } => match command(argv).await {
@@ -77,8 +80,8 @@ fn file_failure(path: &Path, what: &str, error: &io::Error) -> Failure {
 async fn command(argv: &[String]) -> Result<(), Failure> {
     let said = argv.join(" ");
     let Some((program, args)) = argv.split_first() else { return Ok(()) };
-    let path =
-        state::find(program).ok_or_else(|| Failure::new("E_SERVICE_MANAGER", format!("`{program}` is not on PATH")))?;
+    let path = state::find(program)
+        .ok_or_else(|| Failure::new("E_SERVICE_MANAGER", format!("`{program}` is not on PATH")))?;
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     run(&path, &args, PATIENCE).await.map(drop).map_err(|error| {
         let why = match error {

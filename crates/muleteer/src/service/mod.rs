@@ -62,7 +62,8 @@ pub struct Service {
     pub program: PathBuf,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
-    /// Directories that are not where they usually are, as variables: the daemon must mean the same ones.
+    /// Directories that are not where they usually are, as variables: the daemon must mean the same
+    /// ones.
     pub places: Vec<(String, String)>,
     /// Whose agents it runs.
     pub user: String,
@@ -77,8 +78,12 @@ impl Service {
         match (self.manager, self.scope) {
             (Manager::Systemd, Scope::User) => self.config_home.join("systemd/user").join(UNIT),
             (Manager::Systemd, Scope::System) => Path::new("/etc/systemd/system").join(UNIT),
-            (Manager::Launchd, Scope::User) => self.home.join("Library/LaunchAgents").join(format!("{LABEL}.plist")),
-            (Manager::Launchd, Scope::System) => Path::new("/Library/LaunchDaemons").join(format!("{LABEL}.plist")),
+            (Manager::Launchd, Scope::User) => {
+                self.home.join("Library/LaunchAgents").join(format!("{LABEL}.plist"))
+            }
+            (Manager::Launchd, Scope::System) => {
+                Path::new("/Library/LaunchDaemons").join(format!("{LABEL}.plist"))
+            }
         }
     }
 }

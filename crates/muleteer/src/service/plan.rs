@@ -68,7 +68,9 @@ pub fn uninstall(service: &Service, present: &Present) -> Vec<Step> {
             Step::Remove { path },
             systemctl(service, &["daemon-reload"]),
         ],
-        Manager::Launchd => vec![launchctl(&["bootout", &target(service)], !present.active), Step::Remove { path }],
+        Manager::Launchd => {
+            vec![launchctl(&["bootout", &target(service)], !present.active), Step::Remove { path }]
+        }
     }
 }
 
@@ -134,7 +136,10 @@ mod tests {
             "neither reloaded nor restarted"
         );
         let other = install(&service, &Present { file: Some("[Unit]".into()), active: true });
-        assert_eq!(words(&other).last().map(String::as_str), Some("systemctl --user restart muleteer.service"));
+        assert_eq!(
+            words(&other).last().map(String::as_str),
+            Some("systemctl --user restart muleteer.service")
+        );
     }
 
     #[test]

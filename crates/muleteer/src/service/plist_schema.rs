@@ -1,5 +1,5 @@
-//! The keys of `launchd.plist(5)` that we may use, and what each may hold. launchd ignores what it does
-//! not know, silently, so a misspelt key would be found by nobody.
+//! The keys of `launchd.plist(5)` that we may use, and what each may hold. launchd ignores what it
+//! does not know, silently, so a misspelt key would be found by nobody.
 
 use plist::{Dictionary, Value};
 
@@ -22,8 +22,9 @@ pub fn faults(text: &str) -> Vec<String> {
 fn fault(key: &str, value: &Value) -> Option<String> {
     let is_string = |value: &Value| value.as_string().is_some_and(|text| !text.is_empty());
     let is_path = |value: &Value| value.as_string().is_some_and(|text| text.starts_with('/'));
-    let all =
-        |value: &Value, is: &dyn Fn(&Value) -> bool| value.as_dictionary().is_some_and(|all| all.values().all(is));
+    let all = |value: &Value, is: &dyn Fn(&Value) -> bool| {
+        value.as_dictionary().is_some_and(|all| all.values().all(is))
+    };
     let good = match key {
         "Label" | "UserName" => is_string(value),
         "StandardOutPath" | "StandardErrorPath" => is_path(value),
@@ -32,11 +33,13 @@ fn fault(key: &str, value: &Value) -> Option<String> {
             .is_some_and(|words| words.iter().all(is_string) && words.first().is_some_and(is_path)),
         "EnvironmentVariables" => all(value, &is_string),
         "RunAtLoad" | "AbandonProcessGroup" => value.as_boolean().is_some(),
-        "KeepAlive" => value.as_boolean().is_some() || value.as_dictionary().is_some_and(keep_alive),
+        "KeepAlive" => {
+            value.as_boolean().is_some() || value.as_dictionary().is_some_and(keep_alive)
+        }
         "ThrottleInterval" | "ExitTimeOut" => value.as_unsigned_integer().is_some(),
-        "ProcessType" => value
-            .as_string()
-            .is_some_and(|word| ["Background", "Standard", "Adaptive", "Interactive"].contains(&word)),
+        "ProcessType" => value.as_string().is_some_and(|word| {
+            ["Background", "Standard", "Adaptive", "Interactive"].contains(&word)
+        }),
         "SoftResourceLimits" | "HardResourceLimits" => value.as_dictionary().is_some_and(limits),
         _ => return Some(format!("{key} is not a key of launchd's that we know")),
     };
@@ -44,9 +47,9 @@ fn fault(key: &str, value: &Value) -> Option<String> {
 }
 
 fn keep_alive(conditions: &Dictionary) -> bool {
-    conditions
-        .iter()
-        .all(|(key, value)| ["SuccessfulExit", "Crashed"].contains(&key.as_str()) && value.as_boolean().is_some())
+    conditions.iter().all(|(key, value)| {
+        ["SuccessfulExit", "Crashed"].contains(&key.as_str()) && value.as_boolean().is_some()
+    })
 }
 
 fn limits(limits: &Dictionary) -> bool {

@@ -40,8 +40,11 @@ pub async fn unit(manager: Manager, scope: Scope) -> Option<UnitState> {
     match manager {
         Manager::Systemd => {
             let scope = if scope == Scope::User { "--user" } else { "--system" };
-            let properties = "--property=LoadState,ActiveState,SubState,UnitFileState,MainPID,StatusText";
-            let said = run(&find("systemctl")?, &[scope, "show", UNIT, properties], DEADLINE).await.ok()?;
+            let properties =
+                "--property=LoadState,ActiveState,SubState,UnitFileState,MainPID,StatusText";
+            let said = run(&find("systemctl")?, &[scope, "show", UNIT, properties], DEADLINE)
+                .await
+                .ok()?;
             systemd(&said)
         }
         Manager::Launchd => {
@@ -107,7 +110,10 @@ mod tests {
     fn what_systemd_says() {
         let said = "MainPID=42\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nStatusText=3 agents run\n";
         let state = systemd(said).expect("loaded");
-        assert_eq!((state.pid, state.enabled, state.text.as_deref()), (Some(42), true, Some("3 agents run")));
+        assert_eq!(
+            (state.pid, state.enabled, state.text.as_deref()),
+            (Some(42), true, Some("3 agents run"))
+        );
         assert!(state.is_active());
         assert_eq!(systemd("LoadState=not-found\nActiveState=inactive\n"), None);
         let dead = systemd("LoadState=loaded\nActiveState=failed\nMainPID=0\n").expect("loaded");

@@ -26,9 +26,11 @@ fn unit(service: &Service) -> String {
         match line {
             "ExecStart=/usr/bin/muleteer daemon --replace" => {
                 for (name, value) in &service.places {
-                    let _ = writeln!(text, "Environment={}", quoted(&format!("{name}={value}"), false));
+                    let _ =
+                        writeln!(text, "Environment={}", quoted(&format!("{name}={value}"), false));
                 }
-                let _ = write!(text, "ExecStart={}", quoted(&service.program.to_string_lossy(), true));
+                let _ =
+                    write!(text, "ExecStart={}", quoted(&service.program.to_string_lossy(), true));
                 if let Some(config) = &service.config {
                     let _ = write!(text, " --config {}", quoted(&config.to_string_lossy(), true));
                 }
@@ -44,7 +46,8 @@ fn unit(service: &Service) -> String {
     text
 }
 
-/// One word of a unit file. `%` begins a specifier everywhere, `$` a variable on command lines only.
+/// One word of a unit file. `%` begins a specifier everywhere, `$` a variable on command lines
+/// only.
 fn quoted(word: &str, command: bool) -> String {
     let mut text = String::from("\"");
     for c in word.chars() {
@@ -72,7 +75,8 @@ fn plist(service: &Service) -> String {
         )
         .replace(&string("/Users/muleteer"), &path(&service.home));
     if let Some(config) = &service.config {
-        let words = format!("{}\n\t\t{}\n\t\t{}", string("--config"), path(config), string("daemon"));
+        let words =
+            format!("{}\n\t\t{}\n\t\t{}", string("--config"), path(config), string("daemon"));
         text = text.replace(&string("daemon"), &words);
     }
     let mut places = String::new();
@@ -81,7 +85,8 @@ fn plist(service: &Service) -> String {
     }
     text = text.replace("\t\t<key>PATH</key>", &format!("{places}\t\t<key>PATH</key>"));
     if service.scope == Scope::System {
-        let user = format!("\t<key>UserName</key>\n\t{}\n\t<key>RunAtLoad</key>", string(&service.user));
+        let user =
+            format!("\t<key>UserName</key>\n\t{}\n\t<key>RunAtLoad</key>", string(&service.user));
         text = text.replace("\t<key>RunAtLoad</key>", &user);
     }
     text
@@ -131,7 +136,13 @@ pub(super) mod tests {
         assert_eq!(line(&system, "User="), "User=ann");
         for text in [text, system] {
             assert!(!text.contains("/usr/bin/muleteer"), "{text}");
-            for wanted in ["Type=notify", "KillMode=process", "OOMPolicy=continue", "WatchdogSec=60", "Delegate=yes"] {
+            for wanted in [
+                "Type=notify",
+                "KillMode=process",
+                "OOMPolicy=continue",
+                "WatchdogSec=60",
+                "Delegate=yes",
+            ] {
                 assert!(text.lines().any(|line| line == wanted), "no {wanted}");
             }
         }
@@ -157,7 +168,10 @@ pub(super) mod tests {
         user.config = Some("/c.yaml".into());
         user.places = vec![("XDG_STATE_HOME".into(), "/data".into())];
         let text = render(&user);
-        assert!(text.contains("<string>/opt/a&amp;b/muleteer</string>\n\t\t<string>--config</string>"), "{text}");
+        assert!(
+            text.contains("<string>/opt/a&amp;b/muleteer</string>\n\t\t<string>--config</string>"),
+            "{text}"
+        );
         assert!(text.contains("<key>XDG_STATE_HOME</key>\n\t\t<string>/data</string>"), "{text}");
         assert!(!text.contains("/Users/muleteer") && !text.contains("UserName"), "{text}");
         let system = render(&service(Manager::Launchd, Scope::System));

@@ -34,10 +34,12 @@ pub struct Args {
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = dispatch_action::target(context, &args.id).await?;
     let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
-    let request = Request::Answer { id, request: args.request.clone(), answer: args.answer.clone(), key };
+    let request =
+        Request::Answer { id, request: args.request.clone(), answer: args.answer.clone(), key };
     match context.ask(request).await? {
         Reply::Answered { dispatch_id, request_id, answer } if context.out.json => {
-            let document = json!({ "dispatch_id": dispatch_id, "request_id": request_id, "answer": answer });
+            let document =
+                json!({ "dispatch_id": dispatch_id, "request_id": request_id, "answer": answer });
             context.out.document(&document)?;
         }
         Reply::Answered { dispatch_id, answer, .. } => {

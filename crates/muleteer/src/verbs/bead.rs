@@ -1,5 +1,5 @@
-//! `bead`: the work items of runs. Outside a run it works on the repository's store itself; an agent of a
-//! run asks the daemon, which knows whose agent asks and what it may change.
+//! `bead`: the work items of runs. Outside a run it works on the repository's store itself; an
+//! agent of a run asks the daemon, which knows whose agent asks and what it may change.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -47,7 +47,9 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Make a bead, and print its id
-    #[command(after_help = "Example:\n  muleteer bead create --title \"Parse the header\" --priority 1")]
+    #[command(
+        after_help = "Example:\n  muleteer bead create --title \"Parse the header\" --priority 1"
+    )]
     Create {
         /// What is to be done, in a line
         #[arg(long, value_name = "TEXT", required_unless_present = "words")]
@@ -167,7 +169,8 @@ enum Dep {
 /// # Errors
 /// What is wrong with the request or the store.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    // The process ends with it: to give back 100,000 beads one by one would take as long as sorting them.
+    // The process ends with it: to give back 100,000 beads one by one would take as long as sorting
+    // them.
     let mut store = std::mem::ManuallyDrop::new(Store::find(context).await?);
     match &args.verb {
         Verb::Export { file } => export(&mut store, file.as_deref(), context).await,
@@ -178,9 +181,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
                 context.out.note(format!("warning: {warning}"));
             }
             if context.out.json {
-                context
-                    .out
-                    .document(&json!({ "imported": answer.beads.len(), "warnings": answer.warnings }))?;
+                context.out.document(
+                    &json!({ "imported": answer.beads.len(), "warnings": answer.warnings }),
+                )?;
             } else {
                 context.out.line(format!("{} imported", answer.beads.len()))?;
             }
@@ -198,18 +201,22 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 fn op(verb: &Verb) -> Op {
     match verb {
-        Verb::Create { title, words, description, kind, priority, labels, depends_on } => Op::Create {
-            title: title.clone().or_else(|| words.clone()).unwrap_or_default(),
-            description: description.clone(),
-            issue_type: kind.clone(),
-            priority: *priority,
-            labels: labels.clone(),
-            depends_on: depends_on.clone(),
-            key: None,
-            staged: None,
-        },
+        Verb::Create { title, words, description, kind, priority, labels, depends_on } => {
+            Op::Create {
+                title: title.clone().or_else(|| words.clone()).unwrap_or_default(),
+                description: description.clone(),
+                issue_type: kind.clone(),
+                priority: *priority,
+                labels: labels.clone(),
+                depends_on: depends_on.clone(),
+                key: None,
+                staged: None,
+            }
+        }
         Verb::Show { id } => Op::Show { id: id.clone() },
-        Verb::List { labels, status } => Op::List { labels: labels.clone(), status: status.clone(), staged: None },
+        Verb::List { labels, status } => {
+            Op::List { labels: labels.clone(), status: status.clone(), staged: None }
+        }
         Verb::Ready { labels } => Op::Ready { labels: labels.clone() },
         Verb::Update { id, title, description, status, priority, kind } => Op::Update {
             id: id.clone(),
@@ -225,10 +232,15 @@ fn op(verb: &Verb) -> Op {
             Op::Close { id: id.clone(), reason: reason.clone(), no_change: *no_change }
         }
         Verb::Reopen { id } => Op::Reopen { id: id.clone() },
-        Verb::Dep(Dep::Add { id, depends_on }) => Op::DepAdd { id: id.clone(), on: depends_on.clone() },
-        Verb::Dep(Dep::Rm { id, depends_on }) => Op::DepRm { id: id.clone(), on: depends_on.clone() },
+        Verb::Dep(Dep::Add { id, depends_on }) => {
+            Op::DepAdd { id: id.clone(), on: depends_on.clone() }
+        }
+        Verb::Dep(Dep::Rm { id, depends_on }) => {
+            Op::DepRm { id: id.clone(), on: depends_on.clone() }
+        }
         Verb::Label { id, labels, remove } => {
-            let (add_labels, remove_labels) = if *remove { (vec![], labels.clone()) } else { (labels.clone(), vec![]) };
+            let (add_labels, remove_labels) =
+                if *remove { (vec![], labels.clone()) } else { (labels.clone(), vec![]) };
             Op::Update {
                 id: id.clone(),
                 title: None,
@@ -241,7 +253,9 @@ fn op(verb: &Verb) -> Op {
             }
         }
         Verb::Graph { labels } => Op::List { labels: labels.clone(), status: None, staged: None },
-        Verb::Import { .. } | Verb::Export { .. } => Op::List { labels: vec![], status: None, staged: None },
+        Verb::Import { .. } | Verb::Export { .. } => {
+            Op::List { labels: vec![], status: None, staged: None }
+        }
     }
 }
 
@@ -257,7 +271,9 @@ fn show(verb: &Verb, answer: &Answer, context: &Context) -> Result<Exit, Failure
             out.document(&json!({ "id": bead.id, "title": bead.title, "status": bead.status }))?;
         }
         (Verb::Create { .. }, Some(bead)) => out.line(&bead.id)?,
-        (_, Some(bead)) => out.note(format!("{}: {} ({})", bead.id, safe(&bead.title), bead.status.as_str())),
+        (_, Some(bead)) => {
+            out.note(format!("{}: {} ({})", bead.id, safe(&bead.title), bead.status.as_str()))
+        }
         (_, None) => {}
     }
     Ok(Exit::Done)
@@ -298,7 +314,11 @@ fn full(bead: &Bead) -> String {
     let facts = facts
         .into_iter()
         .filter_map(|(name, value)| Some(format!("{name:<11}{}\n", safe(&value?))));
-    let text = if bead.description.is_empty() { String::new() } else { format!("\n{}\n", safe(&bead.description)) };
+    let text = if bead.description.is_empty() {
+        String::new()
+    } else {
+        format!("\n{}\n", safe(&bead.description))
+    };
     facts.chain([text]).collect()
 }
 
@@ -310,7 +330,9 @@ async fn graph(store: &mut Store, labels: Vec<String>, context: &Context) -> Res
         let edges: Vec<_> = answer
             .beads
             .iter()
-            .flat_map(|bead| bead.blockers().map(|on| json!({ "issue_id": bead.id, "depends_on_id": on })))
+            .flat_map(|bead| {
+                bead.blockers().map(|on| json!({ "issue_id": bead.id, "depends_on_id": on }))
+            })
             .collect();
         let nodes: Vec<_> = answer
             .beads
@@ -359,8 +381,13 @@ pub fn tree(beads: &[Bead], graph: &Graph) -> String {
     text
 }
 
-async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
-    let answer = store.ask(&Op::List { labels: vec![], status: None, staged: None }, context).await?;
+async fn export(
+    store: &mut Store,
+    file: Option<&Path>,
+    context: &Context,
+) -> Result<Exit, Failure> {
+    let answer =
+        store.ask(&Op::List { labels: vec![], status: None, staged: None }, context).await?;
     let beads = answer.beads.into_iter().map(|bead| (bead.id.clone(), bead)).collect();
     let text = embedded::write_issues(&beads);
     let Some(path) = file else {
@@ -374,7 +401,8 @@ async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Re
         let mut file = std::fs::OpenOptions::new().write(true).open(&place).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
     } else {
-        let mode = std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
+        let mode =
+            std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
         muleteer_store::atomic::write_atomic(&place, text.as_bytes(), mode)
             .map_err(|error| Failure::of("E_STORE_IO", &error).file(path))?;
     }
@@ -387,7 +415,8 @@ async fn export(store: &mut Store, file: Option<&Path>, context: &Context) -> Re
 }
 
 fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
-    let unreadable = |error| Failure::new("E_NOT_FOUND", format!("cannot read it: {error}")).file(file);
+    let unreadable =
+        |error| Failure::new("E_NOT_FOUND", format!("cannot read it: {error}")).file(file);
     let mut text = String::new();
     let source: Box<dyn Read> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
@@ -422,8 +451,11 @@ impl Store {
         let home = settings::beads_home(&top);
         let git = worktree::git_dir(&top).await;
         if git.is_none() && !top.join(".muleteer").is_dir() {
-            return Err(Failure::new("E_NOT_A_REPOSITORY", format!("{} is in no git repository", here.display()))
-                .hint("run `git init` first, or go to a repository"));
+            return Err(Failure::new(
+                "E_NOT_A_REPOSITORY",
+                format!("{} is in no git repository", here.display()),
+            )
+            .hint("run `git init` first, or go to a repository"));
         }
         let dir = home.join(".muleteer/beads");
         if !dir.exists()
@@ -439,11 +471,15 @@ impl Store {
     async fn ask(&mut self, op: &Op, context: &Context) -> Result<Answer, Failure> {
         match self {
             Self::Daemon => {
-                let op = serde_json::to_string(op).map_err(|error| Failure::new("E_INTERNAL", error.to_string()))?;
+                let op = serde_json::to_string(op)
+                    .map_err(|error| Failure::new("E_INTERNAL", error.to_string()))?;
                 let key = id::encode(&crate::verbs::spawn::random()?);
                 let reply = context.ask(Request::Bead { key, op }).await?;
-                let Reply::Beads { answer } = reply else { return Err(crate::client::connect::unexpected(&reply)) };
-                serde_json::from_str(&answer).map_err(|error| Failure::new("E_PROTOCOL", error.to_string()))
+                let Reply::Beads { answer } = reply else {
+                    return Err(crate::client::connect::unexpected(&reply));
+                };
+                serde_json::from_str(&answer)
+                    .map_err(|error| Failure::new("E_PROTOCOL", error.to_string()))
             }
             Self::Here(store) => {
                 let fresh = id::encode(&crate::verbs::spawn::random()?);

@@ -59,7 +59,9 @@ impl Args {
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     match &args.verb {
-        Sub::Show { key, project } => show(context, key.as_deref(), &seen_from(project.as_deref())?),
+        Sub::Show { key, project } => {
+            show(context, key.as_deref(), &seen_from(project.as_deref())?)
+        }
         Sub::Check { project } => check(context, &seen_from(project.as_deref())?),
         Sub::Schema => context.out.document(&schema()).map(|()| Exit::Done),
     }
@@ -69,7 +71,8 @@ const IN_VAIN: &str = "is the daemon's, and taken from no project's file";
 
 /// What stands at `key`, below the keys above it.
 fn only(whole: &Value, key: &str) -> Value {
-    let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    let (first, rest) =
+        key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
     match whole.get(first) {
         Some(below) => json!({ first: rest.map_or(below.clone(), |rest| only(below, rest)) }),
         // A name with a dot in it is shown with what is beside it.
@@ -80,7 +83,12 @@ fn only(whole: &Value, key: &str) -> Value {
 fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Result<Exit, Failure> {
     let kept = settings::config(context, Some(project))?;
     let below = |origin: &&Origin| {
-        key.is_none_or(|key| origin.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+        key.is_none_or(|key| {
+            origin
+                .key
+                .strip_prefix(key)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
     };
     let origins: Vec<_> = kept.origins().iter().filter(below).collect();
     if let Some(key) = key.filter(|_| origins.is_empty()) {
@@ -90,9 +98,9 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     if context.out.json {
         let whole = kept.to_json();
         let config = key.map_or(whole.clone(), |key| only(&whole, key));
-        context
-            .out
-            .document(&json!({ "config": config, "origins": origins, "ignored": kept.ignored() }))?;
+        context.out.document(
+            &json!({ "config": config, "origins": origins, "ignored": kept.ignored() }),
+        )?;
         return Ok(Exit::Done);
     }
     let lines: Vec<_> = origins
@@ -141,7 +149,9 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
     let catalog = Catalog::new(&role_sources);
     let mut role_errors: Vec<_> = catalog.errors().cloned().collect();
     if let Ok(config) = &config {
-        role_errors.extend(catalog.without_category(config, &role_sources).into_iter().map(|(_, error)| error));
+        role_errors.extend(
+            catalog.without_category(config, &role_sources).into_iter().map(|(_, error)| error),
+        );
     }
     match config {
         Err(failure) if role_errors.is_empty() => return Err(failure),
@@ -157,7 +167,11 @@ fn check(context: &Context, project: &std::path::Path) -> Result<Exit, Failure> 
         .roles()
         .filter_map(|role| catalog.in_force(&role.name, &config, &role_sources).ok());
     let of_roles = of_roles.flat_map(|found| found.ignored);
-    settings::warn(context, &config.ignored().iter().cloned().chain(of_roles).collect::<Vec<_>>(), "");
+    settings::warn(
+        context,
+        &config.ignored().iter().cloned().chain(of_roles).collect::<Vec<_>>(),
+        "",
+    );
     let files: Vec<_> = sources
         .iter()
         .filter_map(|source| source.file.clone())

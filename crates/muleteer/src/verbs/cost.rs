@@ -1,7 +1,8 @@
 //! `cost`: what was spent, by role, model, day or project.
 //!
-//! Added up from the events themselves and not from the database: they are the truth, and the database
-//! may be behind them (right after a `kill -9`) or not be there. A year of them is read in a moment.
+//! Added up from the events themselves and not from the database: they are the truth, and the
+//! database may be behind them (right after a `kill -9`) or not be there. A year of them is read in
+//! a moment.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -69,7 +70,8 @@ impl From<By> for cost::By {
 }
 
 fn since(text: &str) -> Result<Timestamp, String> {
-    time_arg::parse(text).ok_or_else(|| "an age (2h, 7d), a day (2026-01-31) or an RFC 3339 time is wanted".into())
+    time_arg::parse(text)
+        .ok_or_else(|| "an age (2h, 7d), a day (2026-01-31) or an RFC 3339 time is wanted".into())
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {

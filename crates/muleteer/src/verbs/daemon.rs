@@ -103,7 +103,11 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
         Reply::Stopping { agents_alive: 0, .. } => context.out.line("stopped; no agent is left")?,
         Reply::Stopping { agents_alive, lease_s } => {
             let lease = render::span(Duration::from_secs(lease_s));
-            let agents = if agents_alive == 1 { "agent goes on".to_string() } else { "agents go on".to_string() };
+            let agents = if agents_alive == 1 {
+                "agent goes on".to_string()
+            } else {
+                "agents go on".to_string()
+            };
             context.out.line(format!(
                 "stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the next one adopts them"
             ))?;
@@ -116,11 +120,13 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
 fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut waiting = None;
     if args.on_demand {
-        // Out of the session of whoever asked, so that closing their terminal strands nobody. It fails
-        // only if we lead a session already, which is as good.
+        // Out of the session of whoever asked, so that closing their terminal strands nobody. It
+        // fails only if we lead a session already, which is as good.
         let _ = rustix::process::setsid();
         let left = leave_behind().and_then(|()| Waiting::take());
-        let cannot = |error| Failure::new("E_DAEMON_START", format!("cannot leave the caller's files: {error}"));
+        let cannot = |error| {
+            Failure::new("E_DAEMON_START", format!("cannot leave the caller's files: {error}"))
+        };
         waiting = Some(left.map_err(cannot)?);
     }
     let idle_exit = args.idle_exit.or(args.on_demand.then_some(IDLE_EXIT));
@@ -130,7 +136,12 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
         block_on(step_aside(context))?;
     }
     let paths = Paths { socket: context.socket.clone(), ..context.paths.clone() };
-    let options = DaemonOptions { paths, config: context.config.clone(), idle_exit, on_demand: args.on_demand };
+    let options = DaemonOptions {
+        paths,
+        config: context.config.clone(),
+        idle_exit,
+        on_demand: args.on_demand,
+    };
     let done = daemon::run(options).map(|()| Exit::Done).map_err(refused);
     if let (Some(waiting), Err(failure)) = (waiting, &done) {
         waiting.tell(failure);
@@ -138,9 +149,9 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     done
 }
 
-/// The thread that holds the tree has nobody to restart it, and unwinding through a runtime that did not
-/// come up waits for its threads for ever, holding the lock (seen when no thread could be made). Dead, it
-/// is started again.
+/// The thread that holds the tree has nobody to restart it, and unwinding through a runtime that
+/// did not come up waits for its threads for ever, holding the lock (seen when no thread could be
+/// made). Dead, it is started again.
 fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -151,8 +162,8 @@ fn end_on_panic() {
     }));
 }
 
-/// Has a daemon that runs already stop and leave its agents to us. One that cannot be asked is left to
-/// the lock, which refuses us.
+/// Has a daemon that runs already stop and leave its agents to us. One that cannot be asked is left
+/// to the lock, which refuses us.
 async fn step_aside(context: &Context) -> Result<(), Failure> {
     let Ok(mut client) = context.dial().await else { return Ok(()) };
     let pid = client.welcome().daemon_pid;
@@ -172,9 +183,14 @@ fn log_to_stderr(context: &Context) {
         (false, 1) => "debug",
         (false, _) => "trace",
     };
-    let wanted = std::env::var("MULETEER_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
+    let wanted =
+        std::env::var("MULETEER_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
     // Our own crates only: at `debug` a library says what only its authors read.
-    let ours = || EnvFilter::new(format!("warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"));
+    let ours = || {
+        EnvFilter::new(format!(
+            "warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"
+        ))
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(wanted.unwrap_or_else(ours))
         .with_writer(std::io::stderr);
@@ -191,8 +207,8 @@ fn log_to_stderr(context: &Context) {
     drop(set);
 }
 
-/// Closes what was inherited: a script that reads our caller's output to its end would otherwise wait
-/// for as long as the daemon lives.
+/// Closes what was inherited: a script that reads our caller's output to its end would otherwise
+/// wait for as long as the daemon lives.
 fn leave_behind() -> std::io::Result<()> {
     muleteer_process::spawn::close_others(&std::fs::File::open("/dev/null")?);
     Ok(())

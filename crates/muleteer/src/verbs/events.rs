@@ -71,10 +71,15 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         let following = follow(context, from, &fits);
         return until_unheard(context, "the daemon and its agents go on", following).await;
     }
-    if context.out.json { document(context, from, &fits).await } else { lines(context, from, &fits).await }
+    if context.out.json {
+        document(context, from, &fits).await
+    } else {
+        lines(context, from, &fits).await
+    }
 }
 
-/// Whether the time that is waited for has come: with the first event of it, and a clock that is set back later hides nothing.
+/// Whether the time that is waited for has come: with the first event of it, and a clock that is
+/// set back later hides nothing.
 fn has_begun(not_before: &Cell<Option<Timestamp>>, at: Option<Timestamp>) -> bool {
     let Some(time) = not_before.get() else { return true };
     let begun = at.is_some_and(|at| at >= time);

@@ -15,20 +15,22 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use tokio::sync::Notify;
 
-/// Shows the events of dispatch `id`, then exits by how it ended; of a command, which makes hardly any, also what it
-/// prints. With `--json` only events, and the last line is the dispatch as `status` shows it.
+/// Shows the events of dispatch `id`, then exits by how it ended; of a command, which makes hardly
+/// any, also what it prints. With `--json` only events, and the last line is the dispatch as
+/// `status` shows it.
 pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
     let following = async {
         let (printed, begun) = (RefCell::new(None::<Printed>), Notify::new());
         let mut each = |seen: Seen<'_>| {
-            let Some(record) = seen
-                .record
-                .filter(|record| record.entry.dispatch_id.as_ref().is_some_and(|of| of.as_str() == id))
-            else {
+            let Some(record) = seen.record.filter(|record| {
+                record.entry.dispatch_id.as_ref().is_some_and(|of| of.as_str() == id)
+            }) else {
                 return Ok(ControlFlow::Continue(()));
             };
             match (&record.entry.event, &mut *printed.borrow_mut()) {
-                (Event::DispatchCreated(created), printed) if !created.has_turns() && !context.out.json => {
+                (Event::DispatchCreated(created), printed)
+                    if !created.has_turns() && !context.out.json =>
+                {
                     *printed = Some(Printed::of(context, id, &created.backend)?);
                     begun.notify_one();
                 }
@@ -52,7 +54,12 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
             begun.notified().await;
             let watch = FileWatch::on(&[&context.paths.spool(id)])?;
             loop {
-                let show = || printed.borrow_mut().as_mut().map_or(Ok(false), |printed| printed.show_some(context));
+                let show = || {
+                    printed
+                        .borrow_mut()
+                        .as_mut()
+                        .map_or(Ok(false), |printed| printed.show_some(context))
+                };
                 while show()? {
                     tokio::task::yield_now().await;
                 }

@@ -1,10 +1,11 @@
-//! `hook`: what an agent CLI's own session calls at its events. It reads the CLI's JSON on stdin and answers
-//! in its words.
+//! `hook`: what an agent CLI's own session calls at its events. It reads the CLI's JSON on stdin
+//! and answers in its words.
 //!
-//! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and does not
-//! even read the list. Whatever goes wrong must not stop the session: then it exits 4, which blocks nothing. Only
-//! an end (`stop`, `subagent-stop`, `teammate-idle`, `self-reflect-stop`) at a list that cannot be
-//! read is refused, a bounded number of times: the work would end with nobody told.
+//! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and
+//! does not even read the list. Whatever goes wrong must not stop the session: then it exits 4,
+//! which blocks nothing. Only an end (`stop`, `subagent-stop`, `teammate-idle`,
+//! `self-reflect-stop`) at a list that cannot be read is refused, a bounded number of times: the
+//! work would end with nobody told.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -93,11 +94,17 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty()) {
         return Ok(Exit::Done);
     }
-    match event().and_then(|event| event.map_or(Ok(Exit::Done), |event| answer(args.name, &event, context))) {
+    match event()
+        .and_then(|event| event.map_or(Ok(Exit::Done), |event| answer(args.name, &event, context)))
+    {
         Ok(exit) => Ok(exit),
         Err(failure) => {
             // Exit 2 would mean "refused" to the CLI.
-            drop(writeln!(std::io::stderr(), "muleteer hook: {}", anstream::adapter::strip_str(&failure.text())));
+            drop(writeln!(
+                std::io::stderr(),
+                "muleteer hook: {}",
+                anstream::adapter::strip_str(&failure.text())
+            ));
             Ok(Exit::Failed)
         }
     }
@@ -113,8 +120,11 @@ fn event() -> Result<Option<Event>, Failure> {
         drop(writeln!(std::io::stderr(), "muleteer hook: the event has a fault: {fault}"));
     }
     let value = document.value;
-    let field = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(String::from);
-    let pinned = std::env::var_os("HARNESS_STATE_ROOT").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let field = |key: &str| {
+        value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(String::from)
+    };
+    let pinned =
+        std::env::var_os("HARNESS_STATE_ROOT").filter(|path| !path.is_empty()).map(PathBuf::from);
     let Some(dir) = pinned.or_else(|| list_above(&starts(field("cwd").map(PathBuf::from)))) else {
         return Ok(None);
     };
@@ -150,7 +160,12 @@ impl Event {
     fn worker(&self) -> String {
         let said = std::env::var("HARNESS_WORKER_ID").ok().filter(|id| !id.is_empty());
         said.unwrap_or_else(|| {
-            let id: String = self.session.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(8).collect();
+            let id: String = self
+                .session
+                .chars()
+                .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+                .take(8)
+                .collect();
             format!("claude-{id}")
         })
     }
@@ -160,7 +175,8 @@ impl Event {
     }
 
     fn memories(&self) -> BTreeMap<String, Memory> {
-        let read = std::fs::read(self.file()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let read =
+            std::fs::read(self.file()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         read.unwrap_or_default()
     }
 
@@ -168,18 +184,21 @@ impl Event {
         let mut all = self.memories();
         all.insert(self.session.clone(), memory);
         while all.len() > SESSIONS {
-            let oldest = all.iter().min_by_key(|(_, memory)| memory.session).map(|(id, _)| id.clone());
+            let oldest =
+                all.iter().min_by_key(|(_, memory)| memory.session).map(|(id, _)| id.clone());
             oldest.map(|id| all.remove(&id));
         }
         let fail = |error: String| Failure::new("E_IO", error).file(self.file());
         std::fs::create_dir_all(self.root.private()).map_err(|error| fail(error.to_string()))?;
         let bytes = serde_json::to_vec_pretty(&all).map_err(|error| fail(error.to_string()))?;
-        muleteer_store::atomic::write_atomic(&self.file(), &bytes, 0o644).map_err(|error| fail(error.to_string()))
+        muleteer_store::atomic::write_atomic(&self.file(), &bytes, 0o644)
+            .map_err(|error| fail(error.to_string()))
     }
 
     fn say(&self, text: &str, default: &str, context: &Context) -> Result<Exit, Failure> {
         let name = if self.name.is_empty() { default } else { &self.name };
-        let output = json!({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}});
+        let output =
+            json!({"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}});
         context.out.json_line(&output)?;
         Ok(Exit::Done)
     }
@@ -207,7 +226,8 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
     }
     event.root.end_leases(&mut list, now);
     let known = event.memories().get(&event.session).cloned();
-    let mut memory = known.unwrap_or_else(|| Memory { session: list.session_count, ..Memory::default() });
+    let mut memory =
+        known.unwrap_or_else(|| Memory { session: list.session_count, ..Memory::default() });
     let failures = event.root.failure_times(&list);
     let worker = event.worker();
     let answer = match name {
@@ -217,7 +237,8 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
             // A subagent claims as a part of its session.
             workers.extend(event.agent.iter().map(|agent| format!("{worker}/{agent}")));
             workers.push(format!("{worker}/"));
-            let workers: Vec<_> = workers.into_iter().map(|name| name.trim_end_matches('/').to_string()).collect();
+            let workers: Vec<_> =
+                workers.into_iter().map(|name| name.trim_end_matches('/').to_string()).collect();
             // The session's own claim is not the subagent's.
             let mut others = list.clone();
             for task in &mut others.tasks {
@@ -253,8 +274,14 @@ fn say_answer(name: Name, answer: Answer, context: &Context) -> Result<Exit, Fai
 }
 
 /// A list that cannot be read does not say whether work is left.
-fn unreadable(name: Name, event: &Event, error: &TaskListError, context: &Context) -> Result<Exit, Failure> {
-    let is_a_run = |locked: &Locked| locked.holder.as_ref().is_some_and(|holder| holder.run.is_some());
+fn unreadable(
+    name: Name,
+    event: &Event,
+    error: &TaskListError,
+    context: &Context,
+) -> Result<Exit, Failure> {
+    let is_a_run =
+        |locked: &Locked| locked.holder.as_ref().is_some_and(|holder| holder.run.is_some());
     if SessionLock::holder(&event.root).is_some_and(|locked| is_a_run(&locked)) {
         return Ok(Exit::Done);
     }
@@ -290,7 +317,9 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let worker = event.worker();
     let holder = SessionLock::holder(&event.root);
     let mut list = event.root.read().map_err(|error| listed(&error))?.list;
-    if let Some(locked) = holder.as_ref().filter(|locked| locked.holder.is_none() && is_a_session_s(locked, &list)) {
+    if let Some(locked) =
+        holder.as_ref().filter(|locked| locked.holder.is_none() && is_a_session_s(locked, &list))
+    {
         let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
         let text = format!(
             "# Task list\n\nAnother session{pid} works through the task list of this project now. Leave the list and the files \
@@ -335,8 +364,9 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     }
     let interrupted = interrupted(&list);
     let git = muleteer_supervisor::vcs::user_repo::Git::open(event.root.path()).ok();
-    let ask =
-        |what: &dyn Fn(&muleteer_supervisor::vcs::user_repo::Git) -> String| git.as_ref().map(what).unwrap_or_default();
+    let ask = |what: &dyn Fn(&muleteer_supervisor::vcs::user_repo::Git) -> String| {
+        git.as_ref().map(what).unwrap_or_default()
+    };
     let failures = event.root.failure_times(&list);
     let text = hook::session_start(&Scene {
         list: &list,
@@ -354,13 +384,13 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     event.say(&text, "SessionStart", context)
 }
 
-/// The process that a session is of, which no agent CLI that is known began. It may be a script that
-/// ends with its hook. So a session that has a task in hand keeps that until its lease is over.
+/// The process that a session is of, which no agent CLI that is known began. It may be a script
+/// that ends with its hook. So a session that has a task in hand keeps that until its lease is
+/// over.
 fn session_of_no_agent(list: &TaskList, worker: &str) -> Option<ProcessId> {
-    let has_task = list
-        .tasks
-        .iter()
-        .any(|task| task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker));
+    let has_task = list.tasks.iter().any(|task| {
+        task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker)
+    });
     caller::session().filter(|_| !has_task)
 }
 
@@ -379,7 +409,9 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     if claim::in_hand(&tx.list, None, now).is_some() {
         return Ok(Exit::Done);
     }
-    let Some(found) = select::next(&tx.list, &event.root.failure_times(&tx.list)) else { return Ok(Exit::Done) };
+    let Some(found) = select::next(&tx.list, &event.root.failure_times(&tx.list)) else {
+        return Ok(Exit::Done);
+    };
     let id = tx.list.tasks[found].id.clone();
     if claim::claim(&mut tx.list, &id, &worker, &base, now, claim::LEASE).is_err() {
         return Ok(Exit::Done);
@@ -407,8 +439,11 @@ fn renew(event: &Event) -> Result<Exit, Failure> {
     let now = Timestamp::now();
     let is_due = |task: &muleteer_model::task_list::Task| {
         let by = task.claimed_by.as_deref().unwrap_or_default();
-        let ours = by == worker || by.starts_with(&format!("{worker}/")) || event.agent.iter().any(|agent| agent == by);
-        let left = task.lease_expires_at.map_or(i64::MAX, |until| until.duration_since(now).as_secs());
+        let ours = by == worker
+            || by.starts_with(&format!("{worker}/"))
+            || event.agent.iter().any(|agent| agent == by);
+        let left =
+            task.lease_expires_at.map_or(i64::MAX, |until| until.duration_since(now).as_secs());
         task.status == Status::InProgress && ours && left < RENEW_BELOW.as_secs().cast_signed()
     };
     let list = event.root.read().map_err(|error| listed(&error))?.list;

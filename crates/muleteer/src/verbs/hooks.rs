@@ -1,5 +1,5 @@
-//! `hooks`: entering the hooks of the task-list harness into an agent CLI's settings, with a skill that tells
-//! the agent the protocol; and taking both out again.
+//! `hooks`: entering the hooks of the task-list harness into an agent CLI's settings, with a skill
+//! that tells the agent the protocol; and taking both out again.
 
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
@@ -52,16 +52,24 @@ struct Place {
 impl Where {
     fn place(&self) -> Result<Place, Failure> {
         let dir = if self.user {
-            let own = std::env::var_os("CLAUDE_CONFIG_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+            let own = std::env::var_os("CLAUDE_CONFIG_DIR")
+                .filter(|dir| !dir.is_empty())
+                .map(PathBuf::from);
             let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".claude"));
             own.or_else(home).ok_or_else(|| Failure::new("E_USAGE", "HOME is not set"))?
         } else {
             if let Some(dir) = self.project.as_ref().filter(|dir| !dir.is_dir()) {
-                return Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", dir.display())));
+                return Err(Failure::new(
+                    "E_PROJECT_NOT_FOUND",
+                    format!("{} is not a directory", dir.display()),
+                ));
             }
             absolute(self.project.as_deref().unwrap_or(Path::new("."))).join(".claude")
         };
-        Ok(Place { settings: dir.join("settings.json"), skill: dir.join("skills/task-list/SKILL.md") })
+        Ok(Place {
+            settings: dir.join("settings.json"),
+            skill: dir.join("skills/task-list/SKILL.md"),
+        })
     }
 }
 
@@ -74,7 +82,9 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
-    let fail = |error: String| Failure::new("E_IO", format!("cannot read the settings: {error}")).file(path);
+    let fail = |error: String| {
+        Failure::new("E_IO", format!("cannot read the settings: {error}")).file(path)
+    };
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(fail(error.to_string())),
@@ -107,7 +117,8 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let mode = std::fs::metadata(&real)
         .map_or(0o644, |meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777);
-    muleteer_store::atomic::write_atomic(&real, bytes, mode).map_err(|error| fail(error.to_string()))
+    muleteer_store::atomic::write_atomic(&real, bytes, mode)
+        .map_err(|error| fail(error.to_string()))
 }
 
 /// `muleteer` where the shell finds this very program by that name, else its path.
@@ -119,7 +130,11 @@ fn program() -> String {
             .find(|candidate| candidate.is_file())
     });
     let same = |found: &PathBuf| found.canonicalize().ok() == own.canonicalize().ok();
-    if on_path.as_ref().is_some_and(same) { "muleteer".into() } else { format!("'{}'", own.display()) }
+    if on_path.as_ref().is_some_and(same) {
+        "muleteer".into()
+    } else {
+        format!("'{}'", own.display())
+    }
 }
 
 fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
@@ -137,7 +152,11 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
             if let Some(text) = other {
                 let kept = at.skill.with_extension("md.old");
                 write(&kept, &text)?;
-                context.out.note(format!("what {} said is in {}", at.skill.display(), kept.display()));
+                context.out.note(format!(
+                    "what {} said is in {}",
+                    at.skill.display(),
+                    kept.display()
+                ));
             }
             write(&at.skill, SKILL.as_bytes())?;
         }
@@ -147,7 +166,8 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
 
 fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
     if let Some(old) = read(&at.settings)? {
-        let new = settings::uninstall(&settings::decode(&old)).map_err(|error| refused(&error, &at.settings))?;
+        let new = settings::uninstall(&settings::decode(&old))
+            .map_err(|error| refused(&error, &at.settings))?;
         let new = settings::encode(&new, &old);
         if new != old {
             write(&at.settings, &new)?;
@@ -156,7 +176,9 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
     match read(&at.skill)? {
         Some(text) if text == SKILL.as_bytes() => {
             let removed = std::fs::remove_file(&at.skill);
-            removed.map_err(|error| Failure::new("E_IO", format!("cannot remove: {error}")).file(&at.skill))?;
+            removed.map_err(|error| {
+                Failure::new("E_IO", format!("cannot remove: {error}")).file(&at.skill)
+            })?;
             // Its own folder, if nothing else is in it.
             at.skill.parent().map(std::fs::remove_dir);
         }
@@ -169,21 +191,26 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
 fn status(at: &Place, context: &Context) -> Result<Exit, Failure> {
     let text = read(&at.settings)?.map(|bytes| settings::decode(&bytes));
     let there = match text.filter(|text| !text.trim_start_matches('\u{feff}').trim().is_empty()) {
-        Some(text) => settings::installed(&text).map_err(|error| unreadable(&error, &at.settings))?,
+        Some(text) => {
+            settings::installed(&text).map_err(|error| unreadable(&error, &at.settings))?
+        }
         None => vec![],
     };
     let skill = at.skill.exists();
     if context.out.json {
-        let missing: Vec<_> = HOOKS.iter().map(|(.., hook)| *hook).filter(|hook| !there.contains(hook)).collect();
+        let missing: Vec<_> =
+            HOOKS.iter().map(|(.., hook)| *hook).filter(|hook| !there.contains(hook)).collect();
         context.out.document(&json!({
             "settings": at.settings, "installed": there, "missing": missing, "skill": skill, "skill_path": at.skill,
         }))?;
     } else {
         let what = if there.is_empty() { "none".into() } else { there.join(", ") };
         context.out.line(format!("{}: {what}", at.settings.display()))?;
-        context
-            .out
-            .line(format!("{}: {}", at.skill.display(), if skill { "there" } else { "not there" }))?;
+        context.out.line(format!(
+            "{}: {}",
+            at.skill.display(),
+            if skill { "there" } else { "not there" }
+        ))?;
     }
     Ok(Exit::Done)
 }

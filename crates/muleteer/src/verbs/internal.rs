@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs a hidden verb, if that is what the arguments ask for. It must be the first word: its caller is
-/// always Muleteer itself.
+/// Runs a hidden verb, if that is what the arguments ask for. It must be the first word: its caller
+/// is always Muleteer itself.
 pub fn dispatch(args: &[OsString]) -> Option<ExitCode> {
     match args.get(1)?.to_str()? {
         "shim" => Some(shim(args)),

@@ -71,7 +71,12 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn follow(context: &Context, mut fleet: LiveFleet, id: &str, path: &Path) -> Result<Exit, Failure> {
+async fn follow(
+    context: &Context,
+    mut fleet: LiveFleet,
+    id: &str,
+    path: &Path,
+) -> Result<Exit, Failure> {
     let mut watch = FileWatch::on(&[&context.paths.state_dir])?;
     let mut watched = false;
     let mut seen = Seen::default();
@@ -107,8 +112,8 @@ async fn follow(context: &Context, mut fleet: LiveFleet, id: &str, path: &Path) 
     }
 }
 
-/// Which lines have been shown. Agents rewrite their journal as often as they append to it, so lines
-/// are counted and not offsets: what is new is shown, wherever it stands.
+/// Which lines have been shown. Agents rewrite their journal as often as they append to it, so
+/// lines are counted and not offsets: what is new is shown, wherever it stands.
 #[derive(Debug, Default)]
 struct Seen(HashMap<String, usize>);
 
@@ -136,7 +141,9 @@ fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Fail
         // What is wrong with one says nothing of the others.
         let summary = match read(Path::new(&dispatch.created.journal)) {
             Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),
-            Err(Failure::Told(told)) => Summary { last_entry: Some(told.error.message), ..Summary::default() },
+            Err(Failure::Told(told)) => {
+                Summary { last_entry: Some(told.error.message), ..Summary::default() }
+            }
             Err(error) => return Err(error),
         };
         let status = summary.status.clone().unwrap_or_else(|| status_of(dispatch).to_string());
@@ -155,7 +162,8 @@ fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Fail
     } else {
         let heads = ["ID", "STATUS", "ROLE", "FEATURE", "ENTRIES", "LAST"]
             .map(|head| (head, if head == "ENTRIES" { Align::Right } else { Align::Left }));
-        let rows: Vec<_> = open.iter().map(|(dispatch, status, summary)| row(dispatch, status, summary)).collect();
+        let rows: Vec<_> =
+            open.iter().map(|(dispatch, status, summary)| row(dispatch, status, summary)).collect();
         context.out.text(layout(&heads, &rows))?;
     }
     Ok(Exit::Done)
@@ -191,7 +199,9 @@ fn read(path: &Path) -> Result<Option<String>, Failure> {
     match untrusted_path::read_file(path, FILE_LIMIT) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure::new("E_IO", format!("cannot read {}: {error}", path.display())).file(path)),
+        Err(error) => {
+            Err(Failure::new("E_IO", format!("cannot read {}: {error}", path.display())).file(path))
+        }
     }
 }
 
@@ -202,7 +212,10 @@ mod tests {
     #[test]
     fn what_is_new_is_shown_whether_the_journal_grew_or_was_rewritten() {
         let mut seen = Seen::default();
-        assert_eq!(seen.fresh("Status: in-progress\n- a\n- a\n- hal"), ["Status: in-progress", "- a", "- a"]);
+        assert_eq!(
+            seen.fresh("Status: in-progress\n- a\n- a\n- hal"),
+            ["Status: in-progress", "- a", "- a"]
+        );
         assert_eq!(seen.fresh("Status: in-progress\n- a\n- a\n- half\n"), ["- half"]);
         assert_eq!(
             seen.fresh("Status: completed\n- a\n- new\n- a\n- half\n- a\n"),

@@ -26,5 +26,6 @@ pub struct Args {
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = dispatch_action::target(context, &args.id).await?;
-    dispatch_action::done(context, Request::Kill { id, reason: args.reason.clone() }, "killed").await
+    dispatch_action::done(context, Request::Kill { id, reason: args.reason.clone() }, "killed")
+        .await
 }

@@ -39,7 +39,10 @@ pub struct Args {
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.raw && context.out.json {
-        return Err(Failure::new("E_USAGE", "--raw prints bytes, and --json a document: give one of them"));
+        return Err(Failure::new(
+            "E_USAGE",
+            "--raw prints bytes, and --json a document: give one of them",
+        ));
     }
     let mut fleet = LiveFleet::open(context)?;
     let dispatch = fleet.find(&args.id)?;
@@ -71,7 +74,12 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn document(context: &Context, id: &str, at: &mut Place, lines: &mut SpoolLines) -> Result<Exit, Failure> {
+fn document(
+    context: &Context,
+    id: &str,
+    at: &mut Place,
+    lines: &mut SpoolLines,
+) -> Result<Exit, Failure> {
     let out = &context.out;
     out.text(format!("{{\"dispatch_id\":\"{id}\",\"events\":["))?;
     let mut first = true;
@@ -130,8 +138,8 @@ pub(super) struct Printed {
 
 impl Printed {
     pub fn of(context: &Context, id: &str, backend: &str) -> Result<Self, Failure> {
-        let backend =
-            muleteer_backends::by_name(backend).map_err(|error| Failure::of(error.code(), &error).dispatch(id))?;
+        let backend = muleteer_backends::by_name(backend)
+            .map_err(|error| Failure::of(error.code(), &error).dispatch(id))?;
         Ok(Self { at: Place::new(&context.paths.spool(id)), lines: SpoolLines::new(backend) })
     }
 
@@ -142,7 +150,8 @@ impl Printed {
         Ok(true)
     }
 
-    /// Shows the rest, to the last line. Only of an agent that is gone: another may print without end.
+    /// Shows the rest, to the last line. Only of an agent that is gone: another may print without
+    /// end.
     pub fn show_rest(&mut self, context: &Context) -> Result<(), Failure> {
         while self.show_some(context)? {}
         self.lines.finish().into_iter().try_for_each(|piece| show(context, false, piece))

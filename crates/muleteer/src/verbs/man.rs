@@ -25,7 +25,11 @@ pub struct Args {
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let failed = |error: io::Error| {
-        Failure::new("E_IO", format!("cannot write manual pages to {}: {error}", args.dir.display())).file(&args.dir)
+        Failure::new(
+            "E_IO",
+            format!("cannot write manual pages to {}: {error}", args.dir.display()),
+        )
+        .file(&args.dir)
     };
     std::fs::create_dir_all(&args.dir).map_err(failed)?;
     let mut top = Cli::command().disable_help_subcommand(true);
@@ -59,10 +63,12 @@ fn write(verb: &Command, words: &str, dir: &Path) -> io::Result<()> {
     let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
     let examples = after.split_once('\n').map_or(after.as_str(), |(_, rest)| rest);
     let codes = exit::of_verb(words);
-    let codes: Vec<_> = codes.into_iter().map(|(code, says)| format!("{:<5}{says}", code as u8)).collect();
+    let codes: Vec<_> =
+        codes.into_iter().map(|(code, says)| format!("{:<5}{says}", code as u8)).collect();
     section("EXIT STATUS", &codes.join("\n"), &mut page)?;
     section("EXAMPLES", examples, &mut page)?;
-    let above = verb.get_display_name().unwrap_or_default().rsplit_once('-').map(|(above, _)| above);
+    let above =
+        verb.get_display_name().unwrap_or_default().rsplit_once('-').map(|(above, _)| above);
     if let Some(above) = above {
         section("SEE ALSO", &format!("{above}(1)"), &mut page)?;
     }

@@ -57,17 +57,33 @@ pub fn needs_no_state(verb: &Verb) -> bool {
 pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
     match verb {
         Verb::Daemon(args) => daemon::run(&args, context),
-        Verb::Spawn(args) => verb_span::run("spawn", context, |context| block_on(spawn::run(&args, context))),
-        Verb::Send(args) => verb_span::run("send", context, |context| block_on(send::run(&args, context))),
-        Verb::Answer(args) => verb_span::run("answer", context, |context| block_on(answer::run(&args, context))),
-        Verb::Model(args) => verb_span::run("model", context, |context| block_on(model::run(&args, context))),
-        Verb::Prune(args) => verb_span::run("prune", context, |context| block_on(prune::run(&args, context))),
+        Verb::Spawn(args) => {
+            verb_span::run("spawn", context, |context| block_on(spawn::run(&args, context)))
+        }
+        Verb::Send(args) => {
+            verb_span::run("send", context, |context| block_on(send::run(&args, context)))
+        }
+        Verb::Answer(args) => {
+            verb_span::run("answer", context, |context| block_on(answer::run(&args, context)))
+        }
+        Verb::Model(args) => {
+            verb_span::run("model", context, |context| block_on(model::run(&args, context)))
+        }
+        Verb::Prune(args) => {
+            verb_span::run("prune", context, |context| block_on(prune::run(&args, context)))
+        }
         Verb::Interrupt(args) => {
             verb_span::run("interrupt", context, |context| block_on(interrupt::run(&args, context)))
         }
-        Verb::Kill(args) => verb_span::run("kill", context, |context| block_on(kill::run(&args, context))),
-        Verb::Run(args) if args.acts() => verb_span::run("run", context, |context| block_on(run::run(&args, context))),
-        Verb::Tasks(args) if args.acts() => verb_span::run("tasks run", context, |context| tasks::run(&args, context)),
+        Verb::Kill(args) => {
+            verb_span::run("kill", context, |context| block_on(kill::run(&args, context)))
+        }
+        Verb::Run(args) if args.acts() => {
+            verb_span::run("run", context, |context| block_on(run::run(&args, context)))
+        }
+        Verb::Tasks(args) if args.acts() => {
+            verb_span::run("tasks run", context, |context| tasks::run(&args, context))
+        }
         Verb::Status(args) => block_on(status::run(&args, context)),
         Verb::Tree(_) => block_on(tree::run(context)),
         Verb::Events(args) => block_on(events::run(&args, context)),

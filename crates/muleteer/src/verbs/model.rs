@@ -28,5 +28,10 @@ pub struct Args {
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = dispatch_action::target(context, &args.id).await?;
     let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
-    dispatch_action::done(context, Request::SetModel { id, key, model: args.model.clone() }, "changed").await
+    dispatch_action::done(
+        context,
+        Request::SetModel { id, key, model: args.model.clone() },
+        "changed",
+    )
+    .await
 }

@@ -30,7 +30,8 @@ pub struct Args {
 
 /// As `--backend` takes it.
 fn backend(text: &str) -> Result<&'static dyn Backend, Failure> {
-    let failure = |error: BackendError| Failure::new(error.code(), error.to_string()).hint(error.hint());
+    let failure =
+        |error: BackendError| Failure::new(error.code(), error.to_string()).hint(error.hint());
     acp_program::check_name(text).map_err(Failure::from)?;
     let (name, agent) = acp_program::split(text);
     if let Some(agent) = agent {

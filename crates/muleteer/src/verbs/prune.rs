@@ -34,7 +34,11 @@ pub struct Args {
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let (mut count, mut freed, mut faults, mut from_seq) = (0_u64, 0_u64, vec![], Some(0));
     while let Some(seq) = from_seq {
-        let request = Request::Prune { older_than_s: args.older_than.as_secs(), dry_run: args.dry_run, from_seq: seq };
+        let request = Request::Prune {
+            older_than_s: args.older_than.as_secs(),
+            dry_run: args.dry_run,
+            from_seq: seq,
+        };
         match context.ask(request).await? {
             Reply::Pruned { dispatches, bytes, next_seq, faults: more } => {
                 count += dispatches;
@@ -45,7 +49,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             other => return Err(unexpected(&other)),
         }
     }
-    let (done, size) = (if args.dry_run { "would be removed" } else { "removed" }, render::bytes(freed));
+    let (done, size) =
+        (if args.dry_run { "would be removed" } else { "removed" }, render::bytes(freed));
     if context.out.json {
         let document = json!({ "dispatches": count, "bytes": freed, "dry_run": args.dry_run, "faults": faults });
         context.out.document(&document)?;
@@ -53,7 +58,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         for fault in &faults {
             context.out.note(format!("not removed: {fault}"));
         }
-        let of = if count == 1 { "one dispatch".to_string() } else { format!("{count} dispatches") };
+        let of =
+            if count == 1 { "one dispatch".to_string() } else { format!("{count} dispatches") };
         context.out.line(format!("the files of {of} {done}: {size}"))?;
     }
     Ok(if faults.is_empty() { Exit::Done } else { Exit::Failed })

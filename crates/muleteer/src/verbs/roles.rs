@@ -37,8 +37,8 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let catalog = Catalog::new(&sources);
     if let Some(name) = &args.name {
         // A configuration that cannot be read hides no role.
-        let config =
-            settings::config(context, Some(&project)).or_else(|_| Config::defaults().map_err(settings::invalid))?;
+        let config = settings::config(context, Some(&project))
+            .or_else(|_| Config::defaults().map_err(settings::invalid))?;
         let found = catalog.in_force(name, &config, &sources).map_err(|error| match error {
             RoleError::Unknown(error) => Failure::of("E_ROLE_UNKNOWN", &error).hint(&error.hint),
             RoleError::Invalid(error) => settings::invalid(vec![error]),
@@ -54,7 +54,9 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut errors: Vec<_> = catalog.errors().cloned().collect();
     // What is wrong with the configuration itself is its own verb's to say.
     if let Ok(config) = settings::config(context, Some(&project)) {
-        errors.extend(catalog.without_category(&config, &sources).into_iter().map(|(_, error)| error));
+        errors.extend(
+            catalog.without_category(&config, &sources).into_iter().map(|(_, error)| error),
+        );
     }
     if context.out.json {
         context
@@ -62,7 +64,8 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             .document(&json!({ "roles": catalog.roles().collect::<Vec<_>>(), "errors": errors }))?;
         return Ok(Exit::Done);
     }
-    let heads = ["ROLE", "CATEGORY", "MODEL", "FROM", "DESCRIPTION"].map(|head| (head, Align::Left));
+    let heads =
+        ["ROLE", "CATEGORY", "MODEL", "FROM", "DESCRIPTION"].map(|head| (head, Align::Left));
     let rows: Vec<_> = catalog.roles().map(row).collect();
     context.out.text(layout(&heads, &rows))?;
     if !errors.is_empty() {

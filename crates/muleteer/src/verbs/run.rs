@@ -92,7 +92,8 @@ pub struct Args {
     /// Only freeze and decompose; `--resume` goes on
     #[arg(long)]
     dry_run: bool,
-    /// Show the acceptance criteria and wait for approval before anything is planned; `--resume --yes` goes on
+    /// Show the acceptance criteria and wait for approval before anything is planned;
+    /// `--resume --yes` goes on
     #[arg(long)]
     preview_acceptance: bool,
     /// Coding agents at once
@@ -185,7 +186,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         }
         match context.out.json {
             true => context.out.document(&document_at(&run, &standing(context, &runs, &run)))?,
-            false => context.out.text(show::status(&run, &standing(context, &runs, &run), Timestamp::now()))?,
+            false => context.out.text(show::status(
+                &run,
+                &standing(context, &runs, &run),
+                Timestamp::now(),
+            ))?,
         }
         // 0 would say that the judge has passed it.
         return Ok(if args.follow { Exit::Interrupted } else { Exit::Done });
@@ -211,7 +216,9 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     let Some(file) = html else {
         let run = runs.read(id)?;
         match context.out.json {
-            true => context.out.document(&checkpoint::report(&run, &standing(context, runs, &run)))?,
+            true => {
+                context.out.document(&checkpoint::report(&run, &standing(context, runs, &run)))?
+            }
             false => context.out.text(show::report(&run, &standing(context, runs, &run)))?,
         }
         return Ok(Exit::Done);
@@ -229,7 +236,8 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     // A pipe or a device is written to, not replaced.
     let special = std::fs::metadata(file).is_ok_and(|meta| !meta.is_file());
     let written = if special {
-        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+        std::fs::write(file, text)
+            .map_err(|error| format!("cannot write {}: {error}", file.display()))
     } else {
         write_atomic(file, text.as_bytes(), 0o600).map_err(|error| chain(&error))
     };
@@ -241,7 +249,8 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     Ok(Exit::Done)
 }
 
-/// Stops a run that nobody need be looking at, and shows how it stands then. One that rests already is left as it is.
+/// Stops a run that nobody need be looking at, and shows how it stands then. One that rests already
+/// is left as it is.
 async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exit, Failure> {
     let id = match given {
         Some(_) => runs.resolve(given)?,
@@ -262,8 +271,8 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
 /// A daemon that starts has taken the locks of its runs within this time.
 pub(super) const BOOTING: Duration = Duration::from_secs(2);
 
-/// Whether a daemon carries on a run that was live just now. The run's own lock tells: a daemon that
-/// has the state directory may be unable to host this run. One that starts is waited for until
+/// Whether a daemon carries on a run that was live just now. The run's own lock tells: a daemon
+/// that has the state directory may be unable to host this run. One that starts is waited for until
 /// `deadline`.
 pub(super) fn is_carried_on(context: &Context, runs: &Runs, id: &str, deadline: Duration) -> bool {
     let folder = runs.folder().join(id);
@@ -331,15 +340,26 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         && leads_out(path, &runs.repo)
     {
         // Its text becomes part of prompts, and a clone may bring a link to any file.
-        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("run.spec `{name}` is a link out of the repository"))
-            .hint("name the spec with --spec if you mean that file")
-            .file(path));
+        return Err(Failure::new(
+            "E_SPEC_NOT_FOUND",
+            format!("run.spec `{name}` is a link out of the repository"),
+        )
+        .hint("name the spec with --spec if you mean that file")
+        .file(path));
     }
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
         let what = if path.exists() { "no file" } else { "not there" };
-        return Err(Failure::new("E_SPEC_NOT_FOUND", format!("the spec {} is {what}", path.display())).file(path));
+        return Err(Failure::new(
+            "E_SPEC_NOT_FOUND",
+            format!("the spec {} is {what}", path.display()),
+        )
+        .file(path));
     }
-    let backend = spawn::implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
+    let backend = spawn::implied_backend(
+        args.backend.as_deref(),
+        args.command.is_some(),
+        args.scenario.is_some(),
+    );
     Ok(v1::Run {
         resume: resumed.is_some(),
         run_id: resumed.map_or_else(new_id, Ok)?,
@@ -369,9 +389,14 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
     })
 }
 
-/// Shows what happens until the run rests or has ended. A daemon that goes away is started again, and goes
-/// on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
-async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option<Chronicle>) -> Result<(), Failure> {
+/// Shows what happens until the run rests or has ended. A daemon that goes away is started again,
+/// and goes on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
+async fn follow(
+    context: &Context,
+    runs: &Runs,
+    request: &v1::Run,
+    known: Option<Chronicle>,
+) -> Result<(), Failure> {
     let mut signals = AsyncSignals::catch(&[Signal::INT, Signal::TERM]).map_err(Failure::from)?;
     let mut stopped = false;
     let run_id = &request.run_id;
@@ -388,12 +413,15 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option
             }
             if stopped {
                 live.borrow_mut().clear();
-                context.out.note(format!("left; `muleteer run --status {run_id}` shows how it stands"));
+                context
+                    .out
+                    .note(format!("left; `muleteer run --status {run_id}` shows how it stands"));
                 return Ok(());
             }
             stopped = true;
-            live.borrow_mut()
-                .note(format!("stopping: its agents are ended; `muleteer run --resume {run_id}` goes on"));
+            live.borrow_mut().note(format!(
+                "stopping: its agents are ended; `muleteer run --resume {run_id}` goes on"
+            ));
             stop(context, run_id).await?;
         };
         let under_way = runs.read(run_id).is_ok_and(|run| run.is_live());
@@ -404,14 +432,15 @@ async fn follow(context: &Context, runs: &Runs, request: &v1::Run, known: Option
             stop(context, run_id).await?;
             continue;
         }
-        // The daemon went away; the next one goes on with the run by itself, and this sees to it that there is one.
+        // The daemon went away; the next one goes on with the run by itself, and this sees to it
+        // that there is one.
         let again = v1::Run { resume: false, ..request.clone() };
         up(context, &again).await?;
     }
 }
 
-/// Looks on until the run rests or has ended, without starting or stopping anything, through daemons that come and go.
-/// False when somebody has seen enough.
+/// Looks on until the run rests or has ended, without starting or stopping anything, through
+/// daemons that come and go. False when somebody has seen enough.
 ///
 /// # Errors
 /// `E_NO_DAEMON`: as long as there is none, it does not end.
@@ -425,7 +454,9 @@ async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failu
     let live = RefCell::new(LiveRun::new(context, Some(known)));
     live.borrow_mut().draw();
     let watching = async {
-        while !watch(context, client, run.id(), &mut next, &live).await? && runs.read(run.id())?.is_live() {
+        while !watch(context, client, run.id(), &mut next, &live).await?
+            && runs.read(run.id())?.is_live()
+        {
             live.borrow_mut().clear();
             client = attended(context, run, NEXT_DAEMON).await?;
         }
@@ -438,9 +469,10 @@ async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failu
     }
     live.borrow_mut().clear();
     if interrupted {
-        context
-            .out
-            .note(format!("stopped looking; the run goes on (`muleteer run --status {}`)", run.id()));
+        context.out.note(format!(
+            "stopped looking; the run goes on (`muleteer run --status {}`)",
+            run.id()
+        ));
     }
     Ok(!interrupted)
 }
@@ -536,15 +568,21 @@ fn criteria(run: &Run) -> String {
     for path in names.iter().filter(|path| path.is_file()).take(CRITERIA_FILES) {
         let mut said = String::new();
         // What cannot be read is named all the same.
-        let _ = std::fs::File::open(path).and_then(|file| file.take(CRITERIA_LIMIT).read_to_string(&mut said));
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let _ = std::fs::File::open(path)
+            .and_then(|file| file.take(CRITERIA_LIMIT).read_to_string(&mut said));
+        let name =
+            path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let _ = writeln!(text, "{}", safe(&name));
         for line in said.lines() {
             let _ = writeln!(text, "  {}", safe(line));
         }
     }
-    let _ =
-        writeln!(text, "\n`muleteer run --resume {} --yes` goes on with them; {} has them", run.id(), folder.display());
+    let _ = writeln!(
+        text,
+        "\n`muleteer run --resume {} --yes` goes on with them; {} has them",
+        run.id(),
+        folder.display()
+    );
     text
 }
 
@@ -557,7 +595,11 @@ fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit, Failure> 
             Failure::unless_closed(context.out.text(criteria(run)))?;
         }
         let is_plan = run.settings.dry_run && run.outcome.is_none();
-        let report = if is_plan { show::plan(run) } else { show::report(run, &standing(context, runs, run)) };
+        let report = if is_plan {
+            show::plan(run)
+        } else {
+            show::report(run, &standing(context, runs, run))
+        };
         Failure::unless_closed(context.out.text(report))?;
     }
     Ok(match (run.status(), checkpoint::shortfall(run)) {

@@ -32,7 +32,9 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
     for id in runs.ids() {
         match runs.read(&id) {
             Ok(run) => found.push(run),
-            Err(failure) if context.out.json => damaged.push(failure.run(&id).document()["error"].take()),
+            Err(failure) if context.out.json => {
+                damaged.push(failure.run(&id).document()["error"].take())
+            }
             Err(failure) => context.out.note(format!("{id}: {}", failure.text())),
         }
     }

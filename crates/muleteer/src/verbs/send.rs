@@ -57,7 +57,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Reply::Sent { dispatch_id, queued: true } => {
             context.out.note(format!("{dispatch_id}: queued behind the running turn"))
         }
-        Reply::Sent { dispatch_id, queued: false } => context.out.note(format!("{dispatch_id}: sent")),
+        Reply::Sent { dispatch_id, queued: false } => {
+            context.out.note(format!("{dispatch_id}: sent"))
+        }
         other => return Err(unexpected(&other)),
     }
     Ok(Exit::Done)

@@ -68,8 +68,12 @@ struct Options {
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     match &args.verb {
-        Sub::Install { options, dry_run } => change(options, *dry_run, Verb::Install, context).await,
-        Sub::Uninstall { options, dry_run } => change(options, *dry_run, Verb::Uninstall, context).await,
+        Sub::Install { options, dry_run } => {
+            change(options, *dry_run, Verb::Install, context).await
+        }
+        Sub::Uninstall { options, dry_run } => {
+            change(options, *dry_run, Verb::Uninstall, context).await
+        }
         Sub::Status { options } => status(options, context).await,
     }
 }
@@ -80,7 +84,12 @@ enum Verb {
     Uninstall,
 }
 
-async fn change(options: &Options, dry_run: bool, verb: Verb, context: &Context) -> Result<Exit, Failure> {
+async fn change(
+    options: &Options,
+    dry_run: bool,
+    verb: Verb,
+    context: &Context,
+) -> Result<Exit, Failure> {
     let service = service(options, context)?;
     if !dry_run {
         may(&service)?;
@@ -109,7 +118,9 @@ async fn change(options: &Options, dry_run: bool, verb: Verb, context: &Context)
         _ if dry_run => {}
         Verb::Install => context.out.line("the service runs")?,
         Verb::Uninstall if done.is_empty() => context.out.line("there is no such service")?,
-        Verb::Uninstall => context.out.line("the service is removed; what its agents did is kept")?,
+        Verb::Uninstall => {
+            context.out.line("the service is removed; what its agents did is kept")?
+        }
     }
     Ok(Exit::Done)
 }
@@ -129,7 +140,11 @@ async fn status(options: &Options, context: &Context) -> Result<Exit, Failure> {
     let path = service.path();
     let file = std::fs::read_to_string(&path).ok();
     let current = file.as_deref().map(|text| text == unit::render(&service));
-    let found = if state::runs(service.manager) { state::unit(service.manager, service.scope).await } else { None };
+    let found = if state::runs(service.manager) {
+        state::unit(service.manager, service.scope).await
+    } else {
+        None
+    };
     let running = found.as_ref().is_some_and(|unit| unit.active == "active");
     if context.out.json {
         let unit = found.clone().unwrap_or_default();
@@ -151,16 +166,25 @@ async fn status(options: &Options, context: &Context) -> Result<Exit, Failure> {
             (Some(unit), _) => {
                 let color = if running { GREEN } else { RED };
                 let pid = unit.pid.map(|pid| format!(", pid {pid}")).unwrap_or_default();
-                let text = unit.text.as_deref().map(|text| format!(": {}", safe(text))).unwrap_or_default();
-                context.out.line(format!("{color}{}{RESET} ({}{pid}){text}", unit.active, unit.sub))?;
+                let text = unit
+                    .text
+                    .as_deref()
+                    .map(|text| format!(": {}", safe(text)))
+                    .unwrap_or_default();
                 context
                     .out
-                    .line(format!("{place}{}", if unit.enabled { ", enabled" } else { ", not enabled" }))?;
+                    .line(format!("{color}{}{RESET} ({}{pid}){text}", unit.active, unit.sub))?;
+                context.out.line(format!(
+                    "{place}{}",
+                    if unit.enabled { ", enabled" } else { ", not enabled" }
+                ))?;
             }
             (None, true) => context
                 .out
                 .line(format!("{place} is there; {} does not know it", service.manager.as_str()))?,
-            (None, false) => context.out.line("not installed; a daemon is started when a verb needs one")?,
+            (None, false) => {
+                context.out.line("not installed; a daemon is started when a verb needs one")?
+            }
         }
         if current == Some(false) {
             context
@@ -194,7 +218,9 @@ fn service(options: &Options, context: &Context) -> Result<Service, Failure> {
     let places = ["XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"]
         .into_iter()
         .filter(|_| mine)
-        .filter_map(|name| Some((name.to_string(), variable(name).filter(|value| value.starts_with('/'))?)))
+        .filter_map(|name| {
+            Some((name.to_string(), variable(name).filter(|value| value.starts_with('/'))?))
+        })
         .collect();
     Ok(Service {
         manager: Manager::of_host(),
@@ -204,7 +230,11 @@ fn service(options: &Options, context: &Context) -> Result<Service, Failure> {
         places,
         user,
         uid,
-        config_home: context.paths.config_dir.parent().map_or_else(|| home.join(".config"), Into::into),
+        config_home: context
+            .paths
+            .config_dir
+            .parent()
+            .map_or_else(|| home.join(".config"), Into::into),
         home,
     })
 }
@@ -233,14 +263,21 @@ fn may(service: &Service) -> Result<(), Failure> {
             .hint("nothing needs a service: a verb that needs a daemon starts one"));
     }
     if service.scope == Scope::System && service.uid != 0 {
-        return Err(Failure::new("E_FORBIDDEN", "a system service is installed and removed by root")
-            .hint("run it with sudo, or leave out --system"));
+        return Err(Failure::new(
+            "E_FORBIDDEN",
+            "a system service is installed and removed by root",
+        )
+        .hint("run it with sudo, or leave out --system"));
     }
     Ok(())
 }
 
 async fn present(service: &Service) -> Present {
-    let unit = if state::runs(service.manager) { state::unit(service.manager, service.scope).await } else { None };
+    let unit = if state::runs(service.manager) {
+        state::unit(service.manager, service.scope).await
+    } else {
+        None
+    };
     Present {
         file: std::fs::read_to_string(service.path()).ok(),
         active: unit.as_ref().is_some_and(state::UnitState::is_active),

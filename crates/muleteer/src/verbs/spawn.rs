@@ -88,7 +88,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let spawn = request(args, context)?;
     let id = spawn.id.clone();
     let reply = context.ask(Request::Spawn(Box::new(spawn))).await?;
-    let Reply::Spawned { dispatch_id, warnings } = reply else { return Err(unexpected(&reply).dispatch(&id)) };
+    let Reply::Spawned { dispatch_id, warnings } = reply else {
+        return Err(unexpected(&reply).dispatch(&id));
+    };
     for warning in &warnings {
         context.out.note(format!("warning: {warning}"));
     }
@@ -110,14 +112,20 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     // With `--json` nobody else has told the id by then.
-    interrupt::or_left(context, wait::left(std::slice::from_ref(&dispatch_id)), wait::one(context, &dispatch_id)).await
+    interrupt::or_left(
+        context,
+        wait::left(std::slice::from_ref(&dispatch_id)),
+        wait::one(context, &dispatch_id),
+    )
+    .await
 }
 
 fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
     let project = project(args, context)?;
     let config = settings::config(context, Some(&project))?;
     let prompt = prompt(args)?;
-    let backend = implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
+    let backend =
+        implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
     Ok(Spawn {
         id: new_id()?,
         role: args.role.clone(),
@@ -138,7 +146,8 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
     })
 }
 
-/// Only what was typed chooses a backend: the variable alone must not turn a real agent into a rehearsal.
+/// Only what was typed chooses a backend: the variable alone must not turn a real agent into a
+/// rehearsal.
 pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
     let implied = [(command, "subprocess"), (scenario, "rehearsal")];
     let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
@@ -147,7 +156,8 @@ pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Opt
 
 /// `--scenario`, else `MULETEER_SCENARIO`.
 pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
-    let variable = || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let variable =
+        || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
     said.map(Path::to_path_buf)
         .or_else(variable)
         .as_deref()
@@ -160,7 +170,8 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     let here = || context::here("E_PROJECT_NOT_FOUND");
     let Some(word) = &args.project else { return here() };
     // Canonical: the daemon and the agent must mean the same directory whatever links lead to it.
-    let directory = |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));
+    let directory =
+        |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));
     if let Some(path) = directory(Path::new(word)) {
         return Ok(path);
     }
@@ -168,11 +179,15 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     let config = settings::config(context, Some(&here()?))?;
     if let Some(path) = config.project_path(word, home.as_deref()) {
         return directory(&path).ok_or_else(|| {
-            let message = format!("the project `{word}` is configured as {}, which is no directory", path.display());
+            let message = format!(
+                "the project `{word}` is configured as {}, which is no directory",
+                path.display()
+            );
             Failure::new("E_PROJECT_NOT_FOUND", message)
         });
     }
-    let message = format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
+    let message =
+        format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
     let hint = if args.prompt.is_none() {
         format!(
             "one word after the role is the project; to give a prompt, name the project first: muleteer spawn {} . \"…\"",
@@ -188,12 +203,17 @@ fn prompt(args: &Args) -> Result<String, Failure> {
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) if path != Path::new("-") => {
-            let unreadable = |error| Failure::new("E_NOT_FOUND", format!("cannot read the prompt: {error}")).file(path);
+            let unreadable = |error| {
+                Failure::new("E_NOT_FOUND", format!("cannot read the prompt: {error}")).file(path)
+            };
             let file = std::fs::File::open(path).map_err(unreadable)?;
             if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-                return Err(Failure::new("E_NOT_FOUND", "the prompt is to be read from a directory")
-                    .file(path)
-                    .hint("name a file in it"));
+                return Err(Failure::new(
+                    "E_NOT_FOUND",
+                    "the prompt is to be read from a directory",
+                )
+                .file(path)
+                .hint("name a file in it"));
             }
             read_prompt(file).map_err(|failure| failure.file(path))?
         }
@@ -229,8 +249,11 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
             return too_long();
         }
         let at = error.utf8_error().valid_up_to();
-        Failure::new("E_BAD_INPUT", format!("the prompt is not UTF-8 text: byte {} belongs to no letter", at + 1))
-            .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
+        Failure::new(
+            "E_BAD_INPUT",
+            format!("the prompt is not UTF-8 text: byte {} belongs to no letter", at + 1),
+        )
+        .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
     })?;
     Ok(unmarked(&text).to_string())
 }
@@ -245,7 +268,8 @@ pub fn check_prompt(text: String) -> Result<String, Failure> {
 
 fn too_long() -> Failure {
     let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
-    Failure::new("E_PROMPT_TOO_LONG", message).hint("put the material in a file and name the file in the prompt")
+    Failure::new("E_PROMPT_TOO_LONG", message)
+        .hint("put the material in a file and name the file in the prompt")
 }
 
 pub fn passed_env(config: &Config) -> Vec<(String, String)> {
@@ -260,7 +284,8 @@ pub fn passed_env(config: &Config) -> Vec<(String, String)> {
 
 /// Those that are text.
 pub fn vars() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// The client chooses the id, so that a request sent again after a lost answer is the same one.
@@ -272,13 +297,15 @@ pub fn new_id() -> Result<String, Failure> {
 /// When the system has no randomness to give.
 pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     let mut bytes = [0; ID_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
     Ok(bytes)
 }
 
 /// What cannot be run is refused before anything is made.
 pub fn command_line(text: &str) -> Result<String, String> {
-    let no_program = "a command is wanted: a line for the shell, or a JSON list that begins with the program";
+    let no_program =
+        "a command is wanted: a line for the shell, or a JSON list that begins with the program";
     let nothing = match serde_json::from_str::<Vec<serde_json::Value>>(text) {
         Ok(words) => {
             if let Some(other) = words.iter().find(|word| !word.is_string()) {
@@ -303,9 +330,9 @@ pub fn command(text: &str) -> Command {
 }
 
 pub fn utf8(path: PathBuf) -> Result<String, Failure> {
-    path.into_os_string()
-        .into_string()
-        .map_err(|path| Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display())))
+    path.into_os_string().into_string().map_err(|path| {
+        Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display()))
+    })
 }
 
 fn shorten(word: &str) -> String {
@@ -334,10 +361,12 @@ pub fn model_name(text: &str) -> Result<String, String> {
 
 pub fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, _)) if env_pass::is_ours(name) => {
-            Err(format!("{name} is set by muleteer itself, so that another value would not be kept: leave it out"))
+        Some((name, _)) if env_pass::is_ours(name) => Err(format!(
+            "{name} is set by muleteer itself, so that another value would not be kept: leave it out"
+        )),
+        Some((name, value)) if !name.is_empty() && !value.contains('\0') => {
+            Ok((name.into(), value.into()))
         }
-        Some((name, value)) if !name.is_empty() && !value.contains('\0') => Ok((name.into(), value.into())),
         _ => Err("NAME=VALUE is wanted".into()),
     }
 }
@@ -363,7 +392,10 @@ mod tests {
         assert!(variable("=x").is_err() && variable("X").is_err());
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         for ours in ["MULETEER_ROLE=x", "TRACEPARENT=", "MULETEER_BEAD_ID=b1"] {
-            assert!(variable(ours).is_err_and(|error| error.contains("set by muleteer itself")), "{ours}");
+            assert!(
+                variable(ours).is_err_and(|error| error.contains("set by muleteer itself")),
+                "{ours}"
+            );
         }
         assert!(variable("MULETEER_SCENARIO=s.yaml").is_ok(), "which is the person's to say");
     }

@@ -42,14 +42,17 @@ pub struct Args {
     watch: bool,
 }
 
-const STATES: [&str; 10] =
-    ["queued", "starting", "running", "waiting", "stalled", "success", "partial", "failed", "blocked", "killed"];
+const STATES: [&str; 10] = [
+    "queued", "starting", "running", "waiting", "stalled", "success", "partial", "failed",
+    "blocked", "killed",
+];
 /// Of those that have ended the table has so many.
 const ENDED: usize = 20;
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.watch {
-        let fetch = async || fetch(context, args.id.as_deref()).await.map(|report| args.choose(report));
+        let fetch =
+            async || fetch(context, args.id.as_deref()).await.map(|report| args.choose(report));
         return watch_report::run(context, fetch, |report| render(report, args)).await;
     }
     let report = args.choose(fetch(context, args.id.as_deref()).await?);

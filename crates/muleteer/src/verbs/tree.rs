@@ -42,7 +42,8 @@ pub async fn run(context: &Context) -> Result<Exit, Failure> {
 fn without_daemon(context: &Context) -> Result<(), Failure> {
     let fleet = offline::fleet(context)?;
     let agents = fleet.unfinished().filter(|dispatch| dispatch.is_active());
-    let children = agents.map(|dispatch| node(&format!("agent/{}", dispatch.id), dispatch.state())).collect();
+    let children =
+        agents.map(|dispatch| node(&format!("agent/{}", dispatch.id), dispatch.state())).collect();
     let root = TreeNode { children, ..node("root", "stopped") };
     if context.out.json {
         let mut value = serde_json::to_value(&root).map_err(std::io::Error::from)?;

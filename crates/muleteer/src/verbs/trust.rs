@@ -45,8 +45,8 @@ pub struct Args {
 }
 
 /// # Errors
-/// `E_FORBIDDEN` for an agent; `E_CONFIG_INVALID` where a file cannot be read, and so nobody can be shown what it
-/// allows; `E_STORE_IO`.
+/// `E_FORBIDDEN` for an agent; `E_CONFIG_INVALID` where a file cannot be read, and so nobody can be
+/// shown what it allows; `E_STORE_IO`.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.list {
         return list(context);
@@ -57,16 +57,18 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.revoke {
         return revoke(context, args.dir.as_deref());
     }
-    let examined = trust::examine(&context.paths, &seen_from(args.dir.as_deref())?).map_err(failure)?;
+    let examined =
+        trust::examine(&context.paths, &seen_from(args.dir.as_deref())?).map_err(failure)?;
     let is_new = !examined.is_trusted();
     if !args.dry_run && !examined.files.is_empty() {
-        trust::record(&context.paths, &examined, jiff::Timestamp::now().to_string()).map_err(failure)?;
+        trust::record(&context.paths, &examined, jiff::Timestamp::now().to_string())
+            .map_err(failure)?;
     }
     show(context, &examined, args.dry_run, is_new)
 }
 
-/// Refuses everybody but the user. A running daemon says who this process is; without one the system
-/// does, by the mark that agents and validations carry.
+/// Refuses everybody but the user. A running daemon says who this process is; without one the
+/// system does, by the mark that agents and validations carry.
 async fn check_user(context: &Context) -> Result<(), Failure> {
     let dispatched = std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty());
     let is_user = match context {
@@ -77,24 +79,31 @@ async fn check_user(context: &Context) -> Result<(), Failure> {
     if is_user {
         return Ok(());
     }
-    Err(Failure::new("E_FORBIDDEN", "an agent or a validation may not change which repositories are trusted")
-        .hint("ask the user to run `muleteer trust` in a terminal that no agent started"))
+    Err(Failure::new(
+        "E_FORBIDDEN",
+        "an agent or a validation may not change which repositories are trusted",
+    )
+    .hint("ask the user to run `muleteer trust` in a terminal that no agent started"))
 }
 
-/// What the daemon of this state directory takes this process for. Neither `--socket` nor a variable
-/// leads to another daemon: its word would count for nothing here.
+/// What the daemon of this state directory takes this process for. Neither `--socket` nor a
+/// variable leads to another daemon: its word would count for nothing here.
 async fn identity(context: &Context) -> Result<String, Failure> {
     let note: Option<Note> = lock::read_note(&context.paths.daemon_lock());
     let socket = note.and_then(|note| note.socket).unwrap_or_else(|| context.paths.socket.clone());
     let context = Context { socket, ..context.clone() };
-    let client = context
-        .dial_living()
-        .await
-        .map_err(|error| Failure::from(error).hint("a daemon runs and does not say who asks: run `muleteer doctor`"))?;
+    let client = context.dial_living().await.map_err(|error| {
+        Failure::from(error).hint("a daemon runs and does not say who asks: run `muleteer doctor`")
+    })?;
     Ok(client.welcome().identity.clone())
 }
 
-fn show(context: &Context, examined: &Examined, dry_run: bool, is_new: bool) -> Result<Exit, Failure> {
+fn show(
+    context: &Context,
+    examined: &Examined,
+    dry_run: bool,
+    is_new: bool,
+) -> Result<Exit, Failure> {
     let root = examined.root.display().to_string();
     let trusted = !examined.files.is_empty() && (!dry_run || !is_new);
     if context.out.json {
@@ -102,9 +111,9 @@ fn show(context: &Context, examined: &Examined, dry_run: bool, is_new: bool) -> 
         return context.out.document(&document).map(|()| Exit::Done);
     }
     if examined.files.is_empty() {
-        context
-            .out
-            .line(format!("{root} has no configuration of Muleteer or Claude Code: there is nothing to trust"))?;
+        context.out.line(format!(
+            "{root} has no configuration of Muleteer or Claude Code: there is nothing to trust"
+        ))?;
         return Ok(Exit::Done);
     }
     for file in &examined.files {
@@ -173,9 +182,11 @@ fn list(context: &Context) -> Result<Exit, Failure> {
         context.out.line("no repository is trusted")?;
     }
     for record in &records {
-        context
-            .out
-            .line(safe(&format!("{:<8} {}", state(context, record), record.root.display())))?;
+        context.out.line(safe(&format!(
+            "{:<8} {}",
+            state(context, record),
+            record.root.display()
+        )))?;
     }
     Ok(Exit::Done)
 }
@@ -186,7 +197,8 @@ fn failure(error: TrustError) -> Failure {
         TrustError::Config(errors) => settings::invalid(errors),
         TrustError::Store(error) => Failure::of("E_STORE_IO", &error),
         TrustError::Io { path, source } => {
-            Failure::new("E_STORE_IO", format!("{} cannot be used: {source}", path.display())).file(path)
+            Failure::new("E_STORE_IO", format!("{} cannot be used: {source}", path.display()))
+                .file(path)
         }
     }
 }

@@ -40,8 +40,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 /// What is said to whoever does not wait any longer.
 pub fn left(ids: &[String]) -> Failure {
     let all = ids.join(" ");
-    let left = Failure::new("E_CANCELLED", format!("nobody waits for {all} any more; what was under way goes on"))
-        .hint(format!("`muleteer wait {all}` waits again"));
+    let left = Failure::new(
+        "E_CANCELLED",
+        format!("nobody waits for {all} any more; what was under way goes on"),
+    )
+    .hint(format!("`muleteer wait {all}` waits again"));
     if let [one] = ids { left.dispatch(one) } else { left }
 }
 
@@ -65,8 +68,8 @@ fn each_once(mut dispatches: Vec<DispatchStatus>) -> Vec<DispatchStatus> {
     dispatches
 }
 
-/// `spawn --wait`: one dispatch, whose id is on stdout already (except with `--json`, where there is
-/// to be one document, and it comes last).
+/// `spawn --wait`: one dispatch, whose id is on stdout already (except with `--json`, where there
+/// is to be one document, and it comes last).
 pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
     let dispatches = ended(context, vec![id.to_string()]).await?;
     for dispatch in &dispatches {
@@ -82,7 +85,9 @@ pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
 /// A dispatch as `status` shows it, with the key of `spawn --json` added.
 pub fn document(dispatch: &DispatchStatus) -> Value {
     let mut value = json!({ "dispatch_id": dispatch.id });
-    if let (Some(object), Ok(Value::Object(more))) = (value.as_object_mut(), serde_json::to_value(dispatch)) {
+    if let (Some(object), Ok(Value::Object(more))) =
+        (value.as_object_mut(), serde_json::to_value(dispatch))
+    {
         object.extend(more);
     }
     value
@@ -121,9 +126,13 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
     let mut told: Vec<String> = Vec::new();
     let from = history::last_seqs(context, 0);
     for id in ids {
-        let Reply::Status(report) = context.ask(Request::Status { id: Some(id.clone()) }).await? else { continue };
-        let is_new =
-            |dispatch: &&DispatchStatus| dispatch.waiting_for.iter().any(|ask| !told.contains(&ask.request_id));
+        let Reply::Status(report) = context.ask(Request::Status { id: Some(id.clone()) }).await?
+        else {
+            continue;
+        };
+        let is_new = |dispatch: &&DispatchStatus| {
+            dispatch.waiting_for.iter().any(|ask| !told.contains(&ask.request_id))
+        };
         for dispatch in report.dispatches.iter().filter(is_new).collect::<Vec<_>>() {
             told.extend(dispatch.waiting_for.iter().map(|ask| ask.request_id.clone()));
             let what = dispatch.reason.as_deref().unwrap_or("it waits for an answer");
@@ -137,7 +146,8 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
                 .dispatch_id
                 .as_ref()
                 .filter(|id| ids.iter().any(|wanted| id.as_str().starts_with(wanted.as_str())))
-            && let Event::PermissionRequested { request_id, answered: false, ask } = &record.entry.event
+            && let Event::PermissionRequested { request_id, answered: false, ask } =
+                &record.entry.event
             && !told.contains(request_id)
         {
             let words = if ask.kind == AskKind::Question { "TEXT|deny" } else { "allow|deny|TEXT" };

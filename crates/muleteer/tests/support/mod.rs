@@ -22,13 +22,16 @@ pub struct Said {
 
 impl Said {
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON document ({error}): {self:?}"))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("no JSON document ({error}): {self:?}"))
     }
 
     pub fn lines(&self) -> Vec<Value> {
         self.stdout
             .lines()
-            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+            })
             .collect()
     }
 }
@@ -80,7 +83,8 @@ impl User {
     /// Without the names that differ from one run to the next.
     pub fn plain(&self, text: &str) -> String {
         let real = self.dir.path().canonicalize().expect("real");
-        let [real, given] = [real.as_path(), self.dir.path()].map(|path| path.to_str().expect("utf-8").to_string());
+        let [real, given] =
+            [real.as_path(), self.dir.path()].map(|path| path.to_str().expect("utf-8").to_string());
         let text = text.replace(&real, "~").replace(&given, "~");
         // The socket's directory is named by a hash of the state directory's path.
         let mut parts = text.split("~/run/muleteer/");
@@ -106,5 +110,9 @@ impl Drop for User {
 
 pub fn said(output: Output) -> Said {
     let text = |bytes| String::from_utf8(bytes).expect("utf-8");
-    Said { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Said {
+        code: output.status.code().unwrap_or(-1),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
 }

@@ -4,7 +4,9 @@
 use jiff::{SignedDuration, Timestamp};
 use muleteer_model::event::{Entry, Event, Outcome, Record};
 use muleteer_model::spec_run::event::*;
-use muleteer_model::spec_run::judge::{Acceptance, Criterion, Issue, JudgeResult, NewBead, Observation, SpecDrift};
+use muleteer_model::spec_run::judge::{
+    Acceptance, Criterion, Issue, JudgeResult, NewBead, Observation, SpecDrift,
+};
 use muleteer_model::spec_run::report::history::Chronicle;
 
 pub struct Tale {
@@ -113,7 +115,12 @@ impl Tale {
             .expect("at work");
         let bead_id = stint.start.bead_id.clone().unwrap_or_default();
         self.end(agent, Outcome::Success, "", cost_usd);
-        self.event(Event::BeadCompleted { bead_id, by: "agent".into(), no_change: false, commits: 1 });
+        self.event(Event::BeadCompleted {
+            bead_id,
+            by: "agent".into(),
+            no_change: false,
+            commits: 1,
+        });
     }
 
     pub fn retried(&mut self, agent: u32, status: Outcome, reason: &str) {
@@ -128,7 +135,14 @@ impl Tale {
         let attempt = stint.start.attempt + 1;
         self.end(agent, status, reason, 0.11);
         let (reuse, counted, note) = (false, true, String::new());
-        self.event(Event::BeadRetried { bead_id, attempt, reason: reason.into(), reuse, counted, note });
+        self.event(Event::BeadRetried {
+            bead_id,
+            attempt,
+            reason: reason.into(),
+            reuse,
+            counted,
+            note,
+        });
     }
 
     /// Freezes, and decomposes into these.
@@ -142,7 +156,10 @@ impl Tale {
         self.start(1, Purpose::Acceptance, None, 0);
         self.pass(40);
         self.end(1, Outcome::Success, "", 0.21);
-        self.event(Event::AcceptanceSealed { path: "/cache/acceptance".into(), sha256: "ab".repeat(32) });
+        self.event(Event::AcceptanceSealed {
+            path: "/cache/acceptance".into(),
+            sha256: "ab".repeat(32),
+        });
         self.event(Event::PhaseChanged { phase: Phase::Decompose });
         self.start(1, Purpose::Decompose, None, 0);
         self.pass(75);
@@ -157,7 +174,11 @@ impl Tale {
 
     pub fn judge(&mut self, end: JudgeFinished) {
         self.event(Event::PhaseChanged { phase: Phase::Judge });
-        self.event(Event::JudgeStarted { iteration: end.iteration, round: 1, observations: vec![] });
+        self.event(Event::JudgeStarted {
+            iteration: end.iteration,
+            round: 1,
+            observations: vec![],
+        });
         self.start(1, Purpose::Judge, None, 0);
         self.pass(150);
         self.end(1, Outcome::Success, "", 0.62);
@@ -214,12 +235,19 @@ pub fn verdict(iteration: u32, verdict: Verdict) -> JudgeFinished {
     };
     let result = JudgeResult {
         status: "success".into(),
-        spec_drift: Some(SpecDrift { detected: !passed, issues: if passed { vec![] } else { vec![issue] } }),
+        spec_drift: Some(SpecDrift {
+            detected: !passed,
+            issues: if passed { vec![] } else { vec![issue] },
+        }),
         acceptance: Some(Acceptance {
             passed,
             results: vec![
                 criterion("A file of numbers is sorted as numbers", true, "10 comes after 9"),
-                criterion("Sorting an empty file prints nothing", passed, "exit code 1, and a message"),
+                criterion(
+                    "Sorting an empty file prints nothing",
+                    passed,
+                    "exit code 1, and a message",
+                ),
             ],
         }),
         observations: vec![Observation {
@@ -231,11 +259,21 @@ pub fn verdict(iteration: u32, verdict: Verdict) -> JudgeFinished {
         new_beads: if passed {
             vec![]
         } else {
-            vec![NewBead { title: "End with a newline".into(), description: "See Output.".into(), kind: "bug".into() }]
+            vec![NewBead {
+                title: "End with a newline".into(),
+                description: "See Output.".into(),
+                kind: "bug".into(),
+            }]
         },
     };
     let reason = if passed { "everything was accepted" } else { "the spec was not kept" };
-    JudgeFinished { iteration, verdict, new_beads: u32::from(!passed), reason: reason.into(), result: Some(result) }
+    JudgeFinished {
+        iteration,
+        verdict,
+        new_beads: u32::from(!passed),
+        reason: reason.into(),
+        result: Some(result),
+    }
 }
 
 /// Three beads, one tried twice, a judge that is content the second time.
@@ -266,7 +304,10 @@ pub fn small() -> Chronicle {
     tale.start(1, Purpose::Maintain, Some("mnt1"), 0);
     tale.pass(80);
     tale.end(1, Outcome::Success, "", 0.12);
-    tale.event(Event::MaintenanceFinished { maintenance: "maintain-1".into(), status: "success".into() });
+    tale.event(Event::MaintenanceFinished {
+        maintenance: "maintain-1".into(),
+        status: "success".into(),
+    });
     tale.judge(verdict(1, Verdict::Fail));
     let mended = vec![planned("n1l8", "End with a newline", &[])];
     tale.event(Event::IterationStarted { iteration: 2, beads: mended });
@@ -278,7 +319,8 @@ pub fn small() -> Chronicle {
     tale.chronicle
 }
 
-/// So many beads in layers, worked on by four, with a failure now and then; one more in the second iteration.
+/// So many beads in layers, worked on by four, with a failure now and then; one more in the second
+/// iteration.
 pub fn many(count: usize, layers: usize) -> Chronicle {
     const WORDS: [&str; 8] = [
         "Parse the header",
@@ -314,7 +356,9 @@ pub fn many(count: usize, layers: usize) -> Chronicle {
             planned(&id(at), &format!("{} ({at})", WORDS[at % WORDS.len()]), &on)
         })
         .collect();
-    let mut tale = Tale::new("A static site generator with a rather long name, so that it has to be broken somewhere");
+    let mut tale = Tale::new(
+        "A static site generator with a rather long name, so that it has to be broken somewhere",
+    );
     tale.beads(&beads);
     // Who ends when: (second, agent, bead, attempt).
     let mut at_work: Vec<(i64, u32, String, u32)> = vec![];
@@ -322,8 +366,12 @@ pub fn many(count: usize, layers: usize) -> Chronicle {
     let mut again: Vec<(String, u32)> = vec![];
     loop {
         while at_work.len() < 4 {
-            let free = (1..=4).find(|agent| at_work.iter().all(|(_, busy, ..)| busy != agent)).unwrap_or(1);
-            let next = again.pop().or_else(|| tale.chronicle.run.schedule.next().map(|id| (id.to_string(), 0)));
+            let free = (1..=4)
+                .find(|agent| at_work.iter().all(|(_, busy, ..)| busy != agent))
+                .unwrap_or(1);
+            let next = again
+                .pop()
+                .or_else(|| tale.chronicle.run.schedule.next().map(|id| (id.to_string(), 0)));
             let Some((bead, attempt)) = next else { break };
             tale.start(free, Purpose::Implement, Some(&bead), attempt);
             let length = 60 + i64::try_from(roll(400)).unwrap_or(0);
@@ -337,8 +385,11 @@ pub fn many(count: usize, layers: usize) -> Chronicle {
         tale.pass(end - clock);
         clock = end;
         if attempt == 0 && roll(9) == 0 {
-            let (status, why) =
-                if roll(2) == 0 { (Outcome::Timeout, "no end after 15m") } else { (Outcome::Failure, "exit code 1") };
+            let (status, why) = if roll(2) == 0 {
+                (Outcome::Timeout, "no end after 15m")
+            } else {
+                (Outcome::Failure, "exit code 1")
+            };
             tale.retried(agent, status, why);
             again.push((bead, attempt + 1));
         } else {
@@ -346,7 +397,10 @@ pub fn many(count: usize, layers: usize) -> Chronicle {
         }
     }
     tale.judge(verdict(1, Verdict::Fail));
-    tale.event(Event::IterationStarted { iteration: 2, beads: vec![planned("again", "End with a newline", &[])] });
+    tale.event(Event::IterationStarted {
+        iteration: 2,
+        beads: vec![planned("again", "End with a newline", &[])],
+    });
     tale.start(1, Purpose::Implement, Some("again"), 0);
     tale.pass(200);
     tale.done(1, 0.2);
@@ -383,6 +437,10 @@ pub fn failed() -> Chronicle {
         dependants,
     });
     let message = "no bead can be worked on: left ← base (blocked), rght ← base (blocked)";
-    tale.event(Event::RunFailed { code: "E_DEADLOCK".into(), message: message.into(), status: RunStatus::Failed });
+    tale.event(Event::RunFailed {
+        code: "E_DEADLOCK".into(),
+        message: message.into(),
+        status: RunStatus::Failed,
+    });
     tale.chronicle
 }

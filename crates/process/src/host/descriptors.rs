@@ -2,8 +2,9 @@
 
 use rustix::process::{Resource, getrlimit};
 
-/// Makes room for `count` descriptors at once, as far as the limit allows. To be called before there are threads: with
-/// them, the kernel waits for all processors each time that the table grows (Linux, `expand_fdtable`), some milliseconds.
+/// Makes room for `count` descriptors at once, as far as the limit allows. To be called before
+/// there are threads: with them, the kernel waits for all processors each time that the table grows
+/// (Linux, `expand_fdtable`), some milliseconds.
 pub fn make_room(count: u64) {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let highest = count.min(limit).saturating_sub(1);

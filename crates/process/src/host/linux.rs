@@ -36,7 +36,9 @@ impl Host for Linux {
         let mut children = vec![];
         for task in tasks.flatten() {
             match std::fs::read_to_string(task.path().join("children")) {
-                Ok(text) => children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok())),
+                Ok(text) => children.extend(
+                    text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()),
+                ),
                 // A thread that has ended, or a kernel that was built without.
                 Err(_) if !task.path().exists() => {}
                 Err(_) => return None,
@@ -117,7 +119,8 @@ fn kernel_line<'a>(path: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
     (len < room.len()).then_some(&room[..len])
 }
 
-/// The whole of one of the kernel's files. They say that they are empty, so nobody is asked how long they are.
+/// The whole of one of the kernel's files. They say that they are empty, so nobody is asked how
+/// long they are.
 fn kernel_file(path: &str) -> Option<Vec<u8>> {
     const USUAL: usize = 4096;
     let mut file = File::open(path).ok()?;
@@ -154,7 +157,9 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     let dead = matches!(fields[0], "Z" | "X" | "x");
     let threads = number(20)?;
     let ticks = |n: usize| number(n).unwrap_or(0).max(0) as u64;
-    let time = |ticks: u64| Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1));
+    let time = |ticks: u64| {
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+    };
     Some(Stat {
         pid,
         parent: number(4)?.max(0) as u32,
@@ -198,7 +203,8 @@ mod tests {
     #[test]
     fn where_a_process_stands_is_known_until_it_ends() {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = crate::command::helper("sleep").arg("60").current_dir(dir.path()).spawn().unwrap();
+        let mut child =
+            crate::command::helper("sleep").arg("60").current_dir(dir.path()).spawn().unwrap();
         assert_eq!(Linux.cwd(child.id()).unwrap(), Some(dir.path().canonicalize().unwrap()));
         child.kill().unwrap();
         while !Linux.stat(child.id()).unwrap().zombie {
@@ -213,7 +219,9 @@ mod tests {
     fn cpu_time_is_its_own_and_that_of_its_dead() {
         let line = b"42 (x) S 1 42 40 0 -1 0 1 0 0 0 150 50 1000 200 20 0 1 0 9876 1000 3 0 1 1";
         let stat = parse_stat(line).unwrap();
-        let ticks = |ticks: u64| Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second());
+        let ticks = |ticks: u64| {
+            Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+        };
         assert_eq!((stat.cpu, stat.reaped_cpu), (ticks(200), ticks(1200)));
     }
 

@@ -61,12 +61,13 @@ pub trait Host: std::fmt::Debug + Sync {
     fn began_before(&self, _start_time: u64, _other: u64) -> bool {
         false
     }
-    /// Its children, zombies included; none when it is gone, `None` where the host does not tell. A child may be left out
-    /// while another one goes.
+    /// Its children, zombies included; none when it is gone, `None` where the host does not tell. A
+    /// child may be left out while another one goes.
     fn children(&self, pid: u32) -> Option<Vec<u32>>;
     /// Its name, as `ps` shows it; `None` when it is gone.
     fn name(&self, pid: u32) -> Option<String>;
-    /// The directory it stands in; `None` when it has let go of it, because it is ending. An error if that cannot be known.
+    /// The directory it stands in; `None` when it has let go of it, because it is ending. An error
+    /// if that cannot be known.
     fn cwd(&self, pid: u32) -> io::Result<Option<PathBuf>>;
     /// The environment a process was started with, NUL-separated; `None` if it cannot be read.
     fn environ(&self, pid: u32) -> Option<Vec<u8>>;

@@ -43,7 +43,9 @@ impl Host for Portable {
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
         // `ps -E` appends the environment of our own processes to the command, separated by spaces.
         let text = ps(&["-E", "-ww", "-p", &pid.to_string(), "-o", "command="]);
-        (!text.is_empty()).then(|| text.trim_end().bytes().map(|byte| if byte == b' ' { 0 } else { byte }).collect())
+        (!text.is_empty()).then(|| {
+            text.trim_end().bytes().map(|byte| if byte == b' ' { 0 } else { byte }).collect()
+        })
     }
 
     fn boot_id(&self) -> String {
@@ -81,8 +83,8 @@ fn run(command: &mut Command) -> String {
         .map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// One line of `pid ppid pgid rss stat time lstart`. The start time is `lstart`'s text hashed: it is
-/// only ever compared.
+/// One line of `pid ppid pgid rss stat time lstart`. The start time is `lstart`'s text hashed: it
+/// is only ever compared.
 fn parse(line: &str) -> Option<Stat> {
     let mut fields = line.split_ascii_whitespace();
     let mut number = || fields.next()?.parse::<u32>().ok();
@@ -127,10 +129,15 @@ mod tests {
     #[test]
     fn a_line_of_ps_is_understood() {
         let one = parse("  42     1    42  1024 Ss   00:01:05 Sat Nov 21 23:09:25 2026").unwrap();
-        let other = parse("  42     1    42  1024 Z    1-00:00:00 Sat Nov 21 23:09:26 2026").unwrap();
+        let other =
+            parse("  42     1    42  1024 Z    1-00:00:00 Sat Nov 21 23:09:26 2026").unwrap();
         assert_eq!((one.pid, one.parent, one.group, one.rss), (42, 1, 42, 1 << 20));
         assert!(!one.zombie && other.zombie && !one.stopped);
-        assert!(parse("  42     1    42  1024 T    1-00:00:00 Sat Nov 21 23:09:26 2026").unwrap().stopped);
+        assert!(
+            parse("  42     1    42  1024 T    1-00:00:00 Sat Nov 21 23:09:26 2026")
+                .unwrap()
+                .stopped
+        );
         assert_ne!(one.start_time, other.start_time);
         assert_eq!((one.cpu.as_secs(), other.cpu.as_secs()), (65, 86_400));
         assert_eq!(cpu_time("0:01.50"), Duration::from_millis(1500));

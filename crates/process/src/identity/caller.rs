@@ -13,12 +13,22 @@ const SHIM: &str = "muleteer-shim";
 const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "fish", "busybox"];
 /// Programs that run another one, and end with it.
 const WRAPPERS: [&str; 14] = [
-    "timeout", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "flock", "xargs", "sudo", "doas", "su",
-    "unshare",
+    "timeout", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "flock", "xargs",
+    "sudo", "doas", "su", "unshare",
 ];
 /// What the agent CLIs are called, as the system shows it.
-const AGENTS: [&str; 10] =
-    ["claude", "codex", "gemini", "opencode", "cursor-agent", "copilot", "goose", "aider", "qwen", "droid"];
+const AGENTS: [&str; 10] = [
+    "claude",
+    "codex",
+    "gemini",
+    "opencode",
+    "cursor-agent",
+    "copilot",
+    "goose",
+    "aider",
+    "qwen",
+    "droid",
+];
 
 /// A process above this one.
 #[derive(Debug)]
@@ -72,7 +82,9 @@ pub fn is_for_an_agent() -> bool {
     // The first process of an agent's pid namespace is above all others, and no walk asks about it.
     let marked = std::env::var_os(NONCE_VAR).is_some() || is_marked(1);
     let above = |process: ProcessId| is_marked(process.pid) || is_shim(process.pid);
-    marked || (0..LOOKS).any(|_| matches!(ancestry(std::process::id(), None, above), Ancestry::Below(_)))
+    marked
+        || (0..LOOKS)
+            .any(|_| matches!(ancestry(std::process::id(), None, above), Ancestry::Below(_)))
 }
 
 fn is_marked(pid: u32) -> bool {
@@ -87,7 +99,9 @@ fn is_shim(pid: u32) -> bool {
 fn above() -> Vec<Above> {
     let mut found = vec![];
     let mut at = host().stat(std::process::id()).map(|stat| stat.parent);
-    while let Some(stat) = at.filter(|pid| *pid > 1 && found.len() < DEEPEST).and_then(|pid| host().stat(pid)) {
+    while let Some(stat) =
+        at.filter(|pid| *pid > 1 && found.len() < DEEPEST).and_then(|pid| host().stat(pid))
+    {
         let name = host().name(stat.pid).unwrap_or_default();
         at = Some(stat.parent);
         found.push(Above { id: stat.into(), name });

@@ -19,7 +19,8 @@ pub const NONCE_VAR: &str = "MULETEER_NONCE";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     pub pid: u32,
-    /// In the host's own unit; only ever compared, by [`Host::began_before`](crate::host::Host::began_before) for order.
+    /// In the host's own unit; only ever compared, by
+    /// [`Host::began_before`](crate::host::Host::began_before) for order.
     pub start_time: u64,
 }
 
@@ -46,8 +47,8 @@ impl From<Stat> for ProcessId {
     }
 }
 
-/// Says who this process is to `ps`, which otherwise shows the file it was run from. At most 15 bytes count; only the
-/// first thread's call does, and only on Linux.
+/// Says who this process is to `ps`, which otherwise shows the file it was run from. At most 15
+/// bytes count; only the first thread's call does, and only on Linux.
 pub fn name_this_process(name: &std::ffi::CStr) {
     #[cfg(target_os = "linux")]
     // SAFETY: the kernel copies at most 16 bytes of a string that ends with NUL.
@@ -70,10 +71,12 @@ impl Title {
     #[cfg(target_os = "linux")]
     pub fn of_this_process() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // Fields 48 and 49 of proc_pid_stat(5); the third comes after the name, which may hold anything.
+        // Fields 48 and 49 of proc_pid_stat(5); the third comes after the name, which may hold
+        // anything.
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut fields = rest.split_ascii_whitespace().skip(48 - 3);
-        let (start, end): (usize, usize) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let (start, end): (usize, usize) =
+            (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let len = end.checked_sub(start).filter(|len| start > 0 && *len > 0)?;
         Some(Self { start, len })
     }
@@ -87,13 +90,14 @@ impl Title {
     /// Shows other words, cut to the room that the first ones took.
     ///
     /// # Safety
-    /// It is of this process, or of the one this was forked from; and neither `std::env::args` nor whatever was kept of the
-    /// words where they lay is used again.
+    /// It is of this process, or of the one this was forked from; and neither `std::env::args` nor
+    /// whatever was kept of the words where they lay is used again.
     pub unsafe fn show(self, words: &[&[u8]]) {
         let mut text = words.join(&0);
         text.resize(self.len - 1, 0);
         text.push(0);
-        // SAFETY: the kernel told us that our words lie here; they are ours to write, and stay NUL-terminated.
+        // SAFETY: the kernel told us that our words lie here; they are ours to write, and stay
+        // NUL-terminated.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), self.start as *mut u8, self.len) }
     }
 }
@@ -166,7 +170,10 @@ impl Pinned {
             match &self.fd {
                 Some(fd) => {
                     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-                    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                    let timeout = Timespec {
+                        tv_sec: left.as_secs() as i64,
+                        tv_nsec: left.subsec_nanos().into(),
+                    };
                     match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)) {
                         Ok(0) => return false,
                         Ok(_) => return true,
@@ -214,7 +221,10 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     if done != 0 || length != size {
         return Err(io::Error::last_os_error());
     }
-    Ok(Peer { uid: credentials.uid, pid: u32::try_from(credentials.pid).ok().filter(|&pid| pid != 0) })
+    Ok(Peer {
+        uid: credentials.uid,
+        pid: u32::try_from(credentials.pid).ok().filter(|&pid| pid != 0),
+    })
 }
 
 /// Reads the peer's credentials.
@@ -241,12 +251,17 @@ pub enum Ancestry {
     Unknown,
 }
 
-/// Walks from `pid` to the top, asking `is_it` of each process on the way. Where the `oldest` that it may be is known, no
-/// further than to what was there before: a process's parent is older than itself, also one that it was left to.
+/// Walks from `pid` to the top, asking `is_it` of each process on the way. Where the `oldest` that
+/// it may be is known, no further than to what was there before: a process's parent is older than
+/// itself, also one that it was left to.
 ///
 /// Each step is pinned, and the parent is read again after pinning it, so that a pid reused in the
 /// middle cannot lead the walk elsewhere.
-pub fn ancestry(pid: u32, oldest: Option<ProcessId>, is_it: impl Fn(ProcessId) -> bool) -> Ancestry {
+pub fn ancestry(
+    pid: u32,
+    oldest: Option<ProcessId>,
+    is_it: impl Fn(ProcessId) -> bool,
+) -> Ancestry {
     /// Deeper than any honest tree; a loop cannot be, but we don't bet on it.
     const DEEPEST: usize = 4096;
     if let Some(oldest) = oldest
@@ -254,7 +269,8 @@ pub fn ancestry(pid: u32, oldest: Option<ProcessId>, is_it: impl Fn(ProcessId) -
         && let Some(above) = host().stat(stat.parent)
         && host().began_before(above.start_time, oldest.start_time)
     {
-        // It had this pid before `oldest` began, so it is whose pid we have just read: nothing has to be pinned.
+        // It had this pid before `oldest` began, so it is whose pid we have just read: nothing has
+        // to be pinned.
         return Ancestry::Apart;
     }
     let Ok(mut here) = Pinned::open(pid) else { return Ancestry::Unknown };
@@ -304,11 +320,15 @@ mod tests {
 
     #[test]
     fn a_child_is_pinned_signalled_and_dead_as_a_zombie() {
-        let mut child = crate::command::helper("sleep").arg("60").env(NONCE_VAR, "n1").spawn().unwrap();
+        let mut child =
+            crate::command::helper("sleep").arg("60").env(NONCE_VAR, "n1").spawn().unwrap();
         let pinned = Pinned::open(child.id()).unwrap();
         assert!(pinned.id().is_alive());
         assert!(!pinned.wait(Duration::from_millis(1)));
-        assert_eq!(ancestry(child.id(), None, |id| id == ProcessId::current()), Ancestry::Below(ProcessId::current()));
+        assert_eq!(
+            ancestry(child.id(), None, |id| id == ProcessId::current()),
+            Ancestry::Below(ProcessId::current())
+        );
         pinned.signal(libc::SIGKILL).unwrap();
         assert!(pinned.wait(Duration::from_secs(10)));
         assert!(!pinned.id().is_alive(), "a zombie is dead");

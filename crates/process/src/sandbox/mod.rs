@@ -1,5 +1,5 @@
-//! The sandbox of an agent: a user, mount, pid and ipc namespace in which a [`Plan`] says what is to be
-//! seen and written (docs/design/sandbox.md).
+//! The sandbox of an agent: a user, mount, pid and ipc namespace in which a [`Plan`] says what is
+//! to be seen and written (docs/design/sandbox.md).
 //!
 //! ```text
 //!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, every descriptor closed
@@ -7,9 +7,9 @@
 //!   └─ ends as the agent ended ◀── its status, by a pipe
 //! ```
 //!
-//! The first two change the calling process for good and are for one with a single thread that was started
-//! for it. Signals reach the agent as a member of the process group; init is deaf to them by nature.
-//! When the agent has ended, init ends, and the kernel with it whatever the agent left.
+//! The first two change the calling process for good and are for one with a single thread that was
+//! started for it. Signals reach the agent as a member of the process group; init is deaf to them
+//! by nature. When the agent has ended, init ends, and the kernel with it whatever the agent left.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,8 @@ use std::path::{Path, PathBuf};
 /// The exit code where the sandbox could not be made; nothing of the agent ran then.
 pub const CANNOT: u8 = 125;
 const VERSION: u16 = 1;
-/// More than anybody is given between TERM and KILL (10 s by default): who ended its own shell has no more either.
+/// More than anybody is given between TERM and KILL (10 s by default): who ended its own shell has
+/// no more either.
 #[cfg(target_os = "linux")]
 const GRACE: std::time::Duration = std::time::Duration::from_secs(15);
 
@@ -41,9 +42,9 @@ pub struct Plan {
     pub places: Vec<Place>,
 }
 
-/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it is. Of two, the one
-/// further down wins; of two for the same path, the one that stands later in [`What`]. One that does not exist outside
-/// is left out.
+/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it
+/// is. Of two, the one further down wins; of two for the same path, the one that stands later in
+/// [`What`]. One that does not exist outside is left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     pub path: PathBuf,
@@ -51,7 +52,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where `path`, which is in this place, lies outside; `None` where it is not, or lies where it seems to.
+    /// Where `path`, which is in this place, lies outside; `None` where it is not, or lies where it
+    /// seems to.
     pub fn instead_of(&self, path: &Path) -> Option<PathBuf> {
         let What::Instead(other) = &self.what else { return None };
         let rest = path.strip_prefix(&self.path).ok()?;
@@ -107,7 +109,10 @@ impl Plan {
         let plan: Self = serde_json::from_slice(&std::fs::read(path)?)?;
         match plan.v {
             VERSION => Ok(plan),
-            other => Err(io::Error::other(format!("{} has version {other}, this is {VERSION}", path.display()))),
+            other => Err(io::Error::other(format!(
+                "{} has version {other}, this is {VERSION}",
+                path.display()
+            ))),
         }
     }
 
@@ -120,10 +125,14 @@ impl Plan {
     }
 }
 
-/// Runs the program in the sandbox of `plan` and ends as it ends. Only from a process with one thread that
-/// was started for this.
+/// Runs the program in the sandbox of `plan` and ends as it ends. Only from a process with one
+/// thread that was started for this.
 #[cfg(target_os = "linux")]
-pub fn run(plan: &Plan, cwd: &Path, argv: &[CString]) -> Result<std::convert::Infallible, SandboxError> {
+pub fn run(
+    plan: &Plan,
+    cwd: &Path,
+    argv: &[CString],
+) -> Result<std::convert::Infallible, SandboxError> {
     // SAFETY: getppid has no preconditions.
     let parent = unsafe { libc::getppid() };
     deaf();
@@ -156,7 +165,9 @@ pub fn run(_: &Plan, _: &Path, _: &[CString]) -> Result<std::convert::Infallible
 /// Signals go to the whole group: the agent answers them, and we answer for the agent.
 #[cfg(target_os = "linux")]
 fn deaf() {
-    for signo in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2] {
+    for signo in
+        [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2]
+    {
         // SAFETY: ignoring a signal has no preconditions.
         unsafe { libc::signal(signo, libc::SIG_IGN) };
     }
@@ -227,7 +238,8 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
         let (path, shown) = (&place.path, place.path.display());
         match &place.what {
             What::Hidden | What::Scratch => {
-                // Below what is hidden or scratch it is gone, and may be needed; elsewhere it never was.
+                // Below what is hidden or scratch it is gone, and may be needed; elsewhere it never
+                // was.
                 if !path.is_dir() && std::fs::create_dir_all(path).is_err() {
                     continue;
                 }
@@ -244,8 +256,14 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
                     .map_err(errno(format!("stat {shown}")))
                     .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())?;
                 make_target(path, is_dir).map_err(at(format!("a place for {shown}")))?;
-                move_mount(tree, "", rustix::fs::CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-                    .map_err(errno(format!("mount {shown}")))?;
+                move_mount(
+                    tree,
+                    "",
+                    rustix::fs::CWD,
+                    path,
+                    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+                )
+                .map_err(errno(format!("mount {shown}")))?;
                 if place.what == What::Show {
                     set_read_only(path, true).map_err(at(format!("read-only {shown}")))?;
                 }
@@ -354,8 +372,9 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
     }
 }
 
-/// Its agent is most often a shell that ran the real one, and that was told to end like itself: all of them have the
-/// time that comes with that, and whoever gives it kills us at its end. Our own end takes the whole namespace along.
+/// Its agent is most often a shell that ran the real one, and that was told to end like itself: all
+/// of them have the time that comes with that, and whoever gives it kills us at its end. Our own
+/// end takes the whole namespace along.
 #[cfg(target_os = "linux")]
 fn outlive_grace() {
     let begun = std::time::Instant::now();

@@ -1,15 +1,16 @@
 //! Whether this host really does what the sandbox needs: found out by doing it, because sysctls,
 //! security modules and containers each forbid it in a way of their own.
 //!
-//! [`namespaces`] and [`landlock()`] change the calling process for good. They are for a child that was
-//! started for this and ends right after (`muleteer probe WHAT`).
+//! [`namespaces`] and [`landlock()`] change the calling process for good. They are for a child that
+//! was started for this and ends right after (`muleteer probe WHAT`).
 
 use std::io;
 use std::path::Path;
 
-/// Makes user, mount and pid namespaces, mounts a private `/tmp`, which it takes, puts elsewhere and makes read-only
-/// as the sandbox does (newer calls, that a container's filter may not know), and a fresh `/proc`, and runs this
-/// program once more in there. The calling process must have one thread.
+/// Makes user, mount and pid namespaces, mounts a private `/tmp`, which it takes, puts elsewhere
+/// and makes read-only as the sandbox does (newer calls, that a container's filter may not know),
+/// and a fresh `/proc`, and runs this program once more in there. The calling process must have one
+/// thread.
 ///
 /// # Errors
 /// The step that failed, and the system's word.
@@ -21,13 +22,17 @@ pub fn namespaces() -> Result<String, String> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare().map_err(step("unshare"))?;
     std::fs::write("/proc/self/setgroups", "deny").map_err(step("setgroups"))?;
-    // Root in there, since whoever is not loses what it may do by an exec, which the second half begins with. The sandbox
-    // itself forks, and stays who it is.
+    // Root in there, since whoever is not loses what it may do by an exec, which the second half
+    // begins with. The sandbox itself forks, and stays who it is.
     std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("uid_map"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(step("gid_map"))?;
-    let errno = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error));
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(errno("private mounts"))?;
-    mount("tmpfs", "/tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None).map_err(errno("tmpfs"))?;
+    let errno = |what: &'static str| {
+        move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error))
+    };
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(errno("private mounts"))?;
+    mount("tmpfs", "/tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)
+        .map_err(errno("tmpfs"))?;
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = open_tree(rustix::fs::CWD, "/tmp", clone).map_err(errno("open_tree"))?;
     move_mount(&tree, "", rustix::fs::CWD, "/tmp", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
@@ -35,11 +40,17 @@ pub fn namespaces() -> Result<String, String> {
     crate::sandbox::set_read_only(Path::new("/tmp"), true).map_err(step("mount_setattr"))?;
     // The pid namespace begins with the next child; a fresh /proc can only be mounted from within.
     let mut inner = crate::command::helper("/proc/self/exe");
-    let output = inner.args(["probe", "inner"]).output().map_err(step("a child in the pid namespace"))?;
+    let output =
+        inner.args(["probe", "inner"]).output().map_err(step("a child in the pid namespace"))?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
     match said.strip_prefix("ok ") {
-        Some(_) if output.status.success() => Ok("user, mount and pid namespaces can be made".into()),
-        _ => Err(said.strip_prefix("no ").unwrap_or("the child in the pid namespace died").to_string()),
+        Some(_) if output.status.success() => {
+            Ok("user, mount and pid namespaces can be made".into())
+        }
+        _ => Err(said
+            .strip_prefix("no ")
+            .unwrap_or("the child in the pid namespace died")
+            .to_string()),
     }
 }
 
@@ -54,9 +65,14 @@ pub fn inner() -> Result<String, String> {
         return Err(format!("pid namespace: this is pid {}, not 1", std::process::id()));
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None).map_err(|error| format!("proc: {}", io::Error::from(error)))?;
+    mount("proc", "/proc", "proc", flags, None)
+        .map_err(|error| format!("proc: {}", io::Error::from(error)))?;
     let seen = crate::host::host().pids();
-    if seen == [1] { Ok("alone".into()) } else { Err(format!("proc: {} strangers are seen", seen.len())) }
+    if seen == [1] {
+        Ok("alone".into())
+    } else {
+        Err(format!("proc: {} strangers are seen", seen.len()))
+    }
 }
 
 /// Limits this process to writing below `allowed`, and tries to write a file in `forbidden`.
@@ -65,7 +81,9 @@ pub fn inner() -> Result<String, String> {
 /// What failed, or that nothing was held back.
 #[cfg(target_os = "linux")]
 pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
-    use landlock::{ABI, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules};
+    use landlock::{
+        ABI, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
+    };
     let write = AccessFs::from_write(ABI::V3);
     let restrict = || -> Result<RulesetStatus, landlock::RulesetError> {
         let rules = path_beneath_rules([allowed], write);
@@ -78,7 +96,8 @@ pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
     };
     let status = restrict().map_err(|error| error.to_string())?;
     let name = format!(".muleteer-probe-{}", std::process::id());
-    std::fs::write(allowed.join(&name), "").map_err(|error| format!("writing where it is allowed: {error}"))?;
+    std::fs::write(allowed.join(&name), "")
+        .map_err(|error| format!("writing where it is allowed: {error}"))?;
     let _ = std::fs::remove_file(allowed.join(&name));
     match std::fs::write(forbidden.join(&name), "") {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match status {
@@ -97,8 +116,8 @@ pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
 #[allow(unsafe_code)]
 fn unshare() -> io::Result<()> {
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-    // SAFETY: no pointers; it moves this process, which has one thread and was started for this, into
-    // new namespaces. No shared state of the program is affected: descriptors and memory stay.
+    // SAFETY: no pointers; it moves this process, which has one thread and was started for this,
+    // into new namespaces. No shared state of the program is affected: descriptors and memory stay.
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

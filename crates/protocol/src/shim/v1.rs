@@ -266,7 +266,11 @@ impl ToShim {
                     }
                     Self::WriteStdin { idem, close, bytes: body.take(len)?.to_vec() }
                 }
-                SIGNAL => Self::Signal { idem: body.array()?, signo: body.u32()? as i32, group: body.flag()? },
+                SIGNAL => Self::Signal {
+                    idem: body.array()?,
+                    signo: body.u32()? as i32,
+                    group: body.flag()?,
+                },
                 TERMINATE => Self::Terminate { idem: body.array()?, grace_ms: body.u64()? },
                 HEARTBEAT => Self::Heartbeat { lease_ms: body.u64()? },
                 ACK => Self::Ack { epoch: body.epoch()?, offset: body.u64()? },
@@ -312,7 +316,9 @@ impl FromShim {
                 let errno = if let Outcome::Failed { errno } = outcome { *errno } else { 0 };
                 out.extend_from_slice(&errno.to_le_bytes());
             }
-            Self::Nudge { epoch, offset } | Self::Exited { epoch, offset } => place(out, *epoch, *offset),
+            Self::Nudge { epoch, offset } | Self::Exited { epoch, offset } => {
+                place(out, *epoch, *offset)
+            }
             Self::Status {
                 epoch,
                 offset,
@@ -349,7 +355,15 @@ impl FromShim {
                     let agent_pid = body.u32()?;
                     body.take(4)?;
                     let (epoch, offset) = (body.epoch()?, body.u64()?);
-                    Self::HelloOk { version, epoch, shim_pid, agent_pid, offset, state, nonce: body.text()? }
+                    Self::HelloOk {
+                        version,
+                        epoch,
+                        shim_pid,
+                        agent_pid,
+                        offset,
+                        state,
+                        nonce: body.text()?,
+                    }
                 }
                 REFUSED => {
                     let code = RefusedCode::from_code(body.u8()?);
@@ -494,7 +508,8 @@ fn decode<T>(
     parse: impl FnOnce(u16, &mut Body<'_>) -> Option<T>,
 ) -> Result<Option<Decoded<T>>, DecodeError> {
     let mut header = Body { rest: input, invalid: false };
-    let (Some(len), Some(kind), Some(_), Some(generation)) = (header.u32(), header.u16(), header.u16(), header.u64())
+    let (Some(len), Some(kind), Some(_), Some(generation)) =
+        (header.u32(), header.u16(), header.u16(), header.u64())
     else {
         return Ok(None);
     };

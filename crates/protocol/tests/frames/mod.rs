@@ -72,7 +72,13 @@ names!(server_name, SERVER_NAMES, ServerFrame, {
 
 fn tasks_run() -> TasksRun {
     let dispatch = Spawn { role: "developer".into(), project: "/repo".into(), ..Spawn::default() };
-    TasksRun { id: "lstabcde".into(), root: "/repo".into(), dispatch, concurrency: 4, max_tasks: Some(20) }
+    TasksRun {
+        id: "lstabcde".into(),
+        root: "/repo".into(),
+        dispatch,
+        concurrency: 4,
+        max_tasks: Some(20),
+    }
 }
 
 fn tasks_ended() -> TasksEnded {
@@ -142,7 +148,8 @@ fn run() -> Run {
 }
 
 pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
-    let hello = Hello { versions: vec![1], client: "muleteer/0.1.0".into(), operator_key: text("00ff") };
+    let hello =
+        Hello { versions: vec![1], client: "muleteer/0.1.0".into(), operator_key: text("00ff") };
     let mut samples = vec![
         ("hello", ClientFrame::Hello(hello)),
         ("credit", ClientFrame::Credit { id: 7, n: 32 }),
@@ -165,19 +172,40 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_status", Request::Status { id: text("k3f9") }),
         ("request_tree", Request::Tree),
         ("request_events", Request::Events { from_seq: 1 << 40, follow: true }),
-        ("request_send", Request::Send { id: id.clone(), key, text: "Now a test for it".into(), cli_command: false }),
+        (
+            "request_send",
+            Request::Send {
+                id: id.clone(),
+                key,
+                text: "Now a test for it".into(),
+                cli_command: false,
+            },
+        ),
         ("request_interrupt", Request::Interrupt { id: id.clone() }),
         ("request_kill", Request::Kill { id: id.clone(), reason: text("superseded") }),
         // Of a client that knows of no keys.
         (
             "request_answer",
-            Request::Answer { id: id.clone(), request: text("r1"), answer: "allow".into(), key: String::new() },
+            Request::Answer {
+                id: id.clone(),
+                request: text("r1"),
+                answer: "allow".into(),
+                key: String::new(),
+            },
         ),
         (
             "request_answer_keyed",
-            Request::Answer { id: id.clone(), request: None, answer: "deny".into(), key: "a1".into() },
+            Request::Answer {
+                id: id.clone(),
+                request: None,
+                answer: "deny".into(),
+                key: "a1".into(),
+            },
         ),
-        ("request_set_model", Request::SetModel { id: id.clone(), key: "m1".into(), model: "haiku".into() }),
+        (
+            "request_set_model",
+            Request::SetModel { id: id.clone(), key: "m1".into(), model: "haiku".into() },
+        ),
         ("request_prune", Request::Prune { older_than_s: 86_400, dry_run: true, from_seq: 4711 }),
         ("request_wait", Request::Wait { ids: vec![id, "mmmm".into()] }),
         ("request_stop", Request::Stop { agents: "keep".into() }),
@@ -186,7 +214,11 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_run", Request::Run(Box::new(run()))),
         (
             "request_run_events",
-            Request::RunEvents { run_id: "run-2026-02-12-a1b2c3".into(), from_seq: 3, follow: true },
+            Request::RunEvents {
+                run_id: "run-2026-02-12-a1b2c3".into(),
+                from_seq: 3,
+                follow: true,
+            },
         ),
         ("request_run_stop", Request::RunStop { run_id: "run-2026-02-12-a1b2c3".into() }),
         ("request_tasks_run", Request::TasksRun(Box::new(tasks_run()))),
@@ -195,7 +227,10 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ("request_unknown", Request::Unknown),
     ];
     let trace = text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
-    samples.extend(requests.map(|(name, body)| (name, ClientFrame::Request { id: 7, trace: trace.clone(), body })));
+    samples
+        .extend(requests.map(|(name, body)| {
+            (name, ClientFrame::Request { id: 7, trace: trace.clone(), body })
+        }));
     samples
 }
 
@@ -280,7 +315,8 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         state_dir: "/home/u/.local/state/muleteer".into(),
         telemetry: None,
     };
-    let exporting = |endpoint| Welcome { telemetry: Some(Telemetry { endpoint }), ..welcome.clone() };
+    let exporting =
+        |endpoint| Welcome { telemetry: Some(Telemetry { endpoint }), ..welcome.clone() };
     let (exports, exports_nothing) = (exporting(text("http://127.0.0.1:4318")), exporting(None));
     let daemon = DaemonStatus {
         running: true,
@@ -309,7 +345,11 @@ pub fn server_samples() -> Vec<(&'static str, ServerFrame)> {
         ("reply_done", Reply::Done { dispatch_id, note: text("it had ended") }),
         (
             "reply_answered",
-            Reply::Answered { dispatch_id: "k3f9abcd".into(), request_id: "r1".into(), answer: "deny".into() },
+            Reply::Answered {
+                dispatch_id: "k3f9abcd".into(),
+                request_id: "r1".into(),
+                answer: "deny".into(),
+            },
         ),
         (
             "reply_pruned",

@@ -68,7 +68,8 @@ impl Shim {
         }
     }
 
-    /// Tells everyone connected how a command ended. Whoever asked may have been replaced meanwhile.
+    /// Tells everyone connected how a command ended. Whoever asked may have been replaced
+    /// meanwhile.
     pub(super) fn answer(&mut self, idem: &Idem, outcome: Outcome) {
         self.keys.end(idem, outcome);
         self.peers.tell(&FromShim::Done { idem: *idem, outcome });
@@ -78,7 +79,9 @@ impl Shim {
         match self.phase {
             Phase::Starting(_) => AgentState::Starting,
             Phase::Running => AgentState::Running,
-            Phase::Letting { .. } | Phase::Terminating { .. } | Phase::Killing { .. } => AgentState::Ending,
+            Phase::Letting { .. } | Phase::Terminating { .. } | Phase::Killing { .. } => {
+                AgentState::Ending
+            }
             Phase::Clearing { .. } | Phase::ClearKilling { .. } | Phase::Gone => AgentState::Exited,
         }
     }
@@ -87,8 +90,13 @@ impl Shim {
         self.agent_state() != AgentState::Exited
     }
 
-    /// Runs a command unless its key is known. `run` gives the outcome, or `None` if that comes later.
-    fn once(&mut self, idem: Idem, run: impl FnOnce(&mut Self) -> Option<Outcome>) -> Option<FromShim> {
+    /// Runs a command unless its key is known. `run` gives the outcome, or `None` if that comes
+    /// later.
+    fn once(
+        &mut self,
+        idem: Idem,
+        run: impl FnOnce(&mut Self) -> Option<Outcome>,
+    ) -> Option<FromShim> {
         let outcome = match self.keys.seen(&idem) {
             Seen::Done(outcome) => Some(outcome),
             Seen::Pending => None,

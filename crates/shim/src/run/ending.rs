@@ -119,12 +119,13 @@ impl Shim {
         }
     }
 
-    /// Nothing of the dead agent's is left, as far as our children and its cgroup tell: below a subreaper every orphan
-    /// becomes its child. `None` where the system does not tell.
+    /// Nothing of the dead agent's is left, as far as our children and its cgroup tell: below a
+    /// subreaper every orphan becomes its child. `None` where the system does not tell.
     fn is_alone(&self) -> Option<bool> {
         let mut others = group::children_of_this_thread()?;
         others.retain(|&pid| pid != self.agent.pid && spawn::reap(pid).is_none());
-        let outside = || self.cgroup.as_deref().is_some_and(|cgroup| !cgroup::members(cgroup).is_empty());
+        let outside =
+            || self.cgroup.as_deref().is_some_and(|cgroup| !cgroup::members(cgroup).is_empty());
         Some(others.is_empty() && !outside())
     }
 
@@ -161,7 +162,8 @@ impl Shim {
     /// Everything of the agent's but the agent itself, zombies included.
     fn left_behind(&self) -> Vec<Stat> {
         let agent = self.agent.pid;
-        let mut left: Vec<Stat> = descendants(self.own.pid).into_iter().filter(|stat| stat.pid != agent).collect();
+        let mut left: Vec<Stat> =
+            descendants(self.own.pid).into_iter().filter(|stat| stat.pid != agent).collect();
         let elsewhere = self
             .cgroup
             .iter()
@@ -209,7 +211,10 @@ impl Shim {
         if limits.max_procs > 0 && processes > limits.max_procs {
             self.break_rule(Policy::Processes, format!("{processes} of {}", limits.max_procs));
         } else if limits.max_memory_bytes > 0 && memory > limits.max_memory_bytes {
-            self.break_rule(Policy::Memory, format!("{memory} of {} bytes", limits.max_memory_bytes));
+            self.break_rule(
+                Policy::Memory,
+                format!("{memory} of {} bytes", limits.max_memory_bytes),
+            );
         }
     }
 }

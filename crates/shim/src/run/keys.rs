@@ -31,7 +31,8 @@ impl Keys {
 
     pub fn begin(&mut self, idem: Idem) {
         if self.known.len() >= KEPT {
-            // A pending one must stay: forgotten, it could be begun twice. Fewer are pending than kept.
+            // A pending one must stay: forgotten, it could be begun twice. Fewer are pending than
+            // kept.
             let oldest_done = self.known.iter().position(|(_, outcome)| outcome.is_some());
             self.known.remove(oldest_done.unwrap_or(0));
         }

@@ -33,8 +33,9 @@ pub(super) struct Output {
     pending: Option<(usize, usize)>,
 }
 
-/// Room for one read. Made when it is first needed: by then what the start took has been given back, so it is fresh,
-/// and its pages are not touched until they are used. A quiet agent's shim stays small.
+/// Room for one read. Made when it is first needed: by then what the start took has been given
+/// back, so it is fresh, and its pages are not touched until they are used. A quiet agent's shim
+/// stays small.
 #[derive(Debug, Default)]
 struct Buffer(Vec<u8>);
 
@@ -86,8 +87,9 @@ fn hold_for(came: usize, took: Duration) -> Duration {
     u64::try_from(enough).map_or(HOLD, Duration::from_nanos).min(HOLD)
 }
 
-/// Has the system wake this thread when it is time: by itself it may be a twentieth of a millisecond late, and a pipe that
-/// was to be half full is full by then. The agent was forked before, and has what everybody has.
+/// Has the system wake this thread when it is time: by itself it may be a twentieth of a
+/// millisecond late, and a pipe that was to be half full is full by then. The agent was forked
+/// before, and has what everybody has.
 pub(super) fn wake_in_time() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -158,8 +160,8 @@ impl Shim {
         }
     }
 
-    /// Spools what the pipes hold at this moment, room or not: the agent that wrote it is dead, and its
-    /// end must not be recorded before it. More than that may come for ever, from processes it
+    /// Spools what the pipes hold at this moment, room or not: the agent that wrote it is dead, and
+    /// its end must not be recorded before it. More than that may come for ever, from processes it
     /// left behind, and is not waited for.
     pub(super) fn drain(&mut self) {
         if let Some((index, n)) = self.output.pending.take() {

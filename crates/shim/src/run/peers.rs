@@ -5,7 +5,9 @@ use super::wait::Ready;
 use crate::record::Cursor;
 use muleteer_process::clock::awake;
 use muleteer_process::identity::{self, Ancestry, ancestry};
-use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, MAX_HELLO_BODY, RefusedCode, ToShim, VERSION};
+use muleteer_protocol::shim::v1::{
+    FromShim, MAX_BODY, MAX_HELLO_BODY, RefusedCode, ToShim, VERSION,
+};
 use rustix::buffer::spare_capacity;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -171,7 +173,8 @@ impl Shim {
         if !self.may_speak(peer.fd.as_fd()) {
             peer.refuse(generation, RefusedCode::BadPeer, "not a process this shim listens to");
         } else if self.peers.connected.len() >= MAX_PEERS {
-            // Strangers cannot keep the daemon out: the one that has said nothing longest makes room.
+            // Strangers cannot keep the daemon out: the one that has said nothing longest makes
+            // room.
             match self.peers.connected.iter().position(|peer| !peer.accepted) {
                 Some(stranger) => drop(self.peers.connected.remove(stranger)),
                 None => peer.refuse(generation, RefusedCode::Busy, "too many connections"),
@@ -191,7 +194,10 @@ impl Shim {
             return false;
         }
         let Some(pid) = peer.pid else { return cfg!(not(target_os = "linux")) };
-        matches!(ancestry(pid, Some(self.own), |id| id == self.own), Ancestry::Apart | Ancestry::Orphan)
+        matches!(
+            ancestry(pid, Some(self.own), |id| id == self.own),
+            Ancestry::Apart | Ancestry::Orphan
+        )
     }
 
     fn receive(&mut self, index: usize) {
@@ -217,7 +223,11 @@ impl Shim {
                             self.peers.connected[index].send(generation, &reply);
                         }
                     } else if peer.accepted {
-                        peer.refuse(generation, RefusedCode::StaleGeneration, "this frame is of another daemon");
+                        peer.refuse(
+                            generation,
+                            RefusedCode::StaleGeneration,
+                            "this frame is of another daemon",
+                        );
                     } else {
                         self.hello(index, decoded.generation, decoded.frame);
                     }
@@ -279,7 +289,11 @@ impl Shim {
             // With whatever frames of theirs we had not looked at yet.
             for (other, peer) in self.peers.connected.iter_mut().enumerate() {
                 if other != index && peer.accepted {
-                    peer.refuse(generation, RefusedCode::StaleGeneration, "a newer daemon has spoken");
+                    peer.refuse(
+                        generation,
+                        RefusedCode::StaleGeneration,
+                        "a newer daemon has spoken",
+                    );
                 }
             }
         }

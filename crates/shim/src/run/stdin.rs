@@ -48,7 +48,9 @@ impl Stdin {
     pub fn refusal(&self, len: usize) -> Option<Outcome> {
         if !self.is_open() {
             Some(Outcome::StdinClosed)
-        } else if self.queue.len() >= MAX_WRITES || (self.queued > 0 && self.queued + len > MAX_STDIN) {
+        } else if self.queue.len() >= MAX_WRITES
+            || (self.queued > 0 && self.queued + len > MAX_STDIN)
+        {
             Some(Outcome::QueueFull)
         } else {
             None

@@ -56,12 +56,15 @@ impl Shim {
             }
         }
         for (index, peer) in self.peers.connected.iter().enumerate().take(MAX_PEERS) {
-            let flags = if peer.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let flags =
+                if peer.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             watch(Slot::Peer(index), peer.as_fd(), flags);
         }
         let timeout = self.next_due(now).map(|at| at.saturating_sub(now));
-        let timeout =
-            timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        let timeout = timeout.map(|left| Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
         let mut ready = Ready::default();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
@@ -90,7 +93,8 @@ impl Shim {
             // Looked at again and again.
             Phase::Killing { .. } | Phase::ClearKilling { .. } | Phase::Gone => None,
         };
-        let ending = !matches!(self.phase, Phase::Starting(_) | Phase::Running | Phase::Letting { .. });
+        let ending =
+            !matches!(self.phase, Phase::Starting(_) | Phase::Running | Phase::Letting { .. });
         let held = self.output.held_until.iter().flatten().copied().filter(|&until| until > now);
         [phase, self.retry_at, self.peers.due(), self.nudge_due()]
             .into_iter()

@@ -5,7 +5,8 @@
 
 use crate::control::Control;
 use crate::record::{
-    Cursor, Header, MAX_PAYLOAD, RECORD_HEADER, SEGMENT_HEADER, SegmentHead, Stream, read_segment_header, segment_path,
+    Cursor, Header, MAX_PAYLOAD, RECORD_HEADER, SEGMENT_HEADER, SegmentHead, Stream,
+    read_segment_header, segment_path,
 };
 use std::fs::File;
 use std::io;
@@ -50,8 +51,8 @@ pub enum State {
     More,
     /// Everything complete has been read.
     CaughtUp,
-    /// So has it, and this many bytes follow that are no complete record: of a living shim, one being
-    /// written; of a dead one, the end, and the bytes are lost.
+    /// So has it, and this many bytes follow that are no complete record: of a living shim, one
+    /// being written; of a dead one, the end, and the bytes are lost.
     Torn { bytes: u64 },
 }
 
@@ -75,7 +76,9 @@ impl ReadError {
     pub fn resume(&self) -> Option<Cursor> {
         match self {
             Self::Io { .. } => None,
-            Self::Corrupt { resume, .. } | Self::Newer { resume, .. } | Self::Missing { resume, .. } => *resume,
+            Self::Corrupt { resume, .. }
+            | Self::Newer { resume, .. }
+            | Self::Missing { resume, .. } => *resume,
         }
     }
 }
@@ -113,9 +116,10 @@ impl Reader {
     /// epoch 0: everything there is).
     pub fn read(&mut self, from: Cursor, max_bytes: usize) -> Result<Batch, ReadError> {
         let mut batch = Batch { records: vec![], next: from, state: State::CaughtUp };
-        // Whoever goes on where it was is in the open segment, or at its end, which is found below: one that
-        // keeps up lists the directory once each time.
-        let mut known = self.open.as_ref().filter(|_| self.reached == Some(from)).map(|(start, _)| *start);
+        // Whoever goes on where it was is in the open segment, or at its end, which is found below:
+        // one that keeps up lists the directory once each time.
+        let mut known =
+            self.open.as_ref().filter(|_| self.reached == Some(from)).map(|(start, _)| *start);
         self.reached = None;
         loop {
             let start = match known.take() {
@@ -130,9 +134,11 @@ impl Reader {
                 Ok(scanned) => scanned,
                 Err(error) if batch.records.is_empty() => return Err(error),
                 // What stands before the trouble is good; the next call meets the trouble alone.
-                Err(_) => {
-                    Scanned { next: batch.records.last().map_or(batch.next, |record| record.end), left: 0, full: true }
-                }
+                Err(_) => Scanned {
+                    next: batch.records.last().map_or(batch.next, |record| record.end),
+                    left: 0,
+                    full: true,
+                },
             };
             batch.next = scanned.next;
             self.reached = Some(scanned.next);
@@ -140,11 +146,12 @@ impl Reader {
                 batch.state = State::More;
                 return Ok(batch);
             }
-            // Listed after reading to the end: a follower may have appeared meanwhile, and then this
-            // segment may have grown before it did.
+            // Listed after reading to the end: a follower may have appeared meanwhile, and then
+            // this segment may have grown before it did.
             let follower = self.segments()?.into_iter().find(|other| *other > start);
             if follower.is_some()
-                && self.length(start)? > SEGMENT_HEADER as u64 + batch.next.offset - start.offset + scanned.left
+                && self.length(start)?
+                    > SEGMENT_HEADER as u64 + batch.next.offset - start.offset + scanned.left
             {
                 continue;
             }
@@ -181,7 +188,10 @@ impl Reader {
     /// The segment that holds `at`, or the first of the next epoch if `at`'s has none.
     fn locate(&mut self, at: Cursor) -> Result<Option<Cursor>, ReadError> {
         let segments = self.segments()?;
-        let holder = segments.iter().rev().find(|start| start.epoch == at.epoch && start.offset <= at.offset);
+        let holder = segments
+            .iter()
+            .rev()
+            .find(|start| start.epoch == at.epoch && start.offset <= at.offset);
         if let Some(holder) = holder {
             return Ok(Some(*holder));
         }
@@ -197,7 +207,9 @@ impl Reader {
             None => Ok(None),
             Some(next) if next.offset == 0 && next.epoch > at.epoch => Ok(Some(*next)),
             // The shim deletes only what was acknowledged: this cursor lies before that.
-            Some(next) => Err(ReadError::Missing { dir: self.dir.clone(), wanted: at, resume: Some(*next) }),
+            Some(next) => {
+                Err(ReadError::Missing { dir: self.dir.clone(), wanted: at, resume: Some(*next) })
+            }
         }
     }
 
@@ -224,7 +236,12 @@ impl Reader {
             }
             SegmentHead::Good(_) => {
                 let resume = self.behind(start)?;
-                return Err(ReadError::Corrupt { file, at: 0, what: "its name is another segment's", resume });
+                return Err(ReadError::Corrupt {
+                    file,
+                    at: 0,
+                    what: "its name is another segment's",
+                    resume,
+                });
             }
             // It says what the name says too, and each record vouches for itself: nothing is lost.
             SegmentHead::Damaged => {}
@@ -234,7 +251,8 @@ impl Reader {
         let mut window = Window::default();
         let mut seq = None;
         loop {
-            let next = Cursor { epoch: start.epoch, offset: start.offset + at - SEGMENT_HEADER as u64 };
+            let next =
+                Cursor { epoch: start.epoch, offset: start.offset + at - SEGMENT_HEADER as u64 };
             if taken >= max_bytes.max(1) && !records.is_empty() {
                 return Ok(Scanned { next, left: 0, full: true });
             }
@@ -243,7 +261,8 @@ impl Reader {
                 return Ok(Scanned { next, left, full: false });
             }
             let header = window.header(self, start, at, length)?;
-            let Some(header) = header.filter(|header| seq.is_none_or(|seq| header.seq == seq)) else {
+            let Some(header) = header.filter(|header| seq.is_none_or(|seq| header.seq == seq))
+            else {
                 if self.only_zeros(start, at, length)? {
                     return Ok(Scanned { next, left, full: false });
                 }
@@ -253,7 +272,13 @@ impl Reader {
             if header.total() > left {
                 return Ok(Scanned { next, left, full: false });
             }
-            let bytes = window.bytes(self, start, at + RECORD_HEADER as u64, header.len as usize, length)?;
+            let bytes = window.bytes(
+                self,
+                start,
+                at + RECORD_HEADER as u64,
+                header.len as usize,
+                length,
+            )?;
             if crc32c::crc32c(bytes) != header.payload_crc {
                 if header.total() == left {
                     return Ok(Scanned { next, left, full: false });
@@ -285,7 +310,9 @@ impl Reader {
             let n = chunk.len().min((length - at) as usize);
             self.pread(start, &mut chunk[..n], at)?;
             for (skip, bytes) in chunk[..n].windows(RECORD_HEADER).enumerate() {
-                if <&[u8; RECORD_HEADER]>::try_from(bytes).is_ok_and(|bytes| Header::decode(bytes).is_some()) {
+                if <&[u8; RECORD_HEADER]>::try_from(bytes)
+                    .is_ok_and(|bytes| Header::decode(bytes).is_some())
+                {
                     let offset = start.offset + at + skip as u64 - SEGMENT_HEADER as u64;
                     return Ok(Some(Cursor { offset, ..start }));
                 }
@@ -323,7 +350,8 @@ impl Reader {
 
     fn hold(&mut self, start: Cursor) -> Result<(), ReadError> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != start) {
-            let file = File::open(segment_path(&self.dir, start)).map_err(|source| self.io(source))?;
+            let file =
+                File::open(segment_path(&self.dir, start)).map_err(|source| self.io(source))?;
             self.open = Some((start, file));
         }
         Ok(())
@@ -363,13 +391,26 @@ struct Window {
 impl Window {
     const SIZE: usize = 256 << 10;
 
-    fn header(&mut self, reader: &Reader, start: Cursor, at: u64, length: u64) -> Result<Option<Header>, ReadError> {
+    fn header(
+        &mut self,
+        reader: &Reader,
+        start: Cursor,
+        at: u64,
+        length: u64,
+    ) -> Result<Option<Header>, ReadError> {
         let bytes = self.bytes(reader, start, at, RECORD_HEADER, length)?;
         Ok(<&[u8; RECORD_HEADER]>::try_from(bytes).ok().and_then(Header::decode))
     }
 
     /// `len` bytes at `at`, which must lie below `length`.
-    fn bytes(&mut self, reader: &Reader, start: Cursor, at: u64, len: usize, length: u64) -> Result<&[u8], ReadError> {
+    fn bytes(
+        &mut self,
+        reader: &Reader,
+        start: Cursor,
+        at: u64,
+        len: usize,
+        length: u64,
+    ) -> Result<&[u8], ReadError> {
         let held = self.at..self.at + self.bytes.len() as u64;
         if !(held.start <= at && at + len as u64 <= held.end) {
             let size = Self::SIZE.max(len + MAX_PAYLOAD).min((length - at) as usize);

@@ -11,7 +11,10 @@
 
 use crate::control::BlockReason;
 use crate::launch::SpoolLimits;
-use crate::record::{Cursor, Header, MAX_PAYLOAD, RECORD_HEADER, SEGMENT_HEADER, Stream, segment_header, segment_path};
+use crate::record::{
+    Cursor, Header, MAX_PAYLOAD, RECORD_HEADER, SEGMENT_HEADER, Stream, segment_header,
+    segment_path,
+};
 use muleteer_process::clock;
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -51,13 +54,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Opens `epoch` in `spool`. Refused if the epoch has segments already: nobody ever appends to an
-    /// older shim's file.
+    /// Opens `epoch` in `spool`. Refused if the epoch has segments already: nobody ever appends to
+    /// an older shim's file.
     pub fn create(spool: &Path, epoch: u32, limits: SpoolLimits) -> io::Result<Self> {
         let mut on_disk = vec![];
         for segment in super::segments(spool)? {
             if segment.epoch >= epoch {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the spool has this epoch or a newer one"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "the spool has this epoch or a newer one",
+                ));
             }
             on_disk.push((segment, std::fs::metadata(segment_path(spool, segment))?.len()));
         }
@@ -236,7 +242,8 @@ fn allocate(_: &File, _: u64, _: u64) -> io::Result<Option<u64>> {
 fn write_all_at(file: &File, head: &[u8], tail: &[u8], mut at: u64) -> io::Result<()> {
     let (mut head, mut tail) = (head, tail);
     while !head.is_empty() || !tail.is_empty() {
-        let written = match rustix::io::pwritev(file, &[IoSlice::new(head), IoSlice::new(tail)], at) {
+        let written = match rustix::io::pwritev(file, &[IoSlice::new(head), IoSlice::new(tail)], at)
+        {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => written,
             Err(rustix::io::Errno::INTR) => continue,

@@ -65,7 +65,10 @@ impl Agent {
         let Liveness::Dead(lock) = attach::probe(&dir).unwrap() else { panic!("already alive") };
         let program = match fault {
             // Its own environment is set by the daemon's; a wrapper sets it for this one alone.
-            Some(fault) => ShimProgram::open(Path::new("/usr/bin/env"), &[&format!("MULETEER_FAULT={fault}"), BINARY]),
+            Some(fault) => ShimProgram::open(
+                Path::new("/usr/bin/env"),
+                &[&format!("MULETEER_FAULT={fault}"), BINARY],
+            ),
             None => ShimProgram::open(Path::new(BINARY), &[]),
         };
         let child = start::launch(&dir, &program.unwrap(), &lock, self.launch.epoch).unwrap();
@@ -135,7 +138,9 @@ impl Agent {
     /// Waits until the shim's lock is free.
     pub fn gone(&mut self) -> &mut Self {
         let dir = self.dir();
-        wait_for("the shim's end", || matches!(attach::probe(&dir).unwrap(), Liveness::Dead(_)).then_some(()));
+        wait_for("the shim's end", || {
+            matches!(attach::probe(&dir).unwrap(), Liveness::Dead(_)).then_some(())
+        });
         self.shim.as_mut().map(|shim| shim.wait().unwrap());
         self
     }
@@ -159,7 +164,9 @@ impl Agent {
     }
 
     pub fn nothing_left(&self) {
-        wait_for("the agent's processes to be gone", || by_nonce(&self.nonce).is_empty().then_some(()));
+        wait_for("the agent's processes to be gone", || {
+            by_nonce(&self.nonce).is_empty().then_some(())
+        });
     }
 
     pub fn cgroup(&self) -> Option<PathBuf> {

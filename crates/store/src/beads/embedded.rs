@@ -6,9 +6,9 @@
 //!  lock             held (flock) while a line is added; never unlinked
 //! ```
 //!
-//! Many read without a lock: a line that is not whole yet is not there yet. One writes: it takes the
-//! lock, cuts back what a killed writer left unfinished, decides on the newest state, appends, and
-//! answers when the line is on the disk. A file that is mostly history is written anew.
+//! Many read without a lock: a line that is not whole yet is not there yet. One writes: it takes
+//! the lock, cuts back what a killed writer left unfinished, decides on the newest state, appends,
+//! and answers when the line is on the disk. A file that is mostly history is written anew.
 
 use jiff::Timestamp;
 use muleteer_model::beads::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
@@ -139,14 +139,19 @@ impl BeadStore {
         };
         std::fs::create_dir_all(&self.dir).map_err(io(&self.dir))?;
         let lock = self.dir.join("lock");
-        let _held = lock::lock_within(&lock, LOCK_PATIENCE)
-            .map_err(io(&lock))?
-            .ok_or_else(|| BeadError::Locked { path: lock.clone(), seconds: LOCK_PATIENCE.as_secs() })?;
+        let _held =
+            lock::lock_within(&lock, LOCK_PATIENCE).map_err(io(&lock))?.ok_or_else(|| {
+                BeadError::Locked { path: lock.clone(), seconds: LOCK_PATIENCE.as_secs() }
+            })?;
         self.refresh()?;
         let mut change = beads::apply(&self.beads, op, now, fresh)?;
         if !change.put.is_empty() || !change.delete.is_empty() {
             let path = self.file();
-            let written = self.append(&Line { v: VERSION, put: change.put.clone(), delete: change.delete.clone() });
+            let written = self.append(&Line {
+                v: VERSION,
+                put: change.put.clone(),
+                delete: change.delete.clone(),
+            });
             match written {
                 Ok(None) => {}
                 Ok(Some(kept)) => change.answer.warnings.push(format!(
@@ -210,7 +215,13 @@ impl BeadStore {
                 Ok(line) => line,
                 // The last line may be torn by a power failure; one in the middle is damage.
                 Err(_) if rest.len() == end + 1 => break,
-                Err(why) => return Err(BeadError::Corrupt { path: path.clone(), line: self.lines + 1, why }),
+                Err(why) => {
+                    return Err(BeadError::Corrupt {
+                        path: path.clone(),
+                        line: self.lines + 1,
+                        why,
+                    });
+                }
             };
             self.fold(line.put, line.delete);
             self.offset += end as u64 + 1;
@@ -306,7 +317,8 @@ pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
     let lines = unmarked(text).lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     lines
         .map(|(line, at)| {
-            let bead: Bead = foreign_json::typed(line.as_bytes()).map_err(|error| (at, error.to_string()))?;
+            let bead: Bead =
+                foreign_json::typed(line.as_bytes()).map_err(|error| (at, error.to_string()))?;
             check_foreign(&bead).map_err(|fault| (at, fault.message))?;
             Ok(bead)
         })
@@ -362,10 +374,15 @@ mod tests {
             assert_eq!(after.read().expect("reads").len(), 1, "cut at {cut}");
             let answer = after.apply(&create("three"), now(), "cccc").expect("writes");
             assert_eq!(answer.warnings.len(), usize::from(cut > whole.len()), "cut at {cut}");
-            let ids: Vec<String> = BeadStore::new(dir.path()).read().expect("reads").keys().cloned().collect();
+            let ids: Vec<String> =
+                BeadStore::new(dir.path()).read().expect("reads").keys().cloned().collect();
             assert_eq!(ids, ["aaaa", "cccc"], "cut at {cut}");
             let kept = dir.path().join("beads.jsonl.cut");
-            assert_eq!(std::fs::read(&kept).unwrap_or_default(), &both[whole.len()..cut], "cut at {cut}");
+            assert_eq!(
+                std::fs::read(&kept).unwrap_or_default(),
+                &both[whole.len()..cut],
+                "cut at {cut}"
+            );
             let _ = std::fs::remove_file(kept);
         }
     }
@@ -377,7 +394,9 @@ mod tests {
         for id in ["aaaa", "bbbb", "cccc"] {
             store.apply(&create("t"), now(), id).expect("writes");
         }
-        let text = std::fs::read_to_string(store.file()).expect("the file").replace("\"bbbb\"", "\"bbxb\"");
+        let text = std::fs::read_to_string(store.file())
+            .expect("the file")
+            .replace("\"bbbb\"", "\"bbxb\"");
         std::fs::write(store.file(), text).expect("damage");
         let error = BeadStore::new(dir.path()).read().expect_err("damage").to_string();
         assert!(error.contains("beads.jsonl line 2: its checksum is wrong"), "{error}");
@@ -392,7 +411,9 @@ mod tests {
                 scope.spawn(move || {
                     let mut store = BeadStore::new(dir);
                     for at in 0..10 {
-                        store.apply(&create("t"), now(), &format!("bead-{thread}-{at}")).expect("writes");
+                        store
+                            .apply(&create("t"), now(), &format!("bead-{thread}-{at}"))
+                            .expect("writes");
                     }
                 });
             }

@@ -18,11 +18,13 @@ pub enum Store {
 }
 
 impl Store {
-    /// The store of the repository whose top is `repo`. Nothing is read or made. `env` is what other programs
-    /// get as their environment; none for this process's own.
+    /// The store of the repository whose top is `repo`. Nothing is read or made. `env` is what
+    /// other programs get as their environment; none for this process's own.
     pub fn new(repo: &Path, settings: &config::Beads, env: Option<Vec<(String, String)>>) -> Self {
         match settings.store {
-            BeadStoreChoice::Embedded => Self::Embedded(BeadStore::new(&repo.join(".muleteer/beads"))),
+            BeadStoreChoice::Embedded => {
+                Self::Embedded(BeadStore::new(&repo.join(".muleteer/beads")))
+            }
             BeadStoreChoice::Tbd => Self::Tbd(Box::new(Tbd::new(repo, settings, env))),
         }
     }
@@ -36,8 +38,8 @@ impl Store {
         }
     }
 
-    /// Carries `op` out, and answers once it is done. `fresh` is an id nobody has, for a bead that is made; a
-    /// store that chooses ids itself answers with its own.
+    /// Carries `op` out, and answers once it is done. `fresh` is an id nobody has, for a bead that
+    /// is made; a store that chooses ids itself answers with its own.
     ///
     /// # Errors
     /// What is wrong with `op`, or with the store; asking again is safe.

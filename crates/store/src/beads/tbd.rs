@@ -1,8 +1,8 @@
-//! Beads kept by the real `tbd`, driven through its command line: one call at a time, each with a limit of
-//! time and output. What is read and what is called for is decided by `model::tbd`.
+//! Beads kept by the real `tbd`, driven through its command line: one call at a time, each with a
+//! limit of time and output. What is read and what is called for is decided by `model::tbd`.
 //!
-//! Every operation reads all there is first (`tbd save`), decides on it, and makes the calls that are missing.
-//! So an operation that was cut off is simply asked for again.
+//! Every operation reads all there is first (`tbd save`), decides on it, and makes the calls that
+//! are missing. So an operation that was cut off is simply asked for again.
 
 use crate::beads::embedded::BeadError;
 use jiff::Timestamp;
@@ -44,11 +44,13 @@ pub struct Tbd {
     /// What its ids begin with; asked once.
     prefix: Option<String>,
     known: Known,
-    /// Of tbd's files, as they were before they were read last. Only while they are so, is `known` the truth.
+    /// Of tbd's files, as they were before they were read last. Only while they are so, is `known`
+    /// the truth.
     stamp: Option<Stamp>,
 }
 
-/// Name, inode, length, seconds and nanoseconds of each file. tbd replaces files, so each change makes another.
+/// Name, inode, length, seconds and nanoseconds of each file. tbd replaces files, so each change
+/// makes another.
 type Stamp = Vec<(std::ffi::OsString, u64, u64, i64, i64)>;
 
 impl Tbd {
@@ -75,11 +77,12 @@ impl Tbd {
         Ok(&self.known.beads)
     }
 
-    /// Carries `op` out, and answers. `fresh` stands for the id of a bead that is made until tbd has given it one.
+    /// Carries `op` out, and answers. `fresh` stands for the id of a bead that is made until tbd
+    /// has given it one.
     ///
     /// # Errors
-    /// What is wrong with `op`; or as [`Tbd::read`], after which it is not known how far it came (asking again
-    /// is safe).
+    /// What is wrong with `op`; or as [`Tbd::read`], after which it is not known how far it came
+    /// (asking again is safe).
     pub fn apply(&mut self, op: &Op, now: Timestamp, fresh: &str) -> Result<Answer, BeadError> {
         let held = self.lock()?;
         self.refresh(&held)?;
@@ -151,15 +154,16 @@ impl Tbd {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(io(&ids)(error)),
         };
-        self.known = tbd::read(&files, &ids, &prefix)
-            .map_err(|(file, why)| BeadError::Failed(format!("tbd has an issue that cannot be read, {file}: {why}")))?;
+        self.known = tbd::read(&files, &ids, &prefix).map_err(|(file, why)| {
+            BeadError::Failed(format!("tbd has an issue that cannot be read, {file}: {why}"))
+        })?;
         self.stamp = stamp;
         let _ = std::fs::remove_dir_all(&to);
         Ok(())
     }
 
-    /// Looks whether tbd's files have changed, which saves a call of tbd. Where they are elsewhere it is asked
-    /// each time.
+    /// Looks whether tbd's files have changed, which saves a call of tbd. Where they are elsewhere
+    /// it is asked each time.
     fn stamped(&self) -> Option<Stamp> {
         let data = self.repo.join(".git/tbd/data-sync-worktree/.tbd/data-sync");
         let mut stamp = Stamp::new();
@@ -167,7 +171,13 @@ impl Tbd {
             for entry in std::fs::read_dir(data.join(folder)).ok()? {
                 let entry = entry.ok()?;
                 let meta = entry.metadata().ok()?;
-                stamp.push((entry.file_name(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()));
+                stamp.push((
+                    entry.file_name(),
+                    meta.ino(),
+                    meta.len(),
+                    meta.mtime(),
+                    meta.mtime_nsec(),
+                ));
             }
         }
         stamp.sort();
@@ -178,15 +188,23 @@ impl Tbd {
         if let Some(prefix) = &self.prefix {
             return Ok(prefix.clone());
         }
-        let said = self.call(held, &["config", "get", "display.id_prefix", "--json"].map(String::from))?;
-        let prefix = document(&said).and_then(|document| document["value"].as_str().map(str::to_string));
+        let said =
+            self.call(held, &["config", "get", "display.id_prefix", "--json"].map(String::from))?;
+        let prefix =
+            document(&said).and_then(|document| document["value"].as_str().map(str::to_string));
         let prefix = prefix.ok_or_else(|| strange("config get", &said))?;
         self.prefix = Some(prefix.clone());
         Ok(prefix)
     }
 
-    fn carry_out(&mut self, held: &LockGuard, call: Call, ids: &mut BTreeMap<String, String>) -> Result<(), BeadError> {
-        let mut args: Vec<String> = call.args.into_iter().map(|arg| ids.get(&arg).cloned().unwrap_or(arg)).collect();
+    fn carry_out(
+        &mut self,
+        held: &LockGuard,
+        call: Call,
+        ids: &mut BTreeMap<String, String>,
+    ) -> Result<(), BeadError> {
+        let mut args: Vec<String> =
+            call.args.into_iter().map(|arg| ids.get(&arg).cloned().unwrap_or(arg)).collect();
         let written = |path: &Path, text: &str| {
             let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             made.and_then(|()| std::fs::write(path, text))
@@ -209,7 +227,8 @@ impl Tbd {
         let said = self.call(held, &args)?;
         fault::point("tbd.after_call");
         if let Some(id) = call.makes {
-            let made = document(&said).and_then(|document| document["id"].as_str().map(str::to_string));
+            let made =
+                document(&said).and_then(|document| document["id"].as_str().map(str::to_string));
             ids.insert(id, made.ok_or_else(|| strange("create", &said))?);
         }
         Ok(())
@@ -228,10 +247,11 @@ impl Tbd {
 
     fn call(&self, held: &LockGuard, args: &[String]) -> Result<String, BeadError> {
         let mut command = self.command(args);
-        let share = held.share().map_err(|source| BeadError::Io { path: self.dir.clone(), source })?;
+        let share =
+            held.share().map_err(|source| BeadError::Io { path: self.dir.clone(), source })?;
         command
-            // The lock is empty to read, and held until the call is over, whatever becomes of us: nobody acts on
-            // what it is about to change.
+            // The lock is empty to read, and held until the call is over, whatever becomes of us:
+            // nobody acts on what it is about to change.
             .stdin(share)
             .current_dir(&self.repo)
             // Nobody is there to be asked, and nothing is for a terminal.
@@ -242,10 +262,14 @@ impl Tbd {
         let bounds = bounded::Bounds { limit, tail: OUTPUT_LIMIT, nonce: &nonce };
         let verb = args.iter().find(|arg| !arg.starts_with('-')).cloned().unwrap_or_default();
         let ran = bounded::run(command, bounds, &|| false).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                BeadError::Unavailable { message: "there is no `tbd` on PATH".into(), hint: INSTALL.into() }
-            }
-            _ => BeadError::Unavailable { message: format!("`tbd` cannot be started: {error}"), hint: INSTALL.into() },
+            io::ErrorKind::NotFound => BeadError::Unavailable {
+                message: "there is no `tbd` on PATH".into(),
+                hint: INSTALL.into(),
+            },
+            _ => BeadError::Unavailable {
+                message: format!("`tbd` cannot be started: {error}"),
+                hint: INSTALL.into(),
+            },
         })?;
         if ran.passed() {
             return Ok(ran.output);
@@ -257,13 +281,22 @@ impl Tbd {
             )));
         }
         let told = document(&ran.output);
-        let told = |name: &str| told.as_ref().and_then(|told| told[name].as_str().map(str::to_string));
-        if told("type").as_deref() == Some("NotInitializedError") || ran.output.contains("Not a tbd repository") {
+        let told =
+            |name: &str| told.as_ref().and_then(|told| told[name].as_str().map(str::to_string));
+        if told("type").as_deref() == Some("NotInitializedError")
+            || ran.output.contains("Not a tbd repository")
+        {
             let message = format!("{} has no tbd yet", self.repo.display());
-            return Err(BeadError::Unavailable { message, hint: "`tbd init --prefix=NAME` makes one".into() });
+            return Err(BeadError::Unavailable {
+                message,
+                hint: "`tbd init --prefix=NAME` makes one".into(),
+            });
         }
         if ran.code == Some(127) {
-            return Err(BeadError::Unavailable { message: last(&ran.output), hint: INSTALL.into() });
+            return Err(BeadError::Unavailable {
+                message: last(&ran.output),
+                hint: INSTALL.into(),
+            });
         }
         let why = told("error").unwrap_or_else(|| last(&ran.output));
         let how = match (ran.code, ran.signal) {
@@ -319,7 +352,8 @@ fn shown(path: &Path) -> String {
 
 fn random() -> Result<[u8; 16], BeadError> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| BeadError::Failed(format!("no random bytes: {error}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| BeadError::Failed(format!("no random bytes: {error}")))?;
     Ok(bytes)
 }
 

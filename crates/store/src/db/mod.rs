@@ -1,10 +1,10 @@
-//! `muleteer.db`, projected from the events: what is asked for by id, day or model and would be slow
-//! to fold each time.
+//! `muleteer.db`, projected from the events: what is asked for by id, day or model and would be
+//! slow to fold each time.
 //!
 //! Architecture invariant: nothing is in here that is not in the events. So a damaged database is
 //! moved aside, one of an older schema is emptied, and both are filled again; there are no
-//! migrations. The seq applied so far is stored in the same transaction as its effects, so no record
-//! is counted twice or left out, whenever the process dies.
+//! migrations. The seq applied so far is stored in the same transaction as its effects, so no
+//! record is counted twice or left out, whenever the process dies.
 
 mod schema;
 
@@ -48,14 +48,16 @@ pub struct Opened {
 }
 
 impl Projection {
-    /// Opens or creates the database (WAL, `synchronous=FULL`). Afterwards: open the events with its
-    /// [`applied_seq`](Self::applied_seq), then [`catch_up`](Self::catch_up).
+    /// Opens or creates the database (WAL, `synchronous=FULL`). Afterwards: open the events with
+    /// its [`applied_seq`](Self::applied_seq), then [`catch_up`](Self::catch_up).
     ///
     /// # Errors
     /// `E_DB_VERSION`, `E_DB_FULL`, `E_DB`, `E_STORE_IO`. Not `E_DB_CORRUPT`: see [`Opened`].
     pub fn open(path: &Path) -> Result<(Self, Opened), StoreError> {
         let mut opened = Opened { created: !path.exists(), ..Opened::default() };
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let (connection, applied) = match schema::open(path, flags, &mut opened) {
             Err(StoreError::DbCorrupt { why, .. }) => {
                 opened.moved_aside = Some((why, move_aside(path)?));
@@ -66,7 +68,8 @@ impl Projection {
         Ok((Self { path: path.into(), connection, applied, read: None }, opened))
     }
 
-    /// For clients: looks only. `None` if there is no database, or one that its daemon will make anew.
+    /// For clients: looks only. `None` if there is no database, or one that its daemon will make
+    /// anew.
     ///
     /// # Errors
     /// `E_DB_VERSION`, `E_DB_CORRUPT`, `E_DB`.
@@ -75,7 +78,12 @@ impl Projection {
             return Ok(None);
         }
         let found = schema::open_read_only(path)?;
-        Ok(found.map(|(connection, applied)| Self { path: path.into(), connection, applied, read: None }))
+        Ok(found.map(|(connection, applied)| Self {
+            path: path.into(),
+            connection,
+            applied,
+            read: None,
+        }))
     }
 
     /// The newest record that is in the database.
@@ -83,9 +91,9 @@ impl Projection {
         self.applied
     }
 
-    /// Applies records and stores their seq, in one transaction. Records applied before are skipped.
-    /// `fleet` has at least these records folded in: states and totals come from it, so that there
-    /// is one fold only; usage per model and day is added up from the records.
+    /// Applies records and stores their seq, in one transaction. Records applied before are
+    /// skipped. `fleet` has at least these records folded in: states and totals come from it, so
+    /// that there is one fold only; usage per model and day is added up from the records.
     ///
     /// # Errors
     /// `E_DB_GAP` when records between are missing; `E_DB_FULL` (a state: events go on, catch up
@@ -95,7 +103,11 @@ impl Projection {
         let records = &records[new..];
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
         if first.seq != self.applied + 1 {
-            return Err(StoreError::DbGap { file: self.path.clone(), applied: self.applied, given: first.seq });
+            return Err(StoreError::DbGap {
+                file: self.path.clone(),
+                applied: self.applied,
+                given: first.seq,
+            });
         }
         let last = last.seq;
         write(&mut self.connection, records, last, fleet).map_err(error(&self.path))?;
@@ -104,7 +116,8 @@ impl Projection {
     }
 
     /// Applies from the log what is missing, in bounded batches; returns how many records. `fleet`
-    /// is folded to the end of the log. The first time all of the log is read and checked, afterwards what has come.
+    /// is folded to the end of the log. The first time all of the log is read and checked,
+    /// afterwards what has come.
     ///
     /// # Errors
     /// `E_DB_AHEAD` if the log ends before [`applied_seq`](Self::applied_seq); as [`Self::apply`],
@@ -140,7 +153,11 @@ impl Projection {
                 return Err(error);
             }
             if before > found.last_seq {
-                return Err(StoreError::DbAhead { file: events.into(), applied: before, last: found.last_seq });
+                return Err(StoreError::DbAhead {
+                    file: events.into(),
+                    applied: before,
+                    last: found.last_seq,
+                });
             }
             read = Some(Cursor { offset: found.len, seq: found.last_seq });
         }
@@ -157,7 +174,8 @@ impl Projection {
         let sql = "SELECT model, sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost_usd)
                    FROM usage WHERE dispatch_id = ?1 GROUP BY model ORDER BY model";
         let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
-        let rows = statement.query_map([id.as_str()], |row| usage(row, 0)).map_err(error(&self.path))?;
+        let rows =
+            statement.query_map([id.as_str()], |row| usage(row, 0)).map_err(error(&self.path))?;
         rows.collect::<Result<_, _>>().map_err(error(&self.path))
     }
 
@@ -165,7 +183,11 @@ impl Projection {
     ///
     /// # Errors
     /// `E_DB`, `E_DB_CORRUPT`.
-    pub fn usage_by_day(&self, from: &str, to: &str) -> Result<Vec<(String, ModelUsage)>, StoreError> {
+    pub fn usage_by_day(
+        &self,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, ModelUsage)>, StoreError> {
         let sql = "SELECT day, model, sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost_usd)
                    FROM usage WHERE day BETWEEN ?1 AND ?2 GROUP BY day, model ORDER BY day, model";
         let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
@@ -188,7 +210,12 @@ fn usage(row: &Row<'_>, at: usize) -> rusqlite::Result<ModelUsage> {
     })
 }
 
-fn write(connection: &mut Connection, records: &[Record], last: u64, fleet: &Fleet) -> rusqlite::Result<()> {
+fn write(
+    connection: &mut Connection,
+    records: &[Record],
+    last: u64,
+    fleet: &Fleet,
+) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let mut touched = BTreeSet::new();
     for record in records {
@@ -203,8 +230,13 @@ fn write(connection: &mut Connection, records: &[Record], last: u64, fleet: &Fle
     transaction.commit()
 }
 
-fn add_usage(transaction: &Transaction<'_>, id: &DispatchId, record: &Record) -> rusqlite::Result<()> {
-    let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. } = &record.entry.event
+fn add_usage(
+    transaction: &Transaction<'_>,
+    id: &DispatchId,
+    record: &Record,
+) -> rusqlite::Result<()> {
+    let Event::UsageRecorded { model, input, output, cache_read, cache_write, cost_usd, .. } =
+        &record.entry.event
     else {
         return Ok(());
     };
@@ -231,7 +263,11 @@ fn add_usage(transaction: &Transaction<'_>, id: &DispatchId, record: &Record) ->
     Ok(())
 }
 
-fn put_dispatch(transaction: &Transaction<'_>, id: &DispatchId, fleet: &Fleet) -> rusqlite::Result<()> {
+fn put_dispatch(
+    transaction: &Transaction<'_>,
+    id: &DispatchId,
+    fleet: &Fleet,
+) -> rusqlite::Result<()> {
     let Some(dispatch) = fleet.get(id) else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, model, parent,
                    state, created_at, since, turns, attempts, cost_usd, input, output, cache_read, cache_write)
@@ -279,7 +315,8 @@ fn error(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     }
 }
 
-/// To `muleteer.db.corrupt-N`, with its WAL: one put beside the new database would be replayed into it.
+/// To `muleteer.db.corrupt-N`, with its WAL: one put beside the new database would be replayed into
+/// it.
 fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let with = |suffix: &str| {
         let mut name = path.as_os_str().to_os_string();

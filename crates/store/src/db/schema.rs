@@ -49,8 +49,13 @@ CREATE TABLE usage (
 CREATE INDEX usage_day ON usage (day);
 ";
 
-/// Opens for writing; returns the applied seq. `E_DB_CORRUPT` for what is not a whole database of ours.
-pub(super) fn open(path: &Path, flags: OpenFlags, opened: &mut Opened) -> Result<(Connection, u64), StoreError> {
+/// Opens for writing; returns the applied seq. `E_DB_CORRUPT` for what is not a whole database of
+/// ours.
+pub(super) fn open(
+    path: &Path,
+    flags: OpenFlags,
+    opened: &mut Opened,
+) -> Result<(Connection, u64), StoreError> {
     let fail = error(path);
     let mut connection = connect(path, flags)?;
     let (version, empty) = version(&connection, path)?;
@@ -69,7 +74,8 @@ pub(super) fn open(path: &Path, flags: OpenFlags, opened: &mut Opened) -> Result
 }
 
 pub(super) fn open_read_only(path: &Path) -> Result<Option<(Connection, u64)>, StoreError> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let connection =
+        connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     if version(&connection, path)?.0 < SCHEMA_VERSION {
         return Ok(None);
     }
@@ -87,28 +93,43 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
 /// The schema's version, and whether there is nothing in the file yet.
 fn version(connection: &Connection, path: &Path) -> Result<(i64, bool), StoreError> {
     let fail = error(path);
-    let ask = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).map_err(&fail);
+    let ask = |pragma| {
+        connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).map_err(&fail)
+    };
     let (application, version) = (ask("application_id")?, ask("user_version")?);
     let objects: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(&fail)?;
     if application != APPLICATION_ID && (objects > 0 || version > 0) {
-        return Err(StoreError::DbCorrupt { file: path.into(), why: "it is not muleteer's".into() });
+        return Err(StoreError::DbCorrupt {
+            file: path.into(),
+            why: "it is not muleteer's".into(),
+        });
     }
     if version > SCHEMA_VERSION {
-        return Err(StoreError::DbVersion { file: path.into(), found: version, known: SCHEMA_VERSION });
+        return Err(StoreError::DbVersion {
+            file: path.into(),
+            found: version,
+            known: SCHEMA_VERSION,
+        });
     }
     Ok((version, objects == 0))
 }
 
 fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let fail = error(path);
-    let answer: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(&fail)?;
-    if answer == "ok" { Ok(()) } else { Err(StoreError::DbCorrupt { file: path.into(), why: answer }) }
+    let answer: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(&fail)?;
+    if answer == "ok" {
+        Ok(())
+    } else {
+        Err(StoreError::DbCorrupt { file: path.into(), why: answer })
+    }
 }
 
 fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
-    let applied: rusqlite::Result<i64> = connection.query_row("SELECT applied_seq FROM meta", [], |row| row.get(0));
+    let applied: rusqlite::Result<i64> =
+        connection.query_row("SELECT applied_seq FROM meta", [], |row| row.get(0));
     let corrupt = |why: String| StoreError::DbCorrupt { file: path.into(), why };
     match applied {
         Ok(seq) => u64::try_from(seq).map_err(|_| corrupt(format!("its applied seq is {seq}"))),
@@ -124,7 +145,8 @@ fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
 fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let tables: Vec<String> = {
-        let mut statement = transaction.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'")?;
+        let mut statement =
+            transaction.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'")?;
         let names = statement.query_map([], |row| row.get(0))?;
         names.collect::<rusqlite::Result<_>>()?
     };

@@ -1,4 +1,5 @@
-//! The lines of a log from its end, so that what is asked of the newest costs the same however long it is.
+//! The lines of a log from its end, so that what is asked of the newest costs the same however long
+//! it is.
 
 use crate::events::line::MAX_LINE;
 use std::fs::File;
@@ -6,7 +7,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 const CHUNK: u64 = 64 * 1024;
 
-/// Gives out what ends in a newline, the last first. Holds a chunk and a line, whatever is in the file.
+/// Gives out what ends in a newline, the last first. Holds a chunk and a line, whatever is in the
+/// file.
 pub(crate) struct Backwards<'a> {
     file: &'a File,
     /// Where `chunk` begins.

@@ -13,7 +13,8 @@ use muleteer_model::config::InForce;
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{
-    Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind, Purse, Record, VERSION,
+    Created, Entry, Event, ExitCause, FinalState, Limit, Limits, Outcome, Position, PromptKind,
+    Purse, Record, VERSION,
 };
 use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
 use muleteer_model::spec_run::event as run;
@@ -445,7 +446,10 @@ pub fn samples() -> Vec<Record> {
         let name = event.name();
         // Those before the first dispatch are the daemon's own.
         let of_dispatch = seq > 6;
-        let read = matches!(event, Event::ToolCalled { .. } | Event::UsageRecorded { .. } | Event::OutputRead {});
+        let read = matches!(
+            event,
+            Event::ToolCalled { .. } | Event::UsageRecorded { .. } | Event::OutputRead {}
+        );
         let at = Position { epoch: 1, offset: 4096 + seq, skip: 17 };
         let entry = Entry {
             id: format!("{name}-{seq}"),
@@ -528,7 +532,11 @@ fn created() -> Created {
 }
 
 fn ask() -> Ask {
-    let option = AskOption { id: "yes".into(), name: "Yes, this once".into(), kind: Some("allow_once".into()) };
+    let option = AskOption {
+        id: "yes".into(),
+        name: "Yes, this once".into(),
+        kind: Some("allow_once".into()),
+    };
     Ask {
         call_id: Some("t1".into()),
         text: "remove what was built".into(),
@@ -601,7 +609,11 @@ fn verdict() -> JudgeResult {
         status: "success".into(),
         spec_drift: Some(SpecDrift { detected: true, issues: vec![] }),
         acceptance: Some(Acceptance { passed: true, results: vec![] }),
-        new_beads: vec![NewBead { title: "Add the callback".into(), description: String::new(), kind: "task".into() }],
+        new_beads: vec![NewBead {
+            title: "Add the callback".into(),
+            description: String::new(),
+            kind: "task".into(),
+        }],
         ..JudgeResult::default()
     }
 }

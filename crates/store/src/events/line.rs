@@ -50,9 +50,15 @@ struct Outline {
 /// Appends the line of `entry` to `out`. The record returned is the one read back from it: what
 /// could not be read again (a cost of NaN, say, becomes `null`) must not reach the file, where it
 /// would stop every later start.
-pub(crate) fn encode(entry: &Entry, seq: u64, ts: Timestamp, out: &mut Vec<u8>) -> Result<Record, String> {
+pub(crate) fn encode(
+    entry: &Entry,
+    seq: u64,
+    ts: Timestamp,
+    out: &mut Vec<u8>,
+) -> Result<Record, String> {
     let ts = format!("{ts:.3}");
-    let json = serde_json::to_vec(&Out { v: VERSION, seq, ts, entry }).map_err(|error| error.to_string())?;
+    let json = serde_json::to_vec(&Out { v: VERSION, seq, ts, entry })
+        .map_err(|error| error.to_string())?;
     let rest = json.get(1..).unwrap_or_default();
     let begin = out.len();
     out.extend_from_slice(HEAD);
@@ -67,12 +73,15 @@ fn check(entry: &Entry, line: &[u8]) -> Result<Record, String> {
     if line.len() >= MAX_LINE {
         return Err(format!("it is {} bytes long, and {MAX_LINE} is the limit", line.len()));
     }
-    let record: Record = serde_json::from_slice(line).map_err(|error| format!("it cannot be read back: {error}"))?;
+    let record: Record =
+        serde_json::from_slice(line).map_err(|error| format!("it cannot be read back: {error}"))?;
     if record.entry.event == Event::Unknown {
         return Err("it is of no known kind".into());
     }
     let read = &record.entry;
-    if (&read.id, &read.dispatch_id, read.at, read.more) != (&entry.id, &entry.dispatch_id, entry.at, entry.more) {
+    if (&read.id, &read.dispatch_id, read.at, read.more)
+        != (&entry.id, &entry.dispatch_id, entry.at, entry.more)
+    {
         return Err("it reads back as another one".into());
     }
     Ok(record)
@@ -157,7 +166,11 @@ mod tests {
             cumulative: false,
             total_usd: None,
         };
-        for event in [usage, Event::Unknown, Event::Fault { what: "x".repeat(MAX_LINE), message: String::new() }] {
+        for event in [
+            usage,
+            Event::Unknown,
+            Event::Fault { what: "x".repeat(MAX_LINE), message: String::new() },
+        ] {
             let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };
             assert!(encode(&entry, 1, Timestamp::UNIX_EPOCH, &mut vec![]).is_err());
         }
@@ -167,18 +180,21 @@ mod tests {
     fn a_newer_line_is_refused_by_version_whatever_it_holds() {
         let odd = line_of("\"v\":2,\"seq\":\"no longer a number\"}");
         assert!(matches!(decode(&odd), Err(Fault::Version(2))));
-        let alike = line_of("\"v\":70000,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"fault\"}");
+        let alike = line_of(
+            "\"v\":70000,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"fault\"}",
+        );
         assert!(matches!(decode(&alike), Err(Fault::Version(70000))));
         assert!(matches!(decode(&line_of("\"v\":1}")), Err(Fault::Unreadable(_))));
     }
 
     #[test]
     fn an_unknown_event_is_folded_only_if_informational() {
-        let rest =
-            "\"v\":1,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"from_the_future\",\"x\":[1]";
+        let rest = "\"v\":1,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"from_the_future\",\"x\":[1]";
         let plain = line_of(&format!("{rest}}}"));
         assert_eq!(decode(&plain).expect("viewers read it").entry.event, Event::Unknown);
-        assert!(matches!(decode_for_fold(&plain), Err(Fault::Unknown(name)) if name == "from_the_future"));
+        assert!(
+            matches!(decode_for_fold(&plain), Err(Fault::Unknown(name)) if name == "from_the_future")
+        );
         assert!(decode_for_fold(&line_of(&format!("{rest},\"info\":true}}"))).is_ok());
     }
 }

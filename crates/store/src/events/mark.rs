@@ -38,12 +38,18 @@ impl Mark {
     /// events from followers.
     pub(crate) fn write(&mut self, seq: u64) {
         if self.file.is_none() {
-            let options = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
+            let options = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&self.path);
             self.file = options.ok();
         }
         let seq = format!("{seq:020}");
         let text = format!("{seq} {:08x}\n", crc32c::crc32c(seq.as_bytes()));
-        let written = self.file.as_ref().is_some_and(|file| file.write_all_at(text.as_bytes(), 0).is_ok());
+        let written =
+            self.file.as_ref().is_some_and(|file| file.write_all_at(text.as_bytes(), 0).is_ok());
         if !written {
             self.file = None;
             drop(std::fs::remove_file(&self.path));

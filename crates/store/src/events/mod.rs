@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Beside `events.jsonl` stand `events.mark` (the seq known to be durable), `events.poisoned` (only
-//! after a failed fsync, until the next start) and `events.cut-<offset>` (a tail that was cut and was
-//! more than an unfinished write).
+//! after a failed fsync, until the next start) and `events.cut-<offset>` (a tail that was cut and
+//! was more than an unfinished write).
 
 pub mod catalog;
 pub mod tail;
@@ -59,15 +59,20 @@ pub struct EventLog {
 
 impl EventLog {
     /// Opens (or creates, 0600) the log for appending. Gives every valid record to `each`, in
-    /// order; cuts a torn tail back; makes all that is left durable before it returns, so that nobody acts
-    /// on an event a power failure could still take. `applied_seq` is how far the database is
-    /// ([`Projection::applied_seq`](crate::db::Projection::applied_seq); 0 without one): those events
-    /// were durable. The whole file is never in memory.
+    /// order; cuts a torn tail back; makes all that is left durable before it returns, so that
+    /// nobody acts on an event a power failure could still take. `applied_seq` is how far the
+    /// database is ([`Projection::applied_seq`](crate::db::Projection::applied_seq); 0 without
+    /// one): those events were durable. The whole file is never in memory.
     ///
     /// # Errors
-    /// `E_EVENTS_CORRUPT`, `E_EVENTS_GAP`, `E_EVENTS_VERSION`, `E_EVENTS_UNKNOWN`, `E_EVENTS_SHORT`,
-    /// `E_DB_AHEAD`, `E_STORE_IO`. Nothing was cut then, and what `each` was given must be dropped.
-    pub fn open(path: &Path, applied_seq: u64, each: impl FnMut(Record)) -> Result<(Self, Recovery), StoreError> {
+    /// `E_EVENTS_CORRUPT`, `E_EVENTS_GAP`, `E_EVENTS_VERSION`, `E_EVENTS_UNKNOWN`,
+    /// `E_EVENTS_SHORT`, `E_DB_AHEAD`, `E_STORE_IO`. Nothing was cut then, and what `each` was
+    /// given must be dropped.
+    pub fn open(
+        path: &Path,
+        applied_seq: u64,
+        each: impl FnMut(Record),
+    ) -> Result<(Self, Recovery), StoreError> {
         let (file, recovery) = recover::open(path, applied_seq, each)?;
         let mut mark = Mark::new(path);
         mark.write(recovery.last_seq);
@@ -88,17 +93,25 @@ impl EventLog {
     }
 
     /// Appends all entries, in order, with one write and one fdatasync: group commit is passing
-    /// many. Entries joined by [`Entry::more`] are recovered all or not at all; several such batches
-    /// may go in one call, and the last entry must end one. `now` is cut to milliseconds. Returns their
-    /// records, durable, as a later start will read them. Whether an id was appended before is the
-    /// caller's to know ([`RecentIds`]).
+    /// many. Entries joined by [`Entry::more`] are recovered all or not at all; several such
+    /// batches may go in one call, and the last entry must end one. `now` is cut to milliseconds.
+    /// Returns their records, durable, as a later start will read them. Whether an id was appended
+    /// before is the caller's to know ([`RecentIds`]).
     ///
     /// # Errors
-    /// [`AppendError::Full`]: nothing was appended, try later. [`AppendError::Refused`]: nothing was
-    /// appended, leave that entry out. [`AppendError::Poisoned`]: exit.
-    pub fn append(&mut self, entries: &[Entry], now: Timestamp) -> Result<Vec<Record>, AppendError> {
+    /// [`AppendError::Full`]: nothing was appended, try later. [`AppendError::Refused`]: nothing
+    /// was appended, leave that entry out. [`AppendError::Poisoned`]: exit.
+    pub fn append(
+        &mut self,
+        entries: &[Entry],
+        now: Timestamp,
+    ) -> Result<Vec<Record>, AppendError> {
         if let Some(why) = &self.poisoned {
-            return Err(AppendError::Poisoned { file: self.path.clone(), why: why.clone(), source: None });
+            return Err(AppendError::Poisoned {
+                file: self.path.clone(),
+                why: why.clone(),
+                source: None,
+            });
         }
         if entries.is_empty() {
             return Ok(vec![]);
@@ -119,16 +132,17 @@ impl EventLog {
         Ok(records)
     }
 
-    fn encode(&self, entries: &[Entry], now: Timestamp) -> Result<(Vec<u8>, Vec<Record>), AppendError> {
+    fn encode(
+        &self,
+        entries: &[Entry],
+        now: Timestamp,
+    ) -> Result<(Vec<u8>, Vec<Record>), AppendError> {
         let mut bytes = Vec::with_capacity(entries.len() * 256);
         let mut records = Vec::with_capacity(entries.len());
         for (index, entry) in entries.iter().enumerate() {
             let seq = self.seq + 1 + index as u64;
-            let record = line::encode(entry, seq, now, &mut bytes).map_err(|why| AppendError::Refused {
-                index,
-                id: entry.id.clone(),
-                why,
-            })?;
+            let record = line::encode(entry, seq, now, &mut bytes)
+                .map_err(|why| AppendError::Refused { index, id: entry.id.clone(), why })?;
             records.push(record);
         }
         match entries.last() {
@@ -147,7 +161,10 @@ impl EventLog {
             Ok((len, true)) if len == self.len => Ok(()),
             Ok((_, false)) => Err(self.poison("the file was deleted", None)),
             Ok((len, true)) => {
-                let why = format!("it is {len} bytes long, but {} were written: someone else changed it", self.len);
+                let why = format!(
+                    "it is {len} bytes long, but {} were written: someone else changed it",
+                    self.len
+                );
                 Err(self.poison(&why, None))
             }
             Err(error) => Err(self.poison("its length cannot be read", Some(error))),
@@ -167,8 +184,8 @@ impl EventLog {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => error,
             };
-            // Without the cut the next batch would begin on the same line as the torn one; without the
-            // fsync a power failure could bring back what we are about to call not appended.
+            // Without the cut the next batch would begin on the same line as the torn one; without
+            // the fsync a power failure could bring back what we are about to call not appended.
             if let Err(error) = self.file.truncate(self.len).and_then(|()| self.file.sync()) {
                 return Err(self.poison("an unfinished write cannot be cut back", Some(error)));
             }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// The ids of the newest records with their seq, bounded. Who resends does so after a restart of the
-/// ledger or a lost reply, seconds later: older ids need no memory (a dispatch's creation is
+/// The ids of the newest records with their seq, bounded. Who resends does so after a restart of
+/// the ledger or a lost reply, seconds later: older ids need no memory (a dispatch's creation is
 /// remembered by the fleet, a position in a spool by its dispatch).
 #[derive(Debug, Clone)]
 pub struct RecentIds {

@@ -19,13 +19,14 @@ pub struct Recovery {
     pub records: u64,
     /// Length of the valid part, bytes.
     pub len: u64,
-    /// Bytes after it that are no line, or lines of an unfinished batch: cut away by [`EventLog::open`](crate::events::EventLog::open),
-    /// passed over by [`read`].
+    /// Bytes after it that are no line, or lines of an unfinished batch: cut away by
+    /// [`EventLog::open`](crate::events::EventLog::open), passed over by [`read`].
     pub cut_bytes: u64,
     pub cut_why: Option<String>,
     /// Where the cut bytes are kept, if they were more than an unfinished write.
     pub cut_kept: Option<PathBuf>,
-    /// The last process had given the file up (a failed fsync); its valid part was copied to a new one.
+    /// The last process had given the file up (a failed fsync); its valid part was copied to a new
+    /// one.
     pub copied: bool,
     pub created: bool,
 }
@@ -59,7 +60,8 @@ pub fn fold_fleet(path: &Path) -> Result<(Fleet, Recovery), StoreError> {
     })
 }
 
-/// A living writer on a full disk may have cut back and rewritten the end as we read it: then once more.
+/// A living writer on a full disk may have cut back and rewritten the end as we read it: then once
+/// more.
 fn patiently<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     const MORE: u32 = 2;
     for _ in 0..MORE {
@@ -71,7 +73,11 @@ fn patiently<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, St
     read()
 }
 
-pub(super) fn open(path: &Path, applied_seq: u64, each: impl FnMut(Record)) -> Result<(File, Recovery), StoreError> {
+pub(super) fn open(
+    path: &Path,
+    applied_seq: u64,
+    each: impl FnMut(Record),
+) -> Result<(File, Recovery), StoreError> {
     let marked = mark::read(path).unwrap_or(0);
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -194,7 +200,9 @@ mod tests {
     fn who_reads_beside_a_writer_tries_again_and_not_for_ever() {
         let gap = || StoreError::Gap { file: "f".into(), line: 2, offset: 9, wanted: 2, found: 3 };
         let io = || StoreError::io(Path::new("f"), "read")(io::ErrorKind::PermissionDenied.into());
-        for (bad, error, calls) in [(0, None, 1), (2, None, 3), (9, Some("gap"), 3), (9, Some("io"), 1)] {
+        for (bad, error, calls) in
+            [(0, None, 1), (2, None, 3), (9, Some("gap"), 3), (9, Some("io"), 1)]
+        {
             let mut called = 0;
             let outcome = patiently(|| {
                 called += 1;

@@ -6,8 +6,8 @@
 //!                                                                              no ─▶ torn tail
 //! ```
 //!
-//! A batch (records with `more` and the one after them) is all or nothing: its records are given out
-//! when it is complete, and an incomplete one at the end belongs to the torn tail.
+//! A batch (records with `more` and the one after them) is all or nothing: its records are given
+//! out when it is complete, and an incomplete one at the end belongs to the torn tail.
 
 use crate::error::StoreError;
 use crate::events::line::{Fault, MAX_LINE, decode_for_fold};
@@ -36,7 +36,12 @@ pub(crate) struct Tail {
 }
 
 /// Reads `file` from its beginning; `durable` is the highest seq known to have been durable.
-pub(crate) fn scan(path: &Path, file: &File, durable: u64, each: impl FnMut(Record)) -> Result<Scan, StoreError> {
+pub(crate) fn scan(
+    path: &Path,
+    file: &File,
+    durable: u64,
+    each: impl FnMut(Record),
+) -> Result<Scan, StoreError> {
     let mut reader = BufReader::with_capacity(256 * 1024, file);
     let mut scanner = Scanner { path, found: Scan::default(), batch: vec![], batch_bytes: 0, each };
     let mut buffer = Vec::new();
@@ -70,7 +75,8 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
         let offset = self.found.len + self.batch_bytes;
         match (decoded, &mut self.found.tail) {
             (Err(Fault::Garbled(why)), None) => {
-                self.found.tail = Some(Tail { line, bytes: read.bytes, why, damaged: read.newline });
+                self.found.tail =
+                    Some(Tail { line, bytes: read.bytes, why, damaged: read.newline });
                 Ok(())
             }
             (Err(Fault::Garbled(_)), Some(tail)) => {
@@ -83,12 +89,16 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
                 Err(StoreError::Corrupt { file, line, offset, why })
             }
             (Ok(record), None) => self.good(record, read.bytes),
-            (Err(Fault::Unreadable(source)), None) => Err(StoreError::Unreadable { file, line, offset, source }),
+            (Err(Fault::Unreadable(source)), None) => {
+                Err(StoreError::Unreadable { file, line, offset, source })
+            }
             (Err(Fault::Version(found)), None) => {
                 let known = muleteer_model::event::VERSION.into();
                 Err(StoreError::Version { file, line, found, known })
             }
-            (Err(Fault::Unknown(event)), None) => Err(StoreError::UnknownEvent { file, line, event }),
+            (Err(Fault::Unknown(event)), None) => {
+                Err(StoreError::UnknownEvent { file, line, event })
+            }
         }
     }
 
@@ -196,22 +206,37 @@ mod tests {
     #[test]
     fn an_interrupted_read_goes_on_and_any_other_error_is_told() {
         use io::ErrorKind::{Interrupted, InvalidData};
-        let answers = vec![Err(Interrupted), Ok(&b"on"[..]), Err(Interrupted), Ok(&b"e\ntw"[..]), Err(InvalidData)];
+        let answers = vec![
+            Err(Interrupted),
+            Ok(&b"on"[..]),
+            Err(Interrupted),
+            Ok(&b"e\ntw"[..]),
+            Err(InvalidData),
+        ];
         let (mut reader, mut line) = (BufReader::new(Answers(answers)), vec![]);
         let read = read_line(&mut reader, &mut line).expect("a line");
         assert_eq!((line.as_slice(), read.bytes, read.whole), (&b"one"[..], 4, true));
-        assert_eq!(read_line(&mut reader, &mut line).map(|read| read.bytes).map_err(|e| e.kind()), Err(InvalidData));
+        assert_eq!(
+            read_line(&mut reader, &mut line).map(|read| read.bytes).map_err(|e| e.kind()),
+            Err(InvalidData)
+        );
     }
 
     #[test]
     fn a_line_is_kept_up_to_the_limit_and_counted_beyond_it() {
-        for (length, whole) in [(MAX_LINE - 1, true), (MAX_LINE, true), (MAX_LINE + 1, false), (3 * MAX_LINE, false)] {
+        for (length, whole) in
+            [(MAX_LINE - 1, true), (MAX_LINE, true), (MAX_LINE + 1, false), (3 * MAX_LINE, false)]
+        {
             let mut text = vec![b'x'; length - 1];
             text.extend_from_slice(b"\nnext");
             let (mut reader, mut line) = (BufReader::new(text.as_slice()), vec![]);
             let read = read_line(&mut reader, &mut line).expect("a line");
             assert_eq!((read.bytes, read.newline, read.whole), (length as u64, true, whole));
-            assert!(line.len() <= MAX_LINE && (!whole || line.len() == length - 1), "{}", line.len());
+            assert!(
+                line.len() <= MAX_LINE && (!whole || line.len() == length - 1),
+                "{}",
+                line.len()
+            );
             let rest = read_line(&mut reader, &mut line).expect("the rest");
             assert_eq!((line.as_slice(), rest.newline), (&b"next"[..], false));
         }

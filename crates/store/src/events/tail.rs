@@ -1,9 +1,10 @@
-//! Reading events line by line, also while someone appends: `muleteer events`, with or without `-f`.
+//! Reading events line by line, also while someone appends: `muleteer events`, with or without
+//! `-f`.
 //!
-//! A line is returned once it and its batch are complete. What is not yet a line is "not there yet": a later call
-//! reads it again from its beginning, never glued to bytes that were cut back in between. Events this
-//! version does not know come as [`Event::Unknown`](muleteer_model::event::Event::Unknown), for the
-//! viewer to skip.
+//! A line is returned once it and its batch are complete. What is not yet a line is "not there
+//! yet": a later call reads it again from its beginning, never glued to bytes that were cut back in
+//! between. Events this version does not know come as
+//! [`Event::Unknown`](muleteer_model::event::Event::Unknown), for the viewer to skip.
 
 use crate::error::StoreError;
 use crate::events::{Backwards, Fault, decode, read_line, read_mark};
@@ -43,8 +44,8 @@ pub struct Line {
     pub record: Record,
 }
 
-/// The seq of the newest record that is there with its batch, durable or not; 0 when there is none. Looks
-/// at the end of the file only, so damage further ahead is not seen.
+/// The seq of the newest record that is there with its batch, durable or not; 0 when there is none.
+/// Looks at the end of the file only, so damage further ahead is not seen.
 ///
 /// # Errors
 /// `E_STORE_IO`.
@@ -74,8 +75,8 @@ fn open(path: &Path) -> Result<Option<File>, StoreError> {
 /// Less than this is read through rather than searched.
 const NEAR: u64 = 64 * 1024;
 
-/// A place not far before the record with `seq`, found by halving; before any line met in the search that
-/// cannot be read, so that whoever reads on from there is told.
+/// A place not far before the record with `seq`, found by halving; before any line met in the
+/// search that cannot be read, so that whoever reads on from there is told.
 fn before(file: &File, seq: u64) -> io::Result<Cursor> {
     let mut reader = BufReader::new(file);
     let mut buffer = vec![];
@@ -87,7 +88,9 @@ fn before(file: &File, seq: u64) -> io::Result<Cursor> {
         let read = read_line(&mut reader, &mut buffer)?;
         let record = if read.newline && read.whole { decode(&buffer).ok() } else { None };
         match record {
-            Some(record) if record.seq <= seq => low = Cursor { offset, seq: record.seq.saturating_sub(1) },
+            Some(record) if record.seq <= seq => {
+                low = Cursor { offset, seq: record.seq.saturating_sub(1) }
+            }
             _ => high = middle,
         }
     }
@@ -122,8 +125,8 @@ impl Reader {
     }
 
     /// Like [`Reader::open`], but returns a record only once its writer has made it durable: for
-    /// following a living writer, who may still cut an unsynced batch back on a full disk. The writer has read all
-    /// of it, so a seq is gone to without reading what is before it.
+    /// following a living writer, who may still cut an unsynced batch back on a full disk. The
+    /// writer has read all of it, so a seq is gone to without reading what is before it.
     ///
     /// # Errors
     /// `E_STORE_IO`.
@@ -149,7 +152,8 @@ impl Reader {
             Start::Seq(seq) => {
                 reader.from_seq = seq;
                 if durable_only && let Some(file) = open(path)? {
-                    // Beyond the mark a line may still be cut back, and another one come in its place.
+                    // Beyond the mark a line may still be cut back, and another one come in its
+                    // place.
                     let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
                     reader.at = before(&file, certain).map_err(StoreError::io(path, "read"))?;
                 }
@@ -181,7 +185,8 @@ impl Reader {
                 return Ok(None);
             };
             self.returned = cursor;
-            let wanted = line.record.seq >= self.from_seq && self.from_time.is_none_or(|from| line.record.ts >= from);
+            let wanted = line.record.seq >= self.from_seq
+                && self.from_time.is_none_or(|from| line.record.ts >= from);
             if wanted {
                 // A clock set back later must hide nothing.
                 self.from_time = None;
@@ -218,7 +223,8 @@ impl Reader {
                 return Ok(None);
             }
             let Some(file) = &mut self.file else { return Ok(None) };
-            let read = read_line(file, &mut self.buffer).map_err(StoreError::io(&self.path, "read"))?;
+            let read =
+                read_line(file, &mut self.buffer).map_err(StoreError::io(&self.path, "read"))?;
             if !read.newline {
                 // Dropped with its buffer, and read again from the line's beginning.
                 self.file = None;
@@ -227,7 +233,11 @@ impl Reader {
                 }
                 return Ok(None);
             }
-            let decoded = if read.whole { decode(&self.buffer) } else { Err(Fault::Garbled("it is too long".into())) };
+            let decoded = if read.whole {
+                decode(&self.buffer)
+            } else {
+                Err(Fault::Garbled("it is too long".into()))
+            };
             let record = match decoded {
                 Ok(record) => record,
                 Err(fault) => {
@@ -323,11 +333,16 @@ impl Reader {
     fn error(&self, fault: Fault) -> StoreError {
         let (file, line, offset) = (self.path.clone(), self.line_number(), self.at.offset);
         match fault {
-            Fault::Garbled(why) => {
-                StoreError::Corrupt { file, line, offset, why: format!("{why}, and good lines follow") }
-            }
+            Fault::Garbled(why) => StoreError::Corrupt {
+                file,
+                line,
+                offset,
+                why: format!("{why}, and good lines follow"),
+            },
             Fault::Unreadable(source) => StoreError::Unreadable { file, line, offset, source },
-            Fault::Version(found) => StoreError::Version { file, line, found, known: VERSION.into() },
+            Fault::Version(found) => {
+                StoreError::Version { file, line, found, known: VERSION.into() }
+            }
             Fault::Unknown(event) => StoreError::UnknownEvent { file, line, event },
         }
     }

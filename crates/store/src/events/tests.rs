@@ -133,7 +133,10 @@ fn after_a_failed_fsync_nothing_is_appended_and_the_next_start_copies() {
     b.plan(|plan| plan.sync_fails = true);
     assert!(matches!(b.append(&["b"]), Err(AppendError::Poisoned { .. })));
     b.plan(|plan| plan.sync_fails = false);
-    assert!(matches!(b.append(&["c"]), Err(AppendError::Poisoned { .. })), "not even when it would work again");
+    assert!(
+        matches!(b.append(&["c"]), Err(AppendError::Poisoned { .. })),
+        "not even when it would work again"
+    );
     assert!(b.log.poisoned.is_some());
 
     let inode = || fs::metadata(b.path()).expect("is there").ino();
@@ -175,7 +178,8 @@ fn a_second_writer_or_a_deleted_file_is_noticed() {
     assert!(matches!(b.append(&["b"]), Err(AppendError::Poisoned { .. })));
 }
 
-/// What an agent says at most fits, with much to spare; what does not is refused before a byte of it is written.
+/// What an agent says at most fits, with much to spare; what does not is refused before a byte of
+/// it is written.
 #[test]
 fn a_line_may_have_megabytes() {
     let mut bench = bench();
@@ -183,7 +187,8 @@ fn a_line_may_have_megabytes() {
         let event = Event::Fault { what: "test".into(), message: "x".repeat(bytes) };
         [Entry { event, ..entry("long", false) }]
     };
-    let written = bench.log.append(&saying(MAX_LINE - 1000), Timestamp::UNIX_EPOCH).expect("it fits");
+    let written =
+        bench.log.append(&saying(MAX_LINE - 1000), Timestamp::UNIX_EPOCH).expect("it fits");
     let before = fs::metadata(bench.path()).expect("a file").len();
     assert!(before > 4_000_000, "{before}");
     assert!(bench.log.append(&saying(MAX_LINE), Timestamp::UNIX_EPOCH).is_err());
@@ -218,7 +223,8 @@ fn a_batch_is_recovered_whole_or_not_at_all() {
         fs::write(b.path(), &bytes[..cut]).expect("writes");
         fs::remove_file(mark::path_of(&b.path())).expect("as after a power failure");
         let mut ids = vec![];
-        let (_, recovery) = EventLog::open(&b.path(), 0, |record| ids.push(record.entry.id)).expect("opens");
+        let (_, recovery) =
+            EventLog::open(&b.path(), 0, |record| ids.push(record.entry.id)).expect("opens");
         let left = if cut == bytes.len() { vec!["a", "b", "c", "d"] } else { vec!["a"] };
         assert_eq!(ids, left, "cut at {cut}");
         assert_eq!(recovery.len + recovery.cut_bytes, cut as u64);

@@ -24,7 +24,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A list is read whole.
 pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
-/// Who writes into the list by hand again and again, whenever it is changed, is not heeded any more.
+/// Who writes into the list by hand again and again, whenever it is changed, is not heeded any
+/// more.
 const TRIES: u32 = 8;
 /// Of the log, this much of its end is looked at.
 const LOG_TAIL: u64 = 1024 * 1024;
@@ -46,7 +47,8 @@ pub struct Tx {
     pub stale_lock: bool,
     /// The list was damaged, and this is its backup: what there is to say about that.
     pub restored: Option<String>,
-    /// What somebody has written over while a session held the lock, and is put back with this change; the log says so then.
+    /// What somebody has written over while a session held the lock, and is put back with this
+    /// change; the log says so then.
     pub overwritten: Vec<Overwritten>,
     now: Timestamp,
     lines: Vec<Entry>,
@@ -107,8 +109,9 @@ impl Root {
         SessionLock::acquire(self, Some(run))
     }
 
-    /// Begins a change: locks and reads. A damaged list is restored from its backup; what it held is kept beside it, since
-    /// the backup is one change behind, and a person may have made the damage and the change.
+    /// Begins a change: locks and reads. A damaged list is restored from its backup; what it held
+    /// is kept beside it, since the backup is one change behind, and a person may have made the
+    /// damage and the change.
     ///
     /// # Errors
     /// When it is locked, or cannot be read.
@@ -116,9 +119,13 @@ impl Root {
         let flock = self.flock()?;
         let (lock, stale_lock) = match right {
             Right::Session(_) => (None, false),
-            Right::Own | Right::Beside(_) => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
+            Right::Own | Right::Beside(_) => {
+                self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?
+            }
             Right::Run(run) => match SessionLock::holder(self) {
-                Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => (None, false),
+                Some(Locked { holder: Some(holder), .. }) if holder.run.as_deref() == Some(run) => {
+                    (None, false)
+                }
                 _ => self.lock_within(None).map(|(lock, stale)| (Some(lock), stale))?,
             },
         };
@@ -150,7 +157,8 @@ impl Root {
             append(&self.progress(), &lines)?;
         }
         intent::forget(self);
-        let overwritten = written.as_ref().map(|written| written.put_back(self, &mut list)).unwrap_or_default();
+        let overwritten =
+            written.as_ref().map(|written| written.put_back(self, &mut list)).unwrap_or_default();
         let mut tx = self.begun(list, now, (lock, stale_lock), flock);
         (tx.written, tx.disk) = (written, disk);
         if let Some((why, from)) = damage {
@@ -189,16 +197,22 @@ impl Root {
         let flock = self.flock()?;
         let (lock, stale_lock) = self.lock_within(None)?;
         if self.tasks().exists() {
-            return Err(TaskListError::io(&self.tasks(), "create")(io::ErrorKind::AlreadyExists.into()));
+            return Err(TaskListError::io(&self.tasks(), "create")(
+                io::ErrorKind::AlreadyExists.into(),
+            ));
         }
         let mut tx = self.begun(list, now, (Some(lock), stale_lock), flock);
         tx.replace("")?;
         Ok(tx)
     }
 
-    /// What to go on with where the list cannot be read. A run knows it, unless others have changed it since; then, and for
-    /// everybody else, its backup is the best there is.
-    fn last_good(&self, error: &TaskListError, written: Option<&Written>) -> Option<(TaskList, Good)> {
+    /// What to go on with where the list cannot be read. A run knows it, unless others have changed
+    /// it since; then, and for everybody else, its backup is the best there is.
+    fn last_good(
+        &self,
+        error: &TaskListError,
+        written: Option<&Written>,
+    ) -> Option<(TaskList, Good)> {
         let is_parsed = match error {
             TaskListError::Corrupt { .. } => false,
             TaskListError::Invalid { .. } => true,
@@ -212,11 +226,15 @@ impl Root {
             _ => return None,
         };
         let backup = swap::bytes(&self.backup()).ok();
-        let backup = backup.and_then(|bytes| Some((parse_bytes(&self.backup(), &bytes).ok()?, mark(&bytes))));
-        let known = written.and_then(|written| written.known(backup.as_ref().map(|(_, mark)| *mark)));
+        let backup = backup
+            .and_then(|bytes| Some((parse_bytes(&self.backup(), &bytes).ok()?, mark(&bytes))));
+        let known =
+            written.and_then(|written| written.known(backup.as_ref().map(|(_, mark)| *mark)));
         match (known, backup) {
             (Some(list), _) => Some((list, Good::Run)),
-            (None, Some((list, _))) if !is_parsed || written.is_some_and(|written| written.known(None).is_some()) => {
+            (None, Some((list, _)))
+                if !is_parsed || written.is_some_and(|written| written.known(None).is_some()) =>
+            {
                 Some((list, Good::Backup))
             }
             _ => None,
@@ -290,15 +308,22 @@ impl Root {
             left = left.saturating_sub(line.len() + 1);
             fits
         };
-        let mut end: Vec<_> = text.lines().rev().take(lines).take_while(fits).map(String::from).collect();
+        let mut end: Vec<_> =
+            text.lines().rev().take(lines).take_while(fits).map(String::from).collect();
         end.reverse();
         end
     }
 
     /// When tasks failed that do not say so themselves.
     pub fn failure_times(&self, list: &TaskList) -> FailureTimes {
-        let unsaid = |task: &muleteer_model::task_list::Task| task.failed_at.is_none() && !task.error_log.is_empty();
-        if list.tasks.iter().any(unsaid) { log::failure_times(self.log_end().lines()) } else { FailureTimes::new() }
+        let unsaid = |task: &muleteer_model::task_list::Task| {
+            task.failed_at.is_none() && !task.error_log.is_empty()
+        };
+        if list.tasks.iter().any(unsaid) {
+            log::failure_times(self.log_end().lines())
+        } else {
+            FailureTimes::new()
+        }
     }
 
     /// The tasks that were completed lately, with their commits in short.
@@ -314,7 +339,8 @@ impl Root {
         fs::metadata(self.progress()).map_or(0, |meta| meta.len())
     }
 
-    /// What the log says from there on, or all of it where it is another one; `None` if that is more than is looked at.
+    /// What the log says from there on, or all of it where it is another one; `None` if that is
+    /// more than is looked at.
     pub(super) fn log_since(&self, at: u64) -> Option<String> {
         let length = self.log_length();
         let at = if at > length { 0 } else { at };
@@ -332,13 +358,19 @@ impl Root {
         String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
-    /// Appends lines to the log without changing the list. The caller must be alone, or say nothing that
-    /// depends on the list.
+    /// Appends lines to the log without changing the list. The caller must be alone, or say nothing
+    /// that depends on the list.
     ///
     /// # Errors
     /// When the log cannot be written.
-    pub fn note(&self, session: u64, now: Timestamp, entries: Vec<Entry>) -> Result<(), TaskListError> {
-        let text: String = entries.into_iter().map(|entry| format!("{}\n", entry.at(session, now))).collect();
+    pub fn note(
+        &self,
+        session: u64,
+        now: Timestamp,
+        entries: Vec<Entry>,
+    ) -> Result<(), TaskListError> {
+        let text: String =
+            entries.into_iter().map(|entry| format!("{}\n", entry.at(session, now))).collect();
         append(&self.progress(), &text)
     }
 }
@@ -386,7 +418,8 @@ impl Tx {
     fn announce(&self, lines: &str) -> Result<(), TaskListError> {
         if !lines.is_empty() {
             let file = self.root.private();
-            intent::write(&self.root, &self.list.to_text(), lines).map_err(TaskListError::io(&file, "write to"))?;
+            intent::write(&self.root, &self.list.to_text(), lines)
+                .map_err(TaskListError::io(&file, "write to"))?;
         }
         let Some(written) = &self.written else { return Ok(()) };
         written
@@ -409,7 +442,9 @@ impl Tx {
                 .map_err(TaskListError::io(&marker, "create"));
         }
         match fs::remove_file(&marker) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(TaskListError::io(&marker, "remove")(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(TaskListError::io(&marker, "remove")(error))
+            }
             _ => Ok(()),
         }
     }
@@ -422,9 +457,9 @@ impl Tx {
         if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
     }
 
-    /// The protocol's backup: copy, write beside, move into place. What somebody has written since the list was
-    /// read is taken over, or kept beside it: what there is to say about that is logged with the change. `lines` is what the
-    /// change itself says.
+    /// The protocol's backup: copy, write beside, move into place. What somebody has written since
+    /// the list was read is taken over, or kept beside it: what there is to say about that is
+    /// logged with the change. `lines` is what the change itself says.
     fn replace(&mut self, lines: &str) -> Result<(), TaskListError> {
         // Of rounds before, until what they held is in the list.
         let mut taken = vec![];
@@ -438,7 +473,9 @@ impl Tx {
                 break;
             }
             // Only what can be read is worth being the backup.
-            if let Some(old) = self.disk.as_ref().filter(|old| parse_bytes(&self.root.tasks(), old).is_ok()) {
+            if let Some(old) =
+                self.disk.as_ref().filter(|old| parse_bytes(&self.root.tasks(), old).is_ok())
+            {
                 write_through(&self.root.backup(), old)?;
                 backup = Some(mark(old));
             }
@@ -446,7 +483,10 @@ impl Tx {
             let stood = swap::put(&self.root, &text, self.disk.as_deref(), self.exchanges)?;
             if matches!(stood, Stood::AsRead | Stood::Gone) {
                 if matches!(stood, Stood::Gone) {
-                    self.log(Entry::warn(None, &format!("{TASKS} was taken away, and is written anew")));
+                    self.log(Entry::warn(
+                        None,
+                        &format!("{TASKS} was taken away, and is written anew"),
+                    ));
                 }
                 self.has_placed(text, backup);
                 break;
@@ -456,7 +496,9 @@ impl Tx {
                 Stood::Out(out) => (parse(&out).ok(), Some(out)),
                 Stood::Still(bytes) if tries == TRIES => {
                     self.disk = Some(bytes);
-                    let busy = io::Error::other("somebody writes into it whenever it is about to be replaced");
+                    let busy = io::Error::other(
+                        "somebody writes into it whenever it is about to be replaced",
+                    );
                     return Err(TaskListError::io(&self.root.tasks(), "replace")(busy));
                 }
                 Stood::Still(bytes) => {
@@ -479,14 +521,17 @@ impl Tx {
                     format!("{meanwhile}: both changes are in it")
                 }
                 merged => {
-                    // It was decided before, and what cannot be taken over as it is has to be found beside it.
+                    // It was decided before, and what cannot be taken over as it is has to be found
+                    // beside it.
                     let kept = match out {
                         Some(out) => Some(swap::keep(&self.root, &out)?),
                         None => swap::set_aside(&self.root)?,
                     };
                     let kept = kept.as_deref().map(name).unwrap_or_default();
                     match merged {
-                        None => format!("{TASKS} was damaged and is written anew; what it held is kept as {kept}"),
+                        None => format!(
+                            "{TASKS} was damaged and is written anew; what it held is kept as {kept}"
+                        ),
                         Some((list, clashes)) if tries < TRIES => {
                             self.list = list;
                             let of = clashes.join(", ");
@@ -494,7 +539,9 @@ impl Tx {
                                 "{meanwhile}, also of {of}: that is as the harness says, and what they wrote is kept as {kept}"
                             )
                         }
-                        Some(_) => format!("{meanwhile}, again and again: what they wrote last is kept as {kept}"),
+                        Some(_) => format!(
+                            "{meanwhile}, again and again: what they wrote last is kept as {kept}"
+                        ),
                     }
                 }
             };
@@ -529,11 +576,21 @@ impl Tx {
         list
     }
 
-    /// This change and what somebody has written meanwhile, and where both are of the same; `None` if that makes no list. Where
-    /// `is_there`, what the list has more than the disk they have written too, before.
-    fn take_over(&mut self, base: &TaskList, mut theirs: TaskList, is_there: bool) -> Option<(TaskList, Vec<String>)> {
+    /// This change and what somebody has written meanwhile, and where both are of the same; `None`
+    /// if that makes no list. Where `is_there`, what the list has more than the disk they have
+    /// written too, before.
+    fn take_over(
+        &mut self,
+        base: &TaskList,
+        mut theirs: TaskList,
+        is_there: bool,
+    ) -> Option<(TaskList, Vec<String>)> {
         let overwritten = self.put_back(&mut theirs);
-        let merged = if is_there { merge(base, &theirs, &self.list) } else { merge(base, &self.list, &theirs) };
+        let merged = if is_there {
+            merge(base, &theirs, &self.list)
+        } else {
+            merge(base, &self.list, &theirs)
+        };
         let merged = merged.ok()?;
         for one in &overwritten {
             self.log(Entry::warn(one.task.as_deref(), &one.text));
@@ -568,14 +625,19 @@ fn name(path: &Path) -> String {
 /// What is said of a list that its backup has replaced.
 fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
     if matches!(from, Good::Run) {
-        let kept = kept.map_or_else(String::new, |kept| format!("; what it held is kept as {}", name(kept)));
-        return format!("{TASKS} was damaged and is put back as the run wrote it last{kept} ({why})");
+        let kept = kept
+            .map_or_else(String::new, |kept| format!("; what it held is kept as {}", name(kept)));
+        return format!(
+            "{TASKS} was damaged and is put back as the run wrote it last{kept} ({why})"
+        );
     }
     let kept = kept.map_or_else(String::new, |kept| {
         let kept = name(kept);
         format!("; what it held is kept as {kept}: what was changed last is only there ({why})")
     });
-    format!("{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last change{kept}")
+    format!(
+        "{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last change{kept}"
+    )
 }
 
 pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
@@ -606,26 +668,35 @@ fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
     write().map_err(TaskListError::io(path, "append to"))
 }
 
-/// A file to be read, in a folder that agents work in: what they may have put in its place holds nobody up.
+/// A file to be read, in a folder that agents work in: what they may have put in its place holds
+/// nobody up.
 pub(super) fn regular(path: &Path) -> io::Result<File> {
     let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is no regular file"))
+    }
 }
 
 pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
     match swap::bytes(path) {
         Ok(bytes) => parse_bytes(path, &bytes),
         // Gone while its backup is there: as good as damaged.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(TaskListError::Corrupt { file: path.into(), line: 0, column: 0, why: "it is gone".into() })
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(TaskListError::Corrupt {
+            file: path.into(),
+            line: 0,
+            column: 0,
+            why: "it is gone".into(),
+        }),
         Err(error) => Err(TaskListError::io(path, "read")(error)),
     }
 }
 
 fn parse_bytes(path: &Path, bytes: &[u8]) -> Result<TaskList, TaskListError> {
-    let corrupt = |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
+    let corrupt =
+        |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
     if bytes.len() as u64 > LIST_LIMIT {
         return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
     }

@@ -55,7 +55,11 @@ impl Tx {
         let (id, is_session, run) = match behind {
             Behind::Session(id) => (id, true, None),
             // The session that has this name is known better.
-            Behind::Process(_) if all.get(worker).is_some_and(|known| known.is_session && known.lives()) => return,
+            Behind::Process(_)
+                if all.get(worker).is_some_and(|known| known.is_session && known.lives()) =>
+            {
+                return;
+            }
             Behind::Process(id) => (id, false, None),
             Behind::Run(run) => (ProcessId::current(), false, Some(run.to_string())),
         };
@@ -73,7 +77,10 @@ impl Tx {
         };
         all.insert(worker.into(), record);
         while all.len() > REMEMBERED {
-            let oldest = all.iter().min_by_key(|(_, record)| record.number).map(|(worker, _)| worker.clone());
+            let oldest = all
+                .iter()
+                .min_by_key(|(_, record)| record.number)
+                .map(|(worker, _)| worker.clone());
             oldest.map(|worker| all.remove(&worker));
         }
         self.root.write_holders(&all);
@@ -81,8 +88,9 @@ impl Tx {
 }
 
 impl Tx {
-    /// Forgets the process behind a worker that acts now, where that process has ended: it was not the
-    /// worker's own, but for example a script that ran one hook of it. The lease alone decides then.
+    /// Forgets the process behind a worker that acts now, where that process has ended: it was not
+    /// the worker's own, but for example a script that ran one hook of it. The lease alone decides
+    /// then.
     pub fn forget_ended_holder(&self, worker: &str) {
         let mut all = read(&self.root);
         let session = worker.split('/').next().unwrap_or_default();
@@ -110,7 +118,8 @@ impl Root {
     /// Ends the leases in an exclusive list whose holders are known to have ended.
     pub fn end_leases(&self, list: &mut TaskList, now: jiff::Timestamp) {
         let all = read(self);
-        let held = list.tasks.iter().filter(|task| task.status == Status::InProgress && task.is_held(now));
+        let held =
+            list.tasks.iter().filter(|task| task.status == Status::InProgress && task.is_held(now));
         let by: Vec<_> = held.filter_map(|task| task.claimed_by.clone()).collect();
         let gone: Vec<_> = by.into_iter().filter(|worker| self.is_gone(&all, worker)).collect();
         claim::end_leases(list, &gone, now);
@@ -121,7 +130,9 @@ impl Root {
         let session = worker.split('/').next().unwrap_or_default();
         let Some(record) = all.get(worker).or_else(|| all.get(session)) else { return false };
         match &record.run {
-            _ if record.lives() => record.is_session && all.values().any(|other| other.follows(record)),
+            _ if record.lives() => {
+                record.is_session && all.values().any(|other| other.follows(record))
+            }
             // Its agents go on without a daemon, and the next one adopts the run.
             Some(run) => SessionLock::run_on(self).is_none() && !group::any_with(RUN_VARIABLE, run),
             None => true,
@@ -154,7 +165,8 @@ impl Record {
 
 /// Names this machine, or this container: processes of another one cannot be seen here.
 fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |name| name.trim().into())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| String::new(), |name| name.trim().into())
 }
 
 fn file(root: &Root) -> PathBuf {

@@ -1,5 +1,5 @@
-//! What a change is about to say in the log, written down before the list is replaced: killed between the two,
-//! whoever changes the list next says it.
+//! What a change is about to say in the log, written down before the list is replaced: killed
+//! between the two, whoever changes the list next says it.
 
 use crate::task_list::Root;
 use serde::{Deserialize, Serialize};
@@ -39,8 +39,8 @@ pub(super) fn forget(root: &Root) {
     drop(fs::remove_file(file(root)));
 }
 
-/// Lines that a killed predecessor has not said of a change that it has made. A torn intent is older than its
-/// change, so there was none.
+/// Lines that a killed predecessor has not said of a change that it has made. A torn intent is
+/// older than its change, so there was none.
 pub(super) fn unsaid(root: &Root) -> Option<String> {
     let intent: Intent = serde_json::from_slice(&fs::read(file(root)).ok()?).ok()?;
     if mark(&fs::read(root.tasks()).ok()?) != intent.list {

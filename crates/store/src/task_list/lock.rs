@@ -47,8 +47,8 @@ pub struct SessionLock {
 impl SessionLock {
     /// Takes the lock for this process. The caller holds our flock.
     ///
-    /// A lock of a dead process is moved away first. One of this same run is taken over: the daemon that
-    /// held it is dead, or is we.
+    /// A lock of a dead process is moved away first. One of this same run is taken over: the daemon
+    /// that held it is dead, or is we.
     ///
     /// # Errors
     /// [`TaskListError::Locked`] if somebody alive has it.
@@ -75,18 +75,26 @@ impl SessionLock {
         Err(TaskListError::Locked(look(&path)))
     }
 
-    /// The run of a daemon's that works on a list, by the lock of an exclusive one, or by what the run of a concurrent one has left
-    /// word of; `None` if nobody alive does.
+    /// The run of a daemon's that works on a list, by the lock of an exclusive one, or by what the
+    /// run of a concurrent one has left word of; `None` if nobody alive does.
     pub fn run_on(root: &Root) -> Option<String> {
         let of_lock = Self::holder(root).and_then(|locked| locked.holder?.run);
         of_lock.or_else(|| {
             let holder = read_file(&root.at_work())?;
-            let said = Locked { path: root.at_work(), pid: Some(holder.pid), holder: Some(holder.clone()) };
+            let said = Locked {
+                path: root.at_work(),
+                pid: Some(holder.pid),
+                holder: Some(holder.clone()),
+            };
             if is_alive(&said) { holder.run } else { None }
         })
     }
 
-    fn settle(path: PathBuf, run: Option<&str>, written: Option<Written>) -> Result<Self, TaskListError> {
+    fn settle(
+        path: PathBuf,
+        run: Option<&str>,
+        written: Option<Written>,
+    ) -> Result<Self, TaskListError> {
         let holder = us(run);
         let pid = holder.pid;
         let lock = Self { path, holder, written };
@@ -118,11 +126,17 @@ fn us(run: Option<&str>) -> Holder {
     let pid = std::process::id();
     let id = ProcessId::of(pid);
     let boot_id = muleteer_process::identity::boot_id();
-    Holder { pid, start_time: id.map_or(0, |id| id.start_time), boot_id, run: run.map(String::from) }
+    Holder {
+        pid,
+        start_time: id.map_or(0, |id| id.start_time),
+        boot_id,
+        run: run.map(String::from),
+    }
 }
 
 impl Root {
-    /// Leaves word that this process works on the list for a run, which holds no lock in between: for `status`, and whoever asks.
+    /// Leaves word that this process works on the list for a run, which holds no lock in between:
+    /// for `status`, and whoever asks.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -130,7 +144,8 @@ impl Root {
         let path = self.at_work();
         let write = || -> io::Result<()> {
             fs::create_dir_all(self.private())?;
-            write_whole(&path, &serde_json::to_vec(&us(Some(run)))?, 0o644).map_err(io::Error::other)
+            write_whole(&path, &serde_json::to_vec(&us(Some(run)))?, 0o644)
+                .map_err(io::Error::other)
         };
         write().map_err(TaskListError::io(&path, "write"))
     }
@@ -163,7 +178,8 @@ fn look(path: &Path) -> Locked {
         if locked.pid.is_some() || !path.exists() || muleteer_process::clock::awake() >= deadline {
             return locked;
         }
-        // A foreign tool between its `mkdir` and its `echo`: there is nothing to wait on but the file.
+        // A foreign tool between its `mkdir` and its `echo`: there is nothing to wait on but the
+        // file.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -7,8 +7,8 @@
 //!                                                because "stale, remove, create" lets two win
 //! ```
 //!
-//! A change is: read under both locks, decide (in `model`), write the backup, write and rename the list,
-//! append to the log. Killed anywhere in between, the list is the old one or the new one.
+//! A change is: read under both locks, decide (in `model`), write the backup, write and rename the
+//! list, append to the log. Killed anywhere in between, the list is the old one or the new one.
 
 mod files;
 mod holders;
@@ -95,7 +95,8 @@ impl TaskListError {
 }
 
 fn first(faults: &[Fault]) -> String {
-    let more = if faults.len() > 1 { format!(" (and {} more)", faults.len() - 1) } else { String::new() };
+    let more =
+        if faults.len() > 1 { format!(" (and {} more)", faults.len() - 1) } else { String::new() };
     faults.first().map_or_else(|| "it is invalid".into(), |fault| format!("{fault}{more}"))
 }
 

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The root that is meant by somebody in `from`: `pinned` (`HARNESS_STATE_ROOT`), else the nearest
-    /// directory from there upwards that holds a list.
+    /// The root that is meant by somebody in `from`: `pinned` (`HARNESS_STATE_ROOT`), else the
+    /// nearest directory from there upwards that holds a list.
     ///
     /// # Errors
     /// [`TaskListError::Missing`].
@@ -26,7 +26,8 @@ impl Root {
         Ok(Self::at(found.ok_or_else(missing)?))
     }
 
-    /// This directory, list or none. Its real name: whoever comes by a link must take the same lock.
+    /// This directory, list or none. Its real name: whoever comes by a link must take the same
+    /// lock.
     pub fn at(dir: &Path) -> Self {
         Self(dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()))
     }

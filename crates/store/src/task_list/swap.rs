@@ -1,18 +1,20 @@
-//! Puts a new list in the place of the one that was read, and tells whether that was the one that stood there. Who writes into
-//! the file by hand takes no lock: the two files are exchanged in one step of the kernel, and what comes out of the list's
-//! place is looked at afterwards, so between looking and replacing nothing is lost.
+//! Puts a new list in the place of the one that was read, and tells whether that was the one that
+//! stood there. Who writes into the file by hand takes no lock: the two files are exchanged in one
+//! step of the kernel, and what comes out of the list's place is looked at afterwards, so between
+//! looking and replacing nothing is lost.
 //!
 //! ```text
 //!   harness-tasks.json.tmp ──rename──▶ next-<read>-<new>.json ◀──exchange──▶ harness-tasks.json
 //!                                      (in .muleteer/tasks/)
 //! ```
 //!
-//! A file of that name is either the new list, whole, or what came out. Killed in between, whoever comes next knows by the
-//! checksums in its name which of them it is ([`left`]).
+//! A file of that name is either the new list, whole, or what came out. Killed in between, whoever
+//! comes next knows by the checksums in its name which of them it is ([`left`]).
 //!
-//! What no look afterwards finds: somebody who opened the list before it was replaced, and writes what is not there yet when it
-//! is looked at. Where files cannot be exchanged (NFS, some others) the list is looked at right before it is replaced, and
-//! what is written in the microseconds between the two is lost.
+//! What no look afterwards finds: somebody who opened the list before it was replaced, and writes
+//! what is not there yet when it is looked at. Where files cannot be exchanged (NFS, some others)
+//! the list is looked at right before it is replaced, and what is written in the microseconds
+//! between the two is lost.
 
 use crate::task_list::files::{LIST_LIMIT, parse, regular, write_through};
 use crate::task_list::intent::{Mark, mark};
@@ -45,9 +47,14 @@ pub(super) enum Stood {
     Still(Vec<u8>),
 }
 
-/// The caller holds our flock, here and below. `read` is what was read, unless there was nothing. `exchanges`: whether files can
-/// be exchanged at all.
-pub(super) fn put(root: &Root, text: &str, read: Option<&[u8]>, exchanges: bool) -> Result<Stood, TaskListError> {
+/// The caller holds our flock, here and below. `read` is what was read, unless there was nothing.
+/// `exchanges`: whether files can be exchanged at all.
+pub(super) fn put(
+    root: &Root,
+    text: &str,
+    read: Option<&[u8]>,
+    exchanges: bool,
+) -> Result<Stood, TaskListError> {
     let (list, temporary) = (root.tasks(), root.temporary());
     let fail = || TaskListError::io(&list, "replace");
     write_through(&temporary, text.as_bytes())?;
@@ -81,10 +88,12 @@ pub(super) fn put(root: &Root, text: &str, read: Option<&[u8]>, exchanges: bool)
                 durable(root)?;
                 return Ok(if read.is_some() { Stood::Gone } else { Stood::AsRead });
             }
-            // It is there again: or for the first time, and then nothing was read that it could differ from.
+            // It is there again: or for the first time, and then nothing was read that it could
+            // differ from.
             Err(Errno::EXIST) if read.is_some() => {}
             Err(Errno::EXIST) => {
-                renameat_with(CWD, &next, CWD, &list, RenameFlags::EXCHANGE).map_err(|error| fail()(error.into()))?;
+                renameat_with(CWD, &next, CWD, &list, RenameFlags::EXCHANGE)
+                    .map_err(|error| fail()(error.into()))?;
                 durable(root)?;
                 return Ok(Stood::Out(next));
             }
@@ -122,7 +131,9 @@ fn came_out(out: PathBuf, read: Option<&[u8]>) -> Stood {
     }
     // It cannot be read while it is being filled.
     let deadline = muleteer_process::clock::awake() + FILLING;
-    while matches!(parse(&out), Err(TaskListError::Corrupt { .. })) && muleteer_process::clock::awake() < deadline {
+    while matches!(parse(&out), Err(TaskListError::Corrupt { .. }))
+        && muleteer_process::clock::awake() < deadline
+    {
         std::thread::sleep(Duration::from_millis(10));
     }
     Stood::Out(out)
@@ -136,12 +147,14 @@ pub(super) fn name(read: Option<Mark>, new: Mark) -> String {
 /// What was read, and what was to take its place.
 fn marks(name: &str) -> Option<(Mark, Mark)> {
     let mut parts = name.strip_prefix("next-")?.strip_suffix(".json")?.split('-');
-    let mut mark = || Some((u32::from_str_radix(parts.next()?, 16).ok()?, parts.next()?.parse().ok()?));
+    let mut mark =
+        || Some((u32::from_str_radix(parts.next()?, 16).ok()?, parts.next()?.parse().ok()?));
     Some((mark()?, mark()?))
 }
 
-/// What one that was killed has left: a list that never came to its place goes, and so does one that was read before it was
-/// replaced. What somebody had written in between is kept beside the list. Gives the names it has then.
+/// What one that was killed has left: a list that never came to its place goes, and so does one
+/// that was read before it was replaced. What somebody had written in between is kept beside the
+/// list. Gives the names it has then.
 pub(super) fn left(root: &Root) -> Result<Vec<PathBuf>, TaskListError> {
     let Ok(entries) = fs::read_dir(root.private()) else { return Ok(vec![]) };
     let mut kept = vec![];
@@ -172,24 +185,34 @@ pub(super) fn keep(root: &Root, out: &Path) -> Result<PathBuf, TaskListError> {
     })
 }
 
-/// Gives the list a second name, which it has when another one takes its place. None that is there is overwritten.
+/// Gives the list a second name, which it has when another one takes its place. None that is there
+/// is overwritten.
 pub(super) fn set_aside(root: &Root) -> Result<Option<PathBuf>, TaskListError> {
     let from = root.tasks();
     let kept = first_free(root, |to| match fs::hard_link(&from, to) {
         // By one that was killed before another list took its place.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&from, to) => Ok(()),
-        Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => Err(error),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) =>
+        {
+            Err(error)
+        }
         // Not every file system, and not everybody, has second names.
         Err(_) => copy_new(&from, to),
         Ok(()) => Ok(()),
     });
     match kept {
-        Err(TaskListError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(TaskListError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
         kept => kept.map(Some),
     }
 }
 
-fn first_free(root: &Root, give: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf, TaskListError> {
+fn first_free(
+    root: &Root,
+    give: impl Fn(&Path) -> io::Result<()>,
+) -> Result<PathBuf, TaskListError> {
     for number in 1..=DAMAGED_LIMIT {
         let to = root.damaged(number);
         match give(&to) {
@@ -198,7 +221,8 @@ fn first_free(root: &Root, give: impl Fn(&Path) -> io::Result<()>) -> Result<Pat
             Err(error) => return Err(TaskListError::io(&to, "keep what the list held as")(error)),
         }
     }
-    let full = io::Error::other("there are too many of them: look through them, and take them away");
+    let full =
+        io::Error::other("there are too many of them: look through them, and take them away");
     Err(TaskListError::io(&root.damaged(1), "keep another list beside")(full))
 }
 

@@ -36,8 +36,13 @@ impl Place {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
         };
-        let known =
-            ["harness-tasks.json", "harness-tasks.json.bak", "harness-progress.txt", ".muleteer", "session.json"];
+        let known = [
+            "harness-tasks.json",
+            "harness-tasks.json.bak",
+            "harness-progress.txt",
+            ".muleteer",
+            "session.json",
+        ];
         let mut all = [names(self.dir.path()), names(&self.root.private())].concat();
         all.retain(|name| !known.contains(&name.as_str()));
         all.sort_unstable();
@@ -54,7 +59,10 @@ impl Drop for Place {
 #[test]
 fn the_lock_s_name_is_the_reference_s() {
     // printf '%s' / | sha256sum | cut -c1-16
-    assert_eq!(Root::at("/".as_ref()).lock_dir().to_str(), Some("/tmp/harness-8a5edab282632443.lock"));
+    assert_eq!(
+        Root::at("/".as_ref()).lock_dir().to_str(),
+        Some("/tmp/harness-8a5edab282632443.lock")
+    );
 }
 
 #[test]
@@ -108,7 +116,8 @@ fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_sto
     assert!(!place.root.lock_dir().exists(), "the lock is given back");
 }
 
-/// The backup is one change behind, and the damage may come with a change that a person made by hand.
+/// The backup is one change behind, and the damage may come with a change that a person made by
+/// hand.
 #[test]
 fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
     let place = Place::new();
@@ -116,7 +125,9 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
     tx.list.tasks[0].title = "Changed".into();
     tx.commit().expect("commits");
     let kept = |name: &str| fs::read_to_string(place.dir.path().join(name)).ok();
-    for (damage, name) in [("{,1", "harness-tasks.json.damaged"), ("{,2", "harness-tasks.json.damaged.2")] {
+    for (damage, name) in
+        [("{,1", "harness-tasks.json.damaged"), ("{,2", "harness-tasks.json.damaged.2")]
+    {
         fs::write(place.root.tasks(), damage).expect("damages");
         let tx = place.root.begin(Right::Own, now()).expect("restores");
         let said = tx.restored.clone().expect("it is said");
@@ -132,11 +143,16 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
     fs::write(place.root.tasks(), "{,3").expect("damages");
     tx.commit().expect("commits");
     assert_eq!(kept("harness-tasks.json.damaged.3").as_deref(), Some("{,3"));
-    assert!(place.log().ends_with("what it held is kept as harness-tasks.json.damaged.3\n"), "{}", place.log());
+    assert!(
+        place.log().ends_with("what it held is kept as harness-tasks.json.damaged.3\n"),
+        "{}",
+        place.log()
+    );
     assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Newer");
 }
 
-/// Who writes into the file by hand takes no lock: between reading a list and replacing it there is always time for that.
+/// Who writes into the file by hand takes no lock: between reading a list and replacing it there is
+/// always time for that.
 #[test]
 fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
     for (exchanges, anew) in [(true, false), (true, true), (false, false)] {
@@ -158,7 +174,11 @@ fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
         let read = place.root.read().expect("reads").list;
         assert_eq!(read, list, "what is told is what was written");
         let task = &read.tasks[0];
-        assert_eq!((task.title.as_str(), task.status.as_str()), ("In other words", "completed"), "{exchanges} {anew}");
+        assert_eq!(
+            (task.title.as_str(), task.status.as_str()),
+            ("In other words", "completed"),
+            "{exchanges} {anew}"
+        );
         let said = "Completed [task-001] (commit abc1234)\n[2025-07-01T10:00:00Z] [SESSION-1] WARN somebody has written into \
                     harness-tasks.json while it was being changed: both changes are in it\n";
         assert!(place.log().ends_with(said), "{}", place.log());
@@ -173,7 +193,8 @@ fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the
         let mut tx = place.root.begin(Right::Own, now()).expect("begins");
         tx.exchanges = exchanges;
         tx.list.tasks[0].title = "Ours".into();
-        let theirs = fs::read_to_string(place.root.tasks()).expect("reads").replace("First", "Theirs");
+        let theirs =
+            fs::read_to_string(place.root.tasks()).expect("reads").replace("First", "Theirs");
         fs::write(place.root.tasks(), &theirs).expect("writes");
         tx.commit().expect("commits");
         assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Ours");
@@ -228,7 +249,12 @@ fn who_writes_by_hand_all_the_time_loses_nothing() {
             }
             change.join().expect("no panic");
         });
-        assert_eq!(by_hand(&place.root.read().expect("reads").list), Some(number.into()), "{}", place.log());
+        assert_eq!(
+            by_hand(&place.root.read().expect("reads").list),
+            Some(number.into()),
+            "{}",
+            place.log()
+        );
     }
 }
 
@@ -256,7 +282,11 @@ fn what_a_killed_change_has_not_looked_at_is_kept_by_the_next() {
     out(&theirs);
     assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
     assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
-    assert!(place.log().ends_with("that is not in it, and is kept as harness-tasks.json.damaged\n"), "{}", place.log());
+    assert!(
+        place.log().ends_with("that is not in it, and is kept as harness-tasks.json.damaged\n"),
+        "{}",
+        place.log()
+    );
     assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), new);
 }
 
@@ -279,7 +309,11 @@ fn an_invalid_list_is_left_alone() {
     fs::write(place.root.tasks(), text).expect("writes");
     let error = place.root.begin(Right::Own, now()).expect_err("invalid");
     assert_eq!(error.code(), "E_TASKS_INVALID");
-    assert_eq!(fs::read_to_string(place.root.tasks()).expect("reads"), text, "a person mends it, not we");
+    assert_eq!(
+        fs::read_to_string(place.root.tasks()).expect("reads"),
+        text,
+        "a person mends it, not we"
+    );
 }
 
 #[test]
@@ -315,10 +349,16 @@ fn a_second_session_fails_fast_and_a_dead_one_s_lock_is_reclaimed() {
 fn a_pid_that_was_given_to_another_process_is_no_holder() {
     let place = Place::new();
     let (lock, _) = place.root.lock_session("run1").expect("locks");
-    let mut holder: Holder =
-        serde_json::from_slice(&fs::read(place.root.lock_dir().join("muleteer.json")).expect("reads")).expect("JSON");
+    let mut holder: Holder = serde_json::from_slice(
+        &fs::read(place.root.lock_dir().join("muleteer.json")).expect("reads"),
+    )
+    .expect("JSON");
     holder.start_time += 1;
-    fs::write(place.root.lock_dir().join("muleteer.json"), serde_json::to_vec(&holder).expect("JSON")).expect("writes");
+    fs::write(
+        place.root.lock_dir().join("muleteer.json"),
+        serde_json::to_vec(&holder).expect("JSON"),
+    )
+    .expect("writes");
     assert!(SessionLock::holder(&place.root).is_none());
     drop(place.root.lock_session("run2").expect("reclaimed"));
     drop(lock);
@@ -349,7 +389,8 @@ fn what_a_killed_change_had_to_say_is_said_once_by_the_next_and_only_if_it_was_m
     }
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
     tx.list.tasks.push(Task::new("task-002", "Never"));
-    crate::task_list::intent::write(&place.root, &tx.list.to_text(), "not so\n").expect("an intent");
+    crate::task_list::intent::write(&place.root, &tx.list.to_text(), "not so\n")
+        .expect("an intent");
     drop(tx);
     drop(place.root.begin(Right::Own, now()).expect("begins"));
     assert!(!place.log().contains("not so"));
@@ -375,19 +416,22 @@ fn a_pipe_in_place_of_the_list_holds_nobody_up() {
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     for path in [place.root.tasks(), place.root.progress()] {
         let _ = fs::remove_file(&path);
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("a pipe");
     }
     assert!(place.root.read().is_err());
     assert_eq!(place.root.completions(), []);
 }
 
-/// What a session has written last holds against what is written over by hand, also for the daemon that follows a killed one.
+/// What a session has written last holds against what is written over by hand, also for the daemon
+/// that follows a killed one.
 #[test]
 fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     let place = Place::new();
     let forge = || {
         let text = fs::read_to_string(place.root.tasks()).expect("reads");
-        fs::write(place.root.tasks(), text.replace("\"pending\"", "\"completed\"")).expect("writes");
+        fs::write(place.root.tasks(), text.replace("\"pending\"", "\"completed\""))
+            .expect("writes");
     };
     let (lock, _) = place.root.lock_session("one").expect("locks");
     let begin = |lock: &SessionLock| place.root.begin(Right::Session(lock), now()).expect("begins");
@@ -407,7 +451,11 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     let (next, _) = place.root.lock_session("one").expect("locks");
     assert_eq!(put_back(&next), (1, "pending"));
     begin(&next).commit().expect("commits");
-    assert!(place.log().contains("WARN [task-001] somebody has changed its status in"), "{}", place.log());
+    assert!(
+        place.log().contains("WARN [task-001] somebody has changed its status in"),
+        "{}",
+        place.log()
+    );
     // Killed before the list was replaced: what stands there was written before.
     let mut decided = place.root.read().expect("reads").list;
     decided.tasks[0].title = "Decided".into();

@@ -1,5 +1,6 @@
-//! The list as a run has written it last, or found it and let it stand, so that what somebody writes over it by hand is found, and
-//! what somebody makes unreadable is put back. It is kept beside the list too, for the daemon that follows one that was killed.
+//! The list as a run has written it last, or found it and let it stand, so that what somebody
+//! writes over it by hand is found, and what somebody makes unreadable is put back. It is kept
+//! beside the list too, for the daemon that follows one that was killed.
 
 use crate::atomic::write_atomic;
 use crate::task_list::intent::{Mark, mark};
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct Written {
     run: String,
-    /// Where others change the list too by rights: what the names of the run's workers begin with, before their number.
+    /// Where others change the list too by rights: what the names of the run's workers begin with,
+    /// before their number.
     beside: Option<String>,
     last: Arc<Mutex<Option<Last>>>,
 }
@@ -22,7 +24,8 @@ pub struct Written {
 #[derive(Debug)]
 struct Last {
     list: TaskList,
-    /// The backup of then: as long as it is there nobody has changed the list since, by the protocol.
+    /// The backup of then: as long as it is there nobody has changed the list since, by the
+    /// protocol.
     backup: Option<Mark>,
     /// How long the log was then.
     log: u64,
@@ -41,8 +44,8 @@ struct Record {
 }
 
 impl Root {
-    /// What a run of a concurrent list knows of it, also of a predecessor that was killed. `workers` is what the names of its
-    /// workers begin with, before their number.
+    /// What a run of a concurrent list knows of it, also of a predecessor that was killed.
+    /// `workers` is what the names of its workers begin with, before their number.
     ///
     /// # Errors
     /// When it is locked for longer than a change takes.
@@ -66,7 +69,8 @@ impl Record {
 }
 
 impl Written {
-    /// Of a run; one that was killed has left what it wrote last. The caller holds our flock, here and below.
+    /// Of a run; one that was killed has left what it wrote last. The caller holds our flock, here
+    /// and below.
     pub(super) fn adopt(root: &Root, run: &str, beside: Option<String>) -> Self {
         let last = || -> Option<Last> {
             let record = Record::of(root, run)?;
@@ -83,7 +87,8 @@ impl Written {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts back what is not as it was written last, and must be. The first to be read is as it is to be.
+    /// Puts back what is not as it was written last, and must be. The first to be read is as it is
+    /// to be.
     pub(super) fn put_back(&self, root: &Root, list: &mut TaskList) -> Vec<Overwritten> {
         let mut last = self.last();
         let said = match (last.as_ref(), &self.beside) {
@@ -111,15 +116,16 @@ impl Written {
         Some(last.list.clone())
     }
 
-    /// Said, and on the disk, before the list is replaced: else a successor, or whoever comes after a power cut, would take what was
-    /// decided last for somebody's doing.
+    /// Said, and on the disk, before the list is replaced: else a successor, or whoever comes after
+    /// a power cut, would take what was decided last for somebody's doing.
     pub(super) fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
         let before = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
         let was = self.last().as_ref().map(|last| last.list.to_text());
         let log = root.log_length();
         let record = Record { run: self.run.clone(), before, was, list: list.to_text(), log };
         std::fs::create_dir_all(root.private())?;
-        write_atomic(&root.session(), &serde_json::to_vec(&record)?, 0o600).map_err(std::io::Error::other)
+        write_atomic(&root.session(), &serde_json::to_vec(&record)?, 0o600)
+            .map_err(std::io::Error::other)
     }
 
     /// `backup`: what the backup was written with before, if it was.
@@ -131,7 +137,12 @@ impl Written {
 }
 
 /// Where more was said since than is looked at, nobody can know, and the list is as it is.
-fn put_back_beside(root: &Root, list: &mut TaskList, known: &Last, workers: &str) -> Vec<Overwritten> {
+fn put_back_beside(
+    root: &Root,
+    list: &mut TaskList,
+    known: &Last,
+    workers: &str,
+) -> Vec<Overwritten> {
     if tamper::newly_completed(list, &known.list).is_empty() {
         return vec![];
     }

@@ -1,5 +1,6 @@
-//! Takes over the agents that an earlier daemon left, before any actor of theirs is made: what a restart owes them
-//! first is somebody who holds their connection, and that costs a tenth of the actors.
+//! Takes over the agents that an earlier daemon left, before any actor of theirs is made: what a
+//! restart owes them first is somebody who holds their connection, and that costs a tenth of the
+//! actors.
 //!
 //! Only the quick ones: who does not answer at once is left to its own `link`, which has the time.
 
@@ -18,16 +19,18 @@ use std::time::Duration;
 /// When none has answered for so long, those that are left are not waited for.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Connects to every living shim of an earlier daemon, records with one append that they are adopted, and leaves the
-/// connections for the links to come.
+/// Connects to every living shim of an earlier daemon, records with one append that they are
+/// adopted, and leaves the connections for the links to come.
 ///
 /// Cancel-safe: what was connected and not recorded is adopted by its link.
 pub async fn all(daemon: &Arc<Daemon>) {
     let asking = daemon.clone();
-    // On a thread of its own: woken by each answer, the runtime would take longer to go to sleep than to read it.
+    // On a thread of its own: woken by each answer, the runtime would take longer to go to sleep
+    // than to read it.
     let Ok(met) = tokio::task::spawn_blocking(move || meet(&asking)).await else { return };
     let adopted = met.iter().flat_map(|Met { dispatch, meta, .. }| {
-        let decided = life::decide(dispatch, Input::Adopted { shim_pid: meta.shim.pid, epoch: meta.epoch });
+        let decided =
+            life::decide(dispatch, Input::Adopted { shim_pid: meta.shim.pid, epoch: meta.epoch });
         decided.into_iter().map(|(at, event)| entry(&dispatch.id, at, event))
     });
     let entries = adopted.collect();
@@ -57,7 +60,8 @@ fn meet(daemon: &Daemon) -> Vec<Met> {
     let fleet = daemon.snapshot();
     let asked = fleet.iter().filter_map(|dispatch| {
         let epoch = life::current_epoch(dispatch)?;
-        let (stream, meta) = attach::greet(&daemon.paths.agent(dispatch.id.as_str()), daemon.generation).ok()?;
+        let (stream, meta) =
+            attach::greet(&daemon.paths.agent(dispatch.id.as_str()), daemon.generation).ok()?;
         let earlier = meta.epoch == epoch && meta.generation != daemon.generation;
         earlier.then(|| Met { dispatch: dispatch.clone(), meta, stream, heard: vec![] })
     });

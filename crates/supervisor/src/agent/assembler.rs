@@ -1,7 +1,7 @@
 //! Puts together what an agent says in pieces, on the way from the spool to `life`.
 //!
-//! What is held back has no place in the log yet: nothing that moves the position past it may be decided
-//! before it is given out. So every input that comes from elsewhere gives it out first.
+//! What is held back has no place in the log yet: nothing that moves the position past it may be
+//! decided before it is given out. So every input that comes from elsewhere gives it out first.
 
 use crate::agent::spool_decoder::{Step, StepInput};
 use muleteer_backends::Assembly;
@@ -76,7 +76,11 @@ mod tests {
     }
 
     fn called() -> AgentEvent {
-        AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: json!({"command": "ls"}) }
+        AgentEvent::ToolCall {
+            id: "c".into(),
+            name: "Bash".into(),
+            input: json!({"command": "ls"}),
+        }
     }
 
     fn done() -> AgentEvent {
@@ -101,7 +105,16 @@ mod tests {
     /// Wherever a daemon dies, the next one reads on from what is durable and gets the rest, whole.
     #[test]
     fn whoever_begins_anew_at_a_durable_place_misses_nothing_and_hears_nothing_twice() {
-        let stream = [said("I l"), said("ook."), called(), called(), done(), said("Do"), said("ne."), done()];
+        let stream = [
+            said("I l"),
+            said("ook."),
+            called(),
+            called(),
+            done(),
+            said("Do"),
+            said("ne."),
+            done(),
+        ];
         let whole = run(&stream, 0);
         let told: Vec<_> = whole.iter().flat_map(|(_, events)| events.clone()).collect();
         assert_eq!(told, [said("I look."), called(), done(), said("Done."), done()]);

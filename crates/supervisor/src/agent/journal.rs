@@ -27,7 +27,8 @@ use std::sync::atomic::Ordering;
 
 /// A journal larger than this is no journal: it is left alone from there on, and said so.
 pub const FILE_LIMIT: u64 = 8 * 1024 * 1024;
-/// Lines of one dispatch's agent that become events: each is one for good, in the log and in memory.
+/// Lines of one dispatch's agent that become events: each is one for good, in the log and in
+/// memory.
 const ENTRIES: usize = 10_000;
 /// Of them, how many are made durable at once: the log is everybody's.
 const BATCH: usize = 256;
@@ -41,7 +42,8 @@ pub enum JournalMsg {
     /// [`Hand::patience`] ago it had to be replaced, and stood so.
     Still(Option<Stand>),
     WatchAgain,
-    /// Answered once the file is there: it is made before the agent is started, who may write at once.
+    /// Answered once the file is there: it is made before the agent is started, who may write at
+    /// once.
     Ready(RpcReplyPort<()>),
     /// Answered when the file holds everything that is durable.
     Flush(RpcReplyPort<()>),
@@ -81,8 +83,8 @@ pub struct Stand {
     changed: (i64, i64),
 }
 
-/// How the file stood when it was last found, or made, complete. While it stands so, nobody but us has
-/// touched it, and keeping it up to date is one append, however long it has become.
+/// How the file stood when it was last found, or made, complete. While it stands so, nobody but us
+/// has touched it, and keeping it up to date is one append, however long it has become.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Settled {
     stand: Stand,
@@ -108,7 +110,8 @@ impl Actor for Journal {
         myself: ActorRef<JournalMsg>,
         (daemon, id): (Arc<Daemon>, DispatchId),
     ) -> Result<State, ActorProcessingErr> {
-        let dispatch = daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
+        let dispatch =
+            daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
         let created = &dispatch.created;
         let header = Header {
             feature: created.feature.clone(),
@@ -208,7 +211,12 @@ impl State {
 
     /// Reads what happened to this dispatch so far.
     fn replay(&mut self) -> Result<(), ActorProcessingErr> {
-        let dispatch = self.daemon.snapshot().get(&self.id).cloned().ok_or("the dispatch is not in the ledger")?;
+        let dispatch = self
+            .daemon
+            .snapshot()
+            .get(&self.id)
+            .cloned()
+            .ok_or("the dispatch is not in the ledger")?;
         let start = match self.daemon.history(&dispatch) {
             Ok(known) => {
                 known.iter().for_each(|record| self.take(record));
@@ -244,7 +252,8 @@ impl State {
         self.ours.values().cloned().collect()
     }
 
-    /// Takes the agent's lines from the file, and gives it ours. `still`: the file has not changed for [`Hand::patience`].
+    /// Takes the agent's lines from the file, and gives it ours. `still`: the file has not changed
+    /// for [`Hand::patience`].
     async fn catch_up(&mut self, still: bool) -> Result<(), ActorProcessingErr> {
         match self.look() {
             Ok(Some(seen)) => {
@@ -265,13 +274,21 @@ impl State {
 
     /// Makes events of the lines the agent has added since.
     async fn pick_up(&mut self, text: &str) -> Result<(), ActorProcessingErr> {
-        let fresh = journal::agent_lines(text, &self.expected(), &self.theirs.values().cloned().collect::<Vec<_>>());
+        let fresh = journal::agent_lines(
+            text,
+            &self.expected(),
+            &self.theirs.values().cloned().collect::<Vec<_>>(),
+        );
         let room = ENTRIES.saturating_sub(self.theirs.len());
         if fresh.len() > room {
-            self.leave_alone(&format!("has more than {ENTRIES} lines of its agent: the rest is left alone"));
+            self.leave_alone(&format!(
+                "has more than {ENTRIES} lines of its agent: the rest is left alone"
+            ));
         }
         for batch in fresh[..room.min(fresh.len())].chunks(BATCH) {
-            let entries = batch.iter().map(|text| entry(&self.id, None, Event::JournalEntry { text: text.clone() }));
+            let entries = batch
+                .iter()
+                .map(|text| entry(&self.id, None, Event::JournalEntry { text: text.clone() }));
             for record in append(&self.daemon, entries.collect()).await? {
                 self.take(&record);
             }
@@ -296,7 +313,11 @@ impl State {
     /// None when there is no file.
     fn stand(&self) -> Option<Stand> {
         let meta = std::fs::symlink_metadata(&self.path).ok()?;
-        Some(Stand { inode: meta.ino(), len: meta.len(), changed: (meta.ctime(), meta.ctime_nsec()) })
+        Some(Stand {
+            inode: meta.ino(),
+            len: meta.len(),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
     }
 
     fn settling(&self) -> Option<Settled> {
@@ -321,11 +342,13 @@ impl State {
         if (Settled { seq: then.seq, ..now }) != then || self.hand.is_at_it() {
             return Ok(false);
         }
-        let fresh: String = self.ours.range(then.seq + 1..).map(|(_, line)| format!("{line}\n")).collect();
+        let fresh: String =
+            self.ours.range(then.seq + 1..).map(|(_, line)| format!("{line}\n")).collect();
         if !fresh.is_empty() {
             self.append(&fresh)?;
             let now = self.settling();
-            // Somebody else's line may stand before or behind ours now: then it takes a closer look.
+            // Somebody else's line may stand before or behind ours now: then it takes a closer
+            // look.
             self.settled = now.filter(|now| now.stand.len == then.stand.len + fresh.len() as u64);
             self.left = self.settled.map(|now| now.stand);
         }
@@ -339,8 +362,8 @@ impl State {
         Ok(())
     }
 
-    /// Brings the file up to date. A journal that cannot be written is a fault on record, not a reason
-    /// to hold up the work: its lines follow from the ledger and can be written later.
+    /// Brings the file up to date. A journal that cannot be written is a fault on record, not a
+    /// reason to hold up the work: its lines follow from the ledger and can be written later.
     fn write(&mut self, seen: &Seen, still: bool) {
         match self.try_write(seen, still) {
             Ok(()) => self.fault = None,
@@ -356,12 +379,13 @@ impl State {
         }
     }
 
-    /// By appending where that is all it takes, since an agent may be appending at the same moment; else by replacing
-    /// the file. Either when nobody is at it.
+    /// By appending where that is all it takes, since an agent may be appending at the same moment;
+    /// else by replacing the file. Either when nobody is at it.
     fn try_write(&mut self, seen: &Seen, still: bool) -> Result<(), ActorProcessingErr> {
         self.settled = None;
         let (existing, status) = (seen.text.as_str(), self.status());
-        let wanted = journal::reconcile(existing, &self.header, &self.expected(), status, Offset::UTC);
+        let wanted =
+            journal::reconcile(existing, &self.header, &self.expected(), status, Offset::UTC);
         let rest = wanted
             .as_deref()
             .and_then(|wanted| wanted.strip_prefix(existing))
@@ -413,13 +437,16 @@ impl State {
         let mut same = || self.read().is_ok_and(|now| now.as_deref() == Some(existing));
         if existing.is_empty() {
             // Our lines follow from the ledger; only an agent's own are worth waiting for the disk.
-            return Ok(same() && atomic::write_whole(&path, wanted.as_bytes(), 0o644).map(|()| true)?);
+            return Ok(
+                same() && atomic::write_whole(&path, wanted.as_bytes(), 0o644).map(|()| true)?
+            );
         }
         Ok(atomic::write_atomic_if(&path, wanted.as_bytes(), 0o644, same)?)
     }
 
-    /// The file as it is; empty when there is none, `None` when it is out of all proportion. Its agent may have put
-    /// anything in its place: a link leads where the agent itself may not look, and a pipe never ends.
+    /// The file as it is; empty when there is none, `None` when it is out of all proportion. Its
+    /// agent may have put anything in its place: a link leads where the agent itself may not look,
+    /// and a pipe never ends.
     fn read(&mut self) -> Result<Option<String>, ActorProcessingErr> {
         match untrusted_path::read_file(&self.path, FILE_LIMIT) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),

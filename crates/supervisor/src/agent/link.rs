@@ -35,7 +35,8 @@ const TERM_GRACE_MS: u64 = 10_000;
 /// A nudge can be lost with its connection: the spool is looked at this often all the same.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// In a box because the channel it goes through has room for 32 of them, for each agent, for as long as it lives.
+/// In a box because the channel it goes through has room for 32 of them, for each agent, for as
+/// long as it lives.
 #[derive(Debug, Clone)]
 pub struct Command(Box<ToShim>);
 
@@ -141,8 +142,8 @@ struct Session {
     resume: Option<String>,
     /// Sent and not yet answered, in order: sent again on a new connection, under the same keys.
     unanswered: VecDeque<ToShim>,
-    /// Writes that the shim has acknowledged. Told once the spool is read that far: its record of them
-    /// stands in the order of things, but is left out where the disk has no room.
+    /// Writes that the shim has acknowledged. Told once the spool is read that far: its record of
+    /// them stands in the order of things, but is left out where the disk has no room.
     acknowledged: Vec<String>,
     /// When what its dispatch may use of time is over, and it should have ended.
     over: Option<Instant>,
@@ -168,14 +169,22 @@ impl Session {
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
         let dispatch = self.dispatch()?;
         // Of an adopted one, a little late.
-        let left = dispatch.created.limits.timeout_s.map(|timeout| launch::left(timeout, dispatch.used_ms));
+        let left = dispatch
+            .created
+            .limits
+            .timeout_s
+            .map(|timeout| launch::left(timeout, dispatch.used_ms));
         self.over = left.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
-        let backend = muleteer_backends::by_name(&dispatch.created.backend).map_err(|error| error.to_string())?;
+        let backend = muleteer_backends::by_name(&dispatch.created.backend)
+            .map_err(|error| error.to_string())?;
         let last_line = !dispatch.created.has_turns();
         let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser(), last_line);
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
-        let mut spool =
-            Spool { reader, cursor: Cursor { epoch: self.epoch, offset: drain.position().offset }, refused: 0 };
+        let mut spool = Spool {
+            reader,
+            cursor: Cursor { epoch: self.epoch, offset: drain.position().offset },
+            refused: 0,
+        };
         // Of this shim, by this daemon: an adoption is told once.
         let mut told = false;
         loop {
@@ -187,12 +196,21 @@ impl Session {
                 }
             }
             // In a box: what a start needs for a moment is not kept for as long as its agent lives.
-            match Box::pin(launch::stand(&self.daemon, &dispatch, self.epoch, self.resume.as_deref())).await? {
+            match Box::pin(launch::stand(
+                &self.daemon,
+                &dispatch,
+                self.epoch,
+                self.resume.as_deref(),
+            ))
+            .await?
+            {
                 Standing::Alive { adopted } => {
                     let dir = self.daemon.paths.agent(self.id.as_str());
                     match Box::pin(ShimPort::connect(&dir, self.daemon.generation)).await {
                         Ok(port) => {
-                            if let (Some(shim_pid), false) = (adopted, std::mem::replace(&mut told, true)) {
+                            if let (Some(shim_pid), false) =
+                                (adopted, std::mem::replace(&mut told, true))
+                            {
                                 self.tell(Input::Adopted { shim_pid, epoch: self.epoch });
                             }
                             self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
@@ -214,8 +232,12 @@ impl Session {
                         self.trim();
                         return Ok(());
                     }
-                    let report =
-                        Box::pin(launch::sweep(&self.daemon, &self.id, Some((self.epoch, dispatch.rebooted)))).await?;
+                    let report = Box::pin(launch::sweep(
+                        &self.daemon,
+                        &self.id,
+                        Some((self.epoch, dispatch.rebooted)),
+                    ))
+                    .await?;
                     drop(lock);
                     if let (Some(step), true) = (drain.release(), report.clean) {
                         self.deliver(vec![step]).await?;
@@ -228,7 +250,14 @@ impl Session {
                 }
                 Standing::Unswept { killed } => {
                     let (epoch, said) = (self.epoch, String::new());
-                    self.tell(Input::ShimLost { epoch, spawned: false, killed, clean: false, awake_ms: 0, said });
+                    self.tell(Input::ShimLost {
+                        epoch,
+                        spawned: false,
+                        killed,
+                        clean: false,
+                        awake_ms: 0,
+                        said,
+                    });
                     return Ok(());
                 }
                 Standing::CannotStart { error, permanent } => {
@@ -242,7 +271,8 @@ impl Session {
         }
         self.trim();
         if drain.survivors > 0 {
-            let message = format!("{} processes of {} could not be ended", drain.survivors, self.id);
+            let message =
+                format!("{} processes of {} could not be ended", drain.survivors, self.id);
             self.daemon.fault(&self.id, "survivors", message);
         }
         Ok(())
@@ -319,8 +349,11 @@ impl Session {
                 look_at = Instant::now() + if more { Duration::ZERO } else { LOOK_AGAIN };
             }
             self.look_after().await?;
-            let wake =
-                if self.owes() { look_at.min(self.stuck.due()) } else { look_at.min(self.over.unwrap_or(look_at)) };
+            let wake = if self.owes() {
+                look_at.min(self.stuck.due())
+            } else {
+                look_at.min(self.over.unwrap_or(look_at))
+            };
             tokio::select! {
                 command = inbox.recv() => {
                     let Some(Command(frame)) = command else { return Ok(()) };
@@ -349,7 +382,9 @@ impl Session {
 
     fn hear(&mut self, frame: FromShim) {
         if let FromShim::Done { idem, outcome } = frame {
-            let writes = |sent: &ToShim| matches!(sent, ToShim::WriteStdin { .. }) && key_of(sent) == Some(idem);
+            let writes = |sent: &ToShim| {
+                matches!(sent, ToShim::WriteStdin { .. }) && key_of(sent) == Some(idem)
+            };
             if outcome == Outcome::Ok && self.unanswered.iter().any(writes) {
                 self.acknowledged.push(control::hex(&idem));
             }
@@ -386,7 +421,10 @@ impl Session {
         Ok(Read { durable, more })
     }
 
-    async fn deliver(&self, steps: Vec<crate::agent::spool_decoder::Step>) -> Result<Position, String> {
+    async fn deliver(
+        &self,
+        steps: Vec<crate::agent::spool_decoder::Step>,
+    ) -> Result<Position, String> {
         let life = self.slots.life.get().ok_or("life is not there")?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
@@ -418,7 +456,8 @@ impl Spool {
         let epoch = self.cursor.epoch;
         let read = loop {
             let read = tokio::task::block_in_place(|| self.reader.read(self.cursor, BATCH_BYTES));
-            self.refused = if matches!(read, Err(ReadError::Io { .. })) { self.refused + 1 } else { 0 };
+            self.refused =
+                if matches!(read, Err(ReadError::Io { .. })) { self.refused + 1 } else { 0 };
             if self.refused == 0 || self.refused >= REFUSALS {
                 break read;
             }
@@ -438,7 +477,8 @@ impl Spool {
             }
         };
         // A newer epoch is another session's.
-        let records: Vec<_> = batch.records.into_iter().filter(|record| record.start.epoch == epoch).collect();
+        let records: Vec<_> =
+            batch.records.into_iter().filter(|record| record.start.epoch == epoch).collect();
         if batch.next.epoch == epoch {
             self.cursor = batch.next;
         } else if let Some(last) = records.last() {
@@ -447,14 +487,15 @@ impl Spool {
         Ok((records, None, batch.state == BatchState::More && batch.next.epoch == epoch))
     }
 
-    /// What is said of a spool that the system has refused so often. Told once: it is looked at again for as long as
-    /// its shim lives.
+    /// What is said of a spool that the system has refused so often. Told once: it is looked at
+    /// again for as long as its shim lives.
     ///
     /// # Errors
-    /// What passes by itself says nothing of the spool, and must not pass for the end of a dead shim's: its link begins
-    /// anew.
+    /// What passes by itself says nothing of the spool, and must not pass for the end of a dead
+    /// shim's: its link begins anew.
     fn refusal(&self, error: &ReadError) -> Result<Option<String>, String> {
-        const PASSING: [Errno; 5] = [Errno::AGAIN, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        const PASSING: [Errno; 5] =
+            [Errno::AGAIN, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
         if let ReadError::Io { source, .. } = error
             && Errno::from_io_error(source).is_some_and(|errno| PASSING.contains(&errno))
         {
@@ -485,7 +526,9 @@ pub fn shown(key: &str) -> String {
 
 fn key_of(frame: &ToShim) -> Option<Idem> {
     match frame {
-        ToShim::WriteStdin { idem, .. } | ToShim::Signal { idem, .. } | ToShim::Terminate { idem, .. } => Some(*idem),
+        ToShim::WriteStdin { idem, .. }
+        | ToShim::Signal { idem, .. }
+        | ToShim::Terminate { idem, .. } => Some(*idem),
         _ => None,
     }
 }
@@ -500,7 +543,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
-    /// What a shim hears on one connection before it closes it, having answered what `answers` says.
+    /// What a shim hears on one connection before it closes it, having answered what `answers`
+    /// says.
     async fn hears(mut stream: UnixStream, frames: usize, answers: bool) -> Vec<ToShim> {
         let (mut bytes, mut heard) = (vec![], vec![]);
         while heard.len() < frames {
@@ -518,7 +562,8 @@ mod tests {
         heard
     }
 
-    /// A shim ends a connection on which a frame takes too long, as one does whose daemon is stopped in the middle of it.
+    /// A shim ends a connection on which a frame takes too long, as one does whose daemon is
+    /// stopped in the middle of it.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_not_answered_is_asked_again_on_the_next_connection() {
         let dir = tempfile::tempdir().unwrap();
@@ -529,7 +574,11 @@ mod tests {
         let mut session = Session::new(&daemon, &id, 1, None);
         let parser = muleteer_backends::by_name("subprocess").unwrap().parser();
         let mut drain = Drain::new(1, Position::default(), parser, false);
-        let mut spool = Spool { reader: Reader::open(&spool), cursor: Cursor { epoch: 1, offset: 0 }, refused: 0 };
+        let mut spool = Spool {
+            reader: Reader::open(&spool),
+            cursor: Cursor { epoch: 1, offset: 0 },
+            refused: 0,
+        };
         let (commands, mut inbox) = mpsc::channel(COMMANDS);
         commands.try_send(Command::write("prompt", b"do it".to_vec(), false)).unwrap();
         let mut heard = vec![];
@@ -539,7 +588,8 @@ mod tests {
             let port = ShimPort::of(ours.into_std().unwrap(), 1, vec![]).unwrap();
             let serving = session.attached(port, &mut inbox, &mut drain, &mut spool);
             let talking = async { tokio::join!(serving, hears(theirs, frames, answers)) };
-            let (served, said) = tokio::time::timeout(Duration::from_secs(20), talking).await.unwrap();
+            let (served, said) =
+                tokio::time::timeout(Duration::from_secs(20), talking).await.unwrap();
             served.unwrap();
             heard.push(said.into_iter().filter_map(|frame| key_of(&frame)).collect::<Vec<_>>());
         }
@@ -556,20 +606,28 @@ mod tests {
         };
         let error = |errno: Errno| ReadError::Io { dir: "/spool".into(), source: errno.into() };
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN] {
-            assert!(spool(REFUSALS).refusal(&error(errno)).is_err_and(|why| why.contains("/spool")), "{errno}");
+            assert!(
+                spool(REFUSALS).refusal(&error(errno)).is_err_and(|why| why.contains("/spool")),
+                "{errno}"
+            );
         }
         for errno in [Errno::IO, Errno::ACCESS, Errno::LOOP, Errno::STALE] {
-            assert!(spool(REFUSALS).refusal(&error(errno)).is_ok_and(|told| told.is_some()), "{errno}");
+            assert!(
+                spool(REFUSALS).refusal(&error(errno)).is_ok_and(|told| told.is_some()),
+                "{errno}"
+            );
             assert_eq!(spool(REFUSALS + 1).refusal(&error(errno)), Ok(None), "it was told");
         }
     }
 
-    /// Its supervisor starts it again; one that went on as if nothing were would never hear of its agent again.
+    /// Its supervisor starts it again; one that went on as if nothing were would never hear of its
+    /// agent again.
     #[tokio::test]
     async fn a_link_whose_session_fails_fails_itself() {
         let daemon = test_daemon::daemon("/nowhere".as_ref(), Pool::default());
         #[allow(clippy::disallowed_methods)]
-        let (link, ended) = Link::spawn(None, Link, (daemon, test_daemon::id("abcd2345"))).await.unwrap();
+        let (link, ended) =
+            Link::spawn(None, Link, (daemon, test_daemon::id("abcd2345"))).await.unwrap();
         // There is no such dispatch.
         link.cast(LinkMsg::Ensure { epoch: 1, resume: None }).unwrap();
         tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap().unwrap();

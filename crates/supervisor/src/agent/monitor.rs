@@ -1,5 +1,6 @@
-//! Watches one dispatch against its limits, for signs of life, and for what is sick about it. The judgement is `model::life`'s,
-//! `model::stall`'s and `model::monitor`'s; this actor only brings them the state and the evidence.
+//! Watches one dispatch against its limits, for signs of life, and for what is sick about it. The
+//! judgement is `model::life`'s, `model::stall`'s and `model::monitor`'s; this actor only brings
+//! them the state and the evidence.
 
 use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
@@ -22,7 +23,8 @@ pub enum MonitorMsg {
     Folded,
     /// The agent has put something out, with these marks in it.
     Heard(Vec<Mark>),
-    /// What the agent of this epoch did, and when, in seconds of its shim's clock of awake time. It is durable.
+    /// What the agent of this epoch did, and when, in seconds of its shim's clock of awake time. It
+    /// is durable.
     Seen(u32, Vec<(f64, Seen)>),
     /// It is time to look for signs of life again.
     Look,
@@ -36,8 +38,8 @@ pub struct State {
     daemon: Arc<Daemon>,
     id: DispatchId,
     watched: Option<Watched>,
-    /// Of the process of this epoch. A daemon that has just begun has seen nothing yet: what it knows of before is what was
-    /// found, which stands in the log.
+    /// Of the process of this epoch. A daemon that has just begun has seen nothing yet: what it
+    /// knows of before is what was found, which stands in the log.
     monitors: Option<(u32, Monitors)>,
     call: Option<Waiting>,
     /// Calls seen so far.
@@ -48,8 +50,8 @@ pub struct State {
     from_the_start: bool,
 }
 
-/// A call of ours that its agent has not answered. Its time counts from when this actor first saw it:
-/// time that nobody observed is not held against an agent.
+/// A call of ours that its agent has not answered. Its time counts from when this actor first saw
+/// it: time that nobody observed is not held against an agent.
 struct Waiting {
     number: u64,
     epoch: u32,
@@ -89,7 +91,9 @@ impl Actor for Monitor {
         let Some(dispatch) = snapshot.get(&state.id) else { return Ok(()) };
         match message {
             MonitorMsg::Folded => {
-                if let Some((limit, detail)) = limit_reached(dispatch).or_else(|| overspent(&snapshot, dispatch)) {
+                if let Some((limit, detail)) =
+                    limit_reached(dispatch).or_else(|| overspent(&snapshot, dispatch))
+                {
                     state.tell(Input::Limit { limit, detail });
                 }
                 state.follow(dispatch);
@@ -120,7 +124,16 @@ impl Actor for Monitor {
 
 impl State {
     fn new(daemon: Arc<Daemon>, id: DispatchId) -> Self {
-        Self { daemon, id, watched: None, monitors: None, call: None, calls: 0, armed: false, from_the_start: false }
+        Self {
+            daemon,
+            id,
+            watched: None,
+            monitors: None,
+            call: None,
+            calls: 0,
+            armed: false,
+            from_the_start: false,
+        }
     }
 
     fn tell(&self, input: Input) {
@@ -166,7 +179,8 @@ impl State {
             self.call = None;
             return;
         };
-        if self.call.as_ref().is_some_and(|waiting| (waiting.epoch, waiting.call) == (epoch, call)) {
+        if self.call.as_ref().is_some_and(|waiting| (waiting.epoch, waiting.call) == (epoch, call))
+        {
             return;
         }
         self.calls += 1;
@@ -176,7 +190,8 @@ impl State {
     }
 
     fn look_at_call(&mut self, number: u64, myself: &ActorRef<MonitorMsg>) {
-        let Some(Waiting { epoch, call, since, limit, .. }) = self.call.as_ref().filter(|call| call.number == number)
+        let Some(Waiting { epoch, call, since, limit, .. }) =
+            self.call.as_ref().filter(|call| call.number == number)
         else {
             return;
         };
@@ -186,11 +201,18 @@ impl State {
             myself.send_after(*limit - waited, move || MonitorMsg::CallDue(number));
             return;
         }
-        self.tell(Input::CallOverdue { epoch: *epoch, call: (*call).into(), waited_s: waited.as_secs() });
+        self.tell(Input::CallOverdue {
+            epoch: *epoch,
+            call: (*call).into(),
+            waited_s: waited.as_secs(),
+        });
     }
 
     fn look(&mut self, dispatch: &Dispatch) {
-        let (Some(watched), Phase::Working { shim_pid, .. }) = (&mut self.watched, &dispatch.phase) else { return };
+        let (Some(watched), Phase::Working { shim_pid, .. }) = (&mut self.watched, &dispatch.phase)
+        else {
+            return;
+        };
         // Reads a file of every process there is: some milliseconds.
         let cpu = tokio::task::block_in_place(|| group::cpu_below(*shim_pid));
         let look = Look { cpu, blocked_by_us: dispatch.blocked_by_us };
@@ -216,15 +238,21 @@ mod tests {
     use muleteer_model::config::Pool;
     use muleteer_model::event::Event;
 
-    /// What comes between two processes need not be seen: whoever looks at the newest state sees the next one at work.
+    /// What comes between two processes need not be seen: whoever looks at the newest state sees
+    /// the next one at work.
     #[test]
     fn the_next_process_is_watched_for_itself() {
-        let (daemon, id) = (test_daemon::daemon("/nowhere".as_ref(), Pool::default()), test_daemon::id("abcd2345"));
+        let (daemon, id) = (
+            test_daemon::daemon("/nowhere".as_ref(), Pool::default()),
+            test_daemon::id("abcd2345"),
+        );
         daemon.fold(&id, test_daemon::sample("dispatch_created"));
         let mut state = State::new(daemon, id);
         for epoch in 1..=2 {
             let begun = Event::AttemptStarted { attempt: epoch, epoch, resume: None };
-            for event in [begun, test_daemon::sample("agent_spawned"), test_daemon::sample("turn_started")] {
+            for event in
+                [begun, test_daemon::sample("agent_spawned"), test_daemon::sample("turn_started")]
+            {
                 state.daemon.fold(&state.id, event);
             }
             let fleet = state.daemon.snapshot();

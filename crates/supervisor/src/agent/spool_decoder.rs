@@ -65,7 +65,8 @@ pub struct Drain {
     after_result: bool,
     shim_pid: u32,
     /// How the agent ended, held back until everything it left behind is gone too: only then is it
-    /// true that the attempt is over. With the place behind it, which is none to begin anew at before.
+    /// true that the attempt is over. With the place behind it, which is none to begin anew at
+    /// before.
     end: Option<(Position, Input)>,
     /// The end of the epoch has been read.
     pub ended: bool,
@@ -82,7 +83,8 @@ impl Drain {
     /// `last_line`: a result counts only where it is the last line.
     pub fn new(epoch: u32, from: Position, mut parser: Box<dyn Parser>, last_line: bool) -> Self {
         parser.pass_over_output();
-        let position = if from.epoch == epoch { from } else { Position { epoch, offset: 0, skip: 0 } };
+        let position =
+            if from.epoch == epoch { from } else { Position { epoch, offset: 0, skip: 0 } };
         Self {
             epoch,
             parser,
@@ -127,7 +129,11 @@ impl Drain {
                 // A step needs a place of its own; else what was said waits for the next one.
                 if self.position > before && !self.asides.is_empty() && self.end.is_none() {
                     let events = std::mem::take(&mut self.asides);
-                    steps.push(Step { at: self.position, input: StepInput::Agent(events), awake_ms: self.awake_ms });
+                    steps.push(Step {
+                        at: self.position,
+                        input: StepInput::Agent(events),
+                        awake_ms: self.awake_ms,
+                    });
                 }
             }
             Stream::Control => self.control(record, steps),
@@ -135,10 +141,15 @@ impl Drain {
         }
     }
 
-    /// A step without events at the newest position, so that long quiet stretches are accounted for.
+    /// A step without events at the newest position, so that long quiet stretches are accounted
+    /// for.
     pub fn mark(&self, steps: &mut Vec<Step>) {
         if steps.last().is_none_or(|step| step.at < self.position) {
-            steps.push(Step { at: self.position, input: StepInput::Agent(vec![]), awake_ms: self.awake_ms });
+            steps.push(Step {
+                at: self.position,
+                input: StepInput::Agent(vec![]),
+                awake_ms: self.awake_ms,
+            });
         }
     }
 
@@ -183,9 +194,14 @@ impl Drain {
                 events.retain(is_news);
                 events.insert(0, AgentEvent::Output { text: String::new() });
             }
-            let events: Vec<_> = std::mem::take(&mut self.asides).into_iter().chain(events).collect();
+            let events: Vec<_> =
+                std::mem::take(&mut self.asides).into_iter().chain(events).collect();
             if overtaken || events.iter().any(is_news) {
-                steps.push(Step { at: self.position, input: StepInput::Agent(events), awake_ms: self.awake_ms });
+                steps.push(Step {
+                    at: self.position,
+                    input: StepInput::Agent(events),
+                    awake_ms: self.awake_ms,
+                });
             }
         }
     }
@@ -216,7 +232,8 @@ impl Drain {
     fn control(&mut self, record: &Record, steps: &mut Vec<Step>) {
         let control = Control::decode(&record.bytes);
         if control.is_final() {
-            // All the agent had printed stands before this record: a last line without newline is one.
+            // All the agent had printed stands before this record: a last line without newline is
+            // one.
             let lines = self.parser.finish();
             self.lines(lines, steps);
             self.open.clear();
@@ -234,7 +251,16 @@ impl Drain {
                 self.spawned = true;
                 self.shim_pid = shim.pid;
                 let awake_ms = self.awake_ms;
-                (at, Input::Spawned { at, pid: agent.pid, shim_pid: shim.pid, containment, awake_ms })
+                (
+                    at,
+                    Input::Spawned {
+                        at,
+                        pid: agent.pid,
+                        shim_pid: shim.pid,
+                        containment,
+                        awake_ms,
+                    },
+                )
             }
             Control::Blocked { on, .. } => (at, Input::Blocked { at, on }),
             Control::StdinWritten { idem, ok: true } => {
@@ -323,7 +349,8 @@ mod tests {
     /// each line is seen, and none at or before the position again.
     #[test]
     fn a_restart_at_any_reported_position_sees_exactly_the_rest() {
-        let line = |n: u32| format!("output {n}\nmore\n{{\"type\":\"text\",\"text\":\"line {n}\"}}\n");
+        let line =
+            |n: u32| format!("output {n}\nmore\n{{\"type\":\"text\",\"text\":\"line {n}\"}}\n");
         let all: Vec<u8> = (0..6).map(line).collect::<String>().into_bytes();
         for size in [1, 3, 7, 20, 31, 64, all.len()] {
             let mut records = vec![];
@@ -356,8 +383,8 @@ mod tests {
         }
     }
 
-    /// However the lines are cut into records, and wherever a daemon begins anew: what follows a result is told, once,
-    /// and white space and stderr are no lines.
+    /// However the lines are cut into records, and wherever a daemon begins anew: what follows a
+    /// result is told, once, and white space and stderr are no lines.
     #[test]
     fn a_line_after_a_result_is_told() {
         let result = "{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n";
@@ -385,41 +412,52 @@ mod tests {
                 let mut records = vec![];
                 let mut offset = 0;
                 for chunk in printed.as_bytes().chunks(size) {
-                    for (stream, bytes) in [(Stream::Stdout, chunk), (Stream::Stderr, &b"for people\n"[..])] {
+                    for (stream, bytes) in
+                        [(Stream::Stdout, chunk), (Stream::Stderr, &b"for people\n"[..])]
+                    {
                         let made = record(stream, offset, bytes);
                         offset = made.end.offset;
                         records.push(made);
                     }
                 }
-                let exited = Control::Exited { code: Some(0), signal: None, cause: Cause::Exited }.encode();
+                let exited =
+                    Control::Exited { code: Some(0), signal: None, cause: Cause::Exited }.encode();
                 records.push(record(Stream::Control, offset, &exited));
                 let run = |from: Position| {
-                    let mut drain = Drain::new(1, from, by_name("subprocess").unwrap().parser(), true);
+                    let mut drain =
+                        Drain::new(1, from, by_name("subprocess").unwrap().parser(), true);
                     let mut steps = vec![];
-                    for record in records.iter().filter(|record| record.start.offset >= from.offset) {
+                    for record in records.iter().filter(|record| record.start.offset >= from.offset)
+                    {
                         drain.feed(record, &mut steps);
                     }
                     steps
                 };
                 let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
-                // Nobody knows at the beginning what stood before it, and a newer result takes the older one's place.
-                let meant = |steps: &[Step]| steps.iter().map(told).collect::<String>().replace("+r", "r");
+                // Nobody knows at the beginning what stood before it, and a newer result takes the
+                // older one's place.
+                let meant =
+                    |steps: &[Step]| steps.iter().map(told).collect::<String>().replace("+r", "r");
                 let all = meant(&whole);
                 assert_eq!(all.trim_start_matches('+'), expected, "{printed:?} by {size}");
                 for (seen, step) in whole.iter().enumerate() {
                     let (rest, expected) = (meant(&run(step.at)), meant(&whole[seen + 1..]));
                     let again = rest.strip_prefix('+').unwrap_or(&rest);
-                    assert!(rest == expected || again == expected, "{printed:?} by {size}: {rest} for {expected}");
+                    assert!(
+                        rest == expected || again == expected,
+                        "{printed:?} by {size}: {rest} for {expected}"
+                    );
                 }
             }
         }
     }
 
-    /// What stderr tells has a place of its own, or waits until a line of stdout that is open has one; and
-    /// who begins anew at a durable place misses none of it.
+    /// What stderr tells has a place of its own, or waits until a line of stdout that is open has
+    /// one; and who begins anew at a durable place misses none of it.
     #[test]
     fn what_stderr_tells_is_told_at_a_place() {
-        let broken = b"WARN codex_mcp::rmcp_client: MCP server startup failed server_name=\"x\" error=no\n";
+        let broken =
+            b"WARN codex_mcp::rmcp_client: MCP server startup failed server_name=\"x\" error=no\n";
         let text = b"{\"type\":\"item.completed\",\"item\":{\"id\":\"i\",\"type\":\"agent_message\",\"text\":\"a\"}}\n";
         let (half, rest) = text.split_at(20);
         let parts: [(Stream, &[u8]); 6] = [
@@ -452,12 +490,16 @@ mod tests {
         let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
         let counts: Vec<_> = whole.iter().map(|(_, events)| events.len()).collect();
         assert_eq!(counts, [1, 2], "{whole:?}");
-        assert!(matches!(&whole[1].1[..], [AgentEvent::Notice { .. }, AgentEvent::Text { .. }]), "{whole:?}");
+        assert!(
+            matches!(&whole[1].1[..], [AgentEvent::Notice { .. }, AgentEvent::Text { .. }]),
+            "{whole:?}"
+        );
         assert_eq!(run(whole[0].0)[..], whole[1..]);
     }
 
-    /// Between the agent's end and that of all it has left behind a daemon may die: its successor must read how the
-    /// agent ended, wherever the newest durable place is. And what is printed meanwhile is none of the agent's.
+    /// Between the agent's end and that of all it has left behind a daemon may die: its successor
+    /// must read how the agent ended, wherever the newest durable place is. And what is printed
+    /// meanwhile is none of the agent's.
     #[test]
     fn an_end_that_is_held_back_is_read_by_whoever_begins_anew() {
         let result = b"{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n".as_slice();

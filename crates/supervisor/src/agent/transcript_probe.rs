@@ -1,5 +1,5 @@
-//! Finds and reads the transcript of an agent whose process is gone. Looking changes nothing, so it may
-//! be done as often as one likes; what cannot be looked at is said, never taken for absent.
+//! Finds and reads the transcript of an agent whose process is gone. Looking changes nothing, so it
+//! may be done as often as one likes; what cannot be looked at is said, never taken for absent.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine;
@@ -24,13 +24,22 @@ const CANDIDATES: usize = 1_000;
 const SLACK: Duration = Duration::from_secs(24 * 3600);
 
 /// What the transcript of the dispatch's last process says about the prompt `key`.
-pub async fn probe(daemon: &Daemon, dispatch: &Arc<Dispatch>, backend: &'static dyn Backend, key: &str) -> Reading {
+pub async fn probe(
+    daemon: &Daemon,
+    dispatch: &Arc<Dispatch>,
+    backend: &'static dyn Backend,
+    key: &str,
+) -> Reading {
     let Some(transcripts) = backend.transcripts() else {
         return Reading::unread(format!("{} keeps no transcript", backend.name()));
     };
-    let (dir, dispatch, key) = (daemon.paths.agent(dispatch.id.as_str()), dispatch.clone(), key.to_string());
-    let reading = tokio::task::spawn_blocking(move || look(&dir, &dispatch, transcripts, &key)).await;
-    reading.unwrap_or_else(|error| Reading::unread(format!("its transcript could not be read: {error}")))
+    let (dir, dispatch, key) =
+        (daemon.paths.agent(dispatch.id.as_str()), dispatch.clone(), key.to_string());
+    let reading =
+        tokio::task::spawn_blocking(move || look(&dir, &dispatch, transcripts, &key)).await;
+    reading.unwrap_or_else(|error| {
+        Reading::unread(format!("its transcript could not be read: {error}"))
+    })
 }
 
 fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &str) -> Reading {
@@ -53,7 +62,8 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     };
     let chosen = || transcripts.chooses_session().then(|| life::new_session_id(dispatch));
     let session = dispatch.session_id.clone().or_else(chosen);
-    let since = SystemTime::from(dispatch.created_at).checked_sub(SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
+    let since =
+        SystemTime::from(dispatch.created_at).checked_sub(SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
     match find(&place, session.as_deref(), since) {
         Ok(files) => read(&files, transcripts, key),
         Err(why) => Reading::unread(why),
@@ -114,8 +124,8 @@ fn changed_since(path: &Path, since: SystemTime) -> bool {
 fn read(files: &[PathBuf], transcripts: &dyn Transcripts, key: &str) -> Reading {
     let mut best: Option<Reading> = None;
     for path in files {
-        let read =
-            File::open(path).and_then(|file| transcripts.read(&mut BufReader::with_capacity(1 << 16, file), key));
+        let read = File::open(path)
+            .and_then(|file| transcripts.read(&mut BufReader::with_capacity(1 << 16, file), key));
         let reading = match read {
             Ok(reading) => reading,
             Err(error) => Reading::unread(format!("{}: {error}", path.display())),
@@ -148,10 +158,16 @@ mod tests {
             std::fs::create_dir_all(root.path().join(folder)).unwrap();
             std::fs::write(root.path().join(folder).join(name), "").unwrap();
         }
-        assert_eq!(find(&place(root.path(), 1), Some("s-1"), NOW).unwrap(), [root.path().join("a/s-1.jsonl")]);
+        assert_eq!(
+            find(&place(root.path(), 1), Some("s-1"), NOW).unwrap(),
+            [root.path().join("a/s-1.jsonl")]
+        );
         assert_eq!(find(&place(root.path(), 1), Some("s-3"), NOW).unwrap(), [] as [PathBuf; 0]);
         assert_eq!(find(&place(root.path(), 1), None, NOW).unwrap().len(), 2);
-        assert_eq!(find(&place(&root.path().join("none"), 1), None, NOW).unwrap(), [] as [PathBuf; 0]);
+        assert_eq!(
+            find(&place(&root.path().join("none"), 1), None, NOW).unwrap(),
+            [] as [PathBuf; 0]
+        );
     }
 
     #[test]
@@ -159,7 +175,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a")).unwrap();
         std::fs::write(root.path().join("a/s-1.jsonl.zst"), "").unwrap();
-        assert!(find(&place(root.path(), 1), Some("s-1"), NOW).unwrap_err().contains("unknown format"));
+        assert!(
+            find(&place(root.path(), 1), Some("s-1"), NOW).unwrap_err().contains("unknown format")
+        );
         std::fs::write(root.path().join("file"), "").unwrap();
         assert!(find(&place(&root.path().join("file"), 1), Some("s-1"), NOW).is_err());
         let codex = by_name("codex").unwrap().transcripts().unwrap();
@@ -170,7 +188,8 @@ mod tests {
     #[test]
     fn the_one_that_holds_the_prompt_settles_it() {
         let root = tempfile::tempdir().unwrap();
-        let meta = |id: &str| format!("{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"{id}\"}}}}\n");
+        let meta =
+            |id: &str| format!("{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"{id}\"}}}}\n");
         let asked = "{\"type\":\"response_item\",\"payload\":{\"type\":\"message\",\"role\":\"user\",\
                      \"content\":[{\"type\":\"input_text\",\"text\":\"do\\n\\n[muleteer:prompt:k]\\n\"}]}}\n";
         let files = ["1.jsonl", "2.jsonl", "3.jsonl"].map(|name| root.path().join(name));

@@ -1,4 +1,5 @@
-//! Looks for the signs of a container; what they mean is the model's ([`muleteer_model::doctor::container`]).
+//! Looks for the signs of a container; what they mean is the model's
+//! ([`muleteer_model::doctor::container`]).
 
 use muleteer_model::doctor::container::{MARKERS, Signs};
 use std::fs::File;
@@ -36,6 +37,7 @@ fn signs() -> Signs {
             .collect(),
         first_environ: read("/proc/1/environ"),
         first_cgroup: String::from_utf8_lossy(&read("/proc/1/cgroup")).into_owned(),
-        kubernetes: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty()),
+        kubernetes: std::env::var_os("KUBERNETES_SERVICE_HOST")
+            .is_some_and(|host| !host.is_empty()),
     }
 }

@@ -1,5 +1,5 @@
-//! Room that is set aside in the state directory, for a start on a full disk: a daemon that cannot say that it began
-//! can end nobody, and the one who fills the disk may be an agent.
+//! Room that is set aside in the state directory, for a start on a full disk: a daemon that cannot
+//! say that it began can end nobody, and the one who fills the disk may be an agent.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};

@@ -38,10 +38,20 @@ impl Actor for Watch {
     type State = State;
     type Arguments = Arc<Daemon>;
 
-    async fn pre_start(&self, myself: ActorRef<WatchMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<WatchMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
         daemon.watcher.set(myself.clone());
         myself.cast(WatchMsg::Boot)?;
-        Ok(State { daemon, watcher: None, files: HashMap::new(), folders: HashMap::new(), changed: Arc::default() })
+        Ok(State {
+            daemon,
+            watcher: None,
+            files: HashMap::new(),
+            folders: HashMap::new(),
+            changed: Arc::default(),
+        })
     }
 
     async fn handle(
@@ -55,7 +65,9 @@ impl Actor for Watch {
                 match watcher(myself, state.changed.clone()) {
                     Ok(watcher) => state.watcher = Some(watcher),
                     Err(error) => {
-                        let message = format!("{error}; agents' own journal lines are picked up when they end");
+                        let message = format!(
+                            "{error}; agents' own journal lines are picked up when they end"
+                        );
                         state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
                     }
                 }
@@ -102,7 +114,9 @@ impl Actor for Watch {
                 }
             }
             WatchMsg::Changed => {
-                let changed = std::mem::take(&mut *state.changed.lock().unwrap_or_else(PoisonError::into_inner));
+                let changed = std::mem::take(
+                    &mut *state.changed.lock().unwrap_or_else(PoisonError::into_inner),
+                );
                 for (file, touches) in changed {
                     if let Some(id) = state.files.get(&file) {
                         state.daemon.agent(id).journal.cast(JournalMsg::FileChanged(touches));
@@ -124,9 +138,12 @@ fn watcher(
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Closed),
             EventKind::Access(_) => return,
             // Where no close is told of, who began to write would be at it for ever.
-            EventKind::Modify(ModifyKind::Data(_)) => cfg!(target_os = "linux").then_some(Touch::Written),
+            EventKind::Modify(ModifyKind::Data(_)) => {
+                cfg!(target_os = "linux").then_some(Touch::Written)
+            }
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Renamed),
-            // Who makes a file may not have written to it yet; what else there is does not tell who is at it.
+            // Who makes a file may not have written to it yet; what else there is does not tell who
+            // is at it.
             _ => None,
         };
         // However fast an agent writes, at most one message waits.

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 /// A lease of an hour renewed every five minutes survives eleven lost heartbeats.
 const PERIOD: Duration = Duration::from_secs(300);
 
-/// Every link renews the lease of its shim when it attaches, so the first round is for those whose links do not get
-/// that far; not while a new daemon comes back to all of them at once.
+/// Every link renews the lease of its shim when it attaches, so the first round is for those whose
+/// links do not get that far; not while a new daemon comes back to all of them at once.
 const FIRST: Duration = Duration::from_secs(10);
 
 /// Shims asked at the same time.
@@ -68,8 +68,8 @@ impl Actor for Heartbeat {
     }
 }
 
-/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it. One that is
-/// stuck holds up none of the others.
+/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it. One that
+/// is stuck holds up none of the others.
 pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
     let generation = daemon.generation;
     let living: Vec<_> = daemon
@@ -108,7 +108,8 @@ mod tests {
         let _stuck = test_daemon::Shim::of(&daemon, &test_daemon::id("abcd2345"));
         let shim = test_daemon::Shim::of(&daemon, &test_daemon::id("bcde2345"));
         #[allow(clippy::disallowed_methods)]
-        let (heartbeat, _) = Heartbeat::spawn(None, Heartbeat, daemon.clone()).await.expect("a heart");
+        let (heartbeat, _) =
+            Heartbeat::spawn(None, Heartbeat, daemon.clone()).await.expect("a heart");
         for _ in 0..3 {
             let renewed = tokio::time::timeout(Duration::from_secs(60), shim.lease_ms()).await;
             assert_eq!(renewed, Ok(daemon.lease_ms));

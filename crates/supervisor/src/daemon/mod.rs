@@ -56,8 +56,8 @@ pub struct DaemonOptions {
     pub config: Option<PathBuf>,
     /// End when nothing has been going on for this long.
     pub idle_exit: Option<Duration>,
-    /// Somebody wanted a daemon, whichever: where another one serves already, this one is not needed. Waiting for its
-    /// lock all the same, it would take over from one that is told to stop.
+    /// Somebody wanted a daemon, whichever: where another one serves already, this one is not
+    /// needed. Waiting for its lock all the same, it would take over from one that is told to stop.
     pub on_demand: bool,
 }
 
@@ -110,7 +110,8 @@ fn holder(note: &Option<Note>) -> String {
 /// Before it serves: what keeps it from starting; nothing was changed if another one runs. After:
 /// the tree's own failure.
 pub fn run(options: DaemonOptions) -> Result<(), StartError> {
-    // Many small things that live as long as an agent; each arena would keep free room between them.
+    // Many small things that live as long as an agent; each arena would keep free room between
+    // them.
     muleteer_process::host::memory::share_arenas(ARENAS);
     let paths = options.paths;
     keep_private(&paths.state_dir)?;
@@ -126,7 +127,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let served = || options.on_demand && muleteer_protocol::socket::answers(&paths.socket);
     let held = lock::lock_unless(&lock_path, LOCK_PATIENCE, served).map_err(io(&lock_path))?;
     let Some(_held) = held else {
-        return Err(StartError::Running { state_dir: paths.state_dir.clone(), note: lock::read_note(&lock_path) });
+        return Err(StartError::Running {
+            state_dir: paths.state_dir.clone(),
+            note: lock::read_note(&lock_path),
+        });
     };
     let note = Note {
         pid: std::process::id(),
@@ -135,20 +139,25 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         boot_id: identity::boot_id(),
         socket: Some(paths.socket.clone()),
     };
-    disk_reserve::at_need(&paths.reserve(), muleteer_store::is_full, || lock::write_note(&lock_path, &note))
-        .map_err(io(&lock_path))?;
-    let (mut log, settings, endpoint, fault) = match configuration(&paths, options.config.as_deref()) {
-        Ok(config) => (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None),
-        // Agents are supervised, and can be ended, whatever somebody does to that file.
-        Err(error) => {
-            let log = Log::open(&paths)?;
-            let defaults = Config::defaults().map_err(StartError::Config)?;
-            let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
-                return Err(log.given_up(error));
-            };
-            (log, settings, None, Some(error))
-        }
-    };
+    disk_reserve::at_need(&paths.reserve(), muleteer_store::is_full, || {
+        lock::write_note(&lock_path, &note)
+    })
+    .map_err(io(&lock_path))?;
+    let (mut log, settings, endpoint, fault) =
+        match configuration(&paths, options.config.as_deref()) {
+            Ok(config) => {
+                (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None)
+            }
+            // Agents are supervised, and can be ended, whatever somebody does to that file.
+            Err(error) => {
+                let log = Log::open(&paths)?;
+                let defaults = Config::defaults().map_err(StartError::Config)?;
+                let Some(settings) = log.opened.fleet.settings_left(InForce::of(&defaults)) else {
+                    return Err(log.given_up(error));
+                };
+                (log, settings, None, Some(error))
+            }
+        };
     descriptors::make_room(doctor::open_files_for(settings.max_agents));
     operator_key(&paths.operator_key()).map_err(io(&paths.operator_key()))?;
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
@@ -233,10 +242,12 @@ struct Log {
 impl Log {
     /// Reads every event, and cuts a torn tail back.
     fn open(paths: &Paths) -> Result<Self, StartError> {
-        // What the projection has applied was durable: a log that ends before it has lost something.
+        // What the projection has applied was durable: a log that ends before it has lost
+        // something.
         let applied = Projection::open(&paths.database())?.0.applied_seq();
         let mut backlog = Backlog::default();
-        let (opened, recovery) = Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
+        let (opened, recovery) =
+            Opened::open(&paths.events(), applied, |fleet, record| backlog.take(fleet, record))?;
         backlog.until = Cursor { offset: recovery.len, seq: recovery.last_seq };
         Ok(Self { opened, backlog, cut_bytes: recovery.cut_bytes })
     }
@@ -255,7 +266,12 @@ impl Log {
         let no_room = |error: &AppendError| matches!(error, AppendError::Full { .. });
         disk_reserve::at_need(&paths.reserve(), no_room, || self.opened.append(&entries))
             .map_err(|error| StartError::Append(error.to_string()))?;
-        tracing::info!(generation, seq = self.opened.fleet.seq, cut_bytes = self.cut_bytes, "recovered");
+        tracing::info!(
+            generation,
+            seq = self.opened.fleet.seq,
+            cut_bytes = self.cut_bytes,
+            "recovered"
+        );
         Ok(())
     }
 
@@ -354,24 +370,29 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 /// Somebody else may have made the runtime directory first, where that is possible (`/tmp`).
 pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
     for folder in [Some(path), path.parent()].into_iter().flatten() {
-        let meta =
-            std::fs::symlink_metadata(folder).map_err(|source| StartError::Io { path: folder.into(), source })?;
-        let ours =
-            meta.uid() == rustix::process::getuid().as_raw() && meta.is_dir() && meta.permissions().mode() & 0o022 == 0;
+        let meta = std::fs::symlink_metadata(folder)
+            .map_err(|source| StartError::Io { path: folder.into(), source })?;
+        let ours = meta.uid() == rustix::process::getuid().as_raw()
+            && meta.is_dir()
+            && meta.permissions().mode() & 0o022 == 0;
         if !ours {
-            return Err(StartError::NotPrivate { path: folder.into(), variable: "XDG_RUNTIME_DIR" });
+            return Err(StartError::NotPrivate {
+                path: folder.into(),
+                variable: "XDG_RUNTIME_DIR",
+            });
         }
     }
     Ok(())
 }
 
-/// The state directory, made if it is not there. Whoever else owned it could put anything in it, the operator's key
-/// among it; what is ours and was opened to others is closed again.
+/// The state directory, made if it is not there. Whoever else owned it could put anything in it,
+/// the operator's key among it; what is ours and was opened to others is closed again.
 fn keep_private(path: &Path) -> Result<(), StartError> {
     let keep = || {
         private_dir(path)?;
         let meta = std::fs::metadata(path)?;
-        let (ours, mode) = (meta.uid() == rustix::process::getuid().as_raw(), meta.permissions().mode());
+        let (ours, mode) =
+            (meta.uid() == rustix::process::getuid().as_raw(), meta.permissions().mode());
         if ours && mode & 0o022 != 0 {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
             let mode = format!("{:o}", mode & 0o7777);
@@ -388,8 +409,10 @@ fn keep_private(path: &Path) -> Result<(), StartError> {
 
 fn operator_key(path: &Path) -> io::Result<()> {
     let key = format!("{}{}\n", random_key(), random_key());
-    let is_key =
-        |text: &str| text.trim().len() == key.trim().len() && text.trim().bytes().all(|b| b.is_ascii_alphanumeric());
+    let is_key = |text: &str| {
+        text.trim().len() == key.trim().len()
+            && text.trim().bytes().all(|b| b.is_ascii_alphanumeric())
+    };
     match std::fs::read(path) {
         Ok(bytes) if str::from_utf8(&bytes).is_ok_and(is_key) => return Ok(()),
         Ok(bytes) if !bytes.is_empty() => {

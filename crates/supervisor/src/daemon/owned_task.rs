@@ -17,8 +17,8 @@ where
     AbortOnDropHandle::new(tokio::task::spawn(future))
 }
 
-/// The outcome of `future`, or what it panicked with: whoever waits for a task's word must hear of its
-/// death too, or it waits for ever.
+/// The outcome of `future`, or what it panicked with: whoever waits for a task's word must hear of
+/// its death too, or it waits for ever.
 ///
 /// What the future shares with others must bear being left half done, as it must for a kill.
 pub async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {

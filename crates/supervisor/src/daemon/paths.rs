@@ -1,6 +1,6 @@
-//! Where things live (docs/architecture.md, "On disk"): the one place that turns the environment into
-//! paths. A pure function of it, so that a client and a daemon that see the same environment always
-//! mean the same socket.
+//! Where things live (docs/architecture.md, "On disk"): the one place that turns the environment
+//! into paths. A pure function of it, so that a client and a daemon that see the same environment
+//! always mean the same socket.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -48,23 +48,32 @@ impl PathError {
 /// # Errors
 /// When it is too long.
 pub fn check_socket(path: &Path) -> Result<(), PathError> {
-    if path.as_os_str().len() >= SUN_PATH { Err(PathError::SocketTooLong(path.into())) } else { Ok(()) }
+    if path.as_os_str().len() >= SUN_PATH {
+        Err(PathError::SocketTooLong(path.into()))
+    } else {
+        Ok(())
+    }
 }
 
 impl Paths {
-    /// Works out the paths from the process's environment and user. Whether the system takes the socket's
-    /// is for [`check_socket`] to say: what needs no daemon works with any.
+    /// Works out the paths from the process's environment and user. Whether the system takes the
+    /// socket's is for [`check_socket`] to say: what needs no daemon works with any.
     ///
     /// # Errors
     /// When there is neither an XDG directory nor a HOME.
     pub fn from_env() -> Result<Self, PathError> {
-        Self::resolve(&|name| std::env::var_os(name), rustix::process::getuid().as_raw(), &canonical)
+        Self::resolve(
+            &|name| std::env::var_os(name),
+            rustix::process::getuid().as_raw(),
+            &canonical,
+        )
     }
 
     /// Paths to nothing, for what works where the environment does not say where anything lives.
     pub fn nowhere() -> Self {
         let env = |name: &str| (name == "HOME").then(|| "/nonexistent".into());
-        Self::resolve(&env, rustix::process::getuid().as_raw(), &Path::to_path_buf).unwrap_or_else(|_| unreachable!())
+        Self::resolve(&env, rustix::process::getuid().as_raw(), &Path::to_path_buf)
+            .unwrap_or_else(|_| unreachable!())
     }
 
     /// As [`Self::from_env`], of any environment. `canonical` makes one name of all the names of a
@@ -193,8 +202,8 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-/// FNV-1a, 32 bits. Only keeps the sockets of different state directories apart, and keeps their paths
-/// short; a collision is refused by the lock in the state directory, not by this.
+/// FNV-1a, 32 bits. Only keeps the sockets of different state directories apart, and keeps their
+/// paths short; a collision is refused by the lock in the state directory, not by this.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes
         .iter()
@@ -206,7 +215,9 @@ mod tests {
     use super::*;
 
     fn paths(vars: &[(&str, &str)]) -> Result<Paths, PathError> {
-        let env = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
+        let env = |name: &str| {
+            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+        };
         Paths::resolve(&env, 1000, &Path::to_path_buf)
     }
 
@@ -236,7 +247,8 @@ mod tests {
 
     #[test]
     fn different_state_directories_have_different_sockets() {
-        let socket = |state| paths(&[("HOME", "/h"), ("XDG_STATE_HOME", state)]).expect("paths").socket;
+        let socket =
+            |state| paths(&[("HOME", "/h"), ("XDG_STATE_HOME", state)]).expect("paths").socket;
         assert_ne!(socket("/a"), socket("/b"));
     }
 
@@ -246,7 +258,8 @@ mod tests {
         let deep = format!("/{}", "d".repeat(90));
         let socket = paths(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", &deep)]).expect("paths").socket;
         assert_eq!(check_socket(&socket), Err(PathError::SocketTooLong(socket.clone())));
-        let [longest, longer] = [107, 108].map(|len| PathBuf::from(format!("/{}", "s".repeat(len - 1))));
+        let [longest, longer] =
+            [107, 108].map(|len| PathBuf::from(format!("/{}", "s".repeat(len - 1))));
         assert_eq!(check_socket(&longest), Ok(()));
         assert!(check_socket(&longer).is_err());
         assert!(Paths::nowhere().state_dir.starts_with("/nonexistent"));

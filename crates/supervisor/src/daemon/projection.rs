@@ -71,9 +71,13 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), String> {
         });
         match caught_up.await.map_err(|error| error.to_string())? {
             Ok(open) => database = Some(open),
-            // The events are the truth: figures that lag are a fault to record, not a reason to stop.
+            // The events are the truth: figures that lag are a fault to record, not a reason to
+            // stop.
             Err(message) => {
-                daemon.note(muleteer_model::event::Event::Fault { what: "projection".into(), message });
+                daemon.note(muleteer_model::event::Event::Fault {
+                    what: "projection".into(),
+                    message,
+                });
                 tokio::time::sleep(Duration::from_secs(60)).await;
             }
         }

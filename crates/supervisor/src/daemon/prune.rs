@@ -1,5 +1,5 @@
-//! Removes what is kept of the agents of dispatches that ended long ago: `agents/<id>`, with output, prompts and
-//! request. The events stay, and so does all that follows from them.
+//! Removes what is kept of the agents of dispatches that ended long ago: `agents/<id>`, with
+//! output, prompts and request. The events stay, and so does all that follows from them.
 //!
 //! ```text
 //!   nobody speaks to it ──▶ its lock ──▶ FilesRemoved (durable) ──▶ the directory goes
@@ -44,11 +44,14 @@ pub async fn prune(
 ) -> Result<Reply, WireError> {
     let fleet = daemon.snapshot();
     let age = SignedDuration::from_secs(i64::try_from(older_than_s).unwrap_or(i64::MAX));
-    let at_work = |run: &str| daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists();
+    let at_work = |run: &str| {
+        daemon.runs.find(run).is_some() || daemon.paths.runs().join(run).join(LIVE).exists()
+    };
     let mut found = retention::removable(&fleet, Timestamp::now(), age, at_work)
         .filter(|dispatch| dispatch.created_seq >= from_seq)
         .filter(|dispatch| daemon.paths.agent(dispatch.id.as_str()).exists());
-    let batch: Vec<DispatchId> = found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
+    let batch: Vec<DispatchId> =
+        found.by_ref().take(BATCH).map(|dispatch| dispatch.id.clone()).collect();
     let next_seq = found.next().map(|dispatch| dispatch.created_seq);
     let (mut dispatches, mut bytes, mut faults) = (0, 0, vec![]);
     for id in batch {
@@ -74,7 +77,9 @@ async fn prune_one(
 ) -> Result<Result<Option<u64>, String>, WireError> {
     // Whoever speaks to it waits here, and then hears that it is too late.
     let _alone = daemon.creating(id.as_str()).await;
-    let Some(dispatch) = daemon.snapshot().get(id).filter(|dispatch| dispatch.is_finished()).cloned() else {
+    let Some(dispatch) =
+        daemon.snapshot().get(id).filter(|dispatch| dispatch.is_finished()).cloned()
+    else {
         return Ok(Ok(None));
     };
     let dir = daemon.paths.agent(id.as_str());
@@ -104,7 +109,9 @@ async fn prune_one(
     Ok(removed.await.map(|()| Some(bytes)))
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, String> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, String> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done.map_err(|error| chain(&error)),
         Err(error) => Err(error.to_string()),
@@ -122,10 +129,16 @@ mod tests {
     /// Makes a dispatch that has ended, by `by`, with a file.
     fn make(daemon: &Daemon, by: &str) -> DispatchId {
         let id = test_daemon::id(&random_key()[..8]);
-        let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else { unreachable!() };
+        let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else {
+            unreachable!()
+        };
         created.by = by.into();
         daemon.fold(&id, Event::DispatchCreated(created));
-        let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+        let finished = Event::DispatchFinished {
+            state: FinalState::Success,
+            reason: String::new(),
+            result: None,
+        };
         daemon.fold(&id, finished);
         std::fs::create_dir_all(daemon.paths.agent(id.as_str())).expect("a directory");
         id
@@ -133,7 +146,9 @@ mod tests {
 
     async fn would(daemon: &Arc<Daemon>, from_seq: u64) -> (u64, Option<u64>) {
         match prune(daemon, 0, true, from_seq, "operator").await {
-            Ok(Reply::Pruned { dispatches, next_seq, faults, .. }) if faults.is_empty() => (dispatches, next_seq),
+            Ok(Reply::Pruned { dispatches, next_seq, faults, .. }) if faults.is_empty() => {
+                (dispatches, next_seq)
+            }
             other => panic!("{other:?}"),
         }
     }

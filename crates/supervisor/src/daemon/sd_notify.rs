@@ -1,8 +1,9 @@
 //! What a service manager is told (systemd's `sd_notify`): ready, in a few words how it goes, still
 //! alive, stopping. Without one, nothing.
 //!
-//! Ready means that the socket answers, which is before the agents of an earlier daemon are adopted: with
-//! hundreds of them, a manager that waited for all would give up on a daemon that is well.
+//! Ready means that the socket answers, which is before the agents of an earlier daemon are
+//! adopted: with hundreds of them, a manager that waited for all would give up on a daemon that is
+//! well.
 
 use crate::daemon::context::Daemon;
 use crate::tree::supervisor_actor::BranchMsg;
@@ -75,13 +76,17 @@ fn send(state: &[NotifyState<'_>]) {
 
 async fn alive(daemon: &Daemon, within: Duration) -> bool {
     let Some(root) = daemon.root.get() else { return false };
-    matches!(root.call(BranchMsg::Ping, Some(within)).await, Ok(ractor::rpc::CallResult::Success(())))
+    matches!(
+        root.call(BranchMsg::Ping, Some(within)).await,
+        Ok(ractor::rpc::CallResult::Success(()))
+    )
 }
 
 /// `3 agents run, 2 dispatches wait`.
 fn status(fleet: &Fleet) -> String {
     let running = fleet.unfinished().filter(|dispatch| dispatch.is_active()).count();
-    let waiting = fleet.unfinished().filter(|dispatch| matches!(dispatch.phase, Phase::Queued)).count();
+    let waiting =
+        fleet.unfinished().filter(|dispatch| matches!(dispatch.phase, Phase::Queued)).count();
     let agents = match running {
         0 => "idle".to_string(),
         1 => "1 agent runs".to_string(),

@@ -29,12 +29,16 @@ pub(crate) const PROJECT_FILE: &str = ".muleteer/config.yaml";
 const ROLE_FOLDERS: [(RoleLayer, &str); 2] =
     [(RoleLayer::ClaudeAgents, ".claude/agents"), (RoleLayer::Project, ".muleteer/roles")];
 
-/// The configuration files there are, weakest first: the user's, the project's, `--config`. `top` is the
-/// project's [`repository`]; its file is trusted if the user has trusted what it says now.
+/// The configuration files there are, weakest first: the user's, the project's, `--config`. `top`
+/// is the project's [`repository`]; its file is trusted if the user has trusted what it says now.
 ///
 /// # Errors
 /// When one cannot be read; only `--config` must be there.
-pub fn sources(paths: &Paths, top: Option<&Path>, config: Option<&Path>) -> Result<Vec<Source>, Unreadable> {
+pub fn sources(
+    paths: &Paths,
+    top: Option<&Path>,
+    config: Option<&Path>,
+) -> Result<Vec<Source>, Unreadable> {
     let mut sources = Vec::new();
     let path = paths.config_file();
     if let Some(text) = read_if_there(&path)? {
@@ -45,7 +49,8 @@ pub fn sources(paths: &Paths, top: Option<&Path>, config: Option<&Path>) -> Resu
         sources.push(Source::new(Layer::Project, path.display().to_string(), text).trusted(trust));
     }
     if let Some(path) = config {
-        let missing = || Unreadable { path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
+        let missing =
+            || Unreadable { path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
         let text = read_if_there(path)?.ok_or_else(missing)?;
         sources.push(Source::new(Layer::File, path.display().to_string(), text));
     }
@@ -66,7 +71,8 @@ pub fn config(sources: &[Source], env: &[(String, String)]) -> Result<Config, Ve
     load(sources, env)
 }
 
-/// The role files of the user and the project, whose [`repository`] `top` is; the shipped ones come on their own.
+/// The role files of the user and the project, whose [`repository`] `top` is; the shipped ones come
+/// on their own.
 ///
 /// # Errors
 /// When a directory that is there cannot be read; a file's fault is its role's.
@@ -80,7 +86,8 @@ pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unrea
     Ok(sources)
 }
 
-/// The role files of a folder, which is called `named` in its repository; without `records` all are trusted.
+/// The role files of a folder, which is called `named` in its repository; without `records` all are
+/// trusted.
 fn role_files(
     layer: RoleLayer,
     folder: &Path,
@@ -89,7 +96,9 @@ fn role_files(
 ) -> Result<Vec<RoleSource>, Unreadable> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
             return Ok(vec![]);
         }
         Err(source) => return Err(Unreadable { path: folder.to_owned(), source }),
@@ -102,7 +111,10 @@ fn role_files(
     files.sort();
     let mut sources = Vec::new();
     for path in files {
-        let Some(text) = read_if_there(&path).map_err(|error| error.source.to_string()).transpose() else { continue };
+        let Some(text) = read_if_there(&path).map_err(|error| error.source.to_string()).transpose()
+        else {
+            continue;
+        };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let trust = match (records, &text) {
             (None, _) => Trust::Trusted,
@@ -124,8 +136,8 @@ pub fn repository(project: &Path) -> PathBuf {
         .to_path_buf()
 }
 
-/// The checkout that has the repository itself, where `top` is one that `git worktree` made beside it: that one goes with
-/// whatever lies in it, and git asks nobody.
+/// The checkout that has the repository itself, where `top` is one that `git worktree` made beside
+/// it: that one goes with whatever lies in it, and git asks nobody.
 pub fn main_checkout(top: &Path) -> PathBuf {
     let linked = || {
         let text = read_if_there(&top.join(".git")).ok()??;
@@ -138,8 +150,8 @@ pub fn main_checkout(top: &Path) -> PathBuf {
     linked().unwrap_or_else(|| top.to_path_buf())
 }
 
-/// Whether `top` is a checkout that `git worktree` made of the repository in `main`, as that repository has it: what a
-/// directory says of itself in `.git` a stranger may have written.
+/// Whether `top` is a checkout that `git worktree` made of the repository in `main`, as that
+/// repository has it: what a directory says of itself in `.git` a stranger may have written.
 pub(crate) fn is_worktree_of(main: &Path, top: &Path) -> bool {
     let Ok(wanted) = top.join(".git").canonicalize() else { return false };
     let leads_back = |folder: PathBuf| {
@@ -150,7 +162,8 @@ pub(crate) fn is_worktree_of(main: &Path, top: &Path) -> bool {
     entries.take(WORKTREES_LIMIT).any(|entry| leads_back(entry.path()).is_some())
 }
 
-/// Where a repository's beads are: in its main checkout, unless another one has some of its own from before.
+/// Where a repository's beads are: in its main checkout, unless another one has some of its own
+/// from before.
 pub fn beads_home(top: &Path) -> PathBuf {
     if top.join(".muleteer/beads").is_dir() { top.to_path_buf() } else { main_checkout(top) }
 }
@@ -170,12 +183,14 @@ pub fn outermost(dir: &Path) -> PathBuf {
 /// The file cannot be read, is no regular file or is larger than any such file can be meant to be.
 pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
     let fault = |source| Unreadable { path: path.to_owned(), source };
-    // The first open of a pipe waits for a writer. Which kind of file it is, and how long, is asked of the open file:
-    // another one may take its name meanwhile.
+    // The first open of a pipe waits for a writer. Which kind of file it is, and how long, is asked
+    // of the open file: another one may take its name meanwhile.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = match std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
             return Ok(None);
         }
         // A socket cannot be opened at all.
@@ -191,9 +206,13 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
     let mut bytes = Vec::new();
     file.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(fault)?;
     if bytes.len() as u64 > FILE_LIMIT {
-        return Err(fault(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {FILE_LIMIT} bytes"))));
+        return Err(fault(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than {FILE_LIMIT} bytes"),
+        )));
     }
-    let not_text = |_| fault(io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"));
+    let not_text =
+        |_| fault(io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"));
     String::from_utf8(bytes).map(Some).map_err(not_text)
 }
 
@@ -214,7 +233,8 @@ mod tests {
             std::fs::write(worktree.join(".git"), text).expect("a file");
             assert_eq!(main_checkout(&worktree), main, "{}", from.display());
         }
-        std::fs::write(worktree.join(".git"), "gitdir: ../gone/.git/worktrees/beside\n").expect("a file");
+        std::fs::write(worktree.join(".git"), "gitdir: ../gone/.git/worktrees/beside\n")
+            .expect("a file");
         assert_eq!([main_checkout(&worktree), main_checkout(&main)], [worktree, main]);
     }
 }

@@ -20,7 +20,11 @@ pub fn split(backend: &str) -> (&str, Option<&str>) {
 ///
 /// # Errors
 /// An unknown name, or a program that is not on `path`.
-pub fn agent(spawn: &Spawn, config: &Config, path: Option<&str>) -> Result<Option<Known>, WireError> {
+pub fn agent(
+    spawn: &Spawn,
+    config: &Config,
+    path: Option<&str>,
+) -> Result<Option<Known>, WireError> {
     let wire = |error: BackendError| fault(error.code(), &error.to_string(), &error.hint());
     let path = path.map(OsStr::new);
     let asked = spawn.backend.as_deref().and_then(|backend| split(backend).1);
@@ -38,7 +42,8 @@ pub fn agent(spawn: &Spawn, config: &Config, path: Option<&str>) -> Result<Optio
         None => acp::installed(path).ok_or_else(|| wire(BackendError::NoAgent))?,
     };
     if !has_command && find_program(known.program, path).is_none() {
-        let message = format!("the ACP agent {} needs `{}`, which is not on PATH", known.name, known.program);
+        let message =
+            format!("the ACP agent {} needs `{}`, which is not on PATH", known.name, known.program);
         let hint = format!("{}, then make sure its directory is on PATH", known.get);
         return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
     }

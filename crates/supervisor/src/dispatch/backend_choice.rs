@@ -28,9 +28,10 @@ pub(crate) fn choose_backend(
     backend_of(spawn.backend.as_deref(), otherwise, (spawn.command.as_ref(), place), config, path)
 }
 
-/// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is configured. One
-/// whose program is not on `path` is refused, unless there is a command in its place; the program that one names is
-/// looked for too, a relative one from `place`, and where that is not there yet, not at all.
+/// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is
+/// configured. One whose program is not on `path` is refused, unless there is a command in its
+/// place; the program that one names is looked for too, a relative one from `place`, and where that
+/// is not there yet, not at all.
 ///
 /// # Errors
 /// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` where a command is wanted and there is none.
@@ -57,7 +58,10 @@ pub fn backend_of(
     let configured = config.backends.get(choice_of(backend));
     let own = || configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config);
     if let Some(command) = command.cloned().map(from_wire).or_else(own) {
-        let chosen = [configured.as_ref().and_then(|backend| backend.env.get("PATH")).map(String::as_str), path];
+        let chosen = [
+            configured.as_ref().and_then(|backend| backend.env.get("PATH")).map(String::as_str),
+            path,
+        ];
         let in_a_shell = match backend.name() {
             "acp" => asked.is_none_or(|asked| acp_program::split(asked).1.is_none()),
             name => name == subprocess::NAME,
@@ -75,21 +79,25 @@ pub fn backend_of(
         _ => return Ok((backend, configured)),
     };
     if muleteer_backends::find_program(program, path.map(OsStr::new)).is_none() {
-        let message = format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
+        let message =
+            format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
         let hint = format!("{get}, then make sure its directory is on PATH");
         return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
     }
     Ok((backend, configured))
 }
 
-/// The program that a command names is there, as far as that can be told before there is a place to begin in.
+/// The program that a command names is there, as far as that can be told before there is a place to
+/// begin in.
 fn check_program(
     backend: &'static str,
     (command, in_a_shell): (&Command, bool),
     place: Option<&Path>,
     chosen: [Option<&str>; 2],
 ) -> Result<(), BackendError> {
-    let Some(program) = muleteer_backends::named_program(command, in_a_shell) else { return Ok(()) };
+    let Some(program) = muleteer_backends::named_program(command, in_a_shell) else {
+        return Ok(());
+    };
     let is_seen_from_there = program.contains('/') && !program.starts_with('/');
     // We are on the PATH of every agent.
     if program == "muleteer" || (is_seen_from_there && place.is_none()) {

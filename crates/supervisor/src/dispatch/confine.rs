@@ -8,7 +8,8 @@
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
 //! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
 //!
-//! Who pushes can write the hub, and so can also destroy it: then it is built again from the harness's own repository.
+//! Who pushes can write the hub, and so can also destroy it: then it is built again from the
+//! harness's own repository.
 
 use crate::daemon::context::Daemon;
 use muleteer_process::sandbox::{Place, Plan, What};
@@ -19,8 +20,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
-/// Where those listen that do for whoever connects what the sandbox keeps an agent from: folders of theirs, and
-/// sockets beside what others have there. `/var/run` is `/run` nearly everywhere.
+/// Where those listen that do for whoever connects what the sandbox keeps an agent from: folders of
+/// theirs, and sockets beside what others have there. `/var/run` is `/run` nearly everywhere.
 const ENGINES: [&str; 9] = [
     "/run/user",
     "/run/podman",
@@ -53,7 +54,8 @@ const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
 /// Below an agent's folder, what its own program reads and writes.
 const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
 /// Where Claude Code and Codex keep what was said, below HOME and CODEX_HOME: a sealed agent's own.
-const CLAUDE_TALK: [&str; 6] = ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
+const CLAUDE_TALK: [&str; 6] =
+    ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
 
 /// What is particular about one agent; kept with its request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -148,8 +150,8 @@ fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and that of the
-/// configuration: what is not there could not be kept from being made.
+/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and
+/// that of the configuration: what is not there could not be kept from being made.
 pub fn plan_of(
     daemon: &Daemon,
     confined: &Confined,
@@ -158,7 +160,8 @@ pub fn plan_of(
     argv: &[String],
     agent_dir: &Path,
 ) -> Plan {
-    let mut repos: BTreeSet<PathBuf> = daemon.runs.all().iter().map(|hosted| hosted.repo.clone()).collect();
+    let mut repos: BTreeSet<PathBuf> =
+        daemon.runs.all().iter().map(|hosted| hosted.repo.clone()).collect();
     let fleet = daemon.snapshot();
     for dispatch in fleet.unfinished() {
         repos.insert(crate::daemon::settings::outermost(Path::new(&dispatch.created.project)));
@@ -196,7 +199,9 @@ pub fn plan(
     argv: &[String],
     agent_dir: &Path,
 ) -> Plan {
-    let value = |name: &str| env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let value = |name: &str| {
+        env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    };
     let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let mut places: BTreeMap<PathBuf, What> = BTreeMap::new();
     // Later words replace earlier ones for the same path.
@@ -204,18 +209,21 @@ pub fn plan(
 
     let mut scratch: Vec<PathBuf> = SCRATCH.map(PathBuf::from).to_vec();
     scratch.extend(absolute("TMPDIR"));
-    let mut hidden = vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
+    let mut hidden =
+        vec![ground.state.to_owned(), ground.cache.to_owned(), ground.runtime.to_owned()];
     hidden.extend(absolute("XDG_RUNTIME_DIR"));
     hidden.extend(ENGINES.map(PathBuf::from).into_iter().filter(|dir| dir.is_dir()));
     for repo in &ground.repos {
         hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
     }
-    // What hiding /tmp would take away, and is no secret: programs, what they are told, repositories.
+    // What hiding /tmp would take away, and is no secret: programs, what they are told,
+    // repositories.
     let secret = |path: &Path| {
         [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
             || hidden.iter().any(|dir| path.starts_with(dir))
     };
-    let mut wanted: Vec<PathBuf> = value("PATH").unwrap_or_default().split(':').map(PathBuf::from).collect();
+    let mut wanted: Vec<PathBuf> =
+        value("PATH").unwrap_or_default().split(':').map(PathBuf::from).collect();
     wanted.extend(ground.muleteer.parent().map(Path::to_owned));
     for word in argv.iter().flat_map(|word| word.split([' ', '\t', '\n', '"', '\'', ';', '='])) {
         let word = Path::new(word);
@@ -226,7 +234,8 @@ pub fn plan(
     }
     wanted.extend(ground.repos.iter().cloned());
     for path in wanted {
-        let gone = scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != *root);
+        let gone =
+            scratch.iter().chain(&hidden).any(|root| path.starts_with(root) && path != *root);
         if path.is_absolute() && gone && !secret(&path) {
             set(path, What::Show);
         }
@@ -253,7 +262,9 @@ pub fn plan(
         .into_iter()
         .chain(absolute("HOME").into_iter().flat_map(at_home));
     let named = named(|name| value(name).map(String::from));
-    for path in known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path)) {
+    for path in
+        known.chain(named).chain(ground.sockets.iter().cloned()).filter(|path| is_socket(path))
+    {
         set(path, What::Closed);
     }
     for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
@@ -275,24 +286,29 @@ pub fn plan(
         let home = absolute("HOME").unwrap_or_default();
         let claude = absolute("CLAUDE_CONFIG_DIR").unwrap_or_else(|| home.join(".claude"));
         let codex = absolute("CODEX_HOME").unwrap_or_else(|| home.join(".codex"));
-        // A CLI that was never used here makes its home itself, and what is said must not be left in there.
+        // A CLI that was never used here makes its home itself, and what is said must not be left
+        // in there.
         let certain = |home: &Path| match backend {
             "claude-code" => home == claude,
             "codex" => home == codex,
             "acp" => true,
             _ => false,
         };
-        let folders = CLAUDE_TALK.iter().map(|name| claude.join(name)).chain([codex.join("sessions")]);
-        let kept = |folder: &PathBuf| folder.parent().is_some_and(|home| home.is_dir() || certain(home));
+        let folders =
+            CLAUDE_TALK.iter().map(|name| claude.join(name)).chain([codex.join("sessions")]);
+        let kept =
+            |folder: &PathBuf| folder.parent().is_some_and(|home| home.is_dir() || certain(home));
         for (at, folder) in folders.enumerate().filter(|(_, folder)| kept(folder)) {
             let instead = talk.join(at.to_string());
-            let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
+            let made =
+                std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));
             if made.is_ok() {
                 set(folder, What::Instead(instead));
             }
         }
     }
-    let folders = ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
+    let folders =
+        ground.repos.iter().map(|repo| repo.join(".muleteer")).chain([ground.config.to_owned()]);
     let settings = folders.flat_map(|folder| settings_of(&folder)).flat_map(|path| followed(&path));
     for path in settings.chain(ground.repos.iter().flat_map(|repo| git_dirs(repo))) {
         let above = path.ancestors().find_map(|above| places.get(above));
@@ -320,7 +336,9 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
         // The nearest place above decides whether what lies between can be written at all.
         let above = path.ancestors().skip(1).find(|above| places.contains_key(*above));
         if let Some(root) = above.filter(|above| roots.iter().any(|root| root == above)) {
-            pins.extend(path.ancestors().skip(1).take_while(|between| *between != root).map(Path::to_owned));
+            pins.extend(
+                path.ancestors().skip(1).take_while(|between| *between != root).map(Path::to_owned),
+            );
         }
     }
     for path in pins {
@@ -328,10 +346,12 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
     }
 }
 
-/// What is read of a folder of configuration, the user's or a repository's: any of it may be a link to elsewhere.
+/// What is read of a folder of configuration, the user's or a repository's: any of it may be a link
+/// to elsewhere.
 fn settings_of(folder: &Path) -> Vec<PathBuf> {
     let files = |dir: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let entries =
+            std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
         entries.take(crate::daemon::settings::ROLES_LIMIT).collect()
     };
     let dirs = ["roles", "guidelines"].map(|name| folder.join(name));
@@ -345,8 +365,8 @@ pub fn holds(repo: &Path, home: &str) -> bool {
     home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
 }
 
-/// What git works with in a repository: with its `.git`, where that is a file, what it leads to, and what several
-/// checkouts share.
+/// What git works with in a repository: with its `.git`, where that is a file, what it leads to,
+/// and what several checkouts share.
 fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     let leads = |file: PathBuf, before: &str| {
         let text = crate::daemon::settings::read_if_there(&file).ok()??;
@@ -359,13 +379,14 @@ fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     there.flat_map(|path| followed(&path)).collect()
 }
 
-/// The links that lead to what `path` is, which anybody who may write beside them could lead elsewhere, and what it
-/// is; where that is not there, the folder where it would be made.
+/// The links that lead to what `path` is, which anybody who may write beside them could lead
+/// elsewhere, and what it is; where that is not there, the folder where it would be made.
 fn followed(path: &Path) -> Vec<PathBuf> {
     const LINKS: usize = 40;
     let mut found = vec![];
     let mut at = PathBuf::from("/");
-    let mut rest: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut rest: Vec<OsString> =
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
     while let Some(name) = rest.pop() {
         if name == ".." {
             at.pop();
@@ -416,7 +437,8 @@ mod tests {
 
     impl Base {
         fn of(root: &Path) -> Self {
-            let [state, cache, config, runtime] = ["state", "cache", "config", "run"].map(|name| root.join(name));
+            let [state, cache, config, runtime] =
+                ["state", "cache", "config", "run"].map(|name| root.join(name));
             Self { state, cache, config, runtime }
         }
 
@@ -431,8 +453,11 @@ mod tests {
     fn what_lies_above_a_protected_path_is_pinned_and_the_repository_in_home_is_read_only() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
-        let (home, state, repo) =
-            (root.join("home"), root.join("home/.local/state/muleteer"), root.join("home/src/repo"));
+        let (home, state, repo) = (
+            root.join("home"),
+            root.join("home/.local/state/muleteer"),
+            root.join("home/src/repo"),
+        );
         let worktree = repo.join(".muleteer/worktrees/run/bead-1");
         for path in [&state, &worktree, &repo.join(".muleteer/runs")] {
             std::fs::create_dir_all(path).unwrap();
@@ -447,10 +472,14 @@ mod tests {
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
-        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        let what = |path: &Path| {
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
         assert_eq!(what(&home), Some(What::Write));
         assert_eq!(what(&state), Some(What::Hidden));
-        for pinned in [home.join(".local"), home.join(".local/state"), home.join("src"), home.join(".cache")] {
+        for pinned in
+            [home.join(".local"), home.join(".local/state"), home.join("src"), home.join(".cache")]
+        {
             assert_eq!(what(&pinned), Some(What::Write), "{}", pinned.display());
         }
         assert_eq!(what(&repo), Some(What::Show));
@@ -465,7 +494,8 @@ mod tests {
     fn what_the_configuration_is_a_link_to_is_read_only_and_so_is_every_link_on_the_way() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
-        let (home, state, config) = (root.join("home"), root.join("state"), root.join("home/.config/muleteer"));
+        let (home, state, config) =
+            (root.join("home"), root.join("state"), root.join("home/.config/muleteer"));
         for path in [&home.join("dot/v2/roles"), &home.join("lone"), &config, &state] {
             std::fs::create_dir_all(path).unwrap();
         }
@@ -480,12 +510,15 @@ mod tests {
         let base = Base { config: config.clone(), ..Base::of(&root) };
         let ground = base.ground(vec![]);
         let env = [("HOME".to_string(), home.display().to_string())];
-        let plan = plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
+        let plan =
+            plan(&ground, &Confined::default(), "subprocess", &env, &[], &state.join("agents/a"));
         let what = |path: &str| {
             let path = home.join(path);
             plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
         };
-        for shown in ["dot/v2/config.yaml", "dot/current", "dot/v2/roles", "lone/b.md", ".config/muleteer"] {
+        for shown in
+            ["dot/v2/config.yaml", "dot/current", "dot/v2/roles", "lone/b.md", ".config/muleteer"]
+        {
             assert_eq!(what(shown), Some(What::Show), "{shown}");
         }
         for pinned in ["dot", "dot/v2", "lone", ".config"] {
@@ -499,10 +532,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let (home, state) = (root.join("home"), root.join("state"));
-        let (linked, worktree) = (home.join("src/linked"), home.join(".muleteer/worktrees/run/bead-1"));
+        let (linked, worktree) =
+            (home.join("src/linked"), home.join(".muleteer/worktrees/run/bead-1"));
         let shared = home.join("src/main/.git");
         let own = shared.join("worktrees/linked");
-        for path in [&home.join(".git/hooks"), &home.join(".muleteer/runs"), &linked, &own, &worktree, &state] {
+        for path in [
+            &home.join(".git/hooks"),
+            &home.join(".muleteer/runs"),
+            &linked,
+            &own,
+            &worktree,
+            &state,
+        ] {
             std::fs::create_dir_all(path).unwrap();
         }
         std::fs::write(linked.join(".git"), format!("gitdir: {}\n", own.display())).unwrap();
@@ -520,11 +561,19 @@ mod tests {
         let confined = Confined { write: vec![worktree.clone()], ..Confined::default() };
         let env = [("HOME".to_string(), home.display().to_string())];
         let plan = plan(&ground, &confined, "subprocess", &env, &[], &state.join("agents/a"));
-        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        let what = |path: &Path| {
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
         assert_eq!(what(&home), Some(What::Write));
-        for shown in
-            [home.join(".git"), home.join(".muleteer"), home.join(".config/muleteer"), linked, shared, moved, dots]
-        {
+        for shown in [
+            home.join(".git"),
+            home.join(".muleteer"),
+            home.join(".config/muleteer"),
+            linked,
+            shared,
+            moved,
+            dots,
+        ] {
             assert_eq!(what(&shown), Some(What::Show), "{}", shown.display());
         }
         assert_eq!(what(&home.join("src/main")), Some(What::Write), "pinned");
@@ -559,8 +608,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let (home, state) = (root.join("home"), root.join("state"));
-        let (docker, keys, signing) =
-            (home.join("engine/docker.sock"), home.join("keys.sock"), home.join(".gnupg/S.gpg-agent"));
+        let (docker, keys, signing) = (
+            home.join("engine/docker.sock"),
+            home.join("keys.sock"),
+            home.join(".gnupg/S.gpg-agent"),
+        );
         for path in [&home.join("engine"), &home.join(".gnupg"), &state] {
             std::fs::create_dir_all(path).unwrap();
         }
@@ -580,17 +632,26 @@ mod tests {
         let none = Confined::default();
         for named in ["engine/docker.sock", "link"] {
             assert_eq!(what(&env(named), &none, &docker), Some(What::Closed), "{named}");
-            assert_eq!(what(&env(named), &none, &home.join("engine")), Some(What::Write), "pinned, so that it stays");
+            assert_eq!(
+                what(&env(named), &none, &home.join("engine")),
+                Some(What::Write),
+                "pinned, so that it stays"
+            );
         }
         assert_eq!(what(&env("file"), &none, &home.join("file")), None, "only what is a socket");
-        assert_eq!(what(&env("file"), &none, &keys), Some(What::Closed), "the daemon's environment counts too");
+        assert_eq!(
+            what(&env("file"), &none, &keys),
+            Some(What::Closed),
+            "the daemon's environment counts too"
+        );
         assert_eq!(what(&env("file"), &none, &signing), Some(What::Closed));
         let shown = Confined { show: vec![docker.clone()], ..Confined::default() };
         assert_eq!(what(&env("link"), &shown, &docker), Some(What::Show));
     }
 
-    /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its transcript
-    /// is looked for where they are: an absent one would mean that its prompt was not taken.
+    /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its
+    /// transcript is looked for where they are: an absent one would mean that its prompt was not
+    /// taken.
     #[test]
     fn what_is_said_by_a_sealed_agent_lies_elsewhere_and_is_found_there() {
         let dir = tempfile::tempdir().unwrap();
@@ -604,16 +665,19 @@ mod tests {
         let ground = base.ground(vec![]);
         let confined = Confined { talk: Some(talk.clone()), ..Confined::default() };
         let codex = root.join("elsewhere/codex");
-        let env =
-            [("HOME", &home), ("CODEX_HOME", &codex)].map(|(name, path)| (name.into(), path.display().to_string()));
+        let env = [("HOME", &home), ("CODEX_HOME", &codex)]
+            .map(|(name, path)| (name.into(), path.display().to_string()));
         let projects = home.join(".claude/projects");
         assert_eq!(outside(&agent, 1, &projects), Ok(projects.clone()), "it has no sandbox yet");
-        write(&file(&agent, 1), &plan(&ground, &confined, "claude-code", &env, &[], &agent)).unwrap();
+        write(&file(&agent, 1), &plan(&ground, &confined, "claude-code", &env, &[], &agent))
+            .unwrap();
         let found = outside(&agent, 1, &projects).unwrap();
         assert!(found.starts_with(&talk) && found.is_dir(), "{}", found.display());
         assert!(!codex.exists(), "what it does not use is left alone");
         let plan = plan(&ground, &confined, "codex", &env, &[], &agent);
-        let what = |path: &Path| plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone());
+        let what = |path: &Path| {
+            plan.places.iter().find(|place| place.path == path).map(|place| place.what.clone())
+        };
         assert_eq!(what(&codex), Some(What::Write));
         assert!(matches!(what(&codex.join("sessions")), Some(What::Instead(_))));
     }

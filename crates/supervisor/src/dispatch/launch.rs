@@ -71,7 +71,9 @@ pub async fn stand(
     let mut started = None;
     let mut stuck = Stuck::new();
     loop {
-        match attach::probe(&dir).map_err(|error| format!("the agent's lock cannot be probed: {error}"))? {
+        match attach::probe(&dir)
+            .map_err(|error| format!("the agent's lock cannot be probed: {error}"))?
+        {
             Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
                 Some(meta) if meta.epoch == epoch => {
                     let adopted = (meta.generation != daemon.generation).then_some(meta.shim.pid);
@@ -83,14 +85,19 @@ pub async fn stand(
                         dir.join(attach::LOCK).display()
                     ));
                 }
-                // Just started and not yet written down, or a predecessor ending what it left: that takes its time.
+                // Just started and not yet written down, or a predecessor ending what it left: that
+                // takes its time.
                 meta if stuck.due() <= tokio::time::Instant::now() => {
-                    let killed = || daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.stop.is_some());
+                    let killed = || {
+                        daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.stop.is_some())
+                    };
                     stuck.look(daemon, &dispatch.id, meta.is_none() && killed()).await?;
                 }
                 _ => {}
             },
-            Liveness::Dead(lock) if was_tried(&dir, dispatch, epoch)? => return Ok(Standing::Dead { lock }),
+            Liveness::Dead(lock) if was_tried(&dir, dispatch, epoch)? => {
+                return Ok(Standing::Dead { lock });
+            }
             Liveness::Dead(lock) => {
                 if epoch > 1 {
                     let swept = sweep(daemon, &dispatch.id, None).await?;
@@ -99,7 +106,10 @@ pub async fn stand(
                     }
                 }
                 if let Err(error) = begin(daemon, dispatch, epoch, resume, &lock).await {
-                    return Ok(Standing::CannotStart { error: error.message, permanent: error.permanent });
+                    return Ok(Standing::CannotStart {
+                        error: error.message,
+                        permanent: error.permanent,
+                    });
                 }
                 pause = started.insert(daemon.shims.starting()).due();
             }
@@ -109,8 +119,8 @@ pub async fn stand(
     }
 }
 
-/// A shim of this epoch may have run: the ledger says so, or its launch was written, or it left a spool. Of the files
-/// a power cut may have left none.
+/// A shim of this epoch may have run: the ledger says so, or its launch was written, or it left a
+/// spool. Of the files a power cut may have left none.
 fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String> {
     let told = dispatch.rebooted || matches!(dispatch.phase, Phase::Working { .. });
     if told && dispatch.epoch == epoch {
@@ -157,10 +167,12 @@ async fn begin(
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
         let again = dispatch.distrusts_clone() && discard(worktree).await?;
         if again {
-            let message = "the machine was started anew before anybody worked in it, so it is made again";
+            let message =
+                "the machine was started anew before anybody worked in it, so it is made again";
             daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
         }
-        let branch = dispatch.created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
+        let branch =
+            dispatch.created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
         let given = saved.env.iter().chain(&saved.extra_env).chain(&saved.backend_env);
         let has_email = given.into_iter().any(|(name, value)| name == "EMAIL" && !value.is_empty());
         let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email };
@@ -193,9 +205,15 @@ async fn discard(worktree: &Path) -> Result<bool, String> {
     discarding.await.map_err(|error| error.to_string())?
 }
 
-/// Records the clone that an agent is to work in, unless that was done. Not of one in which somebody has worked: what
-/// is checked out there is not what it was made of, and its configuration is its agent's.
-async fn tell_clone(daemon: &Daemon, id: &DispatchId, worktree: &Path, again: bool) -> Result<(), StartError> {
+/// Records the clone that an agent is to work in, unless that was done. Not of one in which
+/// somebody has worked: what is checked out there is not what it was made of, and its configuration
+/// is its agent's.
+async fn tell_clone(
+    daemon: &Daemon,
+    id: &DispatchId,
+    worktree: &Path,
+    again: bool,
+) -> Result<(), StartError> {
     let Some(dispatch) = daemon.snapshot().get(id).cloned() else { return Ok(()) };
     if dispatch.containment.is_some() || (dispatch.cloned && !again) {
         return Ok(());
@@ -213,16 +231,23 @@ async fn tell_clone(daemon: &Daemon, id: &DispatchId, worktree: &Path, again: bo
     Ok(())
 }
 
-/// Whether the settings of the repository that an agent starts in count; records once in each attempt
-/// that they do not. Each start looks again: an agent may have changed them in its clone.
-async fn project_settings(daemon: &Daemon, dispatch: &Dispatch, saved: &Saved) -> Result<ProjectSettings, StartError> {
+/// Whether the settings of the repository that an agent starts in count; records once in each
+/// attempt that they do not. Each start looks again: an agent may have changed them in its clone.
+async fn project_settings(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    saved: &Saved,
+) -> Result<ProjectSettings, StartError> {
     if !claude::is_claude(&dispatch.created.backend, saved) {
         return Ok(ProjectSettings::Count);
     }
     let (paths, dir) = (daemon.paths.clone(), working_directory(&dispatch.created));
     let looking = tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir)));
-    let Some(text) = looking.await.map_err(|error| error.to_string())? else { return Ok(ProjectSettings::Count) };
-    let is_recorded = daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.notices.contains(&text));
+    let Some(text) = looking.await.map_err(|error| error.to_string())? else {
+        return Ok(ProjectSettings::Count);
+    };
+    let is_recorded =
+        daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.notices.contains(&text));
     if !is_recorded {
         let records = append(daemon, vec![entry(&dispatch.id, None, Event::AgentNotice { text })])
             .await
@@ -253,8 +278,8 @@ fn working_directory(created: &Created) -> String {
     there.map_or_else(|| clone.clone(), |dir| dir.display().to_string())
 }
 
-/// Where the agent's program is looked for: on its PATH, unless that is its parent's to choose. A person's configuration
-/// comes first.
+/// Where the agent's program is looked for: on its PATH, unless that is its parent's to choose. A
+/// person's configuration comes first.
 fn program_path(saved: &Saved, path: &str) -> String {
     let Some(held) = &saved.program_path else { return path.into() };
     let configured = saved.backend_env.iter().rev().find(|(name, _)| name == "PATH");
@@ -271,22 +296,28 @@ fn launch_of(
     let created = &dispatch.created;
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let cwd = &working_directory(created);
-    let backend = muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
+    let backend =
+        muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
     let mut env: Vec<(String, String)> = saved.env.clone();
-    // `muleteer` is on it, whoever chose it: the asker's `--env`, the backend's configuration, or the asker's environment.
+    // `muleteer` is on it, whoever chose it: the asker's `--env`, the backend's configuration, or
+    // the asker's environment.
     let bin = daemon.paths.state_dir.join("bin");
     let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
     let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
     let path = path.map_or(USUAL_PATH, |(_, value)| value);
     let path = format!("{}:{path}", bin.display());
-    let budget_left = created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
+    let budget_left =
+        created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
     let spec = LaunchSpec {
         cwd: cwd.into(),
         agent_dir: dir.clone(),
         muleteer: daemon.muleteer.clone(),
         path: Some(program_path(saved, &path)),
         model: dispatch.model().cloned(),
-        max_turns: created.limits.max_turns.map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
+        max_turns: created
+            .limits
+            .max_turns
+            .map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
         budget_usd: budget_left,
         system_prompt_append: saved.system_prompt.clone(),
         resume: resume.map(String::from),
@@ -332,12 +363,14 @@ fn launch_of(
     }
     if let Some(trace) = &created.trace {
         // Its own spans become children of its attempt's.
-        let below = Context::parse(trace).map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
+        let below = Context::parse(trace)
+            .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
         set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
     }
     for file in &line.files {
         if let Some(folder) = file.path.parent() {
-            muleteer_store::atomic::create_dir_durable(folder, 0o700).map_err(|error| chain(&error))?;
+            muleteer_store::atomic::create_dir_durable(folder, 0o700)
+                .map_err(|error| chain(&error))?;
         }
         muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)
             .map_err(|error| chain(&error))?;
@@ -347,16 +380,25 @@ fn launch_of(
         // What is not there cannot be shown, and what is hidden cannot be made from inside.
         let own = dir.join(created.backend.split('-').next().unwrap_or_default());
         muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
-        let plan = crate::dispatch::confine::plan_of(daemon, confined, &created.backend, &env, &argv, &dir);
+        let plan = crate::dispatch::confine::plan_of(
+            daemon,
+            confined,
+            &created.backend,
+            &env,
+            &argv,
+            &dir,
+        );
         let file = crate::dispatch::confine::file(&dir, epoch);
         crate::dispatch::confine::write(&file, &plan).map_err(|error| chain(&error))?;
-        argv = [daemon.shims.program().confining(&daemon.muleteer, &file, Path::new(cwd)), argv].concat();
+        argv = [daemon.shims.program().confining(&daemon.muleteer, &file, Path::new(cwd)), argv]
+            .concat();
     }
     let mut launch = Launch::new(epoch, daemon.generation, random_key(), argv, cwd.into());
     launch.env = env;
     launch.timing.lease_ms = daemon.lease_ms;
     launch.spool.retain_bytes = daemon.retention.output_bytes();
-    launch.limits.deadline_ms = created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
+    launch.limits.deadline_ms =
+        created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
     Ok(launch)
 }
@@ -383,11 +425,16 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
     env.push((name.into(), value.into()));
 }
 
-/// Ends what a dead shim left: by its nonce, and by its cgroup where it had one. `of` is the epoch of that shim, where
-/// it died before its time, and whether the machine was started anew since: without its nonce, which is in
-/// two of its files, it cannot be said that nothing of it lives, unless nothing can. Without `of` it is the look before
-/// the next attempt, the second of the two that must find nothing.
-pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) -> Result<Swept, String> {
+/// Ends what a dead shim left: by its nonce, and by its cgroup where it had one. `of` is the epoch
+/// of that shim, where it died before its time, and whether the machine was started anew since:
+/// without its nonce, which is in two of its files, it cannot be said that nothing of it lives,
+/// unless nothing can. Without `of` it is the look before the next attempt, the second of the two
+/// that must find nothing.
+pub async fn sweep(
+    daemon: &Daemon,
+    id: &DispatchId,
+    of: Option<(u32, bool)>,
+) -> Result<Swept, String> {
     let dir = daemon.paths.agent(id.as_str());
     let (swept, faults) = tokio::task::spawn_blocking(move || {
         let mut faults = vec![];
@@ -414,7 +461,8 @@ pub async fn sweep(daemon: &Daemon, id: &DispatchId, of: Option<(u32, bool)>) ->
             swept.clean = false;
         }
         let cgroup = meta.and_then(|meta| meta.cgroup);
-        // An attempt begins only after the one before it was cleared, by its own shim or by a sweep.
+        // An attempt begins only after the one before it was cleared, by its own shim or by a
+        // sweep.
         let before = if of.is_some() { Before::Nobody } else { Before::FoundNothing };
         let nonces: Vec<&str> = nonces.iter().map(String::as_str).collect();
         let report = group::sweep(&nonces, cgroup.as_deref(), before, SWEEP);
@@ -438,8 +486,9 @@ pub struct Swept {
     pub said: String,
 }
 
-/// The text of a prompt, or of a CLI's own command. People's are on disk since before they were durable in the ledger; our own
-/// follow from the state, so they are written when they are first needed.
+/// The text of a prompt, or of a CLI's own command. People's are on disk since before they were
+/// durable in the ledger; our own follow from the state, so they are written when they are first
+/// needed.
 pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<Said, String> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let command = dir.join("prompt").join(command_file(key));
@@ -451,7 +500,10 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     let path = dir.join("prompt").join(format!("{key}.md"));
     let kind = dispatch.prompt(key).map(|prompt| prompt.kind);
     match tokio::fs::read_to_string(&path).await {
-        Ok(task) if kind == Some(PromptKind::Initial) && is_briefed_in_prompt(&dispatch.created.backend) => {
+        Ok(task)
+            if kind == Some(PromptKind::Initial)
+                && is_briefed_in_prompt(&dispatch.created.backend) =>
+        {
             let saved = Saved::read(&dir)?;
             return Ok(Said::Prompt(prompt::dispatch(&task, saved.system_prompt.as_deref())));
         }
@@ -461,10 +513,13 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     }
     let text = match kind {
         Some(PromptKind::Repair) => prompt::repair(&dispatch.result_faults),
-        Some(PromptKind::Continue) => prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.unsynced),
+        Some(PromptKind::Continue) => {
+            prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.unsynced)
+        }
         _ => return Err(format!("the prompt {} is missing", path.display())),
     };
-    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
+    muleteer_store::atomic::write_atomic(&path, text.as_bytes(), 0o600)
+        .map_err(|error| error.to_string())?;
     Ok(Said::Prompt(text))
 }
 
@@ -483,7 +538,8 @@ pub fn command_file(key: &str) -> String {
 }
 
 fn is_briefed_in_prompt(backend: &str) -> bool {
-    muleteer_backends::by_name(backend).is_ok_and(|backend| backend.capabilities().briefed == Briefed::InFirstPrompt)
+    muleteer_backends::by_name(backend)
+        .is_ok_and(|backend| backend.capabilities().briefed == Briefed::InFirstPrompt)
 }
 
 /// A connection to a shim that has shown the nonce of its `meta.json`.
@@ -499,7 +555,8 @@ impl ShimPort {
     pub async fn connect(dir: &Path, generation: u64) -> Result<Self, String> {
         let hello = async {
             let (stream, meta) = attach::greet(dir, generation)?;
-            let mut port = Self::of(stream, generation, vec![]).map_err(|error| error.to_string())?;
+            let mut port =
+                Self::of(stream, generation, vec![]).map_err(|error| error.to_string())?;
             let answer = port.receive().await.map_err(|error| error.to_string())?;
             attach::check(answer, &meta)?;
             Ok(port)
@@ -510,7 +567,11 @@ impl ShimPort {
     }
 
     /// Goes on with a connection on which hello was said; `heard` came since the answer.
-    pub fn of(stream: std::os::unix::net::UnixStream, generation: u64, heard: Vec<u8>) -> io::Result<Self> {
+    pub fn of(
+        stream: std::os::unix::net::UnixStream,
+        generation: u64,
+        heard: Vec<u8>,
+    ) -> io::Result<Self> {
         Ok(Self { stream: UnixStream::from_std(stream)?, generation, buffer: heard })
     }
 
@@ -526,8 +587,8 @@ impl ShimPort {
     /// The next frame. Cancel-safe: what was read stays in the buffer.
     pub async fn receive(&mut self) -> io::Result<FromShim> {
         loop {
-            let decoded =
-                FromShim::decode(&self.buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let decoded = FromShim::decode(&self.buffer)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if let Some(decoded) = decoded {
                 self.buffer.drain(..decoded.used);
                 return Ok(decoded.frame);
@@ -578,7 +639,11 @@ mod tests {
             let (project, clone) = (top.join("web"), top.join(".muleteer/worktrees/bcde2345"));
             created.project = project.display().to_string();
             created.worktree = Some(clone.display().to_string());
-            assert_eq!(Path::new(&working_directory(&created)), clone, "it is not in what was committed");
+            assert_eq!(
+                Path::new(&working_directory(&created)),
+                clone,
+                "it is not in what was committed"
+            );
             std::fs::create_dir_all(clone.join("web")).expect("a directory");
             assert_eq!(Path::new(&working_directory(&created)), clone.join("web"));
         }
@@ -591,12 +656,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let id = test_daemon::id("abcd2345");
-        let past = ["dispatch_created", "attempt_started", "kill_requested"].map(test_daemon::sample);
+        let past =
+            ["dispatch_created", "attempt_started", "kill_requested"].map(test_daemon::sample);
         past.into_iter().for_each(|event| daemon.fold(&id, event));
         std::fs::create_dir_all(daemon.paths.agent(id.as_str())).expect("a directory");
         let dispatch = daemon.snapshot().get(&id).cloned().expect("it is there");
         let standing = stand(&daemon, &dispatch, 1, None).await;
-        let Ok(Standing::CannotStart { error, permanent: false }) = standing else { panic!("{standing:?}") };
+        let Ok(Standing::CannotStart { error, permanent: false }) = standing else {
+            panic!("{standing:?}")
+        };
         assert!(error.starts_with("not started: Kill"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
-//! The pool: admission. Who is active and who waits is read from the folded fleet each time; what it holds
-//! besides is whom it has told to start and has not seen start yet. When it is restarted the whole fleet
-//! is, so that word is forgotten on both sides.
+//! The pool: admission. Who is active and who waits is read from the folded fleet each time; what
+//! it holds besides is whom it has told to start and has not seen start yet. When it is restarted
+//! the whole fleet is, so that word is forgotten on both sides.
 
 use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
@@ -19,14 +19,15 @@ use std::time::Duration;
 pub enum PoolMsg {
     /// Somebody waits, or a place has become free.
     Look,
-    /// A dispatch is about to be made by these entries: answered with the events with which it begins at once, none
-    /// where it has to wait.
+    /// A dispatch is about to be made by these entries: answered with the events with which it
+    /// begins at once, none where it has to wait.
     Reserve(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
     /// It was made, or will not be.
     Release(DispatchId),
 }
 
-/// Who makes a dispatch waits no longer for the word that it may begin at once: without, it waits in the queue.
+/// Who makes a dispatch waits no longer for the word that it may begin at once: without, it waits
+/// in the queue.
 const RESERVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The place of a dispatch that is being made. Held until that is durable, or has failed.
@@ -37,12 +38,15 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Asks for a place for a dispatch that will be made by these entries, and with what it begins if it has one.
-    /// Given up meanwhile, the place is given back.
+    /// Asks for a place for a dispatch that will be made by these entries, and with what it begins
+    /// if it has one. Given up meanwhile, the place is given back.
     pub async fn ask(daemon: &Arc<Daemon>, id: &DispatchId, made: &[Entry]) -> (Self, Vec<Event>) {
         let reservation = Self { daemon: daemon.clone(), id: id.clone() };
         let Some(pool) = daemon.pool.get() else { return (reservation, vec![]) };
-        let asked = pool.call(|reply| PoolMsg::Reserve(id.clone(), made.to_vec(), reply), Some(RESERVE_PATIENCE));
+        let asked = pool.call(
+            |reply| PoolMsg::Reserve(id.clone(), made.to_vec(), reply),
+            Some(RESERVE_PATIENCE),
+        );
         let begun = match asked.await {
             Ok(CallResult::Success(events)) => events,
             _ => vec![],
@@ -75,7 +79,11 @@ impl Actor for Pool {
     type State = State;
     type Arguments = Arc<Daemon>;
 
-    async fn pre_start(&self, myself: ActorRef<PoolMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<PoolMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
         daemon.pool.set(myself.clone());
         // Whatever a predecessor was still asked is answered by this look.
         daemon.looking.store(false, Ordering::SeqCst);
@@ -100,7 +108,11 @@ impl Actor for Pool {
                 let admission = state.door.look(state.limits, &fleet, now);
                 for dispatch in admission.start.iter().filter_map(|id| fleet.get(id)) {
                     // Not there yet: its life asks again as soon as it is.
-                    state.daemon.agent(&dispatch.id).life.cast(LifeMsg::Admitted(dispatch.ticket()));
+                    state
+                        .daemon
+                        .agent(&dispatch.id)
+                        .life
+                        .cast(LifeMsg::Admitted(dispatch.ticket()));
                 }
                 state.armed = state.armed.filter(|at| *at > now);
                 if let Some(at) = admission.look_again
@@ -138,11 +150,16 @@ mod tests {
     #[tokio::test]
     #[allow(clippy::disallowed_methods)]
     async fn the_place_of_one_that_was_not_made_after_all_goes_to_who_waits() {
-        let daemon = test_daemon::daemon("/nowhere".as_ref(), Limits { max_agents: 1, ..Limits::default() });
+        let daemon =
+            test_daemon::daemon("/nowhere".as_ref(), Limits { max_agents: 1, ..Limits::default() });
         let (pool, _) = Pool::spawn(None, Pool, daemon.clone()).await.expect("a pool");
         let (first, second) = (test_daemon::id("abcd2345"), test_daemon::id("bcde2345"));
-        let (reservation, begun) =
-            Reservation::ask(&daemon, &first, &[entry(&first, None, test_daemon::sample("dispatch_created"))]).await;
+        let (reservation, begun) = Reservation::ask(
+            &daemon,
+            &first,
+            &[entry(&first, None, test_daemon::sample("dispatch_created"))],
+        )
+        .await;
         assert!(!begun.is_empty(), "the only place is its");
 
         let (life, mut heard) = test_daemon::stand_in().await;
@@ -152,9 +169,13 @@ mod tests {
         // Answered behind the look.
         let third = test_daemon::id("cdef2345");
         assert_eq!(
-            Reservation::ask(&daemon, &third, &[entry(&third, None, test_daemon::sample("dispatch_created"))])
-                .await
-                .1,
+            Reservation::ask(
+                &daemon,
+                &third,
+                &[entry(&third, None, test_daemon::sample("dispatch_created"))]
+            )
+            .await
+            .1,
             []
         );
         assert!(heard.is_empty());
@@ -162,7 +183,10 @@ mod tests {
         drop(reservation);
         let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await;
         let ticket = daemon.snapshot().get(&second).expect("it waits").ticket();
-        assert!(matches!(&told, Ok(Some(LifeMsg::Admitted(given))) if *given == ticket), "{told:?}");
+        assert!(
+            matches!(&told, Ok(Some(LifeMsg::Admitted(given))) if *given == ticket),
+            "{told:?}"
+        );
         pool.stop_and_wait(None, None).await.expect("stopped");
     }
 }

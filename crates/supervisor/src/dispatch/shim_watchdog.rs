@@ -1,4 +1,5 @@
-//! Looks after a shim that does not do what it was asked, and carries out what [`ShimWatch`] decides.
+//! Looks after a shim that does not do what it was asked, and carries out what [`ShimWatch`]
+//! decides.
 
 use crate::daemon::context::Daemon;
 use crate::ledger::{append, entry};
@@ -36,12 +37,17 @@ impl Stuck {
         *self = Self::new();
     }
 
-    /// Looks at the shim of a dispatch, if one lives. `ending` says that it was told to end its agent and has not
-    /// answered.
+    /// Looks at the shim of a dispatch, if one lives. `ending` says that it was told to end its
+    /// agent and has not answered.
     ///
     /// # Errors
     /// It could not be recorded, so nothing was done.
-    pub async fn look(&mut self, daemon: &Daemon, id: &DispatchId, ending: bool) -> Result<(), String> {
+    pub async fn look(
+        &mut self,
+        daemon: &Daemon,
+        id: &DispatchId,
+        ending: bool,
+    ) -> Result<(), String> {
         let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
         let shim = attach::shim_of(&daemon.paths.agent(id.as_str()));
         let Some(shim) = shim.and_then(|shim| Pinned::open_exact(shim).ok()) else { return Ok(()) };
@@ -49,20 +55,28 @@ impl Stuck {
         let pid = shim.id().pid;
         let (signal, tell, message) = match self.watch.look(stopped, ending.then_some(since)) {
             Act::Nothing => return Ok(()),
-            Act::GoOn { tell } => {
-                (Signal::CONT, tell, format!("process {pid} was stopped by a signal: it is told to go on"))
-            }
+            Act::GoOn { tell } => (
+                Signal::CONT,
+                tell,
+                format!("process {pid} was stopped by a signal: it is told to go on"),
+            ),
             Act::Kill { why, tell } => {
                 let why = match why {
                     Why::StoppedAgain => "was stopped by a signal again and again",
                     Why::Silent => "was told to end its agent and does not answer",
                 };
-                (Signal::KILL, tell, format!("process {pid} {why}: it is killed, and its agent with it"))
+                (
+                    Signal::KILL,
+                    tell,
+                    format!("process {pid} {why}: it is killed, and its agent with it"),
+                )
             }
         };
         if tell {
             let event = Event::Fault { what: format!("the shim of {id}"), message };
-            append(daemon, vec![entry(id, None, event)]).await.map_err(|error| error.to_string())?;
+            append(daemon, vec![entry(id, None, event)])
+                .await
+                .map_err(|error| error.to_string())?;
         }
         // Gone meanwhile is as good.
         let _ = shim.signal(signal.as_raw());

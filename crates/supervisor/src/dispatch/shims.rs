@@ -1,7 +1,7 @@
 //! Starts shims: by the zygote where there is one, else by an exec, and collects their zombies.
 //!
-//! Whoever asks knows by the agent's lock whether its shim runs, never by what is said here: a zygote that dies with a
-//! request may have carried it out.
+//! Whoever asks knows by the agent's lock whether its shim runs, never by what is said here: a
+//! zygote that dies with a request may have carried it out.
 
 use muleteer_process::identity::Pinned;
 use muleteer_process::lock::LockGuard;
@@ -22,7 +22,8 @@ use tokio::time::{Instant, timeout};
 
 /// A zygote answers in a fraction of a millisecond; one that takes longer is stopped or stuck.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A shim is there after so long, where it is alone, and so much later for each that is started beside it.
+/// A shim is there after so long, where it is alone, and so much later for each that is started
+/// beside it.
 const SOON: Duration = Duration::from_micros(700);
 const EACH: Duration = Duration::from_micros(300);
 const MOST: u32 = 100;
@@ -48,7 +49,8 @@ struct Zygote {
 
 #[derive(Debug)]
 struct Port {
-    /// It keeps packets apart, as no stream does: only [`zygote::ask`] and [`zygote::hear`] know how to use it.
+    /// It keeps packets apart, as no stream does: only [`zygote::ask`] and [`zygote::hear`] know
+    /// how to use it.
     socket: UnixStream,
     zygote: Pinned,
     /// Of the last request.
@@ -60,8 +62,8 @@ struct Port {
 pub struct Starting<'a>(&'a AtomicU32);
 
 impl Starting<'_> {
-    /// When it will probably be there. Of many at once, each has to wait for its turn at a processor, and who looks for
-    /// it too early takes one from those that are still to start.
+    /// When it will probably be there. Of many at once, each has to wait for its turn at a
+    /// processor, and who looks for it too early takes one from those that are still to start.
     pub fn due(&self) -> Duration {
         SOON + EACH * self.0.load(Ordering::Relaxed).min(MOST)
     }
@@ -102,8 +104,8 @@ impl Shims {
         self.revive(&mut *self.zygote.lock().await).await;
     }
 
-    /// Starts the shim of a prepared launch and gives it `lock`, which the caller drops soon after. When this returns
-    /// the shim runs or may run: the lock tells.
+    /// Starts the shim of a prepared launch and gives it `lock`, which the caller drops soon after.
+    /// When this returns the shim runs or may run: the lock tells.
     ///
     /// Not cancel-safe only in that the shim's zombie may then stay until the daemon ends.
     ///
@@ -114,7 +116,9 @@ impl Shims {
             Asked::Started(pid) => self.adopt(pid),
             Asked::Refused(error) => return Err(error),
             Asked::Unheard => self.adopt(start::launch(dir, &self.program, lock, epoch)?.id()),
-            Asked::Lost => tracing::warn!(dir = %dir.display(), epoch, "the zygote died with a request"),
+            Asked::Lost => {
+                tracing::warn!(dir = %dir.display(), epoch, "the zygote died with a request")
+            }
         }
         Ok(())
     }
@@ -134,7 +138,8 @@ impl Shims {
         let Some(port) = &mut zygote.port else { return Ok(Asked::Unheard) };
         port.number += 1;
         let number = port.number;
-        let ask = Ask { number, epoch, agent, dir: folder.as_fd(), lock: lock.as_fd(), log: log.as_fd() };
+        let ask =
+            Ask { number, epoch, agent, dir: folder.as_fd(), lock: lock.as_fd(), log: log.as_fd() };
         let asked = match zygote::ask(port.socket.as_fd(), &ask) {
             Err(error) => {
                 tracing::warn!(%error, "the zygote cannot be asked");
@@ -183,7 +188,8 @@ impl Shims {
         // Nobody has reaped it yet, so it is this one that is pinned.
         let pinned = Pinned::open(child.id());
         self.adopt(child.id());
-        let port = Port { socket: UnixStream::from_std(socket.into())?, zygote: pinned?, number: 0 };
+        let port =
+            Port { socket: UnixStream::from_std(socket.into())?, zygote: pinned?, number: 0 };
         match timeout(DEADLINE, hear(&port.socket)).await {
             Ok(Ok(None)) => return Ok(port),
             Ok(Err(error)) if error.kind() != io::ErrorKind::InvalidData => return Err(error),
@@ -193,7 +199,8 @@ impl Shims {
         Err(io::Error::other("it does not say that it is ready"))
     }
 
-    /// A zygote that does not answer may yet wake up and start what another has started by then: it must not.
+    /// A zygote that does not answer may yet wake up and start what another has started by then: it
+    /// must not.
     fn give_up(&self, zygote: &mut Zygote) {
         if let Some(port) = zygote.port.take() {
             let _ = port.zygote.signal(Signal::KILL.as_raw());

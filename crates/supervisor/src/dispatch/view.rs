@@ -7,7 +7,9 @@ use muleteer_model::agent::ask::{AskKind, Pending};
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::dispatch::{Dispatch, Phase};
-use muleteer_protocol::v1::{AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc};
+use muleteer_protocol::v1::{
+    AskStatus, DispatchStatus, LeftDoc, ProcessStatus, ResultDoc, Tokens, WorkDoc,
+};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
@@ -140,8 +142,10 @@ fn held_back(fleet: &Fleet, d: &Dispatch) -> Option<String> {
 /// What the pool holds back, for `tree`.
 pub fn pool_state(fleet: &Fleet, max_agents: u32) -> Option<String> {
     let now = Timestamp::now();
-    let pressed = fleet.pressures.iter().filter(|(_, pressure)| pressure.places_at(now) < max_agents);
-    let texts: Vec<_> = pressed.map(|(channel, pressure)| pressure.describe(channel, now)).collect();
+    let pressed =
+        fleet.pressures.iter().filter(|(_, pressure)| pressure.places_at(now) < max_agents);
+    let texts: Vec<_> =
+        pressed.map(|(channel, pressure)| pressure.describe(channel, now)).collect();
     (!texts.is_empty()).then(|| format!("running; {}", texts.join("; ")))
 }
 
@@ -152,7 +156,8 @@ fn time(at: Timestamp) -> String {
 /// Memory and cpu of one process; none when it is gone.
 pub fn process(pid: u32) -> Option<ProcessStatus> {
     // Kept between calls: cpu is measured from one look to the next.
-    static SYSTEM: LazyLock<Mutex<Option<System>>> = LazyLock::new(|| Mutex::new(System::new().ok()));
+    static SYSTEM: LazyLock<Mutex<Option<System>>> =
+        LazyLock::new(|| Mutex::new(System::new().ok()));
     let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
     let system = system.as_mut()?;
     let pid_of = Pid::from_u32(pid);

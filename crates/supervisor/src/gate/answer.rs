@@ -27,7 +27,8 @@ pub async fn answer(
     asker: &Asker,
 ) -> Result<Reply, WireError> {
     if said.len() > ANSWER_LIMIT {
-        let message = format!("the answer has {} bytes: at most {ANSWER_LIMIT} are taken", said.len());
+        let message =
+            format!("the answer has {} bytes: at most {ANSWER_LIMIT} are taken", said.len());
         return Err(fault("E_BAD_INPUT", &message, "put it into a file, and name that"));
     }
     let dispatch = find(daemon, id)?;
@@ -38,7 +39,8 @@ pub async fn answer(
         return Ok(reply);
     }
     let (request_id, answer, known) = {
-        let (pending, answer) = ask::read_answer(&dispatch.asks, request, said).map_err(|e| refused(&dispatch, &e))?;
+        let (pending, answer) =
+            ask::read_answer(&dispatch.asks, request, said).map_err(|e| refused(&dispatch, &e))?;
         let backend = muleteer_backends::by_name(&dispatch.created.backend);
         if !backend.is_ok_and(|backend| backend.can_say(&pending.ask, &answer)) {
             return Err(refused(&dispatch, &Unanswerable::NoSuchOption));
@@ -53,7 +55,8 @@ pub async fn answer(
     if known || command(daemon, &dispatch.id, input).await? {
         return Ok(reply);
     }
-    // Between the look and the word somebody has answered, perhaps this very client, or the agent has gone on.
+    // Between the look and the word somebody has answered, perhaps this very client, or the agent
+    // has gone on.
     heard(&*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
 }
 
@@ -68,7 +71,8 @@ fn may_give(created: &Created, ask: &Ask, answer: &Answer) -> bool {
 }
 
 fn not_given(dispatch: &Dispatch) -> WireError {
-    let message = format!("dispatch {} asks for what you would have to ask for yourself", dispatch.id);
+    let message =
+        format!("dispatch {} asks for what you would have to ask for yourself", dispatch.id);
     let hint = "you may deny it; a person may allow it";
     WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_FORBIDDEN", &message, hint) }
 }
@@ -85,7 +89,11 @@ fn replied(dispatch: &Dispatch, request_id: &str, verdict: Verdict) -> Reply {
         Verdict::Deny => "deny",
         Verdict::Text => "text",
     };
-    Reply::Answered { dispatch_id: dispatch.id.to_string(), request_id: request_id.into(), answer: answer.into() }
+    Reply::Answered {
+        dispatch_id: dispatch.id.to_string(),
+        request_id: request_id.into(),
+        answer: answer.into(),
+    }
 }
 
 fn is_key(key: &str) -> bool {
@@ -101,14 +109,25 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
     let (code, hint) = match error {
         Unanswerable::NothingOpen | Unanswerable::Answered => {
             let state = dispatch.state();
-            ("E_NOTHING_ASKED", format!("it is {state}; `muleteer status` shows what waits for an answer"))
+            (
+                "E_NOTHING_ASKED",
+                format!("it is {state}; `muleteer status` shows what waits for an answer"),
+            )
         }
         Unanswerable::Unknown(_) => {
             let open: Vec<_> = dispatch.asks.open().map(|pending| pending.id.as_str()).collect();
-            ("E_NOT_FOUND", format!("open are: {}", if open.is_empty() { "none".into() } else { open.join(", ") }))
+            (
+                "E_NOT_FOUND",
+                format!(
+                    "open are: {}",
+                    if open.is_empty() { "none".into() } else { open.join(", ") }
+                ),
+            )
         }
         Unanswerable::Several(_) => ("E_AMBIGUOUS", "name one with --request".to_string()),
-        Unanswerable::NoSuchOption => ("E_BAD_INPUT", "deny it, or name one of the options it offers".to_string()),
+        Unanswerable::NoSuchOption => {
+            ("E_BAD_INPUT", "deny it, or name one of the options it offers".to_string())
+        }
         Unanswerable::Empty | Unanswerable::NotAllowable => {
             ("E_BAD_INPUT", view::how_to_answer(dispatch).unwrap_or_default())
         }
@@ -117,8 +136,15 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
     WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault(code, &message, &hint) }
 }
 
-/// Makes a dispatch go on with another model: at once where its CLI can, else with its next process.
-pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, by: String) -> Result<Reply, WireError> {
+/// Makes a dispatch go on with another model: at once where its CLI can, else with its next
+/// process.
+pub async fn set_model(
+    daemon: &Arc<Daemon>,
+    id: &str,
+    key: &str,
+    model: &str,
+    by: String,
+) -> Result<Reply, WireError> {
     let dispatch = find(daemon, id)?;
     let name = dispatch.id.clone();
     let fail = |code: &str, message: &str, hint: &str| {
@@ -143,7 +169,10 @@ pub async fn set_model(daemon: &Arc<Daemon>, id: &str, key: &str, model: &str, b
         );
     }
     if !live && !dispatch.can_go_on() {
-        let message = format!("the {} backend cannot change the model of a dispatch", dispatch.created.backend);
+        let message = format!(
+            "the {} backend cannot change the model of a dispatch",
+            dispatch.created.backend
+        );
         return fail("E_UNSUPPORTED", &message, "spawn a new dispatch with --model");
     }
     let event = Event::ModelRequested { key: key.into(), model: model.into(), by };

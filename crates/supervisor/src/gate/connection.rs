@@ -1,5 +1,5 @@
-//! One connection: the greeting, then requests one after another. Whatever goes wrong here ends this
-//! connection only.
+//! One connection: the greeting, then requests one after another. Whatever goes wrong here ends
+//! this connection only.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::request::{fault, internal};
@@ -7,10 +7,13 @@ use crate::gate::handlers;
 use crate::gate::peer::{self, Identity};
 use crate::gate::places::Place;
 use muleteer_model::event::id::DispatchId;
-use muleteer_protocol::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate};
+use muleteer_protocol::codec::{
+    FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate,
+};
 use muleteer_protocol::socket::Stream;
 use muleteer_protocol::v1::{
-    ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport, Telemetry, Welcome, WireError,
+    ClientFrame, INITIAL_CREDITS, Item, Reply, Request, ServerFrame, StatusReport, Telemetry,
+    Welcome, WireError,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,25 +65,31 @@ async fn talk(
     };
     let Some(version) = negotiate(&hello.versions) else {
         let message = format!("no common protocol version (you offer {:?})", hello.versions);
-        let error = fault("E_PROTOCOL_VERSION", &message, "use the muleteer of the daemon's version");
+        let error =
+            fault("E_PROTOCOL_VERSION", &message, "use the muleteer of the daemon's version");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     let identity = {
         let (daemon, key) = (daemon.clone(), hello.operator_key);
-        tokio::task::spawn_blocking(move || peer::identify(&daemon, &stream, through.as_ref(), key.as_deref()))
-            .await
-            .ok()
-            .flatten()
+        tokio::task::spawn_blocking(move || {
+            peer::identify(&daemon, &stream, through.as_ref(), key.as_deref())
+        })
+        .await
+        .ok()
+        .flatten()
     };
     let Some(identity) = identity else {
         let error = fault("E_FORBIDDEN", "this daemon belongs to another user", "");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     if !place.greeted(identity == Identity::Operator) {
-        let error = fault("E_BUSY", "agents hold all connections that are not the operator's", "try again");
+        let error =
+            fault("E_BUSY", "agents hold all connections that are not the operator's", "try again");
         return writer.write(&ServerFrame::Refused { error }).await;
     }
-    let telemetry = Telemetry { endpoint: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()) };
+    let telemetry = Telemetry {
+        endpoint: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()),
+    };
     let welcome = Welcome {
         version,
         daemon_pid: std::process::id(),
@@ -137,15 +146,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers with what is too long for one frame: of dispatches each goes ahead by itself. Of the rest nothing has a
-    /// size that others set, and whoever asked is told that it is so: hung up on, they would ask again for ever.
+    /// Answers with what is too long for one frame: of dispatches each goes ahead by itself. Of the
+    /// rest nothing has a size that others set, and whoever asked is told that it is so: hung up
+    /// on, they would ask again for ever.
     async fn in_parts(&mut self, frame: ServerFrame, len: usize) -> Result<(), FrameError> {
         let id = self.request;
         let (mut body, error) = match frame {
-            ServerFrame::Reply { body, .. } => (body, internal(&format!("the answer has {len} bytes"))),
+            ServerFrame::Reply { body, .. } => {
+                (body, internal(&format!("the answer has {len} bytes")))
+            }
             _ => (Reply::Pong, internal(&format!("the error has {len} bytes"))),
         };
-        let (Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches }) = &mut body else {
+        let (Reply::Status(StatusReport { dispatches, .. }) | Reply::Waited { dispatches }) =
+            &mut body
+        else {
             return self.writer.write(&ServerFrame::Error { id, error }).await;
         };
         for dispatch in std::mem::take(dispatches) {
@@ -171,8 +185,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Waits for what the client says while it is being served. Ends with an error when it has gone.
-    /// Cancel-safe.
+    /// Waits for what the client says while it is being served. Ends with an error when it has
+    /// gone. Cancel-safe.
     pub async fn hear(&mut self) -> Result<Heard, FrameError> {
         loop {
             match self.reader.next::<ClientFrame>().await? {
@@ -181,7 +195,9 @@ impl Connection {
                     self.credits = self.credits.saturating_add(n).min(INITIAL_CREDITS * 16);
                     return Ok(Heard::Credit);
                 }
-                Some(ClientFrame::Cancel { id }) if id == self.request => return Ok(Heard::Cancelled),
+                Some(ClientFrame::Cancel { id }) if id == self.request => {
+                    return Ok(Heard::Cancelled);
+                }
                 Some(_) => {}
             }
         }

@@ -6,7 +6,9 @@ use crate::daemon::context::Daemon;
 use crate::daemon::heartbeat;
 use crate::daemon::prune::prune;
 use crate::daemon::trust;
-use crate::dispatch::request::{Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further};
+use crate::dispatch::request::{
+    Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further,
+};
 use crate::dispatch::view;
 use crate::gate::answer;
 use crate::gate::connection::{Answer, Connection, Heard};
@@ -21,7 +23,9 @@ use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, PromptKind};
 use muleteer_process::fault;
-use muleteer_protocol::v1::{self, DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError};
+use muleteer_protocol::v1::{
+    self, DaemonStatus, Item, Reply, Request, Spawn, StatusReport, WireError,
+};
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
 use std::path::Path;
@@ -45,7 +49,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
     let daemon = connection.daemon.clone();
     match body {
         Request::Ping => Ok(Ok(Some(Reply::Pong))),
-        Request::Status { id } => Ok(status(&daemon, id.as_deref(), &connection.identity).map(Some)),
+        Request::Status { id } => {
+            Ok(status(&daemon, id.as_deref(), &connection.identity).map(Some))
+        }
         Request::Tree => Ok(tree(&daemon).await.map(Some)),
         Request::Spawn(spawn) => {
             let asker = asker(&connection.identity);
@@ -56,7 +62,9 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             let said = Further { key: &key, text: &text, cli_command };
             Ok(send(&daemon, &id, said, by, trace).await.map(Some))
         }
-        Request::Interrupt { id } => Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some)),
+        Request::Interrupt { id } => {
+            Ok(interrupt(&daemon, &id, connection.identity.as_str()).await.map(Some))
+        }
         Request::Answer { id, request, answer: said, key } => {
             let by = asker(&connection.identity);
             Ok(answer::answer(&daemon, &id, request.as_deref(), &said, &key, &by).await.map(Some))
@@ -65,14 +73,18 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             let by = asker(&connection.identity).name();
             Ok(answer::set_model(&daemon, &id, &key, &model, by).await.map(Some))
         }
-        Request::Kill { id, reason } => Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some)),
+        Request::Kill { id, reason } => {
+            Ok(kill(&daemon, &id, reason, connection.identity.as_str()).await.map(Some))
+        }
         Request::Prune { older_than_s, dry_run, from_seq } => {
             let by = connection.identity.as_str();
             Ok(prune(&daemon, older_than_s, dry_run, from_seq, by).await.map(Some))
         }
         Request::Wait { ids } => wait(connection, &ids).await,
         Request::Events { from_seq, follow } => events(connection, from_seq, follow).await,
-        Request::TasksRun(run) => Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some)),
+        Request::TasksRun(run) => {
+            Ok(tasklist::run(&daemon, &run, connection.identity.as_str(), trace).await.map(Some))
+        }
         Request::TasksWait { id } => loop {
             tokio::select! {
                 answer = tasklist::wait(&daemon, &id) => return Ok(answer.map(Some)),
@@ -87,14 +99,18 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(tasklist::stop(&daemon, &id, now, connection.identity.as_str()).await.map(Some))
         }
         Request::Stop { agents } => Ok(stop(&daemon, &agents).await.map(Some)),
-        Request::Bead { key, op } => Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some)),
+        Request::Bead { key, op } => {
+            Ok(crate::gate::runs::bead(connection, &key, &op).await.map(Some))
+        }
         Request::Run(run) => Ok(crate::spec_run::begin(&daemon, &run, trace)
             .await
             .map(|run_id| Some(Reply::RunUp { run_id }))),
         Request::RunEvents { run_id, from_seq, follow } => {
             crate::gate::runs::events(connection, &run_id, from_seq, follow).await
         }
-        Request::RunStop { run_id } => Ok(crate::gate::runs::stop(&daemon, &run_id).await.map(Some)),
+        Request::RunStop { run_id } => {
+            Ok(crate::gate::runs::stop(&daemon, &run_id).await.map(Some))
+        }
         Request::Unknown => Ok(Err(fault(
             "E_UNKNOWN_VERB",
             "this daemon does not know that request",
@@ -111,8 +127,9 @@ fn asker(identity: &Identity) -> Asker {
 }
 
 /// Reading is for everyone who got this far; acting is the operator's. An agent may dispatch
-/// others, and act on those it dispatched. An agent of a run may do neither, and sees itself alone: what the
-/// others say is about criteria it is not to know, and whom it dispatched would not be held as it is.
+/// others, and act on those it dispatched. An agent of a run may do neither, and sees itself alone:
+/// what the others say is about criteria it is not to know, and whom it dispatched would not be
+/// held as it is.
 fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(), WireError> {
     if let Identity::Agent(id) = identity
         && in_a_run(daemon, id)
@@ -120,7 +137,9 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         let allowed = match body {
             Request::Ping | Request::Tree | Request::Bead { .. } | Request::Unknown => true,
             // Of others the list leaves them out.
-            Request::Status { id: asked } => asked.as_ref().is_none_or(|asked| asked == id.as_str()),
+            Request::Status { id: asked } => {
+                asked.as_ref().is_none_or(|asked| asked == id.as_str())
+            }
             _ => false,
         };
         return allowed.then_some(()).ok_or_else(|| {
@@ -265,7 +284,8 @@ pub async fn create(
         let warnings = warnings(daemon, &known, spawn).await;
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings });
     }
-    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    let id = DispatchId::try_from(spawn.id.clone())
+        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     // Of a dispatch nobody traces yet, its own span is the root.
     let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
     let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
@@ -291,7 +311,10 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
         && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
         && repository.top.join(".gitmodules").exists()
     {
-        warnings.push("the repository's submodules are not checked out in the clone that the agent works in".into());
+        warnings.push(
+            "the repository's submodules are not checked out in the clone that the agent works in"
+                .into(),
+        );
     }
     warnings
 }
@@ -337,7 +360,11 @@ async fn send(
     let dispatch = find(daemon, name.as_str())?;
     let too_late = || WireError {
         dispatch_id: Some(name.to_string()),
-        ..fault("E_BUSY", "it was killed before it could hear that", "say it again when it has ended, to go on with it")
+        ..fault(
+            "E_BUSY",
+            "it was killed before it could hear that",
+            "say it again when it has ended, to go on with it",
+        )
     };
     let is_withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
     match dispatch.prompt(key) {
@@ -348,7 +375,11 @@ async fn send(
     if dispatch.files_removed {
         return Err(WireError {
             dispatch_id: Some(name.to_string()),
-            ..fault("E_UNSUPPORTED", "its files were removed, so it cannot be spoken to again", "spawn a new dispatch")
+            ..fault(
+                "E_UNSUPPORTED",
+                "its files were removed, so it cannot be spoken to again",
+                "spawn a new dispatch",
+            )
         });
     }
     if dispatch.is_being_killed() {
@@ -372,7 +403,9 @@ async fn send(
         trace: daemon.given_place(trace),
     };
     let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
-    let queued = dispatch.state() == "running" || dispatch.owes_an_answer().is_some() || dispatch.waits_for_an_answer();
+    let queued = dispatch.state() == "running"
+        || dispatch.owes_an_answer().is_some()
+        || dispatch.waits_for_an_answer();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
     // Killed since it was looked at.
@@ -385,7 +418,11 @@ async fn send(
 }
 
 /// Hands a command to the dispatch's life and waits until it is durable.
-pub(crate) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> Result<bool, WireError> {
+pub(crate) async fn command(
+    daemon: &Daemon,
+    id: &DispatchId,
+    input: Input,
+) -> Result<bool, WireError> {
     let deadline = tokio::time::Instant::now() + LIFE_PATIENCE;
     loop {
         if let Some(life) = daemon.agent(id).life.get()
@@ -398,7 +435,11 @@ pub(crate) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> R
             return Ok(false);
         }
         if tokio::time::Instant::now() > deadline {
-            return Err(fault("E_BUSY", &format!("dispatch {id} did not take the command in time"), "try again"));
+            return Err(fault(
+                "E_BUSY",
+                &format!("dispatch {id} did not take the command in time"),
+                "try again",
+            ));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -407,8 +448,10 @@ pub(crate) async fn command(daemon: &Daemon, id: &DispatchId, input: Input) -> R
 async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
     let id = find(daemon, id)?.id.clone();
     let mut changes = daemon.fleet.subscribe();
-    // One that was just given a prompt has not taken it yet: the turn that is meant is about to begin.
-    let settled = |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
+    // One that was just given a prompt has not taken it yet: the turn that is meant is about to
+    // begin.
+    let settled =
+        |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
     let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
     let key = crate::daemon::context::random_key();
     let meant = command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
@@ -423,11 +466,17 @@ async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireErr
             )
         });
     }
-    let note = (!meant).then(|| format!("no turn was running (the dispatch is {})", dispatch.state()));
+    let note =
+        (!meant).then(|| format!("no turn was running (the dispatch is {})", dispatch.state()));
     Ok(Reply::Done { dispatch_id: id.to_string(), note })
 }
 
-async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Result<Reply, WireError> {
+async fn kill(
+    daemon: &Daemon,
+    id: &str,
+    reason: Option<String>,
+    by: &str,
+) -> Result<Reply, WireError> {
     let dispatch = find(daemon, id)?;
     if dispatch.is_finished() {
         let note = Some(format!("it had ended already: {}", dispatch.state()));
@@ -435,12 +484,15 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
     }
     let reason = reason.unwrap_or_else(|| format!("killed by {by}"));
     command(daemon, &dispatch.id, Input::Kill { reason, by: by.into() }).await?;
-    let ended = tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id)))
-        .await
-        .is_ok();
-    let under_way = (!ended).then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
-    let withdrawn =
-        |dispatch: &Dispatch| dispatch.prompts.iter().filter(|prompt| prompt.state == PromptState::Withdrawn).count();
+    let ended =
+        tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id)))
+            .await
+            .is_ok();
+    let under_way = (!ended)
+        .then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
+    let withdrawn = |dispatch: &Dispatch| {
+        dispatch.prompts.iter().filter(|prompt| prompt.state == PromptState::Withdrawn).count()
+    };
     let now = daemon.snapshot().get(&dispatch.id).map_or(0, |now| withdrawn(now));
     let withdrawn = match now.saturating_sub(withdrawn(&dispatch)) {
         0 => None,
@@ -455,7 +507,9 @@ async fn kill(daemon: &Daemon, id: &str, reason: Option<String>, by: &str) -> Re
 /// Returns when all of `ids` have ended. Cancel-safe.
 pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     let mut changes = daemon.fleet.subscribe();
-    let all = |fleet: &Arc<Fleet>| ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()));
+    let all = |fleet: &Arc<Fleet>| {
+        ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))
+    };
     let _ = changes.wait_for(all).await;
     // Then their journals are brought up to date; whoever waited may read them at once.
     let mut closed = daemon.closed.subscribe();
@@ -465,7 +519,8 @@ pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
 
 async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
     let daemon = connection.daemon.clone();
-    let found: Result<Vec<_>, _> = ids.iter().map(|id| find(&daemon, id).map(|dispatch| dispatch.id.clone())).collect();
+    let found: Result<Vec<_>, _> =
+        ids.iter().map(|id| find(&daemon, id).map(|dispatch| dispatch.id.clone())).collect();
     let ids = match found {
         Ok(ids) => ids,
         Err(error) => return Ok(Err(error)),
@@ -492,7 +547,8 @@ async fn wait(connection: &mut Connection, ids: &[String]) -> Answer {
 async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Answer {
     let daemon = connection.daemon.clone();
     let mut changes = daemon.fleet.subscribe();
-    let mut reader = match tail::Reader::follow(&daemon.paths.events(), tail::Start::Seq(from_seq)) {
+    let mut reader = match tail::Reader::follow(&daemon.paths.events(), tail::Start::Seq(from_seq))
+    {
         Ok(reader) => reader,
         Err(error) => return Ok(Err(internal(&error.to_string()))),
     };
@@ -527,16 +583,21 @@ async fn events(connection: &mut Connection, from_seq: u64, follow: bool) -> Ans
 }
 
 async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
-    let active: Vec<_> = daemon.snapshot().unfinished().map(|dispatch| dispatch.id.clone()).collect();
+    let active: Vec<_> =
+        daemon.snapshot().unfinished().map(|dispatch| dispatch.id.clone()).collect();
     let (alive, lease_s) = match agents {
-        "keep" => (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs()),
+        "keep" => {
+            (heartbeat::renew(daemon, LONG_LEASE.as_millis() as u64).await, LONG_LEASE.as_secs())
+        }
         "stop" => {
             for run in daemon.runs.all() {
                 crate::gate::runs::stop(daemon, &run.run_id).await?;
             }
             for id in &active {
-                let input =
-                    Input::Kill { reason: "the daemon was stopped with its agents".into(), by: "operator".into() };
+                let input = Input::Kill {
+                    reason: "the daemon was stopped with its agents".into(),
+                    by: "operator".into(),
+                };
                 command(daemon, id, input).await?;
             }
             if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {
@@ -548,10 +609,18 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
             }
             (0, 0)
         }
-        other => return Err(fault("E_BAD_INPUT", &format!("`{other}` is not `keep` or `stop`"), "")),
+        other => {
+            return Err(fault("E_BAD_INPUT", &format!("`{other}` is not `keep` or `stop`"), ""));
+        }
     };
     let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };
-    let entry = Entry { id: crate::daemon::context::random_key(), dispatch_id: None, at: None, more: false, event };
+    let entry = Entry {
+        id: crate::daemon::context::random_key(),
+        dispatch_id: None,
+        at: None,
+        more: false,
+        event,
+    };
     try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     Ok(Reply::Stopping { agents_alive: alive, lease_s })
 }
@@ -564,7 +633,8 @@ mod tests {
     use futures_util::FutureExt;
     use muleteer_model::config::Pool;
 
-    /// The agents that are kept are alone until somebody starts a daemon again, which may take a night.
+    /// The agents that are kept are alone until somebody starts a daemon again, which may take a
+    /// night.
     #[tokio::test]
     async fn who_stops_a_daemon_and_keeps_its_agents_gives_them_a_long_lease_first() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -585,7 +655,10 @@ mod tests {
             told = &mut stopping => panic!("{told:?} before it is written"),
         };
         let Some(LedgerMsg::Append(entries, reply)) = written else { panic!("{written:?}") };
-        assert!(matches!(&entries[0].event, Event::DaemonStopping { agents, .. } if agents == "keep"), "{entries:?}");
+        assert!(
+            matches!(&entries[0].event, Event::DaemonStopping { agents, .. } if agents == "keep"),
+            "{entries:?}"
+        );
         assert!(reply.send(Ok(vec![])).is_ok());
         assert!(matches!(stopping.await, Ok(Reply::Stopping { .. })));
     }

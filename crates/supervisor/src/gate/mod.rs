@@ -36,14 +36,16 @@ pub(crate) use handlers::{bring_up, command};
 
 #[derive(Debug)]
 pub enum GateMsg {
-    /// Bind and listen. Not in `pre_start`, which does no IO: a failure here is the supervisor's business.
+    /// Bind and listen. Not in `pre_start`, which does no IO: a failure here is the supervisor's
+    /// business.
     Boot,
-    /// Whoever removes runtime directories (a logout does) takes the daemon's socket along: it is made again.
+    /// Whoever removes runtime directories (a logout does) takes the daemon's socket along: it is
+    /// made again.
     Look,
     /// Open the sockets of all living agents that are not open: their shims have been asked for.
     OpenAgents,
-    /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`]. Replied to when the socket can
-    /// be connected to, or cannot be opened.
+    /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`]. Replied
+    /// to when the socket can be connected to, or cannot be opened.
     OpenAgent(DispatchId, Option<RpcReplyPort<()>>),
     CloseAgent(DispatchId),
     /// A listener's task has ended, which it never should.
@@ -74,7 +76,11 @@ impl Actor for Gate {
     type State = State;
     type Arguments = Arc<Daemon>;
 
-    async fn pre_start(&self, myself: ActorRef<GateMsg>, daemon: Arc<Daemon>) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<GateMsg>,
+        daemon: Arc<Daemon>,
+    ) -> Result<State, ActorProcessingErr> {
         daemon.gate.set(myself.clone());
         myself.cast(GateMsg::Boot)?;
         Ok(State { daemon, main: None, missed: false, agents: HashMap::new() })
@@ -88,7 +94,13 @@ impl Actor for Gate {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             GateMsg::Boot => {
-                state.main = Some(serve(&state.daemon, &myself, &state.daemon.paths.socket, None, CONNECTIONS)?);
+                state.main = Some(serve(
+                    &state.daemon,
+                    &myself,
+                    &state.daemon.paths.socket,
+                    None,
+                    CONNECTIONS,
+                )?);
                 state.daemon.serving.send_replace(true);
                 myself.send_interval(LOOK, || GateMsg::Look);
                 if state.daemon.adopted.load(Ordering::SeqCst) {
@@ -110,7 +122,8 @@ impl Actor for Gate {
             GateMsg::CloseAgent(id) => {
                 state.agents.remove(&id);
                 // Of thousands that have ended, nobody wants a name to connect to.
-                let _ = std::fs::remove_file(state.daemon.paths.agent(id.as_str()).join("pub/sock"));
+                let _ =
+                    std::fs::remove_file(state.daemon.paths.agent(id.as_str()).join("pub/sock"));
             }
             GateMsg::ListenerEnded(error) => return Err(error.into()),
         }
@@ -135,7 +148,9 @@ impl State {
     /// Sees to it that the daemon's socket is where it was made.
     fn look(&mut self) {
         let path = self.daemon.paths.socket.clone();
-        let Some(open) = self.main.as_mut().filter(|open| open.file != file_at(&path)) else { return };
+        let Some(open) = self.main.as_mut().filter(|open| open.file != file_at(&path)) else {
+            return;
+        };
         let runtime = &self.daemon.paths.runtime_dir;
         match bind(&path, path.parent() == Some(runtime)) {
             Ok(listener) => {
@@ -158,8 +173,8 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Listens at `path`. We hold `daemon.lock`, so whatever is there is a dead daemon's. `checked`: its
-/// directory is to be nobody else's, who may have made it since this daemon began.
+/// Listens at `path`. We hold `daemon.lock`, so whatever is there is a dead daemon's. `checked`:
+/// its directory is to be nobody else's, who may have made it since this daemon began.
 fn bind(path: &Path, checked: bool) -> Result<Listener, String> {
     let fail = |error: std::io::Error| format!("cannot listen on {}: {error}", path.display());
     if let Some(folder) = path.parent() {
@@ -247,8 +262,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicBool;
 
-    /// A name that led to a socket which did not listen yet, or to none for a moment, refused agents
-    /// that called `muleteer` as soon as they saw it.
+    /// A name that led to a socket which did not listen yet, or to none for a moment, refused
+    /// agents that called `muleteer` as soon as they saw it.
     #[tokio::test]
     async fn a_socket_that_can_be_seen_can_be_connected_to() {
         const TIMES: usize = 300;

@@ -50,7 +50,8 @@ pub fn identify(
     let Some(pid) = peer.pid else {
         return Some(unless_shown);
     };
-    // A daemon that was itself started by an agent has that agent's mark, as all its clients there do.
+    // A daemon that was itself started by an agent has that agent's mark, as all its clients there
+    // do.
     let around = std::env::var(identity::NONCE_VAR).ok();
     if let Some(nonce) = identity::nonce_of(pid).filter(|nonce| Some(nonce) != around.as_ref()) {
         // Muleteer marks what agents and their validations run. Where the mark is of no dispatch,
@@ -68,7 +69,9 @@ pub fn identify(
             None => Some(Identity::Unknown),
         },
         Ancestry::Unknown | Ancestry::Orphan => Some(unless_shown),
-        Ancestry::Apart if no_new_privs(pid) && !no_new_privs(std::process::id()) => Some(unless_shown),
+        Ancestry::Apart if no_new_privs(pid) && !no_new_privs(std::process::id()) => {
+            Some(unless_shown)
+        }
         Ancestry::Apart => Some(Identity::Operator),
     }
 }
@@ -82,7 +85,9 @@ fn key_matches(daemon: &Daemon, key: &str) -> bool {
     std::fs::read_to_string(daemon.paths.operator_key()).is_ok_and(|known| {
         let (known, key) = (known.trim().as_bytes(), key.trim().as_bytes());
         // In constant time, so that the time taken tells nothing of the key.
-        known.len() == key.len() && !key.is_empty() && known.iter().zip(key).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+        known.len() == key.len()
+            && !key.is_empty()
+            && known.iter().zip(key).fold(0, |all, (a, b)| all | (a ^ b)) == 0
     })
 }
 
@@ -99,7 +104,8 @@ impl Living {
     /// Its shim is this process.
     fn is_below(&self, daemon: &Daemon, process: ProcessId) -> bool {
         let read = || Some(meta::read(&daemon.paths.agent(self.id.as_str())).ok()??.shim);
-        self.pid.is_none_or(|pid| pid == process.pid) && *self.shim.get_or_init(read) == Some(process)
+        self.pid.is_none_or(|pid| pid == process.pid)
+            && *self.shim.get_or_init(read) == Some(process)
     }
 }
 
@@ -131,8 +137,9 @@ fn owner_of(daemon: &Daemon, nonce: &str) -> Option<DispatchId> {
 
 #[cfg(target_os = "linux")]
 fn no_new_privs(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .is_ok_and(|status| status.lines().any(|line| line.starts_with("NoNewPrivs:") && line.ends_with('1')))
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| {
+        status.lines().any(|line| line.starts_with("NoNewPrivs:") && line.ends_with('1'))
+    })
 }
 
 #[cfg(not(target_os = "linux"))]

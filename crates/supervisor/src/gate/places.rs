@@ -1,8 +1,8 @@
 //! Connections of one socket: how many there may be, and which one is closed to make room.
 //!
 //! A connection that waits for its peer's next request is idle. When all places are taken, the one
-//! that has been idle longest is closed, so a flood of peers that say nothing keeps nobody out. Peers
-//! that are not the operator may hold all places but [`RESERVED`], idle or not.
+//! that has been idle longest is closed, so a flood of peers that say nothing keeps nobody out.
+//! Peers that are not the operator may hold all places but [`RESERVED`], idle or not.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,9 @@ impl Places {
             let freed = self.freed.notified();
             {
                 let table = self.table();
-                if table.entries.len() < self.limit || (self.evicts && table.idlest(|_| true).is_some()) {
+                if table.entries.len() < self.limit
+                    || (self.evicts && table.idlest(|_| true).is_some())
+                {
                     return;
                 }
             }
@@ -88,9 +90,10 @@ impl Places {
             }
         }
         let (number, close) = (table.tick(), CancellationToken::new());
-        table
-            .entries
-            .insert(number, Entry { peer: Peer::Stranger, idle: Some(number), close: close.clone() });
+        table.entries.insert(
+            number,
+            Entry { peer: Peer::Stranger, idle: Some(number), close: close.clone() },
+        );
         drop(table);
         Place { places: self.clone(), number, close }
     }
@@ -117,8 +120,8 @@ impl Table {
 }
 
 impl Place {
-    /// Notes the peer once it is known. False if peers that are not the operator hold all places that
-    /// they may.
+    /// Notes the peer once it is known. False if peers that are not the operator hold all places
+    /// that they may.
     pub fn greeted(&self, operator: bool) -> bool {
         let mut table = self.places.table();
         let most = self.places.limit.saturating_sub(RESERVED);

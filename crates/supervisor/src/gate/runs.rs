@@ -39,17 +39,21 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
         // It was not begun after all.
         Err(_) if daemon.runs.find(run_id).is_none() => done(),
         Err(_) if hosted.run().is_some_and(|run| run.jobs.is_empty()) => {
-            let message = "the run is told to stop, and its work is still being brought into the repository";
+            let message =
+                "the run is told to stop, and its work is still being brought into the repository";
             Err(fault("E_BUSY", message, "wait: `muleteer run --status` shows when it rests"))
         }
-        Err(_) => {
-            Err(fault("E_BUSY", "the run's agents have not ended in time", "`muleteer status` shows them; try again"))
-        }
+        Err(_) => Err(fault(
+            "E_BUSY",
+            "the run's agents have not ended in time",
+            "`muleteer status` shows them; try again",
+        )),
     }
 }
 
-/// Returns when the run rests. It is told to by whoever drives it then: a run that has just been begun or taken over has
-/// nobody yet, and one whose actor failed has another soon; each of them shows how the run stands.
+/// Returns when the run rests. It is told to by whoever drives it then: a run that has just been
+/// begun or taken over has nobody yet, and one whose actor failed has another soon; each of them
+/// shows how the run stands.
 async fn rest(hosted: &Hosted) {
     let mut state = hosted.state.subscribe();
     let mut is_told = false;
@@ -62,7 +66,8 @@ async fn rest(hosted: &Hosted) {
         let is_due = run.is_some_and(|run| run.stopping.is_none() || !is_told);
         if let Some(actor) = hosted.actor.get().filter(|_| is_due) {
             let input = Box::new(Input::Stop { reason: "it was stopped".into() });
-            let told = actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10)));
+            let told =
+                actor.call(|reply| RunMsg::Command(input, reply), Some(Duration::from_secs(10)));
             is_told |= matches!(told.await, Ok(CallResult::Success(_)));
         }
         if state.changed().await.is_err() {
@@ -71,7 +76,12 @@ async fn rest(hosted: &Hosted) {
     }
 }
 
-pub async fn events(connection: &mut Connection, run_id: &str, from_seq: u64, follow: bool) -> Answer {
+pub async fn events(
+    connection: &mut Connection,
+    run_id: &str,
+    from_seq: u64,
+    follow: bool,
+) -> Answer {
     let daemon = connection.daemon.clone();
     let hosted = daemon.runs.find(run_id);
     let path = match &hosted {
@@ -89,14 +99,17 @@ pub async fn events(connection: &mut Connection, run_id: &str, from_seq: u64, fo
     let mut next_seq = from_seq;
     loop {
         // Looked at before reading: what ended the run is then among what is read.
-        let live = state
-            .as_mut()
-            .is_some_and(|state| state.borrow_and_update().as_ref().is_none_or(|run| run.is_live()));
+        let live = state.as_mut().is_some_and(|state| {
+            state.borrow_and_update().as_ref().is_none_or(|run| run.is_live())
+        });
         loop {
             match reader.next_line() {
                 Ok(Some(line)) => {
                     next_seq = line.record.seq + 1;
-                    if !connection.send(Item::Event { seq: line.record.seq, line: line.raw }).await? {
+                    if !connection
+                        .send(Item::Event { seq: line.record.seq, line: line.raw })
+                        .await?
+                    {
                         return Ok(Ok(None));
                     }
                 }
@@ -131,7 +144,12 @@ fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError
     let saved = std::fs::read(daemon.paths.run(run_id).join("run.json")).map_err(|_| unknown())?;
     let saved: crate::spec_run::host::Saved =
         serde_json::from_slice(&saved).map_err(|error| internal(&error.to_string()))?;
-    Ok(crate::spec_run::host::Places::new(daemon, std::path::Path::new(&saved.request.repo), run_id).events())
+    Ok(crate::spec_run::host::Places::new(
+        daemon,
+        std::path::Path::new(&saved.request.repo),
+        run_id,
+    )
+    .events())
 }
 
 #[cfg(test)]
@@ -149,7 +167,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let samples = muleteer_store::events::catalog::samples();
-        let mut run = Run::fold(samples.iter().filter(|record| record.entry.event.name() == "run_started")).unwrap();
+        let mut run =
+            Run::fold(samples.iter().filter(|record| record.entry.event.name() == "run_started"))
+                .unwrap();
         assert!(run.is_live());
         let hosted = Arc::new(Hosted::alone(dir.path(), run.id()));
         daemon.runs.insert(hosted.clone(), false);
@@ -163,7 +183,9 @@ mod tests {
         hosted.actor.set(driver);
         hosted.state.send_replace(Some(Arc::new(run.clone())));
         let told = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await;
-        let Ok(Some(RunMsg::Command(input, reply))) = told else { panic!("nobody was told: {told:?}") };
+        let Ok(Some(RunMsg::Command(input, reply))) = told else {
+            panic!("nobody was told: {told:?}")
+        };
         assert!(matches!(*input, Input::Stop { .. }), "{input:?}");
         run.stopping = Some(Stopping { code: String::new(), message: "it was stopped".into() });
         hosted.state.send_replace(Some(Arc::new(run.clone())));

@@ -1,5 +1,5 @@
-//! `run/<id>`: decides with `model::pipeline`, makes decisions durable, then acts. All it knows is folded
-//! from the run's log, so it can be killed at any line.
+//! `run/<id>`: decides with `model::pipeline`, makes decisions durable, then acts. All it knows is
+//! folded from the run's log, so it can be killed at any line.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
@@ -23,7 +23,8 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A daemon that has gone on with a run for so many of these is not ended by it.
 const OUTLIVED: u32 = 12;
 
-/// What may pass by itself: a killed daemon's git is at work for a moment longer, and holds its locks.
+/// What may pass by itself: a killed daemon's git is at work for a moment longer, and holds its
+/// locks.
 const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
 const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(500);
@@ -138,13 +139,17 @@ impl Actor for RunActor {
         while state.tasks.try_join_next().is_some() {}
         match message {
             RunMsg::Boot => {
-                if matches!(state.trial, Trial::Over) && crate::spec_run::is_suspect(&state.hosted.places) {
+                if matches!(state.trial, Trial::Over)
+                    && crate::spec_run::is_suspect(&state.hosted.places)
+                {
                     state.wait_for_trial(&myself);
                 }
                 if state.run.is_none() {
                     let hosted = state.hosted.clone();
                     let folded = tokio::task::spawn_blocking(move || hosted.open_log()).await?;
-                    state.run = folded.map_err(|error| crate::dispatch::launch::chain(&error))?.map(Arc::new);
+                    state.run = folded
+                        .map_err(|error| crate::dispatch::launch::chain(&error))?
+                        .map(Arc::new);
                     state.publish();
                 }
                 if !std::mem::replace(&mut state.beating, true) {
@@ -209,8 +214,8 @@ impl Actor for RunActor {
 }
 
 impl State {
-    /// Notes, once, that going on with the run does not end the daemon. What a run does that has not gone
-    /// on yet proves nothing.
+    /// Notes, once, that going on with the run does not end the daemon. What a run does that has
+    /// not gone on yet proves nothing.
     fn outlived(&mut self) {
         if matches!(self.trial, Trial::Waiting) {
             return;
@@ -305,9 +310,12 @@ impl State {
         Ok(())
     }
 
-    /// Writes the snapshots, once for all that followed from one thing that happened, and then shows the new state.
+    /// Writes the snapshots, once for all that followed from one thing that happened, and then
+    /// shows the new state.
     async fn show(&mut self) -> Result<(), ActorProcessingErr> {
-        let Some(run) = self.run.clone().filter(|_| std::mem::take(&mut self.unseen)) else { return Ok(()) };
+        let Some(run) = self.run.clone().filter(|_| std::mem::take(&mut self.unseen)) else {
+            return Ok(());
+        };
         let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
         tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &run)).await?;
         fault::point("run.checkpointed");
@@ -339,13 +347,16 @@ impl State {
                 myself.send_after(wait, || RunMsg::Wake);
                 continue;
             }
-            let (daemon, hosted, run, myself) = (self.daemon.clone(), self.hosted.clone(), run.clone(), myself.clone());
+            let (daemon, hosted, run, myself) =
+                (self.daemon.clone(), self.hosted.clone(), run.clone(), myself.clone());
             self.tasks.spawn(async move {
                 let outcome = survive(carry(&daemon, &hosted, &run, effect)).await;
                 let message = match outcome {
                     Ok(Ok(Some(input))) => RunMsg::Input(Box::new(input)),
                     Ok(Ok(None)) => return,
-                    Ok(Err(trouble)) => RunMsg::Failed { key, code: trouble.code, message: trouble.message },
+                    Ok(Err(trouble)) => {
+                        RunMsg::Failed { key, code: trouble.code, message: trouble.message }
+                    }
                     Err(message) => RunMsg::Failed { key, code: "E_INTERNAL".into(), message },
                 };
                 let _ = myself.cast(message);
@@ -389,8 +400,9 @@ fn ends_early(run: &Run, events: &[Event]) -> bool {
     })
 }
 
-/// An effect is carried out once by this incarnation; what makes it another one is in its key. Nothing is there that
-/// changes while it is carried out, as being told to go on would be: two of one kind get in each other's way.
+/// An effect is carried out once by this incarnation; what makes it another one is in its key.
+/// Nothing is there that changes while it is carried out, as being told to go on would be: two of
+/// one kind get in each other's way.
 fn key_of(run: &Run, effect: &Effect) -> String {
     match effect {
         Effect::Agent(job) => format!("Agent/{}", job.start.dispatch),
@@ -398,7 +410,9 @@ fn key_of(run: &Run, effect: &Effect) -> String {
         Effect::LookOutside => format!("LookOutside/{}", run.seq),
         Effect::ApplyVerdict { verdict, .. } => format!("ApplyVerdict/{verdict}"),
         Effect::WakeAt(at) => format!("WakeAt/{at}"),
-        Effect::Gather { made } => format!("Gather/{made}/{}/{}", run.spawns, if run.anew { run.sitting } else { 0 }),
+        Effect::Gather { made } => {
+            format!("Gather/{made}/{}/{}", run.spawns, if run.anew { run.sitting } else { 0 })
+        }
         other => format!("{other:?}"),
     }
 }
@@ -449,11 +463,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Found by the crash campaign: who resumed a run while it was finished had it finished twice at once.
+    /// Found by the crash campaign: who resumed a run while it was finished had it finished twice
+    /// at once.
     #[test]
     fn being_told_to_go_on_makes_no_effect_another_one() {
         let samples = include_str!("../../../store/samples/events-v1.jsonl");
-        let started = samples.lines().find(|line| line.contains(r#""event":"run_started""#)).unwrap();
+        let started =
+            samples.lines().find(|line| line.contains(r#""event":"run_started""#)).unwrap();
         let before = Run::begin(&serde_json::from_str(started).unwrap()).unwrap();
         let mut after = before.clone();
         after.running_since = Timestamp::now();

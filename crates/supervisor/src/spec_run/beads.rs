@@ -60,14 +60,24 @@ fn trouble(error: &BeadError) -> Trouble {
 ///
 /// # Errors
 /// `E_FORBIDDEN` for what is not its business, and what is wrong with the operation.
-pub async fn ask(daemon: &Arc<Daemon>, agent: &DispatchId, key: &str, op: &str) -> Result<Answer, WireError> {
+pub async fn ask(
+    daemon: &Arc<Daemon>,
+    agent: &DispatchId,
+    key: &str,
+    op: &str,
+) -> Result<Answer, WireError> {
     let Some((hosted, run)) = daemon.runs.of_dispatch(agent.as_str()).await else {
-        return Err(fault("E_FORBIDDEN", &format!("agent {agent} is in no run that is under way"), ""));
+        return Err(fault(
+            "E_FORBIDDEN",
+            &format!("agent {agent} is in no run that is under way"),
+            "",
+        ));
     };
     let job = run.job_by_dispatch(agent.as_str()).cloned();
     let Some(job) = job else { return Err(fault("E_FORBIDDEN", "the agent's part is over", "")) };
-    let op: Op = serde_json::from_str(op)
-        .map_err(|error| fault("E_BAD_INPUT", &format!("this is no bead operation: {error}"), ""))?;
+    let op: Op = serde_json::from_str(op).map_err(|error| {
+        fault("E_BAD_INPUT", &format!("this is no bead operation: {error}"), "")
+    })?;
     let fresh = crate::daemon::context::random_key()[..8].to_string();
     let key = key.to_string();
     let carried = locked(&hosted, move |store| {
@@ -84,7 +94,13 @@ pub async fn ask(daemon: &Arc<Daemon>, agent: &DispatchId, key: &str, op: &str) 
 type Resolve<'a> = dyn Fn(&str) -> Result<Bead, muleteer_model::beads::Fault> + 'a;
 
 /// The operation as it is carried out for this agent.
-fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) -> Result<Op, WireError> {
+fn permitted(
+    run: &Run,
+    job: &Job,
+    op: &Op,
+    key: &str,
+    resolve: &Resolve<'_>,
+) -> Result<Op, WireError> {
     let purpose = job.start.purpose;
     let staged = mark(run.id(), &job.start.dispatch);
     let label = run_label(run.id());
@@ -97,7 +113,11 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
             ),
             None => String::new(),
         };
-        Err(fault("E_FORBIDDEN", &format!("an agent for `{}` may not {what}", purpose.as_str()), &hint))
+        Err(fault(
+            "E_FORBIDDEN",
+            &format!("an agent for `{}` may not {what}", purpose.as_str()),
+            &hint,
+        ))
     };
     let changes = |id: &str| -> Result<bool, WireError> {
         let bead = resolve(id).map_err(|fault| wire(&BeadError::Fault(fault)))?;
@@ -122,7 +142,10 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
             if purpose != Purpose::Decompose && !coding {
                 return forbidden("make beads");
             }
-            if coding && let Some(other) = labels.iter().find(|one| one.starts_with(&run_label("")) && **one != label) {
+            if coding
+                && let Some(other) =
+                    labels.iter().find(|one| one.starts_with(&run_label("")) && **one != label)
+            {
                 return forbidden(&format!("make a bead of `{other}`"));
             }
             let mut labels = labels.clone();
@@ -147,7 +170,9 @@ fn permitted(run: &Run, job: &Job, op: &Op, key: &str, resolve: &Resolve<'_>) ->
         Op::Reopen { id } | Op::Update { id, .. } if coding || !changes(id)? => {
             forbidden(&format!("change bead {id} so"))
         }
-        Op::DepAdd { id, .. } | Op::DepRm { id, .. } if purpose != Purpose::Decompose || !changes(id)? => {
+        Op::DepAdd { id, .. } | Op::DepRm { id, .. }
+            if purpose != Purpose::Decompose || !changes(id)? =>
+        {
             forbidden(&format!("change what bead {id} waits for"))
         }
         Op::Import { .. } | Op::Accept { .. } | Op::Discard { .. } => forbidden("do that"),

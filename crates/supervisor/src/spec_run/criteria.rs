@@ -1,4 +1,5 @@
-//! Acceptance criteria: read from where a person or an agent wrote them, sealed, and looked at again.
+//! Acceptance criteria: read from where a person or an agent wrote them, sealed, and looked at
+//! again.
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::actor::Trouble;
@@ -56,11 +57,16 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
         return Err(Trouble::new("E_AGENT_FAILED", message));
     }
     if files.values().all(|bytes| bytes.iter().all(u8::is_ascii_whitespace)) {
-        return Err(Trouble::new("E_AGENT_FAILED", format!("{} holds no criteria", folder.display())));
+        return Err(Trouble::new(
+            "E_AGENT_FAILED",
+            format!("{} holds no criteria", folder.display()),
+        ));
     }
     // An agent wrote them, and waited for no disk; what else it put there is nobody's.
-    let read = files.keys().try_for_each(|name| muleteer_store::atomic::sync_file(&folder.join(name)));
-    let folders: BTreeSet<&Path> = files.keys().flat_map(|name| Path::new(name).ancestors().skip(1)).collect();
+    let read =
+        files.keys().try_for_each(|name| muleteer_store::atomic::sync_file(&folder.join(name)));
+    let folders: BTreeSet<&Path> =
+        files.keys().flat_map(|name| Path::new(name).ancestors().skip(1)).collect();
     read.and_then(|()| {
         folders
             .iter()
@@ -72,14 +78,19 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
     Ok(crate::spec_run::job::sealed(folder, digest(&files)))
 }
 
-/// Those that a person wrote. The judge reads a copy, so that the folder in the repository can be hidden from who must
-/// not read it.
-pub async fn seal_given(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
+/// Those that a person wrote. The judge reads a copy, so that the folder in the repository can be
+/// hidden from who must not read it.
+pub async fn seal_given(
+    daemon: &Daemon,
+    hosted: &Arc<Hosted>,
+    run: &Run,
+) -> Result<Input, Trouble> {
     let path = run.settings.acceptance_path.clone().unwrap_or_default();
     let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
     let folder = &hosted.places.acceptance;
     let _ = crate::spec_run::clones::remove(folder).await;
-    // A path in the repository may be a stranger's, and so may the links there: they lead to no file elsewhere.
+    // A path in the repository may be a stranger's, and so may the links there: they lead to no
+    // file elsewhere.
     let repo = hosted.repo.canonicalize().map_err(io(&hosted.repo))?;
     let links = if is_below(&path) { Links::Within(&repo) } else { Links::Followed };
     let found = find(&hosted.repo.join(&path), links).map_err(missing)?;
@@ -100,9 +111,15 @@ pub async fn seal_given(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Res
 /// # Errors
 /// `E_ACCEPTANCE_MISSING`.
 pub async fn check(run: &Run) -> Result<(), Trouble> {
-    let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) else { return Ok(()) };
-    let gone =
-        |why: String| Trouble::new("E_ACCEPTANCE_MISSING", format!("the acceptance criteria in {} {why}", sealed.path));
+    let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) else {
+        return Ok(());
+    };
+    let gone = |why: String| {
+        Trouble::new(
+            "E_ACCEPTANCE_MISSING",
+            format!("the acceptance criteria in {} {why}", sealed.path),
+        )
+    };
     let mut files = find(Path::new(&sealed.path), Links::Left)
         .map_err(|error| gone(format!("cannot be read: {}", error.message)))?
         .files;
@@ -118,24 +135,30 @@ pub async fn check(run: &Run) -> Result<(), Trouble> {
 }
 
 fn copy(files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Result<(), Trouble> {
-    let make = |path: &Path| muleteer_store::atomic::create_dir_durable(path, 0o700).map_err(|error| stored(&error));
+    let make = |path: &Path| {
+        muleteer_store::atomic::create_dir_durable(path, 0o700).map_err(|error| stored(&error))
+    };
     make(folder)?;
     for (name, bytes) in files {
         let path = folder.join(name);
         make(path.parent().unwrap_or(folder))?;
-        muleteer_store::atomic::write_atomic(&path, bytes, 0o400).map_err(|error| stored(&error))?;
+        muleteer_store::atomic::write_atomic(&path, bytes, 0o400)
+            .map_err(|error| stored(&error))?;
     }
     Ok(())
 }
 
 fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
-    let lines: String = files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes))).collect();
+    let lines: String =
+        files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes))).collect();
     sha256(lines.as_bytes())
 }
 
 /// All files in the folder and in those below it.
 fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
-    let over = |what: String| Trouble::new("E_AGENT_FAILED", format!("{} holds more than {what}", folder.display()));
+    let over = |what: String| {
+        Trouble::new("E_AGENT_FAILED", format!("{} holds more than {what}", folder.display()))
+    };
     let mut found = Found::default();
     let (mut size, mut looked_at) = (0, 0);
     let mut folders = vec![(folder.to_path_buf(), PathBuf::new(), vec![])];
@@ -172,7 +195,8 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
             let mut path = entry.path();
             let mut meta = entry.metadata().map_err(io(&path))?;
             if meta.is_symlink() {
-                let led = path.canonicalize().and_then(|real| Ok((std::fs::metadata(&real)?, real)));
+                let led =
+                    path.canonicalize().and_then(|real| Ok((std::fs::metadata(&real)?, real)));
                 match led {
                     Ok((_, real)) if links.leads_out(&real) => {
                         leave("it is a link that leads out of the repository");
@@ -235,10 +259,17 @@ mod tests {
         let own = ["features/deep/x.md", "features/login.feature", "top.md"];
         let linked = ["linked.md", "linked/shared.md"];
         assert_eq!(names, [&own[..2], &linked, &own[2..]].concat());
-        for name in
-            [".hidden (it is hidden)", "broken.md (it is a link that", "features/up (it leads", "zero.md (it is no"]
-        {
-            assert!(found.left.iter().any(|left| left.starts_with(name)), "{name} in {:?}", found.left);
+        for name in [
+            ".hidden (it is hidden)",
+            "broken.md (it is a link that",
+            "features/up (it leads",
+            "zero.md (it is no",
+        ] {
+            assert!(
+                found.left.iter().any(|left| left.starts_with(name)),
+                "{name} in {:?}",
+                found.left
+            );
         }
         // A clone may bring links to any file.
         let repo = dir.path().canonicalize().unwrap();
@@ -266,7 +297,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = (0..DEPTH_LIMIT + 2).fold(dir.path().join("deep"), |path, _| path.join("d"));
         std::fs::create_dir_all(&deep).unwrap();
-        assert!(find(&dir.path().join("deep"), Links::Left).is_err_and(|error| error.message.contains("folders")));
+        assert!(
+            find(&dir.path().join("deep"), Links::Left)
+                .is_err_and(|error| error.message.contains("folders"))
+        );
         let many = dir.path().join("many");
         std::fs::create_dir_all(&many).unwrap();
         for at in 0..=FILES_LIMIT {

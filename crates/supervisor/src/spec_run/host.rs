@@ -67,7 +67,8 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Those that this daemon has come to host since its export looked last, where it exports: by then they may be over.
+    /// Those that this daemon has come to host since its export looked last, where it exports: by
+    /// then they may be over.
     pub fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Places>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,11 +87,14 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// The run one of whose agents this dispatch is. One that this daemon has only just taken over is waited
-    /// for: its agents speak as soon as there is a socket, and its log may not be read yet.
+    /// The run one of whose agents this dispatch is. One that this daemon has only just taken over
+    /// is waited for: its agents speak as soon as there is a socket, and its log may not be read
+    /// yet.
     pub async fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
         for hosted in self.all() {
-            let part = dispatch.strip_prefix(hosted.key.as_str()).is_some_and(|rest| rest.starts_with('x'));
+            let part = dispatch
+                .strip_prefix(hosted.key.as_str())
+                .is_some_and(|rest| rest.starts_with('x'));
             if !part {
                 continue;
             }
@@ -152,8 +156,9 @@ impl Saved {
     }
 }
 
-/// What the configuration chose for the run's agents, read when it begins and when it is gone on with. An agent
-/// that is not confined can write the repository's file meanwhile: that must not choose the judge's program.
+/// What the configuration chose for the run's agents, read when it begins and when it is gone on
+/// with. An agent that is not confined can write the repository's file meanwhile: that must not
+/// choose the judge's program.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Chosen {
@@ -185,11 +190,11 @@ pub struct Hosted {
     pub chosen: Mutex<Chosen>,
     pub beads: Arc<tokio::sync::Mutex<Store>>,
     pub log: Mutex<Option<EventLog>>,
-    /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run that is gone on
-    /// with is hosted anew.
+    /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run
+    /// that is gone on with is hosted anew.
     pub halt: CancellationToken,
-    /// Held for reading by whoever makes a worktree and a dispatch; whoever ends one passes through for writing, and
-    /// then knows whether there is one.
+    /// Held for reading by whoever makes a worktree and a dispatch; whoever ends one passes through
+    /// for writing, and then knows whether there is one.
     pub begins: tokio::sync::RwLock<()>,
     /// Whoever writes refs of the harness's own repository.
     pub git: tokio::sync::Mutex<()>,
@@ -235,7 +240,8 @@ impl Places {
         self.private.join("hub.git")
     }
 
-    /// What was undone of what the agent of this dispatch, or somebody while it was at work, had pushed.
+    /// What was undone of what the agent of this dispatch, or somebody while it was at work, had
+    /// pushed.
     pub fn undone(&self, job: &str) -> PathBuf {
         self.private.join(format!("undone-{job}"))
     }
@@ -294,9 +300,10 @@ pub fn hostname() -> String {
 /// Whether a daemon carries on the run whose folder this is. Of one on another machine only its
 /// note tells.
 pub fn is_hosted(folder: &Path) -> bool {
-    let note: Option<LockNote> = crate::vcs::untrusted_path::read_file(&folder.join("lock.json"), NOTE_LIMIT)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let note: Option<LockNote> =
+        crate::vcs::untrusted_path::read_file(&folder.join("lock.json"), NOTE_LIMIT)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     note.is_some_and(|note| !is_here(&note)) || lock::is_held(&folder.join("lock"))
 }
 
@@ -312,9 +319,10 @@ fn is_here(note: &LockNote) -> bool {
 /// # Errors
 /// `E_RUN_LOCKED`, also where the lock is another machine's: such a lock is never stolen.
 pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireError> {
-    let note: Option<LockNote> = crate::vcs::untrusted_path::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let note: Option<LockNote> =
+        crate::vcs::untrusted_path::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let locked = |who: String| v1::WireError {
         run_id: Some(run_id.into()),
         ..crate::dispatch::request::fault(
@@ -333,9 +341,11 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
             ..locked(format!(" on {} (pid {})", note.hostname, note.pid))
         });
     }
-    let io =
-        |error: std::io::Error| crate::dispatch::request::internal(&format!("{}: {error}", places.lock().display()));
-    create_dir_durable(&places.public, 0o755).map_err(|error| crate::dispatch::request::unwritten(&error))?;
+    let io = |error: std::io::Error| {
+        crate::dispatch::request::internal(&format!("{}: {error}", places.lock().display()))
+    };
+    create_dir_durable(&places.public, 0o755)
+        .map_err(|error| crate::dispatch::request::unwritten(&error))?;
     match lock::lock_within(&places.lock(), std::time::Duration::from_secs(2)).map_err(io)? {
         Some(guard) => Ok(guard),
         None => Err(locked(note.map(|note| format!(" (pid {})", note.pid)).unwrap_or_default())),
@@ -343,7 +353,13 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
 }
 
 impl Hosted {
-    pub fn new(places: Places, run_id: &str, key: DispatchId, saved: Saved, lock: LockGuard) -> Self {
+    pub fn new(
+        places: Places,
+        run_id: &str,
+        key: DispatchId,
+        saved: Saved,
+        lock: LockGuard,
+    ) -> Self {
         let store = saved.store();
         let Saved { request, chosen, .. } = saved;
         Self {
@@ -445,7 +461,9 @@ impl Hosted {
         loop {
             match log.append(&entries, Timestamp::now()) {
                 // A state, not a failure: it goes on when there is room.
-                Err(muleteer_store::AppendError::Full { .. }) => std::thread::sleep(std::time::Duration::from_secs(1)),
+                Err(muleteer_store::AppendError::Full { .. }) => {
+                    std::thread::sleep(std::time::Duration::from_secs(1))
+                }
                 outcome => return outcome.map_err(|error| crate::dispatch::launch::chain(&error)),
             }
         }
@@ -458,7 +476,8 @@ impl Hosted {
             let id = DispatchId::try_from(dispatch.to_string()).ok()?;
             fleet.get(&id)?.pid()
         };
-        let texts = checkpoint::snapshots(run, pid).map(|(name, text)| (name, self.places.public.join(name), text));
+        let texts = checkpoint::snapshots(run, pid)
+            .map(|(name, text)| (name, self.places.public.join(name), text));
         let good = texts
             .iter()
             .filter_map(|(_, path, text)| Some((path.as_path(), text.as_ref().ok()?.as_bytes())));
@@ -507,9 +526,16 @@ impl Hosted {
             worktrees: repo.join(".muleteer/worktrees").join(run_id),
         };
         std::fs::create_dir_all(&places.private).expect("a directory");
-        let lock = lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5)).expect("a lock");
+        let lock = lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5))
+            .expect("a lock");
         let request = v1::Run { repo: repo.display().to_string(), ..v1::Run::default() };
         let saved = Saved { v: 1, request, chosen: Chosen::default() };
-        Self::new(places, run_id, key_of(run_id).expect("a key"), saved, lock.expect("nobody has it"))
+        Self::new(
+            places,
+            run_id,
+            key_of(run_id).expect("a key"),
+            saved,
+            lock.expect("nobody has it"),
+        )
     }
 }

@@ -3,11 +3,13 @@
 //! - `host`: a run's files, lock and log; `begin`: beginning one and going on with one;
 //! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
 //! - `criteria`: what the judge judges by;
-//! - `hub`: the bare repository that agents push to; `keep`: the harness's own; `clones`: the agents' private ones;
+//! - `hub`: the bare repository that agents push to; `keep`: the harness's own; `clones`: the
+//!   agents' private ones;
 //! - `beads`: what agents may do to beads.
 //!
-//! The agents of a run are ordinary dispatches: they live in their shims whatever happens to the actor or the
-//! daemon. The actor only sees to it that they are there, and looks at what they leave.
+//! The agents of a run are ordinary dispatches: they live in their shims whatever happens to the
+//! actor or the daemon. The actor only sees to it that they are there, and looks at what they
+//! leave.
 
 pub mod actor;
 pub mod beads;

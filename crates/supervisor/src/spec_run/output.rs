@@ -1,5 +1,5 @@
-//! What an agent printed, read from its spool: for the judge's two passes, and for the last lines that the
-//! next attempt is told.
+//! What an agent printed, read from its spool: for the judge's two passes, and for the last lines
+//! that the next attempt is told.
 
 use muleteer_backends::Assembly;
 use muleteer_backends::Backend;
@@ -30,7 +30,11 @@ impl Said {
     /// Its answer: the last turn's text where there is one, else all it said.
     pub fn answer(&self) -> String {
         match &self.last {
-            Some(last) if !last.trim().is_empty() && last.trim().len() * 2 >= self.text.trim().len() => last.clone(),
+            Some(last)
+                if !last.trim().is_empty() && last.trim().len() * 2 >= self.text.trim().len() =>
+            {
+                last.clone()
+            }
             _ if !self.text.trim().is_empty() => self.text.clone(),
             Some(last) => last.clone(),
             None => self.raw.clone(),
@@ -90,7 +94,13 @@ struct Listener {
 impl Listener {
     fn new(backend: &dyn Backend) -> Self {
         let pieces = backend.by_calls().then(|| Assembly::whole(LIMIT));
-        Self { parser: backend.parser(), pieces, said: Said::default(), raw: vec![], stderr: vec![] }
+        Self {
+            parser: backend.parser(),
+            pieces,
+            said: Said::default(),
+            raw: vec![],
+            stderr: vec![],
+        }
     }
 
     fn stdout(&mut self, bytes: &[u8]) {
@@ -160,7 +170,9 @@ mod tests {
     }
 
     fn chunk(text: &str) -> String {
-        update(&json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}))
+        update(
+            &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}),
+        )
     }
 
     fn said(lines: &[String], at_once: usize) -> Said {
@@ -180,7 +192,10 @@ mod tests {
             "acceptance": {"passed": true, "results": [{"criterion": "ten", "passed": true, "evidence": "seen \"x\" "}]},
             "observations": [], "newBeads": [],
         });
-        let verdict = format!("Here it is:\n```json\n{}\n```\n", serde_json::to_string_pretty(&verdict).unwrap());
+        let verdict = format!(
+            "Here it is:\n```json\n{}\n```\n",
+            serde_json::to_string_pretty(&verdict).unwrap()
+        );
         let cost = json!({"sessionUpdate": "usage_update", "used": 1, "cost": {"amount": 0.1, "currency": "USD"}});
         for size in [1, 2, 3, 7, 50, 5000] {
             let all: Vec<char> = verdict.chars().collect();

@@ -1,5 +1,6 @@
-//! The harness's own repository of a run: what the target branch has rightly come to, and everything that must
-//! be remembered or not get lost. It is a private folder; the hub, which agents write, is only ever fetched from.
+//! The harness's own repository of a run: what the target branch has rightly come to, and
+//! everything that must be remembered or not get lost. It is a private folder; the hub, which
+//! agents write, is only ever fetched from.
 //!
 //! ```text
 //! keep.git/refs/heads/<target>            the integration branch as far as it was verified
@@ -29,7 +30,8 @@ pub const RESCUE: &str = "refs/muleteer/rescue";
 pub const UNDONE: &str = "refs/muleteer/undone";
 /// A ref's file is a hash, or says where else to look.
 const REF_LIMIT: u64 = 1024;
-/// Asked where it stands, a repository answers at once, unless its agent has seen to it that it never does.
+/// Asked where it stands, a repository answers at once, unless its agent has seen to it that it
+/// never does.
 const AT_ONCE: Duration = Duration::from_secs(20);
 /// Bringing what an agent's repository has takes no longer. The run's other agents wait meanwhile.
 const BRINGING: Duration = Duration::from_secs(5 * 60);
@@ -44,8 +46,8 @@ pub const SHALLOW: &str = "shallow";
 /// The alternates of a repository are few.
 pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
 
-/// Makes it unless it is there, with `target` at `base`. One of a run that was begun before there was such a
-/// repository is made of what the hub has.
+/// Makes it unless it is there, with `target` at `base`. One of a run that was begun before there
+/// was such a repository is made of what the hub has.
 ///
 /// The caller holds [`Hosted::git`].
 pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result<(), String> {
@@ -62,7 +64,8 @@ pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result
         adopt(hosted, &partial, &hub, &name).await?;
     } else {
         let base = base.ok_or("the run's repository is gone")?;
-        run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch").await?;
+        run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch")
+            .await?;
     }
     put_dir(&partial, &keep).map_err(|error| crate::dispatch::launch::chain(&error))
 }
@@ -107,8 +110,8 @@ pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
     write("info/exclude", String::new())
 }
 
-/// Takes over what the hub of an earlier version's run remembers. Agents could write it: what they could gain by
-/// that, a pull request of what nobody judged, is left behind.
+/// Takes over what the hub of an earlier version's run remembers. Agents could write it: what they
+/// could gain by that, a pull request of what nobody judged, is left behind.
 async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
     let mut fetch = fetching(keep, hub);
     fetch.arg(format!("+{name}:{HUB}"));
@@ -119,7 +122,8 @@ async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(
     let seen = hosted.places.private.join("seen");
     let seen = untrusted_path::read_file(&seen, REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
     let tip = seen.as_deref().unwrap_or(HUB);
-    run(git(keep).args(["update-ref", name, tip]), "cannot take the integration branch over").await?;
+    run(git(keep).args(["update-ref", name, tip]), "cannot take the integration branch over")
+        .await?;
     let list = ["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", WORK];
     let listed = run(git(keep).args(list), "cannot list what the hub had").await?;
     for (head, clone) in listed.lines().filter_map(|line| line.split_once(' ')) {
@@ -132,11 +136,13 @@ async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(
 /// A hash as git writes it.
 pub fn hash(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?.trim_end();
-    let fine = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let fine = matches!(text.len(), 40 | 64)
+        && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     fine.then(|| text.to_string())
 }
 
-/// What a ref says that lies in a file of its own, as one does that was written last. Git is not asked.
+/// What a ref says that lies in a file of its own, as one does that was written last. Git is not
+/// asked.
 pub fn loose(git_dir: &Path, name: &str) -> Option<String> {
     let bytes = untrusted_path::read(git_dir, Path::new(name), REF_LIMIT).ok()??;
     hash(&bytes)
@@ -186,9 +192,15 @@ pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, Strin
     Ok(said.lines().filter_map(|line| hash(line.split_whitespace().next()?.as_bytes())).collect())
 }
 
-/// Brings a commit from an agent's repository, to `names`; with `+` whatever they were. Fetched by its hash: git
-/// would look through all refs for a name, and links among them can have no end.
-pub async fn fetch(hosted: &Hosted, from: &Path, commit: &str, names: &[&str], what: &str) -> Result<(), String> {
+/// Brings a commit from an agent's repository, to `names`; with `+` whatever they were. Fetched by
+/// its hash: git would look through all refs for a name, and links among them can have no end.
+pub async fn fetch(
+    hosted: &Hosted,
+    from: &Path,
+    commit: &str,
+    names: &[&str],
+    what: &str,
+) -> Result<(), String> {
     let fetch = || {
         let mut command = fetching(&hosted.places.keep(), from);
         for name in names {
@@ -201,8 +213,8 @@ pub async fn fetch(hosted: &Hosted, from: &Path, commit: &str, names: &[&str], w
     write(hosted, &written, what, &fetch, Some(from)).await
 }
 
-/// Runs a git that reads an agent's repository, with seconds of patience where that is made to hang, and
-/// fewer once the run is stopped.
+/// Runs a git that reads an agent's repository, with seconds of patience where that is made to
+/// hang, and fewer once the run is stopped.
 async fn read(
     hosted: &Hosted,
     from: &Path,
@@ -240,7 +252,8 @@ pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
             let Ok(mut kind) = entry.file_type() else { continue };
             if kind.is_symlink() {
                 let Ok(there) = std::fs::metadata(entry.path()) else { continue };
-                // Tools put out of action what they lead there, as hooks. It is read to its end at once.
+                // Tools put out of action what they lead there, as hooks. It is read to its end at
+                // once.
                 if is_null(&there) {
                     continue;
                 }
@@ -252,7 +265,9 @@ pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
             if !kind.is_file() && !kind.is_dir() && !kind.is_socket() {
                 let name = entry.path();
                 let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
-                return Err(format!("{name} in its git directory is no file: git could read it for ever"));
+                return Err(format!(
+                    "{name} in its git directory is no file: git could read it for ever"
+                ));
             }
         }
     }
@@ -271,8 +286,9 @@ pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
         .is_ok()
 }
 
-/// Runs a git that writes refs here, and reads an agent's repository where `from` names one. A daemon that was killed leaves
-/// its git's locks. Nobody but us writes here: one that stays is nobody's.
+/// Runs a git that writes refs here, and reads an agent's repository where `from` names one. A
+/// daemon that was killed leaves its git's locks. Nobody but us writes here: one that stays is
+/// nobody's.
 async fn write(
     hosted: &Hosted,
     written: &[&str],
@@ -288,7 +304,8 @@ async fn write(
     let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
     locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
     let own = hosted.places.keep();
-    if done.is_ok() || locks.iter().all(|lock| untrusted_path::age(&own, Path::new(lock)).is_none()) {
+    if done.is_ok() || locks.iter().all(|lock| untrusted_path::age(&own, Path::new(lock)).is_none())
+    {
         return done.map(drop);
     }
     unlock(&own, &locks).await;

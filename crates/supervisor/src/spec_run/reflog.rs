@@ -2,11 +2,13 @@
 
 use crate::spec_run::private_repo;
 
-/// The commits that were made where this reflog is: by `commit`, `merge`, the picks of a rebase and the like, but not
-/// by `checkout`, `reset`, a fast-forward or a rebase's beginning, which only go to commits that are there.
+/// The commits that were made where this reflog is: by `commit`, `merge`, the picks of a rebase and
+/// the like, but not by `checkout`, `reset`, a fast-forward or a rebase's beginning, which only go
+/// to commits that are there.
 ///
-/// A line is `<old> <new> <name> <mail> <time> <zone>\t<action>: <what>` (git's documentation of `update-ref`); an
-/// action that is not known here counts as making one. What is no such line is left out.
+/// A line is `<old> <new> <name> <mail> <time> <zone>\t<action>: <what>` (git's documentation of
+/// `update-ref`); an action that is not known here counts as making one. What is no such line is
+/// left out.
 pub fn made(log: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| {
@@ -39,7 +41,8 @@ pub fn left_detached(log: &str) -> Vec<String> {
 fn makes(said: &str) -> bool {
     let (action, what) = said.split_once(": ").unwrap_or((said, ""));
     let first = action.split(' ').next().unwrap_or_default();
-    let moves = ["checkout", "reset", "clone", "branch", "fetch", "switch", "restore"].contains(&first)
+    let moves = ["checkout", "reset", "clone", "branch", "fetch", "switch", "restore"]
+        .contains(&first)
         || ["(start)", "(finish)", "(abort)", "finished"].iter().any(|end| action.ends_with(end))
         || (first == "rebase" && what.starts_with("checkout "))
         || (first != "commit" && what.eq_ignore_ascii_case("fast-forward"));

@@ -1,4 +1,5 @@
-//! The effects of a run that are no agents: freezing, reading and accepting beads, carrying a verdict out.
+//! The effects of a run that are no agents: freezing, reading and accepting beads, carrying a
+//! verdict out.
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::actor::Trouble;
@@ -44,9 +45,11 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
         exclude(&dir).map_err(io(&dir))?;
     }
     let spec = std::fs::read(hosted.places.spec()).map_err(io(&hosted.places.spec()))?;
-    let (base_branch, base_commit) = base(hosted, &run.started.target, configured(daemon, hosted)).await?;
+    let (base_branch, base_commit) =
+        base(hosted, &run.started.target, configured(daemon, hosted)).await?;
     let target = run.target();
-    // The run's own repositories borrow from this one: a person may rewrite the branch, and git forget what was on it.
+    // The run's own repositories borrow from this one: a person may rewrite the branch, and git
+    // forget what was on it.
     keep_base(hosted, Some(&base_commit)).await;
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
     hub::guard(hosted, &target, None).await.map_err(failed)?;
@@ -54,17 +57,20 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     crate::spec_run::publish::remember_remote(hosted, &base_branch).await;
     // Of an earlier try at this: the branch stays where it was.
     let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);
-    muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444).map_err(|error| stored(&error))?;
+    muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444)
+        .map_err(|error| stored(&error))?;
     fault::point("run.after_freeze");
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
 }
 
-/// Keeps where the run began in the person's repository, or lets it go, once the run's branch is there. No run fails for
-/// that it cannot be kept: that matters only where the person rewrites history.
+/// Keeps where the run began in the person's repository, or lets it go, once the run's branch is
+/// there. No run fails for that it cannot be kept: that matters only where the person rewrites
+/// history.
 pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
     let name = format!("refs/muleteer/base/{}", hosted.run_id);
     if let Some(dir) = worktree::git_dir(&hosted.repo).await {
-        // Of a git of ours that was killed: nobody else writes this name, and one run has one daemon.
+        // Of a git of ours that was killed: nobody else writes this name, and one run has one
+        // daemon.
         let _ = std::fs::remove_file(dir.join(format!("{name}.lock")));
     }
     let args: &[&str] = match commit {
@@ -90,9 +96,13 @@ fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
         .clone()
 }
 
-/// The branch the run begins from and its commit: the target itself where the repository has it, else what is
-/// configured, else what is checked out.
-pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> Result<(String, String), Trouble> {
+/// The branch the run begins from and its commit: the target itself where the repository has it,
+/// else what is configured, else what is checked out.
+pub async fn base(
+    hosted: &Hosted,
+    target: &str,
+    configured: Option<String>,
+) -> Result<(String, String), Trouble> {
     if target != "auto"
         && let Some(found) = worktree::tip(&hosted.repo, target).await
     {
@@ -101,11 +111,17 @@ pub async fn base(hosted: &Hosted, target: &str, configured: Option<String>) -> 
     let checked_out = worktree::branch(&hosted.repo).await;
     let Some(name) = configured.or(checked_out) else {
         let none = || Trouble::new("E_CONFIG_INVALID", "no commit is checked out".to_string());
-        return worktree::head(&hosted.repo).await.map(|head| ("HEAD".into(), head)).ok_or_else(none);
+        return worktree::head(&hosted.repo)
+            .await
+            .map(|head| ("HEAD".into(), head))
+            .ok_or_else(none);
     };
     match worktree::tip(&hosted.repo, &name).await {
         Some(found) => Ok((name, found)),
-        None => Err(Trouble::new("E_CONFIG_INVALID", format!("the repository has no branch {name} to begin from"))),
+        None => Err(Trouble::new(
+            "E_CONFIG_INVALID",
+            format!("the repository has no branch {name} to begin from"),
+        )),
     }
 }
 
@@ -117,7 +133,8 @@ pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
         let message = format!("{what}: the copy that was frozen is {}", places.spec().display());
         Trouble::new("E_SPEC_HASH_MISMATCH", message)
     };
-    let bytes = read_file(&path, SPEC_LIMIT).map_err(|error| changed(format!("{}: {error}", path.display())))?;
+    let bytes = read_file(&path, SPEC_LIMIT)
+        .map_err(|error| changed(format!("{}: {error}", path.display())))?;
     if sha256(&bytes) != frozen.sha256 {
         return Err(changed(format!("{} is not what was frozen", path.display())));
     }
@@ -134,16 +151,22 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
         staged(hosted).await?
     } else if run.anew {
         // Those that are blocked a person has put off at the gate, and they stay so.
-        let found = with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;
+        let found =
+            with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;
         found.beads.into_iter().filter(|bead| bead.status != Status::Blocked).collect()
     } else {
         let label = run.started.bead_label.clone().unwrap_or_default();
         let found = with_store(hosted, list(vec![label.clone()], None), String::new()).await?;
         let own = run_label(&hosted.run_id);
         let free: Vec<Bead> = found.beads.into_iter().filter(|bead| bead.is_free(&own)).collect();
-        let others = |bead: &&Bead| bead.labels.iter().any(|label| *label != own && is_under_way(hosted, label));
+        let others = |bead: &&Bead| {
+            bead.labels.iter().any(|label| *label != own && is_under_way(hosted, label))
+        };
         if let Some(taken) = free.iter().find(others) {
-            let message = format!("bead {} has the label `{label}`, and another run is at work on it", taken.id);
+            let message = format!(
+                "bead {} has the label `{label}`, and another run is at work on it",
+                taken.id
+            );
             return Err(Trouble::new("E_BEAD_SCOPE_AMBIGUOUS", message));
         }
         free
@@ -187,7 +210,8 @@ async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
 
 /// Staged beads become the run's; those that were there get its label, and are opened.
 pub async fn accept(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let mut marks: Vec<String> = staged(hosted).await?.into_iter().filter_map(|bead| bead.staged).collect();
+    let mut marks: Vec<String> =
+        staged(hosted).await?.into_iter().filter_map(|bead| bead.staged).collect();
     marks.dedup();
     fault::point("run.before_accept");
     for staged in marks {
@@ -228,7 +252,8 @@ pub async fn look_outside(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trou
     Ok(Input::Outside { closed })
 }
 
-/// New beads under keys of their own, so that a second time makes no second ones; observations triaged.
+/// New beads under keys of their own, so that a second time makes no second ones; observations
+/// triaged.
 pub async fn apply_verdict(
     daemon: &Daemon,
     hosted: &Arc<Hosted>,
@@ -241,8 +266,11 @@ pub async fn apply_verdict(
     let mut beads: Vec<Bead> = vec![];
     fault::point("run.before_verdict");
     for (at, remedy) in result.remedies().iter().enumerate() {
-        let kind =
-            if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) { &remedy.kind } else { "task" };
+        let kind = if ["bug", "task", "feature", "chore"].contains(&remedy.kind.as_str()) {
+            &remedy.kind
+        } else {
+            "task"
+        };
         let make = Op::Create {
             title: remedy.title.clone(),
             description: remedy.description.clone(),
@@ -257,17 +285,33 @@ pub async fn apply_verdict(
         beads.extend(with_store(hosted, make, id).await?.beads);
     }
     for one in run.triaged(result) {
-        let Ok(found) = with_store(hosted, Op::Show { id: one.bead_id.clone() }, String::new()).await else { continue };
-        let Some(bead) = found.beads.into_iter().find(|bead| bead.has_label(&run_label(&hosted.run_id))) else {
+        let Ok(found) =
+            with_store(hosted, Op::Show { id: one.bead_id.clone() }, String::new()).await
+        else {
+            continue;
+        };
+        let Some(bead) =
+            found.beads.into_iter().find(|bead| bead.has_label(&run_label(&hosted.run_id)))
+        else {
             continue;
         };
         if one.action == "promote" {
-            let answer = with_store(hosted, relabel(&bead.id, vec![], vec![OBSERVATION.into()]), String::new()).await?;
+            let answer = with_store(
+                hosted,
+                relabel(&bead.id, vec![], vec![OBSERVATION.into()]),
+                String::new(),
+            )
+            .await?;
             beads.extend(answer.beads);
             triage.promoted.push(bead.id);
         } else {
             let reason = one.closing();
-            with_store(hosted, Op::Close { id: bead.id.clone(), reason, no_change: true }, String::new()).await?;
+            with_store(
+                hosted,
+                Op::Close { id: bead.id.clone(), reason, no_change: true },
+                String::new(),
+            )
+            .await?;
             triage.dismissed.push(bead.id);
         }
     }
@@ -280,22 +324,33 @@ pub async fn apply_verdict(
     let (planned, left_out) = promotion::plan(run, &beads, &strangers);
     triage.beads = planned;
     for message in left_out {
-        daemon.note(Event::Fault { what: format!("the verdict of run {}", hosted.run_id), message });
+        daemon
+            .note(Event::Fault { what: format!("the verdict of run {}", hosted.run_id), message });
     }
     fault::point("run.after_verdict");
     Ok(Input::Applied { iteration, triage })
 }
 
 /// What a recorded event leaves to be tidied; nothing depends on its being done.
-pub fn tidy(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Run, event: &Event, tasks: &mut JoinSet<()>) {
+pub fn tidy(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Run,
+    event: &Event,
+    tasks: &mut JoinSet<()>,
+) {
     let target = run.target();
     let worktree = |name: String| hosted.places.worktrees.join(name);
     let gone = match event {
         Event::BeadCompleted { bead_id, .. } | Event::BeadRetried { bead_id, reuse: false, .. } => {
-            run.beads.get(bead_id).map(|task| worktree(format!("bead-{bead_id}-{}", task.worktrees)))
+            run.beads
+                .get(bead_id)
+                .map(|task| worktree(format!("bead-{bead_id}-{}", task.worktrees)))
         }
         Event::MaintenanceFinished { maintenance, .. } => Some(worktree(maintenance.clone())),
-        Event::AgentFinished(end) if !matches!(end.purpose, Purpose::Implement | Purpose::Maintain) => {
+        Event::AgentFinished(end)
+            if !matches!(end.purpose, Purpose::Implement | Purpose::Maintain) =>
+        {
             Some(worktree(format!("{}-{}", end.purpose.as_str(), run.spawns)))
         }
         _ => None,

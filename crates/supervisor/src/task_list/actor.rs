@@ -1,5 +1,5 @@
-//! The `task-lists` branch of the tree: an owned task for each run of a list. Which runs there are is in the
-//! folded fleet, so a restarted actor goes on with all of them.
+//! The `task-lists` branch of the tree: an owned task for each run of a list. Which runs there are
+//! is in the folded fleet, so a restarted actor goes on with all of them.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
@@ -45,7 +45,12 @@ impl Actor for TaskLists {
     ) -> Result<State, ActorProcessingErr> {
         daemon.task_lists.set(myself.clone());
         myself.cast(TaskListsMsg::Boot)?;
-        Ok(State { daemon, driven: HashSet::new(), restarts: HashMap::new(), tasks: JoinSet::new() })
+        Ok(State {
+            daemon,
+            driven: HashSet::new(),
+            restarts: HashMap::new(),
+            tasks: JoinSet::new(),
+        })
     }
 
     async fn handle(
@@ -75,9 +80,10 @@ impl Actor for TaskLists {
             }
             TaskListsMsg::Ended(list, Some(message)) => {
                 state.driven.remove(&list);
-                state
-                    .daemon
-                    .note(Event::Fault { what: format!("task list {list}"), message: message.clone() });
+                state.daemon.note(Event::Fault {
+                    what: format!("task list {list}"),
+                    message: message.clone(),
+                });
                 let restarts = state.restarts.entry(list.clone()).or_default();
                 *restarts += 1;
                 if *restarts <= RESTARTS {

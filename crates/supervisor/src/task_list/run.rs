@@ -1,5 +1,5 @@
-//! One run of a list: the session's start, its workers, its end. Everything it must remember is an event or
-//! in the list itself, so a new daemon goes on with it.
+//! One run of a list: the session's start, its workers, its end. Everything it must remember is an
+//! event or in the list itself, so a new daemon goes on with it.
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::survive;
@@ -28,7 +28,8 @@ use tokio::task::JoinSet;
 /// Of one run, at most.
 const MOST_WORKERS: u32 = 64;
 
-/// Whoever looks after what foreign workers have left: none of a run's own, which are counted from 1.
+/// Whoever looks after what foreign workers have left: none of a run's own, which are counted from
+/// 1.
 const LOOKS_AFTER: u32 = 0;
 
 /// What runs keep in memory across restarts of the actor.
@@ -138,7 +139,12 @@ pub async fn drive(daemon: &Arc<Daemon>, list: &str) {
 /// Ends a run that cannot be driven.
 pub async fn give_up(daemon: &Arc<Daemon>, list: &str, message: &str) {
     let reason = format!("its driver failed again and again: {message}");
-    finish(daemon, list, Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) }).await;
+    finish(
+        daemon,
+        list,
+        Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) },
+    )
+    .await;
 }
 
 async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
@@ -150,13 +156,18 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
     let closing = move || -> String {
         let Ok(git) = Git::open(root.path()) else { return String::new() };
-        // One that ended before it was counted has said all else under the number it would have had.
+        // One that ended before it was counted has said all else under the number it would have
+        // had.
         let number = session.or_else(|| Some(root.read().ok()?.list.session_count + 1));
-        let place = place(&root, &git, &git, hold, vec![], "muleteer".into(), number, String::new());
+        let place =
+            place(&root, &git, &git, hold, vec![], "muleteer".into(), number, String::new());
         let Ok(mut tx) = place.begin() else { return String::new() };
         let now = tx.now();
-        // What a worker left in progress is for the next session to recover; nobody holds it any more.
-        for task in tx.list.tasks.iter_mut().filter(|task| in_hand.contains(&task.id) && task.is_held(now)) {
+        // What a worker left in progress is for the next session to recover; nobody holds it any
+        // more.
+        for task in
+            tx.list.tasks.iter_mut().filter(|task| in_hand.contains(&task.id) && task.is_held(now))
+        {
             task.lease_expires_at = Some(now);
         }
         let counted = stats::stats(&tx.list);
@@ -201,19 +212,26 @@ fn broken(error: &StepError) -> Finished {
 fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
     let mut done = vec![];
     if project.mend_index()? {
-        done.push(format!("the index of {} was empty, and is made anew from HEAD", project.top().display()));
+        done.push(format!(
+            "the index of {} was empty, and is made anew from HEAD",
+            project.top().display()
+        ));
     }
     match project.mend_forward()? {
         0 => {}
-        files => done
-            .push(format!("{files} files of {} were put right: they were being brought home", project.top().display())),
+        files => done.push(format!(
+            "{files} files of {} were put right: they were being brought home",
+            project.top().display()
+        )),
     }
     let Some(branch) = branch else { return Ok(done) };
     for worker in 1..=MOST_WORKERS {
         let dir = clone_dir(project, worker);
         if let Some((aside, error)) = project.mend_clone(&dir, branch)? {
             let (dir, aside) = (dir.display(), aside.display());
-            done.push(format!("git cannot work in {dir} any more ({error}); it is put aside as {aside}"));
+            done.push(format!(
+                "git cannot work in {dir} any more ({error}); it is put aside as {aside}"
+            ));
         }
     }
     Ok(done)
@@ -235,12 +253,19 @@ fn clone_dir(project: &Git, worker: u32) -> PathBuf {
 }
 
 async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
-    let error = |reason: String| Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) };
-    let bytes = std::fs::read(request_file(daemon, list)).map_err(|e| error(format!("its request is gone: {e}")))?;
-    let asked: TasksRun = serde_json::from_slice(&bytes).map_err(|e| error(format!("its request: {e}")))?;
+    let error = |reason: String| Finished {
+        status: "error".into(),
+        reason,
+        code: Some("E_INTERNAL".into()),
+    };
+    let bytes = std::fs::read(request_file(daemon, list))
+        .map_err(|e| error(format!("its request is gone: {e}")))?;
+    let asked: TasksRun =
+        serde_json::from_slice(&bytes).map_err(|e| error(format!("its request: {e}")))?;
     let root = Root::at(Path::new(&asked.root));
     let shared = daemon.task_list_runs.get(list);
-    let (at, name, keep, workers) = (root.clone(), list.to_string(), shared.clone(), workers(daemon));
+    let (at, name, keep, workers) =
+        (root.clone(), list.to_string(), shared.clone(), workers(daemon));
     let branch = daemon.snapshot().task_lists.get(list).and_then(|run| run.started.branch.clone());
     let opened = tokio::task::spawn_blocking(move || -> Result<_, StepError> {
         // One that somebody has made unreadable is put back with the first change.
@@ -271,7 +296,15 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     for message in mended {
         daemon.note(Event::Fault { what: format!("task list {list}"), message });
     }
-    Ok(Driven { daemon: daemon.clone(), list: list.into(), asked: Arc::new(asked), shared, root, mode, project })
+    Ok(Driven {
+        daemon: daemon.clone(),
+        list: list.into(),
+        asked: Arc::new(asked),
+        shared,
+        root,
+        mode,
+        project,
+    })
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -332,7 +365,8 @@ impl Driven {
     }
 
     pub fn env(&self) -> Vec<(String, String)> {
-        let all: Vec<_> = self.asked.dispatch.env.iter().chain(&self.asked.dispatch.extra_env).cloned().collect();
+        let all: Vec<_> =
+            self.asked.dispatch.env.iter().chain(&self.asked.dispatch.extra_env).cloned().collect();
         validation_env(&all)
     }
 
@@ -369,8 +403,10 @@ impl Driven {
 
     /// Tells whoever follows the run of something that is not as it should be.
     pub fn tell(&self, message: &str) {
-        self.daemon
-            .note(Event::Fault { what: format!("task list {}", self.list), message: message.into() });
+        self.daemon.note(Event::Fault {
+            what: format!("task list {}", self.list),
+            message: message.into(),
+        });
     }
 
     /// For blocking steps: whether to give up.
@@ -378,7 +414,11 @@ impl Driven {
         let (daemon, list) = (self.daemon.clone(), self.list.clone());
         move || {
             daemon.stop.is_cancelled()
-                || daemon.snapshot().task_lists.get(&list).is_none_or(|run| run.stopping == Some(true))
+                || daemon
+                    .snapshot()
+                    .task_lists
+                    .get(&list)
+                    .is_none_or(|run| run.stopping == Some(true))
         }
     }
 
@@ -392,7 +432,11 @@ impl Driven {
                     let event = Event::TaskListSession { list: self.list.clone(), session };
                     record(&self.daemon, event, &format!("{}/tasks/session", self.list))
                         .await
-                        .map_err(|reason| Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) })
+                        .map_err(|reason| Finished {
+                            status: "error".into(),
+                            reason,
+                            code: Some("E_INTERNAL".into()),
+                        })
                 }
                 Ok(Err(finished)) => Err(finished),
                 Err(error) => Err(broken(&error)),
@@ -414,9 +458,13 @@ impl Driven {
             match ended {
                 Ok(Ok(end)) => {
                     if matches!(end, End::Finished(_)) {
-                        // Whatever ended one ends all: the others stop after what they have in hand.
-                        let event =
-                            Event::TaskListStopping { list: self.list.clone(), now: false, by: "harness".into() };
+                        // Whatever ended one ends all: the others stop after what they have in
+                        // hand.
+                        let event = Event::TaskListStopping {
+                            list: self.list.clone(),
+                            now: false,
+                            by: "harness".into(),
+                        };
                         drop(record(&self.daemon, event, &random_key()).await);
                         self.shared.changed.notify_waiters();
                     }
@@ -426,7 +474,8 @@ impl Driven {
                 Err(error) => panic!("a worker was lost: {error}"),
             }
         }
-        if self.daemon.stop.is_cancelled() || ends.iter().any(|end| matches!(end, End::DaemonStops)) {
+        if self.daemon.stop.is_cancelled() || ends.iter().any(|end| matches!(end, End::DaemonStops))
+        {
             return None;
         }
         ends.into_iter()
@@ -466,24 +515,31 @@ impl Driven {
         let now = Timestamp::now();
         let is_ours = |task: &Task| {
             self.mode == Mode::Exclusive
-                || (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
+                || (1..=MOST_WORKERS)
+                    .any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
         };
         let mut mine = claim::interrupted(&list, &self.worker_name(0), now, &[]);
         mine.extend(
-            (1..=MOST_WORKERS).flat_map(|worker| claim::interrupted(&list, &self.clone_worker(worker), now, &[])),
+            (1..=MOST_WORKERS)
+                .flat_map(|worker| claim::interrupted(&list, &self.clone_worker(worker), now, &[])),
         );
         mine.sort_unstable();
         mine.dedup();
         mine.retain(|at| is_ours(&list.tasks[*at]));
         for at in mine {
             let task = &list.tasks[at];
-            let clone =
-                (1..=MOST_WORKERS).find(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(*worker)));
+            let clone = (1..=MOST_WORKERS)
+                .find(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(*worker)));
             if clone.is_some_and(|worker| !self.clone_dir(worker).exists()) {
                 let mut tx = place.begin()?;
                 let (message, now) = ("its worker's directory is gone", tx.now());
                 if let Some(task) = tx.list.get_mut(&task.id) {
-                    muleteer_model::task_list::outcome::fail(task, Category::SessionTimeout, message, now);
+                    muleteer_model::task_list::outcome::fail(
+                        task,
+                        Category::SessionTimeout,
+                        message,
+                        now,
+                    );
                 }
                 tx.log(Entry::error(Some(&task.id), Category::SessionTimeout, message));
                 tx.commit()?;
@@ -515,7 +571,9 @@ impl Driven {
                 }
                 Recovered::Resume => {
                     let taker = match clone {
-                        Some(worker) if self.has_clones() && worker <= self.asked.concurrency => Some(worker),
+                        Some(worker) if self.has_clones() && worker <= self.asked.concurrency => {
+                            Some(worker)
+                        }
                         None if !self.has_clones() => Some(1),
                         _ => None,
                     };
@@ -550,28 +608,35 @@ impl Driven {
         Ok(Ok(session))
     }
 
-    /// What foreign workers of a concurrent list have left, whose leases are over, is recovered by what is on the start branch, in a
-    /// clone that is nobody's: where they worked is theirs, and a person's own directory no place to roll anything back in.
+    /// What foreign workers of a concurrent list have left, whose leases are over, is recovered by
+    /// what is on the start branch, in a clone that is nobody's: where they worked is theirs, and a
+    /// person's own directory no place to roll anything back in.
     fn look_after(&self, session: u64, off: &dyn Fn() -> bool) -> Result<(), StepError> {
-        let Some(branch) = self.run().and_then(|run| run.started.branch.clone()) else { return Ok(()) };
+        let Some(branch) = self.run().and_then(|run| run.started.branch.clone()) else {
+            return Ok(());
+        };
         // Of a daemon that was killed at this, the claim is ours already.
         let ours = self.clone_worker(LOOKS_AFTER);
         let list = self.root.read()?.list;
         let is_worker_s = |task: &Task| {
-            (1..=MOST_WORKERS).any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
+            (1..=MOST_WORKERS)
+                .any(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(worker)))
         };
         let stale = claim::interrupted(&list, &ours, Timestamp::now(), &[]).into_iter();
         for task in stale.map(|at| &list.tasks[at]).filter(|task| !is_worker_s(task)) {
             let git = self.project.prepare_clone(&self.clone_dir(LOOKS_AFTER), &branch)?;
             git.reset_clone(&self.project, &branch)?;
             let mut place = self.place(LOOKS_AFTER, &git);
-            (place.session, place.worker, place.is_everybody_s) = (Some(session), ours.clone(), true);
+            (place.session, place.worker, place.is_everybody_s) =
+                (Some(session), ours.clone(), true);
             match place.recover(task, off) {
                 Ok(Recovered::Failed(_)) => {}
                 Ok(Recovered::Passed) => drop(place.record_success(&task.id, vec![])?),
                 // What the branch does not have nobody can go on with.
                 Ok(Recovered::Resume) => place.hand_over(&task.id, None)?,
-                Err(StepError::Refused(refused)) => tracing::info!(task = %task.id, %refused, "not looked after"),
+                Err(StepError::Refused(refused)) => {
+                    tracing::info!(task = %task.id, %refused, "not looked after")
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -32,7 +32,8 @@ pub fn listed(error: &TaskListError) -> WireError {
         }
         TaskListError::Corrupt { file, line, column, .. } => {
             wire.file = Some(file.display().to_string());
-            (wire.line, wire.column) = (Some(*line).filter(|n| *n > 0), Some(*column).filter(|n| *n > 0));
+            (wire.line, wire.column) =
+                (Some(*line).filter(|n| *n > 0), Some(*column).filter(|n| *n > 0));
         }
         _ => {}
     }
@@ -49,10 +50,15 @@ pub fn unrepositoried(error: &GitError) -> WireError {
 }
 
 /// Begins a run. Sent again, it is answered, not repeated.
-pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str, trace: Option<String>) -> Result<Reply, WireError> {
+pub async fn run(
+    daemon: &Arc<Daemon>,
+    asked: &TasksRun,
+    by: &str,
+    trace: Option<String>,
+) -> Result<Reply, WireError> {
     let root = Root::at(Path::new(&asked.root));
-    // One at a time for a directory: two would each find nobody there. (Not two of these locks: they are few, and
-    // shared by hash.)
+    // One at a time for a directory: two would each find nobody there. (Not two of these locks:
+    // they are few, and shared by hash.)
     let _alone = daemon.creating(&format!("task-list {}", root.path().display())).await;
     if let Some(known) = daemon.snapshot().task_lists.get(&asked.id) {
         daemon.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
@@ -74,17 +80,24 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str, trace: Option
     }
     let (at, id) = (root.clone(), asked.id.clone());
     let checked = tokio::task::spawn_blocking(move || check(&at, &id)).await;
-    let Checked { branch, mode, lock, work } = checked.map_err(|error| internal(&error.to_string()))??;
+    let Checked { branch, mode, lock, work } =
+        checked.map_err(|error| internal(&error.to_string()))??;
     if branch.is_none() && run::in_clones(asked.concurrency, mode) {
-        let message = "workers in clones of their own need a branch to come back to, and HEAD is detached";
-        return Err(fault("E_TASKS_GIT", message, "`git switch BRANCH`, or `git switch -c NAME`, and begin again"));
+        let message =
+            "workers in clones of their own need a branch to come back to, and HEAD is detached";
+        return Err(fault(
+            "E_TASKS_GIT",
+            message,
+            "`git switch BRANCH`, or `git switch -c NAME`, and begin again",
+        ));
     }
     if work {
         // No task could be begun, in one session after the other.
         crate::dispatch::request::check(daemon, &asked.dispatch)?;
     }
     let private = daemon.paths.task_lists();
-    muleteer_store::atomic::create_dir_durable(&private, 0o700).map_err(|error| unwritten(&error))?;
+    muleteer_store::atomic::create_dir_durable(&private, 0o700)
+        .map_err(|error| unwritten(&error))?;
     let bytes = serde_json::to_vec(asked).map_err(|error| internal(&error.to_string()))?;
     muleteer_store::atomic::write_atomic(&run::request_file(daemon, &asked.id), &bytes, 0o600)
         .map_err(|error| unwritten(&error))?;
@@ -100,7 +113,13 @@ pub async fn run(daemon: &Arc<Daemon>, asked: &TasksRun, by: &str, trace: Option
         trace: Some(daemon.place_in_trace(trace, trace_ids::task_list(&asked.id))),
     };
     let event = Event::TaskListStarted(Box::new(started));
-    let entry = Entry { id: format!("{}/tasks", asked.id), dispatch_id: None, at: None, more: false, event };
+    let entry = Entry {
+        id: format!("{}/tasks", asked.id),
+        dispatch_id: None,
+        at: None,
+        more: false,
+        event,
+    };
     // Kept before anybody can know of the run: its driver would find the lock held, by us.
     if let Some(lock) = lock {
         daemon.task_list_runs.get(&asked.id).keep_lock(lock);
@@ -129,12 +148,14 @@ struct Checked {
     work: bool,
 }
 
-/// Whether a run can begin at all. An exclusive list is locked from here on: a second session fails fast.
+/// Whether a run can begin at all. An exclusive list is locked from here on: a second session fails
+/// fast.
 fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
     // A damaged list is restored here, under the lock.
     let list = root.begin(Right::Own, Timestamp::now()).map_err(|error| listed(&error))?.list;
     let git = Git::open(root.path()).map_err(|error| unrepositoried(&error))?;
-    crate::vcs::worktree::exclude(git.common_dir()).map_err(|error| internal(&error.to_string()))?;
+    crate::vcs::worktree::exclude(git.common_dir())
+        .map_err(|error| internal(&error.to_string()))?;
     let lock = match list.mode {
         Mode::Exclusive => Some(root.lock_session(id).map_err(|error| listed(&error))?.0),
         Mode::Concurrent => None,
@@ -147,7 +168,11 @@ fn find(daemon: &Daemon, id: &str) -> Result<Arc<Run>, WireError> {
     let fleet = daemon.snapshot();
     let runs = &fleet.task_lists;
     runs.get(id).or_else(|| runs.on(id)).cloned().ok_or_else(|| {
-        fault("E_NOT_FOUND", &format!("no run of a task list is at {id}"), "`muleteer tasks status` shows the list")
+        fault(
+            "E_NOT_FOUND",
+            &format!("no run of a task list is at {id}"),
+            "`muleteer tasks status` shows the list",
+        )
     })
 }
 
@@ -181,9 +206,12 @@ pub async fn stop(daemon: &Arc<Daemon>, id: &str, now: bool, by: &str) -> Result
         let entry = Entry { id: random_key(), dispatch_id: None, at: None, more: false, event };
         try_append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
         if now {
-            for work in run.workers.values().filter(|work| daemon.snapshot().get(&work.dispatch).is_some()) {
+            for work in
+                run.workers.values().filter(|work| daemon.snapshot().get(&work.dispatch).is_some())
+            {
                 let reason = "its run of the task list was stopped".to_string();
-                handlers::command(daemon, &work.dispatch, Input::Kill { reason, by: by.into() }).await?;
+                handlers::command(daemon, &work.dispatch, Input::Kill { reason, by: by.into() })
+                    .await?;
             }
         }
     }

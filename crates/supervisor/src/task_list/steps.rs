@@ -64,7 +64,8 @@ pub struct Place {
     pub branch: Option<String>,
     /// Where HEAD of the project is to stand when a task ends.
     pub stand: Stand,
-    /// The work is looked at where everybody's comes together: commits are a task's that name it, and nothing is rolled back.
+    /// The work is looked at where everybody's comes together: commits are a task's that name it,
+    /// and nothing is rolled back.
     pub is_everybody_s: bool,
     /// For validations: already without what only agents need.
     pub env: Vec<(String, String)>,
@@ -163,7 +164,8 @@ impl Place {
 
     /// Lines for the log that belong to no change.
     pub fn note(&self, entries: Vec<Entry>) {
-        let session = self.session.unwrap_or_else(|| self.root.read().map_or(1, |read| read.list.session()));
+        let session =
+            self.session.unwrap_or_else(|| self.root.read().map_or(1, |read| read.list.session()));
         if let Err(error) = self.root.note(session, Timestamp::now(), entries) {
             tracing::warn!(%error, "the log of the task list cannot be written");
         }
@@ -196,9 +198,9 @@ impl Place {
             return Ok(Verdict::NoProgram(program));
         }
         let seconds = task.timeout();
-        let ran = self
-            .shell(command, Duration::from_secs(seconds), stop)
-            .map_err(|error| StepError::Other(format!("the validation of {} cannot be started: {error}", task.id)))?;
+        let ran = self.shell(command, Duration::from_secs(seconds), stop).map_err(|error| {
+            StepError::Other(format!("the validation of {} cannot be started: {error}", task.id))
+        })?;
         Ok(match ran {
             Ran { stopped: true, .. } => Verdict::Stopped,
             Ran { timed_out: true, output, .. } => Verdict::TimedOut { seconds, output },
@@ -207,20 +209,23 @@ impl Place {
         })
     }
 
-    /// The program a command begins with, if `command -v` finds it nowhere. A path is a script, which the
-    /// task may be there to write.
+    /// The program a command begins with, if `command -v` finds it nowhere. A path is a script,
+    /// which the task may be there to write.
     pub fn missing_program(&self, command: &str) -> Result<Option<String>, StepError> {
         let Some(program) = program(command) else { return Ok(None) };
-        let mut ask = self.command(Path::new("/bin/sh"), &["-c", "command -v -- \"$1\"", "sh", &program]);
+        let mut ask =
+            self.command(Path::new("/bin/sh"), &["-c", "command -v -- \"$1\"", "sh", &program]);
         ask.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-        let found = ask.status().map_err(|error| StepError::Other(format!("cannot run sh: {error}")))?;
+        let found =
+            ask.status().map_err(|error| StepError::Other(format!("cannot run sh: {error}")))?;
         Ok((!found.success()).then_some(program))
     }
 
     /// Keeps the end of an output for the next attempt's prompt, and for people.
     pub fn keep_output(&self, task: &str, which: &str, output: &str) {
         let path = self.root.output(task, which);
-        let kept = std::fs::create_dir_all(self.root.private()).and_then(|()| std::fs::write(&path, output));
+        let kept = std::fs::create_dir_all(self.root.private())
+            .and_then(|()| std::fs::write(&path, output));
         if let Err(error) = kept {
             tracing::warn!(path = %path.display(), %error, "the output of a validation cannot be kept");
         }
@@ -233,8 +238,8 @@ impl Place {
     /// Runs `harness-init.sh` if there is one; run a second time if it fails.
     ///
     /// # Errors
-    /// The end of what it said, if it failed twice: the environment is broken. Or that it was called off, which says nothing of
-    /// the environment.
+    /// The end of what it said, if it failed twice: the environment is broken. Or that it was
+    /// called off, which says nothing of the environment.
     pub fn health_check(&self, stop: &dyn Fn() -> bool) -> Result<(), Unhealthy> {
         let script = self.root.init_script();
         if !script.is_file() {
@@ -244,8 +249,11 @@ impl Place {
         for _ in 0..2 {
             let executable = rustix::fs::access(&script, rustix::fs::Access::EXEC_OK).is_ok();
             let path = script.to_string_lossy();
-            let command =
-                if executable { self.command(&script, &[]) } else { self.command(Path::new("/bin/sh"), &[&path]) };
+            let command = if executable {
+                self.command(&script, &[])
+            } else {
+                self.command(Path::new("/bin/sh"), &[&path])
+            };
             let bounds = Bounds { limit: SCRIPT_LIMIT, tail: TAIL, nonce: &self.nonce };
             match bounded::run(command, bounds, stop) {
                 Ok(ran) if ran.passed() => {
@@ -253,7 +261,13 @@ impl Place {
                     return Ok(());
                 }
                 Ok(ran) if ran.stopped => return Err(Unhealthy::CalledOff),
-                Ok(ran) => last = format!("{} {}", how(ran.code, ran.signal, ran.timed_out), last_line(&ran.output)),
+                Ok(ran) => {
+                    last = format!(
+                        "{} {}",
+                        how(ran.code, ran.signal, ran.timed_out),
+                        last_line(&ran.output)
+                    )
+                }
                 Err(error) => last = error.to_string(),
             }
             self.note(vec![Entry::init(&format!("Environment health check: FAIL {last}"))]);
@@ -266,7 +280,8 @@ impl Place {
         self.git.top() != self.project.top()
     }
 
-    /// What is wrong with where an agent left HEAD; in a clone nothing is, since what it did there is brought home.
+    /// What is wrong with where an agent left HEAD; in a clone nothing is, since what it did there
+    /// is brought home.
     pub fn astray(&self, base: &str) -> Result<Option<String>, StepError> {
         if self.is_in_clone() {
             return Ok(None);
@@ -284,7 +299,9 @@ impl Place {
         match self.git.disown(id, base) {
             Ok(None) => {}
             Ok(Some(text)) => self.note(vec![Entry::warn(Some(id), &text)]),
-            Err(error) => tracing::warn!(task = id, %error, "failed to take the harness's files out of commits"),
+            Err(error) => {
+                tracing::warn!(task = id, %error, "failed to take the harness's files out of commits")
+            }
         }
     }
 
@@ -300,8 +317,9 @@ impl Place {
         self.record_success(id, lost.iter().map(taken).collect())
     }
 
-    /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is the only one to say how its
-    /// task stands, whatever an agent has written into the file meanwhile.
+    /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is
+    /// the only one to say how its task stands, whatever an agent has written into the file
+    /// meanwhile.
     fn in_hand<'a>(&self, tx: &'a mut Tx, id: &str) -> Result<&'a mut Task, StepError> {
         let is_alone = matches!(self.hold, Hold::Session(_)) && tx.list.mode == Mode::Exclusive;
         if is_alone && let Some(begun) = tx.list.get(id).cloned() {
@@ -328,10 +346,17 @@ impl Place {
         let list = tx.commit()?;
         self.git.forget_start(id);
         fault::point("tasks.outcome_written");
-        Ok(Recorded { list, completed: true, commit: Some(commit), message: String::new(), warnings })
+        Ok(Recorded {
+            list,
+            completed: true,
+            commit: Some(commit),
+            message: String::new(),
+            warnings,
+        })
     }
 
-    /// Rolls the attempt back, cleans up, and records the failure. A clean-up that is called off is cut short.
+    /// Rolls the attempt back, cleans up, and records the failure. A clean-up that is called off is
+    /// cut short.
     pub fn fail(
         &self,
         task: &Task,
@@ -360,7 +385,12 @@ impl Place {
     }
 
     /// Records the failure of what is rolled back.
-    pub fn record_failure(&self, task: &Task, category: Category, message: &str) -> Result<Recorded, StepError> {
+    pub fn record_failure(
+        &self,
+        task: &Task,
+        category: Category,
+        message: &str,
+    ) -> Result<Recorded, StepError> {
         let exists = self.has_base(task);
         let mut tx = self.begin()?;
         let now = tx.now();
@@ -370,7 +400,9 @@ impl Place {
             message.to_string()
         } else {
             let base = task.started_at_commit.as_deref().unwrap_or_default();
-            let message = format!("{message} (started_at_commit {base:?} does not exist: nothing to roll back to)");
+            let message = format!(
+                "{message} (started_at_commit {base:?} does not exist: nothing to roll back to)"
+            );
             outcome::fail_for_good(found, category, &message, now);
             message
         };
@@ -398,7 +430,8 @@ impl Place {
         let ignored = self.read().map(|list| list.save_ignored).unwrap_or_default();
         let in_clone = self.is_in_clone();
         let stand = if in_clone { &Stand::Anywhere } else { &self.stand };
-        // Others may work in the project itself; a clone is its worker's, and what was rewritten is nobody's.
+        // Others may work in the project itself; a clone is its worker's, and what was rewritten is
+        // nobody's.
         let alone = in_clone || self.astray(base)?.is_some() || !self.git.contains("HEAD", base)?;
         let commits = if alone { vec![] } else { self.git.commits_since(base)? };
         let kept = match commits.is_empty() {
@@ -408,7 +441,11 @@ impl Place {
         let end = kept.unwrap_or(base);
         let mut adopted = Ok(());
         let mut on_saved = |saved: &crate::vcs::user_repo::Saved| {
-            let name = if in_clone { self.project.adopt(&self.git, saved) } else { Ok(saved.name.clone()) };
+            let name = if in_clone {
+                self.project.adopt(&self.git, saved)
+            } else {
+                Ok(saved.name.clone())
+            };
             match name {
                 Ok(name) => self.note(vec![Entry::rollback(&task.id, end, Some(&name))]),
                 Err(error) => adopted = Err(error),
@@ -422,14 +459,17 @@ impl Place {
         Ok(())
     }
 
-    /// Runs what is to be run after a failure. False: it was called off, and ended with all it had started.
+    /// Runs what is to be run after a failure. False: it was called off, and ended with all it had
+    /// started.
     pub fn clean_up(&self, task: &Task, off: &dyn Fn() -> bool) -> bool {
         let Some(cleanup) = &task.cleanup else { return true };
         let ran = self.shell(cleanup, SCRIPT_LIMIT, off);
         let was_stopped = ran.as_ref().is_ok_and(|ran| ran.stopped);
         let said = match ran {
             Ok(ran) if ran.passed() => return true,
-            Ok(ran) if ran.stopped => "on_failure.cleanup was called off, and ended before its time".into(),
+            Ok(ran) if ran.stopped => {
+                "on_failure.cleanup was called off, and ended before its time".into()
+            }
             Ok(ran) => {
                 let how = how(ran.code, ran.signal, ran.timed_out);
                 format!("on_failure.cleanup failed: {how} {}", last_line(&ran.output))
@@ -463,7 +503,9 @@ impl Place {
             None => false,
         };
         // In a worker's clone nobody else commits.
-        let is_its = |message: &str| (self.is_in_clone() && !self.is_everybody_s) || recover::names(message, task);
+        let is_its = |message: &str| {
+            (self.is_in_clone() && !self.is_everybody_s) || recover::names(message, task)
+        };
         let commits = commits.iter().any(|(_, message)| is_its(message));
         Ok(Evidence { uncommitted, commits, checkpoints, checkpoint_holds, base_exists: true })
     }
@@ -477,7 +519,8 @@ impl Place {
         let (action, reason) = plan.words(found);
         self.take_over(task)?;
         self.note(vec![Entry::recovery(&task.id, action, &reason)]);
-        // There is nothing of the task's to be rolled back: what was committed since is somebody else's.
+        // There is nothing of the task's to be rolled back: what was committed since is somebody
+        // else's.
         let left_alone = |message: &str| {
             self.clean_up(task, stop);
             self.record_failure(task, Category::SessionTimeout, message)
@@ -492,13 +535,16 @@ impl Place {
         };
         match plan {
             Plan::NoBase | Plan::NoProgress => left_alone("No progress detected"),
-            Plan::WorkLost => left_alone("The files do not bear the checkpoints out: work was lost"),
+            Plan::WorkLost => {
+                left_alone("The files do not bear the checkpoints out: work was lost")
+            }
             Plan::Resume => Ok(Recovered::Resume),
             Plan::Validate { commit_first } => {
                 let base = task.started_at_commit.as_deref().unwrap_or_default();
                 if commit_first {
                     let start = self.git.start(&task.id, base)?;
-                    self.git.commit(&start, &format!("{}: {} (interrupted)", task.id, task.title))?;
+                    self.git
+                        .commit(&start, &format!("{}: {} (interrupted)", task.id, task.title))?;
                 }
                 match self.validate(task, stop)? {
                     Verdict::Passed { .. } => Ok(Recovered::Passed),
@@ -513,7 +559,8 @@ impl Place {
         }
     }
 
-    /// Leaves an interrupted task to a worker, who finds it in progress and goes on; to nobody: it begins anew.
+    /// Leaves an interrupted task to a worker, who finds it in progress and goes on; to nobody: it
+    /// begins anew.
     pub fn hand_over(&self, id: &str, to: Option<String>) -> Result<(), StepError> {
         let mut tx = self.begin()?;
         if let Some(task) = tx.list.get_mut(id) {
@@ -556,7 +603,9 @@ fn taken(lost: &Lost) -> String {
     let name = &saved.name;
     let whole = match committed.as_str() {
         "" => String::new(),
-        paths => format!(" (all of {paths} is in the task's commit: what both changed there cannot be told apart)"),
+        paths => format!(
+            " (all of {paths} is in the task's commit: what both changed there cannot be told apart)"
+        ),
     };
     format!(
         "what lay uncommitted in {paths} when the task began is gone or was written over{whole}; it is kept as {name}: \
@@ -564,22 +613,29 @@ fn taken(lost: &Lost) -> String {
     )
 }
 
-/// What kind of failure a verdict is, and in which words; `before` is the output before the task began.
+/// What kind of failure a verdict is, and in which words; `before` is the output before the task
+/// began.
 pub fn describe(verdict: &Verdict, before: Option<&str>) -> (Category, String) {
     match verdict {
         Verdict::NoCommand => (Category::Config, "Missing validation.command".into()),
         Verdict::NoProgram(program) => {
             (Category::EnvSetup, format!("`{program}` of validation.command is not installed"))
         }
-        Verdict::TimedOut { seconds, .. } => (Category::Timeout, format!("validation exceeded {seconds}s")),
+        Verdict::TimedOut { seconds, .. } => {
+            (Category::Timeout, format!("validation exceeded {seconds}s"))
+        }
         Verdict::Failed { code, signal, output } => {
-            let mut message = format!("validation failed: {} {}", how(*code, *signal, false), last_line(output));
+            let mut message =
+                format!("validation failed: {} {}", how(*code, *signal, false), last_line(output));
             if let Some(before) = before {
                 let apart = failure_diff::tell(before, output);
                 if failure_diff::is_same(before, output) {
                     message.push_str(" (just as before the task began)");
                 } else if !apart.old.is_empty() {
-                    message.push_str(&format!(" ({} of its failures were there before)", apart.old.len()));
+                    message.push_str(&format!(
+                        " ({} of its failures were there before)",
+                        apart.old.len()
+                    ));
                 }
             }
             (Category::TestFail, message)
@@ -606,8 +662,9 @@ fn last_line(output: &str) -> &str {
 fn program(command: &str) -> Option<String> {
     let word = command.split_whitespace().find(|word| {
         let name = word.split('=').next().unwrap_or_default();
-        let assigns =
-            word.contains('=') && !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let assigns = word.contains('=')
+            && !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         !assigns
     })?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '[');
@@ -615,7 +672,8 @@ fn program(command: &str) -> Option<String> {
     word.chars().all(plain).then(|| word.to_string())
 }
 
-/// What a validation gets of an asking client's environment: a clean one, without what only agents need.
+/// What a validation gets of an asking client's environment: a clean one, without what only agents
+/// need.
 pub fn validation_env(env: &[(String, String)]) -> Vec<(String, String)> {
     const AGENTS: &[&str] = &[
         "ANTHROPIC_",
@@ -667,7 +725,12 @@ mod tests {
 
     #[test]
     fn a_validation_does_not_see_what_only_agents_need() {
-        let env = [("PATH", "/bin"), ("ANTHROPIC_API_KEY", "k"), ("MULETEER_SOCKET", "s"), ("MY_FLAG", "1")];
+        let env = [
+            ("PATH", "/bin"),
+            ("ANTHROPIC_API_KEY", "k"),
+            ("MULETEER_SOCKET", "s"),
+            ("MY_FLAG", "1"),
+        ];
         let env = env.map(|(name, value)| (name.to_string(), value.to_string()));
         let names: Vec<_> = validation_env(&env).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["PATH", "MY_FLAG"]);

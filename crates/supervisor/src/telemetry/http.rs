@@ -1,7 +1,7 @@
 //! A post to a collector: blocking, bounded in time and in what it reads, one connection each.
 //!
-//! An HTTP library would bring a runtime's worth of code for one request to a neighbour; the one that
-//! OpenTelemetry's SDK would use panics outside of a runtime.
+//! An HTTP library would bring a runtime's worth of code for one request to a neighbour; the one
+//! that OpenTelemetry's SDK would use panics outside of a runtime.
 
 use jiff::Timestamp;
 use muleteer_telemetry::settings::Target;
@@ -19,8 +19,8 @@ const SAID_LIMIT: usize = 200;
 pub enum PostError {
     #[error("the collector at {endpoint} cannot be reached: {source}")]
     Unreachable { endpoint: String, source: io::Error },
-    /// It says so itself, and means later: 429, 502, 503, 504. By OTLP's specification all else is final; what one
-    /// document is answered with must not hold up all that come after it.
+    /// It says so itself, and means later: 429, 502, 503, 504. By OTLP's specification all else is
+    /// final; what one document is answered with must not hold up all that come after it.
     #[error("the collector answered {status}")]
     Busy { status: u16, after: Duration },
     #[error("the collector answered {status}: {said}")]
@@ -47,11 +47,14 @@ impl PostError {
 /// # Errors
 /// See [`PostError`]. Takes no longer than `timeout`, but for a resolver that hangs.
 pub fn post(target: &Target, timeout: Duration, body: &Value) -> Result<u64, PostError> {
-    let answer = exchange(target, timeout, &body.to_string())
-        .map_err(|source| PostError::Unreachable { endpoint: target.endpoint.to_string(), source })?;
+    let answer = exchange(target, timeout, &body.to_string()).map_err(|source| {
+        PostError::Unreachable { endpoint: target.endpoint.to_string(), source }
+    })?;
     match answer.status {
         200..=299 => Ok(answer.rejected()),
-        429 | 502..=504 => Err(PostError::Busy { status: answer.status, after: answer.after(Timestamp::now()) }),
+        429 | 502..=504 => {
+            Err(PostError::Busy { status: answer.status, after: answer.after(Timestamp::now()) })
+        }
         status => Err(PostError::Refused { status, said: answer.said() }),
     }
 }
@@ -75,7 +78,9 @@ impl Answer {
         });
         let Some(said) = said else { return Duration::ZERO };
         let seconds = said.parse().ok().map(Duration::from_secs);
-        let until = || jiff::fmt::rfc2822::parse(said).ok()?.timestamp().duration_since(now).try_into().ok();
+        let until = || {
+            jiff::fmt::rfc2822::parse(said).ok()?.timestamp().duration_since(now).try_into().ok()
+        };
         seconds.or_else(until).unwrap_or_default()
     }
 
@@ -83,11 +88,15 @@ impl Answer {
         self.body().chars().filter(|c| !c.is_control()).take(SAID_LIMIT).collect()
     }
 
-    /// `{"partialSuccess":{"rejectedSpans":"3"}}`; in chunks or whole, the document stands in braces.
+    /// `{"partialSuccess":{"rejectedSpans":"3"}}`; in chunks or whole, the document stands in
+    /// braces.
     fn rejected(&self) -> u64 {
         let body = self.body();
         let (Some(from), Some(to)) = (body.find('{'), body.rfind('}')) else { return 0 };
-        let document: Value = body.get(from..=to).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let document: Value = body
+            .get(from..=to)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
         let partial = &document["partialSuccess"];
         let counts = ["rejectedSpans", "rejectedDataPoints"].map(|key| match &partial[key] {
             Value::String(text) => text.parse().unwrap_or(0),
@@ -99,10 +108,15 @@ impl Answer {
 
 fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer> {
     let deadline = Instant::now() + timeout;
-    let left = || Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+    let left =
+        || Some(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
     let endpoint = &target.endpoint;
     let mut stream = connect(&endpoint.host, endpoint.port, deadline)?;
-    let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host.clone() };
+    let host = if endpoint.host.contains(':') {
+        format!("[{}]", endpoint.host)
+    } else {
+        endpoint.host.clone()
+    };
     let mut head = format!(
         "POST {}{} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
          User-Agent: muleteer/{}\r\nConnection: close\r\n",
@@ -121,7 +135,8 @@ fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer
     stream.write_all(body.as_bytes())?;
     let mut bytes = Vec::new();
     let mut chunk = [0; 8192];
-    // Bounded by bytes and by time: a collector that trickles holds us up no longer than a dead one.
+    // Bounded by bytes and by time: a collector that trickles holds us up no longer than a dead
+    // one.
     while (bytes.len() as u64) < ANSWER_LIMIT {
         stream.set_read_timeout(left())?;
         match stream.read(&mut chunk) {
@@ -135,7 +150,8 @@ fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer
             break;
         }
     }
-    let status = status(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not speak HTTP"))?;
+    let status = status(&bytes)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not speak HTTP"))?;
     Ok(Answer { status, text: String::from_utf8_lossy(&bytes).into_owned() })
 }
 
@@ -225,7 +241,10 @@ mod tests {
     fn a_post_arrives_and_its_answer_is_understood() {
         let (outcome, got) = posted("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
         assert_eq!(outcome.expect("taken"), 0);
-        assert!(got.starts_with("POST /v1/traces HTTP/1.1\r\n") && got.ends_with("\r\n\r\n{\"a\":1}"), "{got}");
+        assert!(
+            got.starts_with("POST /v1/traces HTTP/1.1\r\n") && got.ends_with("\r\n\r\n{\"a\":1}"),
+            "{got}"
+        );
         assert!(got.contains("api-key: secret\r\n"), "{got}");
         let partial = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2c\r\n{\"partialSuccess\":{\"rejectedSpans\":\"3\"}}\r\n0\r\n\r\n";
         assert_eq!(posted(partial).0.expect("taken"), 3);
@@ -235,12 +254,20 @@ mod tests {
         };
         assert_eq!(busy("HTTP/1.1 503 Busy\r\n\r\n"), 0);
         assert_eq!(busy("HTTP/1.1 503 Busy\r\nretry-after: 20\r\n\r\n"), 20);
-        assert_eq!(busy("HTTP/1.1 503 Busy\r\nRetry-After: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n"), 0, "it is over");
-        assert!(busy("HTTP/1.1 503 Busy\r\nRetry-After: Fri, 21 Oct 2095 07:28:00 GMT\r\n\r\n") > 1 << 30);
+        assert_eq!(
+            busy("HTTP/1.1 503 Busy\r\nRetry-After: Wed, 21 Oct 2015 07:28:00 GMT\r\n\r\n"),
+            0,
+            "it is over"
+        );
+        assert!(
+            busy("HTTP/1.1 503 Busy\r\nRetry-After: Fri, 21 Oct 2095 07:28:00 GMT\r\n\r\n")
+                > 1 << 30
+        );
         assert_eq!(busy("HTTP/1.1 503 Busy\r\nRetry-After: soon\r\n\r\n"), 0);
         let broken = posted("HTTP/1.1 500 Broken\r\n\r\n").0.expect_err("refused");
         assert!(broken.is_final(), "one document must not hold up the next: {broken}");
-        let refused = posted("HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nwhat").0.expect_err("refused");
+        let refused =
+            posted("HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\nwhat").0.expect_err("refused");
         assert!(refused.is_final() && refused.to_string().ends_with("400: what"), "{refused}");
         let nonsense = posted("SSH-2.0-OpenSSH\r\n").0.expect_err("no HTTP");
         assert!(!nonsense.is_final(), "{nonsense}");

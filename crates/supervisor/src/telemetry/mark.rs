@@ -38,8 +38,9 @@ impl Mark {
     }
 }
 
-/// Says durably that this run's log is to be exported. Before the run begins or is gone on with: it may be over, and
-/// this daemon dead, before the export comes to look. Trouble with it is noted, and stops no run. Blocking, briefly.
+/// Says durably that this run's log is to be exported. Before the run begins or is gone on with: it
+/// may be over, and this daemon dead, before the export comes to look. Trouble with it is noted,
+/// and stops no run. Blocking, briefly.
 pub fn expect(daemon: &Daemon, run_id: &str, places: &Places) {
     if daemon.telemetry.is_none() {
         return;

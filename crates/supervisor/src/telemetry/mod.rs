@@ -1,9 +1,11 @@
-//! Exports traces and metrics, made from the durable events (`model::telemetry`), to an OTLP collector.
+//! Exports traces and metrics, made from the durable events (`model::telemetry`), to an OTLP
+//! collector.
 //!
-//! The logs are the queue, the ledger's and those of runs: this actor reads them at its own pace and keeps how far
-//! each has been exported in a `telemetry.json`. So nothing waits for a collector, memory holds one batch, a collector that was away
-//! gets what it missed, and a daemon that was killed goes on where it was; what it had sent without noting
-//! it is sent again under the same ids. Only what a collector refuses is dropped, and counted.
+//! The logs are the queue, the ledger's and those of runs: this actor reads them at its own pace
+//! and keeps how far each has been exported in a `telemetry.json`. So nothing waits for a
+//! collector, memory holds one batch, a collector that was away gets what it missed, and a daemon
+//! that was killed goes on where it was; what it had sent without noting it is sent again under the
+//! same ids. Only what a collector refuses is dropped, and counted.
 
 pub mod http;
 pub mod mark;
@@ -39,8 +41,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 /// No collector is left alone for longer, whatever it says.
 const LONGEST_RETRY: Duration = Duration::from_secs(600);
-/// Metrics that were refused are offered again after twice as long each time, up to this: a collector may
-/// be mended while the daemon lives.
+/// Metrics that were refused are offered again after twice as long each time, up to this: a
+/// collector may be mended while the daemon lives.
 const LAST_OFFER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -66,7 +68,8 @@ impl Actor for Telemetry {
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
             let Some(settings) = daemon.telemetry.clone() else { return };
-            if let Err(error) = survive(export(daemon, settings)).await.and_then(|outcome| outcome) {
+            if let Err(error) = survive(export(daemon, settings)).await.and_then(|outcome| outcome)
+            {
                 let _ = myself.cast(TelemetryMsg::Failed(error));
             }
         });
@@ -91,8 +94,8 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
     let mut retry = FIRST_RETRY;
     let mut away = false;
     loop {
-        // A thread of its own, and none of the runtime's: a daemon that stops does not wait for a collector
-        // that holds a post.
+        // A thread of its own, and none of the runtime's: a daemon that stops does not wait for a
+        // collector that holds a post.
         let (done, step) = tokio::sync::oneshot::channel();
         let work = move || {
             let outcome = worker.step();
@@ -118,7 +121,9 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
                     () = tokio::time::sleep_until(worker.metrics_at.into()) => {}
                 }
             }
-            Step::Refused(message) => daemon.note(Event::Fault { what: "telemetry".into(), message }),
+            Step::Refused(message) => {
+                daemon.note(Event::Fault { what: "telemetry".into(), message })
+            }
             Step::Away(message, after) => {
                 if !away {
                     // Once for each time it is away, however long that is.
@@ -138,7 +143,8 @@ enum Step {
     More,
     /// All that happened is exported.
     Done,
-    /// The collector cannot be reached, or wants to be left alone for at least so long; the batch is kept.
+    /// The collector cannot be reached, or wants to be left alone for at least so long; the batch
+    /// is kept.
     Away(String, Duration),
     /// The collector will never take this batch; it was dropped and counted.
     Refused(String),
@@ -196,8 +202,8 @@ impl<F: Fold> Source<F> {
         Ok(false)
     }
 
-    /// All that was read is taken, or never will be. Records that end nothing may be read again: that costs nothing
-    /// but the reading.
+    /// All that was read is taken, or never will be. Records that end nothing may be read again:
+    /// that costs nothing but the reading.
     fn settle(&mut self, had_spans: bool) -> Result<(), String> {
         if self.read <= self.mark.seq {
             return Ok(());
@@ -231,13 +237,22 @@ impl Worker {
         // Where telemetry was just switched on, what happened before is nobody's business.
         let mut mark = Mark::read(&mark_file).unwrap_or_else(|| Mark::at(daemon.snapshot().seq));
         settings.of_instance(mark.instance.get_or_insert_with(random_key));
-        // Written at once: a daemon killed before its first export must not begin later than this one.
+        // Written at once: a daemon killed before its first export must not begin later than this
+        // one.
         mark.write(&mark_file)?;
-        let reader = Reader::follow(&daemon.paths.events(), Start::Beginning).map_err(|error| error.to_string())?;
+        let reader = Reader::follow(&daemon.paths.events(), Start::Beginning)
+            .map_err(|error| error.to_string())?;
         let mut worker = Self {
             daemon: daemon.clone(),
             settings,
-            ledger: Source { reader, fold: Ledger::default(), mark, mark_file, read: 0, lost: false },
+            ledger: Source {
+                reader,
+                fold: Ledger::default(),
+                mark,
+                mark_file,
+                read: 0,
+                lost: false,
+            },
             runs: BTreeMap::new(),
             waiting: vec![],
             metrics_at: Instant::now(),
@@ -250,8 +265,11 @@ impl Worker {
     /// Runs that ended under an earlier daemon, which did not come to tell of it.
     fn find_ended_runs(&mut self) {
         for entry in std::fs::read_dir(self.daemon.paths.runs()).into_iter().flatten().flatten() {
-            let unfinished = Mark::read(&entry.path().join(Mark::FILE)).is_some_and(|mark| !mark.done);
-            let Some(run_id) = entry.file_name().into_string().ok().filter(|_| unfinished) else { continue };
+            let unfinished =
+                Mark::read(&entry.path().join(Mark::FILE)).is_some_and(|mark| !mark.done);
+            let Some(run_id) = entry.file_name().into_string().ok().filter(|_| unfinished) else {
+                continue;
+            };
             if let Some(repo) = host::repo_of(&self.daemon, &run_id) {
                 self.follow_run(&run_id, &Places::new(&self.daemon, &repo, &run_id));
             }
@@ -269,14 +287,24 @@ impl Worker {
         let mut mark = Mark { done: false, ..before.unwrap_or_else(|| Mark::at(0)) };
         // It lies in somebody's repository: what is no file might never open.
         let opened = match std::fs::symlink_metadata(places.events()) {
-            Ok(meta) if meta.is_file() => Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string()),
+            Ok(meta) if meta.is_file() => {
+                Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string())
+            }
             Ok(_) => Err("it is no file".into()),
             Err(error) => Err(error.to_string()),
         };
-        let written = |reader| if marked { Ok(reader) } else { mark.write(&mark_file).map(|()| reader) };
+        let written =
+            |reader| if marked { Ok(reader) } else { mark.write(&mark_file).map(|()| reader) };
         match opened.and_then(written) {
             Ok(reader) => {
-                let source = Source { reader, fold: RunTracer::default(), mark, mark_file, read: 0, lost: false };
+                let source = Source {
+                    reader,
+                    fold: RunTracer::default(),
+                    mark,
+                    mark_file,
+                    read: 0,
+                    lost: false,
+                };
                 self.runs.insert(run_id.into(), source);
             }
             Err(error) => {
@@ -317,12 +345,16 @@ impl Worker {
         // Before anything is read: whoever has ended by now has said all it will.
         let hosted = self.daemon.runs.all();
         let mut lines = 0;
-        let mut at_end = self.ledger.read(&mut lines, &mut self.waiting).map_err(|error| error.to_string())?;
+        let mut at_end =
+            self.ledger.read(&mut lines, &mut self.waiting).map_err(|error| error.to_string())?;
         let (mut over, mut lost) = (vec![], vec![]);
         for (run_id, source) in &mut self.runs {
-            let outcome = if source.lost { Ok(true) } else { source.read(&mut lines, &mut self.waiting) };
+            let outcome =
+                if source.lost { Ok(true) } else { source.read(&mut lines, &mut self.waiting) };
             match outcome {
-                Ok(true) if hosted.iter().all(|run| run.run_id != *run_id) => over.push(run_id.clone()),
+                Ok(true) if hosted.iter().all(|run| run.run_id != *run_id) => {
+                    over.push(run_id.clone())
+                }
                 Ok(whole) => at_end &= whole,
                 Err(error) => {
                     source.lost = true;
@@ -337,7 +369,9 @@ impl Worker {
             self.waiting.clear();
         }
         let trouble = match self.post_spans() {
-            Err(error) if !error.is_final() => return Ok(Step::Away(error.to_string(), error.after())),
+            Err(error) if !error.is_final() => {
+                return Ok(Step::Away(error.to_string(), error.after()));
+            }
             Err(error) => {
                 self.ledger.mark.dropped += self.waiting.len() as u64;
                 Some(format!("{} spans were refused: {error}", self.waiting.len()))
@@ -375,16 +409,19 @@ impl Worker {
         }
         let (version, dropped) = (env!("CARGO_PKG_VERSION"), self.ledger.mark.dropped);
         let meter = &self.ledger.fold.meter;
-        let body = otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
+        let body =
+            otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
         match http::post(target, self.settings.timeout, &body) {
-            // A collector for traces alone refuses metrics, and that is its right; and whatever is the matter with them
-            // now, spans do not wait for it.
+            // A collector for traces alone refuses metrics, and that is its right; and whatever is
+            // the matter with them now, spans do not wait for it.
             Err(error) => {
                 let again = offer_again(self.settings.metrics_every, self.refusals);
                 self.metrics_at = Instant::now() + again;
                 self.refusals += 1;
                 if self.refusals == 1 {
-                    return Ok(Step::Refused(format!("metrics are not taken, and offered again ever later: {error}")));
+                    return Ok(Step::Refused(format!(
+                        "metrics are not taken, and offered again ever later: {error}"
+                    )));
                 }
             }
             Ok(_) => {
@@ -399,7 +436,10 @@ impl Worker {
 
     /// How many of them the collector rejected.
     fn post_spans(&self) -> Result<u64, PostError> {
-        let Some(target) = self.settings.traces.as_ref().filter(|_| !self.waiting.is_empty()) else { return Ok(0) };
+        let Some(target) = self.settings.traces.as_ref().filter(|_| !self.waiting.is_empty())
+        else {
+            return Ok(0);
+        };
         let body = otlp::traces(&self.settings.resource, env!("CARGO_PKG_VERSION"), &self.waiting);
         http::post(target, self.settings.timeout, &body)
     }

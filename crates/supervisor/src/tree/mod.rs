@@ -1,5 +1,6 @@
 //! The supervision tree, as data: every child's name, strategy, restart class, intensity and
-//! backoff, and nothing else. `muleteer tree` prints it live; `crate::tree::supervisor_actor` carries it out.
+//! backoff, and nothing else. `muleteer tree` prints it live; `crate::tree::supervisor_actor`
+//! carries it out.
 //!
 //! ```text
 //! root                      one-for-one
@@ -50,7 +51,12 @@ fn linked<A: Actor>(actor: A, args: A::Arguments, supervisor: ActorCell) -> Star
 }
 
 /// Starts one of the actors every dispatch has.
-fn of_dispatch<A>(actor: A, daemon: Arc<Daemon>, id: Option<DispatchId>, supervisor: ActorCell) -> Starting
+fn of_dispatch<A>(
+    actor: A,
+    daemon: Arc<Daemon>,
+    id: Option<DispatchId>,
+    supervisor: ActorCell,
+) -> Starting
 where
     A: Actor<Arguments = (Arc<Daemon>, DispatchId)>,
 {
@@ -96,7 +102,11 @@ const fn intensity(max: u32, seconds: u64) -> Intensity {
 }
 
 const fn backoff(base_ms: u64, max_ms: u64) -> Backoff {
-    Backoff { base: Duration::from_millis(base_ms), max: Duration::from_millis(max_ms), jitter: 0.2 }
+    Backoff {
+        base: Duration::from_millis(base_ms),
+        max: Duration::from_millis(max_ms),
+        jitter: 0.2,
+    }
 }
 
 const fn leaf(name: &'static str, start: StartFn) -> Node {
@@ -110,7 +120,13 @@ const fn leaf(name: &'static str, start: StartFn) -> Node {
     }
 }
 
-const fn branch(name: &'static str, strategy: Strategy, intensity: Intensity, backoff: Backoff, start: Start) -> Node {
+const fn branch(
+    name: &'static str,
+    strategy: Strategy,
+    intensity: Intensity,
+    backoff: Backoff,
+    start: Start,
+) -> Node {
     Node { name, strategy, restart: RestartClass::Permanent, intensity, backoff, start }
 }
 
@@ -142,14 +158,21 @@ pub static ROOT: Node = branch(
                 ),
             ]),
         ),
-        branch("runs", Strategy::OneForOne, intensity(20, 60), backoff(10, 5_000), Start::PerRun(&RUN)),
+        branch(
+            "runs",
+            Strategy::OneForOne,
+            intensity(20, 60),
+            backoff(10, 5_000),
+            Start::PerRun(&RUN),
+        ),
         leaf("task-lists", |daemon, _, supervisor| linked(TaskLists, daemon, supervisor)),
         leaf("gate", |daemon, _, supervisor| linked(Gate, daemon, supervisor)),
     ]),
 );
 
 /// One run; its agents are dispatches, and live under `agents`.
-pub static RUN: Node = leaf("run", |daemon, id, supervisor| of_dispatch(RunActor, daemon, id, supervisor));
+pub static RUN: Node =
+    leaf("run", |daemon, id, supervisor| of_dispatch(RunActor, daemon, id, supervisor));
 
 /// The subtree of one dispatch. Rest-for-one, in this order: what comes later depends on what
 /// comes before, and `link`, which talks to the outside, may fail alone.
@@ -166,9 +189,13 @@ pub static AGENT: Node = branch(
     ]),
 );
 
-/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`, and its
-/// shim for the `link` that talks to it.
-pub fn process_status(daemon: &Daemon, node: &Node, id: Option<&DispatchId>) -> Option<ProcessStatus> {
+/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`, and
+/// its shim for the `link` that talks to it.
+pub fn process_status(
+    daemon: &Daemon,
+    node: &Node,
+    id: Option<&DispatchId>,
+) -> Option<ProcessStatus> {
     let working = |id: &DispatchId| match daemon.snapshot().get(id)?.phase {
         Phase::Working { pid, shim_pid, .. } => Some((pid, shim_pid)),
         _ => None,

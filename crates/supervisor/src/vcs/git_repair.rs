@@ -1,5 +1,5 @@
-//! What a power cut may leave of a git directory of ours, and git itself does not get over. Each is taken away only where it
-//! cannot be anybody's: an agent may be at work there.
+//! What a power cut may leave of a git directory of ours, and git itself does not get over. Each is
+//! taken away only where it cannot be anybody's: an agent may be at work there.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry, Metadata};
@@ -9,7 +9,8 @@ use std::path::Path;
 pub fn forget_stale_locks(git_dir: &Path) {
     let is_stale = |entry: &DirEntry| {
         let meta = entry.metadata();
-        meta.is_ok_and(|meta| meta.is_file() && is_old(&meta)) && entry.path().extension() == Some(OsStr::new("lock"))
+        meta.is_ok_and(|meta| meta.is_file() && is_old(&meta))
+            && entry.path().extension() == Some(OsStr::new("lock"))
     };
     let mut folders = vec![git_dir.join("refs/heads")];
     entries(git_dir).filter(is_stale).for_each(|entry| forget(&entry));
@@ -24,11 +25,12 @@ pub fn forget_stale_locks(git_dir: &Path) {
     }
 }
 
-/// Takes away loose objects without a byte: git writes them whole before they have their name, and would take such
-/// a one for an object that it has and cannot read.
+/// Takes away loose objects without a byte: git writes them whole before they have their name, and
+/// would take such a one for an object that it has and cannot read.
 pub fn forget_empty_objects(objects: &Path) {
     let folders = entries(objects).filter(|entry| entry.file_name().len() == 2);
-    let empty = |entry: &DirEntry| entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+    let empty =
+        |entry: &DirEntry| entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0);
     folders
         .flat_map(|folder| entries(&folder.path()).collect::<Vec<_>>())
         .filter(empty)

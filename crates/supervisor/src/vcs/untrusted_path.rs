@@ -1,5 +1,5 @@
-//! Files in folders that agents can write: reached step by step from a folder of ours without following a link,
-//! never longer than they may be, and never a pipe that nobody writes to.
+//! Files in folders that agents can write: reached step by step from a folder of ours without
+//! following a link, never longer than they may be, and never a pipe that nobody writes to.
 
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -11,16 +11,27 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::time::Duration;
 
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The folder that `name` is in, below `root`, and its last part. None if it isn't there and not to be made.
+/// The folder that `name` is in, below `root`, and its last part. None if it isn't there and not to
+/// be made.
 fn parent<'a>(root: &Path, name: &'a Path, make: bool) -> io::Result<Option<(OwnedFd, &'a OsStr)>> {
-    let mut at = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut at = rustix::fs::open(
+        root,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let mut parts = vec![];
     for part in name.components() {
         match part {
             Component::Normal(part) => parts.push(part),
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} leads away", name.display()))),
+            _ => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("{} leads away", name.display()),
+                ));
+            }
         }
     }
     let Some((last, folders)) = parts.split_last() else { return Ok(None) };
@@ -47,7 +58,8 @@ fn parent<'a>(root: &Path, name: &'a Path, make: bool) -> io::Result<Option<(Own
 /// When it, or a folder on the way, is a link, when it is no regular file or longer than `limit`.
 pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let Some((folder, last)) = parent(root, name, false)? else { return Ok(None) };
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(&folder, last, flags, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
@@ -60,7 +72,10 @@ pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>>
     let mut bytes = vec![];
     File::from(file).take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than {limit} bytes"),
+        ));
     }
     Ok(Some(bytes))
 }
@@ -81,8 +96,12 @@ pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// When it isn't there, or is a link or no regular file.
 pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let flags =
-        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
@@ -90,12 +109,15 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     (&file).write_all(bytes)
 }
 
-/// Writes `name` below `root` as git writes a ref: a lock beside it that keeps others out becomes it.
+/// Writes `name` below `root` as git writes a ref: a lock beside it that keeps others out becomes
+/// it.
 ///
 /// # Errors
 /// When somebody has the lock, or a folder on the way is a link.
 pub fn replace(root: &Path, name: &Path, bytes: &[u8]) -> io::Result<()> {
-    let Some((folder, last)) = parent(root, name, true)? else { return Err(io::ErrorKind::NotFound.into()) };
+    let Some((folder, last)) = parent(root, name, true)? else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
     let mut lock = last.to_owned();
     lock.push(".lock");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -109,7 +131,8 @@ pub fn replace(root: &Path, name: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// How long ago `name` below `root` was written; none if it isn't there, or not by a way without links.
+/// How long ago `name` below `root` was written; none if it isn't there, or not by a way without
+/// links.
 pub fn age(root: &Path, name: &Path) -> Option<Duration> {
     let (folder, last) = parent(root, name, false).ok()??;
     let stat = statat(&folder, last, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -123,9 +146,9 @@ pub fn remove(root: &Path, name: &Path) -> bool {
     unlinkat(&folder, last, AtFlags::empty()).is_ok()
 }
 
-/// Makes the folder `old` what `new` is, with the same files in it, and puts what is not the same into `aside`. All three
-/// are in one file system, and the first is an agent's. What is the same stays as it is: a sandbox may show it. `HEAD` comes
-/// last.
+/// Makes the folder `old` what `new` is, with the same files in it, and puts what is not the same
+/// into `aside`. All three are in one file system, and the first is an agent's. What is the same
+/// stays as it is: a sandbox may show it. `HEAD` comes last.
 ///
 /// # Errors
 /// When something cannot be moved; what is moved by then stays moved.
@@ -147,7 +170,9 @@ fn swap(old: &OwnedFd, new: &OwnedFd, aside: &OwnedFd) -> io::Result<()> {
     wanted.sort_by_key(|name| name == "HEAD");
     for name in &wanted {
         let (before, after) = (kind(old, name), kind(new, name));
-        if before.is_some_and(rustix::fs::FileType::is_dir) && after.is_some_and(rustix::fs::FileType::is_dir) {
+        if before.is_some_and(rustix::fs::FileType::is_dir)
+            && after.is_some_and(rustix::fs::FileType::is_dir)
+        {
             mkdirat(aside, name, Mode::RWXU)?;
             let open = |at: &OwnedFd| openat(at, name, FOLDER, Mode::empty());
             swap(&open(old)?, &open(new)?, &open(aside)?)?;
@@ -180,7 +205,8 @@ fn names(folder: &OwnedFd) -> io::Result<Vec<OsString>> {
 fn same(old: &OwnedFd, new: &OwnedFd, name: &OsStr) -> bool {
     const LONGEST: u64 = 64 << 10;
     let read = |at: &OwnedFd| {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(at, name, flags, Mode::empty()).ok()?;
         let stat = fstat(&file).ok()?;
         let mut bytes = vec![];

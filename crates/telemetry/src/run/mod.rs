@@ -11,8 +11,8 @@
 //!          └─ dispatch …
 //! ```
 //!
-//! Where a dispatch hangs is said by [`Run::context`], by which its agent is told its place before any of these spans
-//! has ended.
+//! Where a dispatch hangs is said by [`Run::context`], by which its agent is told its place before
+//! any of these spans has ended.
 
 use crate::trace::{Span, Status};
 use jiff::Timestamp;
@@ -50,8 +50,12 @@ impl RunTracer {
                 self.get_up(at, Status::Unset, &mut done);
                 self.sit_down(at);
             }
-            Event::PhaseChanged { phase } => self.note("phase", at, vec![("muleteer.phase", json!(phase.as_str()))]),
-            Event::RunApproved { by } => self.note("approved", at, vec![("muleteer.by", json!(by))]),
+            Event::PhaseChanged { phase } => {
+                self.note("phase", at, vec![("muleteer.phase", json!(phase.as_str()))])
+            }
+            Event::RunApproved { by } => {
+                self.note("approved", at, vec![("muleteer.by", json!(by))])
+            }
             Event::PoolSlowed { .. } => self.note("slowed", at, vec![]),
             Event::PrCreated { .. } => self.note("pr_created", at, vec![]),
             Event::IterationStarted { .. } => {
@@ -62,7 +66,11 @@ impl RunTracer {
             Event::BeadRetried { bead_id, attempt, counted, .. } => {
                 if let Some(bead) = self.beads.get_mut(bead_id) {
                     let counted = json!(counted);
-                    bead.note("retry", at, vec![("muleteer.attempt", json!(attempt)), ("muleteer.counted", counted)]);
+                    bead.note(
+                        "retry",
+                        at,
+                        vec![("muleteer.attempt", json!(attempt)), ("muleteer.counted", counted)],
+                    );
                 }
             }
             Event::BeadCompleted { bead_id, by, no_change, commits } => {
@@ -80,12 +88,19 @@ impl RunTracer {
                     done.push(bead.ended(at, Status::Error("blocked".into())));
                 }
             }
-            Event::MaintenanceStarted { bead_id, .. } => self.begin_bead("maintenance", bead_id, at),
+            Event::MaintenanceStarted { bead_id, .. } => {
+                self.begin_bead("maintenance", bead_id, at)
+            }
             Event::MaintenanceFinished { maintenance, status } => {
                 let all = self.run.iter().flat_map(|run| &run.maintenance);
-                let bead = all.into_iter().find(|one| one.id == *maintenance).map(|one| &one.bead_id);
+                let bead =
+                    all.into_iter().find(|one| one.id == *maintenance).map(|one| &one.bead_id);
                 if let Some(span) = bead.and_then(|bead| self.beads.remove(bead)) {
-                    let outcome = if status == "success" { Status::Ok } else { Status::Error(status.clone()) };
+                    let outcome = if status == "success" {
+                        Status::Ok
+                    } else {
+                        Status::Error(status.clone())
+                    };
                     done.push(span.ended(at, outcome));
                 }
             }
@@ -93,7 +108,11 @@ impl RunTracer {
                 if let Some(iteration) = &mut self.iteration {
                     let verdict = json!(judged.verdict.as_str());
                     let beads = json!(judged.new_beads);
-                    iteration.note("judged", at, vec![("muleteer.verdict", verdict), ("muleteer.new_beads", beads)]);
+                    iteration.note(
+                        "judged",
+                        at,
+                        vec![("muleteer.verdict", verdict), ("muleteer.new_beads", beads)],
+                    );
                 }
             }
             Event::RunRested { .. } => self.get_up(at, Status::Unset, &mut done),
@@ -104,7 +123,9 @@ impl RunTracer {
                 };
                 self.get_up(at, outcome, &mut done);
             }
-            Event::RunFailed { code, .. } => self.get_up(at, Status::Error(code.clone()), &mut done),
+            Event::RunFailed { code, .. } => {
+                self.get_up(at, Status::Error(code.clone()), &mut done)
+            }
             _ => {}
         }
         done
@@ -116,17 +137,22 @@ impl RunTracer {
     }
 
     fn sit_down(&mut self, at: Timestamp) {
-        let Some((run, context)) = self.run.as_ref().and_then(|run| Some((run, run.trace_context()?))) else { return };
+        let Some((run, context)) =
+            self.run.as_ref().and_then(|run| Some((run, run.trace_context()?)))
+        else {
+            return;
+        };
         if !context.sampled {
             return;
         }
-        let span = Span::new(context, trace_ids::run(run.id(), run.sitting), "run".into(), at).with([
-            ("muleteer.run.id", json!(run.id())),
-            ("muleteer.project", json!(run.started.repo)),
-            ("muleteer.spec", json!(run.started.spec)),
-            ("muleteer.backend", json!(run.settings.backend)),
-            ("muleteer.sitting", json!(run.sitting)),
-        ]);
+        let span = Span::new(context, trace_ids::run(run.id(), run.sitting), "run".into(), at)
+            .with([
+                ("muleteer.run.id", json!(run.id())),
+                ("muleteer.project", json!(run.started.repo)),
+                ("muleteer.spec", json!(run.started.spec)),
+                ("muleteer.backend", json!(run.settings.backend)),
+                ("muleteer.sitting", json!(run.sitting)),
+            ]);
         self.sitting = Some(span);
         self.begin_iteration(at);
     }
@@ -134,8 +160,10 @@ impl RunTracer {
     fn begin_iteration(&mut self, at: Timestamp) {
         let (Some(run), Some(sitting)) = (&self.run, &self.sitting) else { return };
         let id = trace_ids::iteration(run.id(), run.sitting, run.iteration);
-        let span = Span::new(within(sitting), id, "iteration".into(), at)
-            .with([("muleteer.run.id", json!(run.id())), ("muleteer.iteration", json!(run.iteration))]);
+        let span = Span::new(within(sitting), id, "iteration".into(), at).with([
+            ("muleteer.run.id", json!(run.id())),
+            ("muleteer.iteration", json!(run.iteration)),
+        ]);
         self.iteration = Some(span);
     }
 
@@ -167,7 +195,12 @@ impl RunTracer {
         done.push(span.ended(at, status));
     }
 
-    fn note(&mut self, name: &'static str, at: Timestamp, attributes: Vec<(&'static str, serde_json::Value)>) {
+    fn note(
+        &mut self,
+        name: &'static str,
+        at: Timestamp,
+        attributes: Vec<(&'static str, serde_json::Value)>,
+    ) {
         if let Some(sitting) = &mut self.sitting {
             sitting.note(name, at, attributes);
         }

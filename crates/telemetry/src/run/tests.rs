@@ -11,7 +11,8 @@ const AGAIN: &str = "00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-01";
 
 fn started(trace: Option<&str>) -> Event {
     let samples = include_str!("../../../store/samples/events-v1.jsonl");
-    let line = samples.lines().find(|line| line.contains(r#""event":"run_started""#)).expect("a sample");
+    let line =
+        samples.lines().find(|line| line.contains(r#""event":"run_started""#)).expect("a sample");
     let record: Record = serde_json::from_str(line).expect("a record");
     let Event::RunStarted(mut started) = record.entry.event else { panic!("it is one") };
     started.trace = trace.map(str::to_string);
@@ -21,7 +22,12 @@ fn started(trace: Option<&str>) -> Event {
 fn resumed(trace: Option<&str>) -> Event {
     let Event::RunStarted(started) = started(None) else { panic!("it is one") };
     let settings = Box::new(started.settings);
-    Event::RunResumed { run_id: started.run_id, settings, by: "operator".into(), trace: trace.map(str::to_string) }
+    Event::RunResumed {
+        run_id: started.run_id,
+        settings,
+        by: "operator".into(),
+        trace: trace.map(str::to_string),
+    }
 }
 
 fn records(events: Vec<Event>) -> Vec<Record> {
@@ -36,8 +42,10 @@ fn records(events: Vec<Event>) -> Vec<Record> {
 }
 
 fn planned(id: &str) -> Planned {
-    serde_json::from_value(json!({"id": id, "title": id, "priority": 2, "created_at": "2026-02-12T00:00:00Z"}))
-        .expect("a bead")
+    serde_json::from_value(
+        json!({"id": id, "title": id, "priority": 2, "created_at": "2026-02-12T00:00:00Z"}),
+    )
+    .expect("a bead")
 }
 
 fn assigned(bead: &str) -> Event {
@@ -48,17 +56,26 @@ fn completed(bead: &str) -> Event {
     Event::BeadCompleted { bead_id: bead.into(), by: "agent".into(), no_change: false, commits: 1 }
 }
 
-/// Criteria and two beads, of which one is tried twice, a judge that finds something, a stop in the second iteration;
-/// gone on with by somebody else, to the end.
+/// Criteria and two beads, of which one is tried twice, a judge that finds something, a stop in the
+/// second iteration; gone on with by somebody else, to the end.
 fn life() -> Vec<Record> {
     let judged = |verdict| {
-        let judged =
-            JudgeFinished { iteration: 1, verdict, new_beads: 1, reason: "prose of the judge".into(), result: None };
+        let judged = JudgeFinished {
+            iteration: 1,
+            verdict,
+            new_beads: 1,
+            reason: "prose of the judge".into(),
+            result: None,
+        };
         Event::JudgeFinished(Box::new(judged))
     };
     records(vec![
         started(Some(TRACE)),
-        Event::BeadsCreated { count: 2, dependency_edges: 0, beads: vec![planned("b1"), planned("b2")] },
+        Event::BeadsCreated {
+            count: 2,
+            dependency_edges: 0,
+            beads: vec![planned("b1"), planned("b2")],
+        },
         Event::BeadsAccepted {},
         assigned("b1"),
         assigned("b2"),
@@ -72,7 +89,11 @@ fn life() -> Vec<Record> {
         },
         completed("b2"),
         assigned("b1"),
-        Event::BeadBlocked { bead_id: "b1".into(), reason: "prose of an agent".into(), dependants: vec![] },
+        Event::BeadBlocked {
+            bead_id: "b1".into(),
+            reason: "prose of an agent".into(),
+            dependants: vec![],
+        },
         judged(Verdict::Fail),
         Event::IterationStarted { iteration: 2, beads: vec![planned("b3")] },
         assigned("b3"),
@@ -118,7 +139,10 @@ run 4s ok
     let ids: BTreeSet<_> = spans.iter().map(|span| span.id).collect();
     assert_eq!(ids.len(), spans.len(), "every span has an id of its own");
     let text = crate::otlp::traces(&[], "1", &spans).to_string();
-    assert!(!text.contains("prose"), "what was said is nobody's business but the journal's: {text}");
+    assert!(
+        !text.contains("prose"),
+        "what was said is nobody's business but the journal's: {text}"
+    );
 }
 
 /// What an agent is told when it begins is the id of the span that ends later.
@@ -140,7 +164,10 @@ fn a_dispatch_hangs_where_its_span_will_be() {
             assert!(bead.start <= record.ts && record.ts <= bead.end, "{bead:?}");
         }
         let iteration = place(None).span;
-        assert!(spans.iter().any(|span| span.id == iteration && span.name == "iteration"), "{record:?}");
+        assert!(
+            spans.iter().any(|span| span.id == iteration && span.name == "iteration"),
+            "{record:?}"
+        );
     }
 }
 

@@ -16,8 +16,8 @@
 //!
 //! What a run of a spec adds above its dispatches is in [`run`](crate::run).
 //!
-//! What was said is nobody's business: a span that failed says how in words of ours (`error.type`), and the reason,
-//! which may quote an agent, stays in the journal.
+//! What was said is nobody's business: a span that failed says how in words of ours (`error.type`),
+//! and the reason, which may quote an agent, stays in the journal.
 
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
@@ -88,7 +88,10 @@ impl Span {
         }
     }
 
-    pub(super) fn with(mut self, attributes: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+    pub(super) fn with(
+        mut self,
+        attributes: impl IntoIterator<Item = (&'static str, Value)>,
+    ) -> Self {
         self.set(attributes);
         self
     }
@@ -98,7 +101,12 @@ impl Span {
         self.attributes.extend(attributes.into_iter().filter(|(_, value)| !value.is_null()));
     }
 
-    pub(super) fn note(&mut self, name: &'static str, at: Timestamp, mut attributes: Vec<(&'static str, Value)>) {
+    pub(super) fn note(
+        &mut self,
+        name: &'static str,
+        at: Timestamp,
+        mut attributes: Vec<(&'static str, Value)>,
+    ) {
         if self.events.len() < EVENT_LIMIT {
             attributes.retain(|(_, value)| !value.is_null());
             self.events.push(SpanEvent { name, at, attributes });
@@ -190,7 +198,9 @@ impl Tracer {
     pub fn apply(&mut self, record: &Record) -> Vec<Span> {
         let Some(id) = &record.entry.dispatch_id else { return self.apply_to_list(record) };
         if let Event::DispatchCreated(created) = &record.entry.event {
-            if let Some(context) = created.trace.as_deref().and_then(Context::parse).filter(|context| context.sampled) {
+            if let Some(context) =
+                created.trace.as_deref().and_then(Context::parse).filter(|context| context.sampled)
+            {
                 self.dispatches
                     .entry(id.clone())
                     .or_insert_with(|| Open::new(id, (**created).clone(), context, record.ts));
@@ -212,21 +222,31 @@ impl Tracer {
         let mut done = vec![];
         match &record.entry.event {
             Event::TaskListStarted(started) => {
-                if let Some(context) = started.trace.as_deref().and_then(Context::parse).filter(|of| of.sampled) {
-                    let span = Span::new(context, trace_ids::task_list(&started.list), "task list".into(), at).with([
+                if let Some(context) =
+                    started.trace.as_deref().and_then(Context::parse).filter(|of| of.sampled)
+                {
+                    let span = Span::new(
+                        context,
+                        trace_ids::task_list(&started.list),
+                        "task list".into(),
+                        at,
+                    )
+                    .with([
                         ("muleteer.task_list.id", json!(started.list)),
                         ("muleteer.project", json!(started.root)),
                         ("muleteer.role", json!(started.role)),
                         ("muleteer.backend", json!(started.backend)),
                         ("muleteer.by", json!(started.by)),
                     ]);
-                    self.task_lists.insert(started.list.clone(), OpenList { span, tasks: BTreeMap::new() });
+                    self.task_lists
+                        .insert(started.list.clone(), OpenList { span, tasks: BTreeMap::new() });
                 }
             }
             Event::TaskBegun { list, worker, task, dispatch, resumed, .. } => {
                 if let Some(open) = self.task_lists.get_mut(list) {
                     let id = trace_ids::task(list, dispatch);
-                    let within = Context { trace: open.span.trace, span: open.span.id, sampled: true };
+                    let within =
+                        Context { trace: open.span.trace, span: open.span.id, sampled: true };
                     let before = open.tasks.remove(worker);
                     // Said again by the next daemon, it is the same.
                     let span = match before {
@@ -245,13 +265,21 @@ impl Tracer {
                 }
             }
             Event::TaskJudged { list, worker, verdict, .. } => {
-                if let Some(span) = self.task_lists.get_mut(list).and_then(|open| open.tasks.get_mut(worker)) {
+                if let Some(span) =
+                    self.task_lists.get_mut(list).and_then(|open| open.tasks.get_mut(worker))
+                {
                     let kind = json!(verdict.category);
-                    span.note("judged", at, vec![("muleteer.passed", json!(verdict.passed)), ("error.type", kind)]);
+                    span.note(
+                        "judged",
+                        at,
+                        vec![("muleteer.passed", json!(verdict.passed)), ("error.type", kind)],
+                    );
                 }
             }
             Event::TaskEnded { list, worker, status, .. } => {
-                if let Some(span) = self.task_lists.get_mut(list).and_then(|open| open.tasks.remove(worker)) {
+                if let Some(span) =
+                    self.task_lists.get_mut(list).and_then(|open| open.tasks.remove(worker))
+                {
                     let outcome = match status.as_str() {
                         "completed" => Status::Ok,
                         other => Status::Error(other.into()),
@@ -267,7 +295,9 @@ impl Tracer {
                         (_, Some(code)) => Status::Error(code.clone()),
                         (other, None) => Status::Error(other.into()),
                     };
-                    done.push(span.with([("muleteer.state", json!(finished.status))]).ended(at, outcome));
+                    done.push(
+                        span.with([("muleteer.state", json!(finished.status))]).ended(at, outcome),
+                    );
                 }
             }
             _ => {}
@@ -300,17 +330,21 @@ impl Open {
     fn begin(&mut self, id: &DispatchId, at: Timestamp) {
         let created = &self.created;
         let span_id = trace_ids::dispatch(id, self.opened);
-        let span = Span::new(self.context, span_id, format!("dispatch {}", created.role), at).with([
-            ("muleteer.dispatch.id", json!(id.as_str())),
-            ("muleteer.role", json!(created.role)),
-            ("muleteer.category", json!(created.category)),
-            ("muleteer.project", json!(created.project_name())),
-            ("muleteer.feature", json!(created.feature)),
-            ("muleteer.backend", json!(created.backend)),
-            ("muleteer.by", json!(created.by)),
-            ("muleteer.parent.id", json!(created.parent.as_ref().map(|parent| parent.as_str().to_string()))),
-            ("gen_ai.request.model", json!(created.model)),
-        ]);
+        let span =
+            Span::new(self.context, span_id, format!("dispatch {}", created.role), at).with([
+                ("muleteer.dispatch.id", json!(id.as_str())),
+                ("muleteer.role", json!(created.role)),
+                ("muleteer.category", json!(created.category)),
+                ("muleteer.project", json!(created.project_name())),
+                ("muleteer.feature", json!(created.feature)),
+                ("muleteer.backend", json!(created.backend)),
+                ("muleteer.by", json!(created.by)),
+                (
+                    "muleteer.parent.id",
+                    json!(created.parent.as_ref().map(|parent| parent.as_str().to_string())),
+                ),
+                ("gen_ai.request.model", json!(created.model)),
+            ]);
         self.dispatch = Some(span);
         self.total = Usage::default();
         self.trouble = None;
@@ -343,13 +377,23 @@ impl Open {
                 self.end_attempt(at, &Status::Unset, &mut done);
                 self.trouble = None;
                 let parent = self.context.below(trace_ids::dispatch(id, self.opened));
-                let span = Span::new(parent, trace_ids::attempt(id, *epoch), format!("attempt {attempt}"), at).with([
+                let span = Span::new(
+                    parent,
+                    trace_ids::attempt(id, *epoch),
+                    format!("attempt {attempt}"),
+                    at,
+                )
+                .with([
                     ("muleteer.attempt", json!(attempt)),
                     ("muleteer.epoch", json!(epoch)),
                     ("muleteer.resumed_session", json!(resume)),
                 ]);
-                self.start =
-                    Some(Span::new(parent.below(span.id), trace_ids::start(id, *epoch), "start agent".into(), at));
+                self.start = Some(Span::new(
+                    parent.below(span.id),
+                    trace_ids::start(id, *epoch),
+                    "start agent".into(),
+                    at,
+                ));
                 self.attempt = Some(span);
             }
             Event::AgentSpawned { pid, shim_pid, containment, .. } => {
@@ -378,9 +422,13 @@ impl Open {
                 // Some tell who they are when they have begun.
                 let (session, model) = (json!(self.session), json!(self.model));
                 if let Some(turn) = &mut self.turn {
-                    turn.attributes
-                        .retain(|(key, _)| !matches!(*key, "gen_ai.conversation.id" | "gen_ai.request.model"));
-                    turn.set([("gen_ai.conversation.id", session), ("gen_ai.request.model", model)]);
+                    turn.attributes.retain(|(key, _)| {
+                        !matches!(*key, "gen_ai.conversation.id" | "gen_ai.request.model")
+                    });
+                    turn.set([
+                        ("gen_ai.conversation.id", session),
+                        ("gen_ai.request.model", model),
+                    ]);
                 }
             }
             Event::TurnStarted { turn, .. } => {
@@ -388,11 +436,20 @@ impl Open {
                 self.begin_turn(id, *turn, record.seq, at);
             }
             Event::ToolCalled { call_id, tool, parent, .. } if self.tools.len() < OPEN_TOOLS => {
-                let caller = parent.as_ref().and_then(|parent| self.tools.iter().find(|(open, _)| open == parent));
-                let within = caller.map(|(_, span)| span).or(self.turn.as_ref()).or(self.attempt.as_ref());
+                let caller = parent
+                    .as_ref()
+                    .and_then(|parent| self.tools.iter().find(|(open, _)| open == parent));
+                let within =
+                    caller.map(|(_, span)| span).or(self.turn.as_ref()).or(self.attempt.as_ref());
                 let parent = within.map_or(self.context.span, |span| span.id);
                 let name = format!("execute_tool {tool}");
-                let span = Span::new(self.context.below(parent), trace_ids::tool(id, record.seq), name, at).with([
+                let span = Span::new(
+                    self.context.below(parent),
+                    trace_ids::tool(id, record.seq),
+                    name,
+                    at,
+                )
+                .with([
                     ("gen_ai.operation.name", json!("execute_tool")),
                     ("gen_ai.tool.name", json!(tool)),
                     ("gen_ai.tool.call.id", json!(call_id)),
@@ -417,7 +474,9 @@ impl Open {
                 let outcome = if *ok {
                     Status::Ok
                 } else {
-                    let error = serde_json::to_value(error).ok().and_then(|value| value.as_str().map(str::to_string));
+                    let error = serde_json::to_value(error)
+                        .ok()
+                        .and_then(|value| value.as_str().map(str::to_string));
                     let error = error.unwrap_or_else(|| OTHER.into());
                     if let Some(turn) = &mut self.turn {
                         turn.set([("http.response.status_code", json!(status))]);
@@ -438,9 +497,15 @@ impl Open {
                 ],
             ),
             Event::Compacted { before, after } => {
-                self.note("compaction", at, vec![("muleteer.before", json!(before)), ("muleteer.after", json!(after))]);
+                self.note(
+                    "compaction",
+                    at,
+                    vec![("muleteer.before", json!(before)), ("muleteer.after", json!(after))],
+                );
             }
-            Event::InterruptRequested { by, .. } => self.note("interrupt", at, vec![("muleteer.by", json!(by))]),
+            Event::InterruptRequested { by, .. } => {
+                self.note("interrupt", at, vec![("muleteer.by", json!(by))])
+            }
             Event::KillRequested { by, .. } => {
                 self.in_trouble("killed");
                 self.note("kill", at, vec![("muleteer.by", json!(by))]);
@@ -457,7 +522,11 @@ impl Open {
             Event::StallDetected { silent_s, evidence } => {
                 self.in_trouble("stalled");
                 let evidence = json!(evidence);
-                self.note("stall", at, vec![("muleteer.silent_s", json!(silent_s)), ("muleteer.reason", evidence)]);
+                self.note(
+                    "stall",
+                    at,
+                    vec![("muleteer.silent_s", json!(silent_s)), ("muleteer.reason", evidence)],
+                );
             }
             Event::MonitorSpoke { monitor, action, .. } => {
                 if *action == Action::Stop {
@@ -483,15 +552,20 @@ impl Open {
                 let word = json!(trouble);
                 self.in_trouble(word.as_str().unwrap_or(OTHER));
             }
-            Event::BlockedByUs { on } => self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))]),
+            Event::BlockedByUs { on } => {
+                self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))])
+            }
             Event::AgentExited { code, signal, .. } => {
                 // What was known to go wrong before explains how its process ended.
                 let status = match (code, signal) {
-                    // A CLI that leaves in the middle of a turn of its own accord has not said how that ended.
+                    // A CLI that leaves in the middle of a turn of its own accord has not said how
+                    // that ended.
                     (Some(0), _) if self.created.has_turns() => Status::Unset,
                     (Some(0), _) => Status::Ok,
                     (Some(code), _) => Status::Error(self.in_trouble(&format!("exit_{code}"))),
-                    (None, Some(signal)) => Status::Error(self.in_trouble(&format!("signal_{signal}"))),
+                    (None, Some(signal)) => {
+                        Status::Error(self.in_trouble(&format!("signal_{signal}")))
+                    }
                     (None, None) => Status::Error(self.in_trouble(OTHER)),
                 };
                 self.end_turn(at, status, &mut done);
@@ -540,15 +614,16 @@ impl Open {
         let parent = self.attempt.as_ref().map_or(self.context.span, |span| span.id);
         let created = &self.created;
         let name = format!("invoke_agent {}", created.role);
-        let span = Span::new(self.context.below(parent), trace_ids::turn(id, seq), name, at).with([
-            ("gen_ai.operation.name", json!("invoke_agent")),
-            ("gen_ai.provider.name", json!(provider(&created.backend))),
-            ("gen_ai.agent.name", json!(created.role)),
-            ("gen_ai.agent.id", json!(id.as_str())),
-            ("gen_ai.request.model", json!(self.model.as_ref().or(created.model.as_ref()))),
-            ("gen_ai.conversation.id", json!(self.session)),
-            ("muleteer.turn", json!(turn)),
-        ]);
+        let span =
+            Span::new(self.context.below(parent), trace_ids::turn(id, seq), name, at).with([
+                ("gen_ai.operation.name", json!("invoke_agent")),
+                ("gen_ai.provider.name", json!(provider(&created.backend))),
+                ("gen_ai.agent.name", json!(created.role)),
+                ("gen_ai.agent.id", json!(id.as_str())),
+                ("gen_ai.request.model", json!(self.model.as_ref().or(created.model.as_ref()))),
+                ("gen_ai.conversation.id", json!(self.session)),
+                ("muleteer.turn", json!(turn)),
+            ]);
         self.turn = Some(span);
         self.usage = Usage::default();
     }
@@ -563,7 +638,11 @@ impl Open {
         done.extend(self.tools.drain(..).map(|(_, tool)| tool.cut_short(at)));
         let Some(mut turn) = self.turn.take() else { return };
         turn.set(std::mem::take(&mut self.usage).attributes());
-        done.push(if status == Status::Unset { turn.cut_short(at) } else { turn.ended(at, status) });
+        done.push(if status == Status::Unset {
+            turn.cut_short(at)
+        } else {
+            turn.ended(at, status)
+        });
     }
 
     /// What is known already explains what follows from it. Answers with what is known then.

@@ -38,7 +38,13 @@ fn records(events: Vec<Event>) -> Vec<Record> {
             v: 1,
             seq: at as u64 + 1,
             ts: start + jiff::SignedDuration::from_secs(seconds),
-            entry: Entry { id: format!("e{at}"), dispatch_id: Some(id()), at: None, more: false, event },
+            entry: Entry {
+                id: format!("e{at}"),
+                dispatch_id: Some(id()),
+                at: None,
+                more: false,
+                event,
+            },
         }
     };
     events.into_iter().enumerate().map(record).collect()
@@ -70,12 +76,21 @@ fn exited() -> Event {
 
 /// Two attempts, the first killed in the middle of a tool, the second good; then a further turn.
 fn life() -> Vec<Record> {
-    let tool =
-        |call: &str| Event::ToolCalled { call_id: call.into(), tool: "Bash".into(), target: "ls".into(), parent: None };
+    let tool = |call: &str| Event::ToolCalled {
+        call_id: call.into(),
+        tool: "Bash".into(),
+        target: "ls".into(),
+        parent: None,
+    };
     let key = |key: &str| key.to_string();
     records(vec![
         created(Some(TRACE)),
-        Event::PromptQueued { key: key("k1"), kind: PromptKind::Initial, by: "operator".into(), trace: None },
+        Event::PromptQueued {
+            key: key("k1"),
+            kind: PromptKind::Initial,
+            by: "operator".into(),
+            trace: None,
+        },
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
         Event::AgentSpawned { pid: 10, shim_pid: 9, containment: "cgroup".into(), awake_ms: 0 },
         Event::SessionStarted { session_id: "s1".into(), model: Some("sonnet-5".into()) },
@@ -85,7 +100,12 @@ fn life() -> Vec<Record> {
         usage(1),
         tool("t2"),
         exited(),
-        Event::AttemptFinished { attempt: 1, outcome: Outcome::Failure, reason: "signal 9".into(), counted: true },
+        Event::AttemptFinished {
+            attempt: 1,
+            outcome: Outcome::Failure,
+            reason: "signal 9".into(),
+            counted: true,
+        },
         Event::RestartScheduled { until: Timestamp::UNIX_EPOCH, delay_ms: 250 },
         Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) },
         Event::AgentSpawned { pid: 12, shim_pid: 11, containment: "cgroup".into(), awake_ms: 0 },
@@ -95,7 +115,12 @@ fn life() -> Vec<Record> {
         usage(10),
         Event::TurnFinished { turn: 2, ok: true, error: None, status: None, text: "done".into() },
         exited(),
-        Event::AttemptFinished { attempt: 2, outcome: Outcome::Success, reason: String::new(), counted: false },
+        Event::AttemptFinished {
+            attempt: 2,
+            outcome: Outcome::Success,
+            reason: String::new(),
+            counted: false,
+        },
         Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None },
         Event::PromptQueued {
             key: key("k3"),
@@ -114,8 +139,17 @@ fn life() -> Vec<Record> {
             text: String::new(),
         },
         exited(),
-        Event::AttemptFinished { attempt: 3, outcome: Outcome::Failure, reason: "rate limit".into(), counted: true },
-        Event::DispatchFinished { state: FinalState::Failed, reason: "rate limit".into(), result: None },
+        Event::AttemptFinished {
+            attempt: 3,
+            outcome: Outcome::Failure,
+            reason: "rate limit".into(),
+            counted: true,
+        },
+        Event::DispatchFinished {
+            state: FinalState::Failed,
+            reason: "rate limit".into(),
+            result: None,
+        },
     ])
 }
 
@@ -185,10 +219,17 @@ fn spans_carry_the_conventions_attributes() {
     let again = named("dispatch developer")[1];
     assert_eq!(again.links, [Context::parse(SENDER).expect("one")], "who spoke to it again");
     let dispatch = named("dispatch developer")[0];
-    assert_eq!(attribute(dispatch, "gen_ai.usage.input_tokens"), &json!(11 + 2 * 7), "of both attempts");
+    assert_eq!(
+        attribute(dispatch, "gen_ai.usage.input_tokens"),
+        &json!(11 + 2 * 7),
+        "of both attempts"
+    );
     assert_eq!(dispatch.events.iter().map(|event| event.name).collect::<Vec<_>>(), ["restart"]);
     let text = otlp::traces(&[], "1", &spans).to_string();
-    assert!(!text.contains("ls\""), "what a tool was called with is nobody's business but the journal's");
+    assert!(
+        !text.contains("ls\""),
+        "what a tool was called with is nobody's business but the journal's"
+    );
 }
 
 /// What ended it says so in one word of ours, and whoever quotes an agent is not quoted.
@@ -205,16 +246,41 @@ fn what_failed_says_how_and_quotes_nobody() {
     };
     let limit = Event::LimitReached { limit: Limit::Budget, detail: "1 USD".into() };
     let stall = Event::StallDetected { silent_s: 900, evidence: "no output".into() };
-    let circle = Event::MonitorSpoke { monitor: Monitor::Loop, action: Action::Stop, reason: reason() };
+    let circle =
+        Event::MonitorSpoke { monitor: Monitor::Loop, action: Action::Stop, reason: reason() };
     let kill = Event::KillRequested { reason: reason(), by: "operator".into() };
     let (failure, timeout) = (Outcome::Failure, Outcome::Timeout);
     for (before, exit, outcome, state, [turn, attempt, dispatch]) in [
         (None, ended(Some(3), None), failure, FinalState::Failed, ["exit_3", "exit_3", "exit_3"]),
-        (None, ended(None, Some(15)), timeout, FinalState::Failed, ["signal_15", "timeout", "timeout"]),
+        (
+            None,
+            ended(None, Some(15)),
+            timeout,
+            FinalState::Failed,
+            ["signal_15", "timeout", "timeout"],
+        ),
         (Some(limit), ended(Some(0), None), failure, FinalState::Failed, ["", "budget", "budget"]),
-        (Some(stall), ended(None, Some(9)), failure, FinalState::Stalled, ["stalled", "stalled", "stalled"]),
-        (Some(circle), ended(None, Some(15)), failure, FinalState::Stalled, ["loop", "loop", "stalled"]),
-        (Some(kill), ended(None, Some(9)), failure, FinalState::Killed, ["killed", "killed", "killed"]),
+        (
+            Some(stall),
+            ended(None, Some(9)),
+            failure,
+            FinalState::Stalled,
+            ["stalled", "stalled", "stalled"],
+        ),
+        (
+            Some(circle),
+            ended(None, Some(15)),
+            failure,
+            FinalState::Stalled,
+            ["loop", "loop", "stalled"],
+        ),
+        (
+            Some(kill),
+            ended(None, Some(9)),
+            failure,
+            FinalState::Killed,
+            ["killed", "killed", "killed"],
+        ),
         (None, ended(Some(0), None), failure, FinalState::Blocked, ["", "_OTHER", "blocked"]),
     ] {
         let mut events = vec![
@@ -224,16 +290,27 @@ fn what_failed_says_how_and_quotes_nobody() {
         ];
         events.extend(before);
         events.push(exit);
-        events.push(Event::AttemptFinished { attempt: 1, outcome, reason: reason(), counted: true });
+        events.push(Event::AttemptFinished {
+            attempt: 1,
+            outcome,
+            reason: reason(),
+            counted: true,
+        });
         events.push(Event::DispatchFinished { state, reason: reason(), result: None });
         let spans = spans(&records(events));
-        for (name, wanted) in
-            [("invoke_agent developer", turn), ("attempt 1", attempt), ("dispatch developer", dispatch)]
-        {
+        for (name, wanted) in [
+            ("invoke_agent developer", turn),
+            ("attempt 1", attempt),
+            ("dispatch developer", dispatch),
+        ] {
             let span = spans.iter().find(|span| span.name == name).expect("a span");
             let told = attribute(span, "error.type").as_str().unwrap_or_default();
             assert_eq!(told, wanted, "{name} of one that is {state:?}");
-            assert_eq!(matches!(&span.status, Status::Error(kind) if kind == told), !told.is_empty(), "{span:?}");
+            assert_eq!(
+                matches!(&span.status, Status::Error(kind) if kind == told),
+                !told.is_empty(),
+                "{span:?}"
+            );
         }
         let text = otlp::traces(&[], "1", &spans).to_string();
         assert!(!text.contains("sk-12345"), "{text}");
@@ -264,9 +341,14 @@ fn a_subagent_s_calls_are_below_the_call_that_runs_it_and_a_late_session_is_the_
     let turn = named("invoke_agent developer");
     assert_eq!(named("execute_tool Read").parent, Some(named("execute_tool Task").id));
     assert_eq!(named("execute_tool Task").parent, Some(turn.id));
-    assert_eq!(named("execute_tool Edit").parent, Some(turn.id), "a caller that is gone has no children");
+    assert_eq!(
+        named("execute_tool Edit").parent,
+        Some(turn.id),
+        "a caller that is gone has no children"
+    );
     assert_eq!(attribute(turn, "gen_ai.conversation.id"), &json!("late"));
-    let models: Vec<_> = turn.attributes.iter().filter(|(key, _)| *key == "gen_ai.request.model").collect();
+    let models: Vec<_> =
+        turn.attributes.iter().filter(|(key, _)| *key == "gen_ai.request.model").collect();
     assert_eq!(models, [&("gen_ai.request.model", json!("m"))]);
 }
 
@@ -347,7 +429,8 @@ task list 6s failed
         .iter()
         .for_each(|record| fleet.apply(record));
     let run = fleet.task_lists.get("l1").expect("a run");
-    let place = run.place_of(&DispatchId::try_from("d1aaaaaa".to_string()).expect("id")).expect("traced");
+    let place =
+        run.place_of(&DispatchId::try_from("d1aaaaaa".to_string()).expect("id")).expect("traced");
     assert_eq!(Context::parse(&place).expect("one").span, spans[0].id);
 }
 
@@ -362,7 +445,9 @@ fn killed_anywhere_nothing_is_lost_or_doubled() {
 
 #[test]
 fn no_context_no_spans_and_one_that_is_not_sampled_neither() {
-    for trace in [None, Some("nonsense"), Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")] {
+    for trace in
+        [None, Some("nonsense"), Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")]
+    {
         let mut life = life();
         life[0].entry.event = created(trace);
         assert_eq!(spans(&life), vec![], "{trace:?}");
@@ -384,7 +469,8 @@ fn a_dispatch_nobody_else_traces_is_the_root() {
 
 #[test]
 fn a_flood_of_events_and_tools_is_bounded() {
-    let mut events = vec![created(Some(TRACE)), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None }];
+    let mut events =
+        vec![created(Some(TRACE)), Event::AttemptStarted { attempt: 1, epoch: 1, resume: None }];
     events.push(Event::TurnStarted { turn: 1, key: "k".into() });
     for n in 0..1000 {
         events.push(Event::KillRequested { reason: String::new(), by: "x".into() });
@@ -433,7 +519,13 @@ fn figures_are_folded_too() {
     ] {
         assert!((sum(of) - wanted).abs() < 1e-9, "{of:?}: {}", sum(of));
     }
-    let body = otlp::metrics(&[("service.name".into(), "m".into())], "1", &meter, 7, Timestamp::UNIX_EPOCH);
+    let body = otlp::metrics(
+        &[("service.name".into(), "m".into())],
+        "1",
+        &meter,
+        7,
+        Timestamp::UNIX_EPOCH,
+    );
     let metrics = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
         .as_array()
         .expect("metrics")
@@ -468,8 +560,12 @@ fn otlp_s_json() {
     let start = all.iter().find(|span| span["name"] == "start agent").expect("start");
     assert_eq!(start["traceId"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(start["spanId"].as_str().map(str::len), Some(16));
-    let linked = all.iter().find(|span| !span["links"].is_null()).expect("one that somebody spoke to");
-    assert_eq!(linked["links"], json!([{"traceId": "1bf7651916cd43dd8448eb211c80319c", "spanId": "c7ad6b7169203331"}]));
+    let linked =
+        all.iter().find(|span| !span["links"].is_null()).expect("one that somebody spoke to");
+    assert_eq!(
+        linked["links"],
+        json!([{"traceId": "1bf7651916cd43dd8448eb211c80319c", "spanId": "c7ad6b7169203331"}])
+    );
     assert_eq!(start["startTimeUnixNano"], "1795341602000000000");
     assert!(
         start["attributes"]

@@ -28,12 +28,13 @@ pub fn reattach(options: &Options) -> Result<Samples, Failure> {
 
 /// Records each agent writes while no daemon lives.
 const RECORDS: usize = 1000;
-/// Bytes of each: half a KiB. Of the recorded streams a line of Codex has 102 (the median) and one of Claude Code 625; lines of
-/// eight bytes, as this row had them once, are a tenth of what the figure that its gate comes from was measured with (`cat` took
-/// 60 to 80 ms there).
+/// Bytes of each: half a KiB. Of the recorded streams a line of Codex has 102 (the median) and one
+/// of Claude Code 625; lines of eight bytes, as this row had them once, are a tenth of what the
+/// figure that its gate comes from was measured with (`cat` took 60 to 80 ms there).
 const RECORD: usize = 512;
 
-/// A fresh daemon reads all that was printed while there was none. The floor is `cat` of the very spools.
+/// A fresh daemon reads all that was printed while there was none. The floor is `cat` of the very
+/// spools.
 pub fn drain(options: &Options) -> Result<Samples, Failure> {
     let mut samples = Samples::default();
     for _ in 0..options.rounds.div_ceil(4) {
@@ -41,7 +42,8 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         place.configure(&format!("pool: {{max_agents: {}}}\n", options.many))?;
         place.daemon()?;
         let gate = place.gate()?;
-        // Lines one by one, each a record; the last one is an event, by which we see that all were read.
+        // Lines one by one, each a record; the last one is an event, by which we see that all were
+        // read.
         let script = format!(
             "cat {} >/dev/null; p=$(printf %0{RECORD}d 0); p=${{p#???????????}}; i=1000; while [ $i -lt {} ]; do \
              echo \"line $i $p\"; i=$((i+1)); done; \

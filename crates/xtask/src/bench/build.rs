@@ -53,7 +53,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     for name in binaries::NAMES {
         sizes.insert(name, std::fs::metadata(product.join("release").join(name))?.len());
     }
-    let timings = std::fs::read_to_string(product.join("cargo-timings/cargo-timing.html")).unwrap_or_default();
+    let timings = std::fs::read_to_string(product.join("cargo-timings/cargo-timing.html"))
+        .unwrap_or_default();
     print(&Report { ours, floor, sizes, slowest: slowest(&timings) }, is_json);
     Ok(())
 }
@@ -78,7 +79,8 @@ fn print(report: &Report, is_json: bool) {
     let minutes = report.ours.cpu_s / 60.0;
     let ratio = report.ours.cpu_s / report.floor.cpu_s;
     if is_json {
-        let crates = report.slowest.iter().map(|(name, seconds)| json!({"name": name, "seconds": seconds}));
+        let crates =
+            report.slowest.iter().map(|(name, seconds)| json!({"name": name, "seconds": seconds}));
         let cost = |cost: &Cost| json!({"cpu_s": cost.cpu_s, "wall_s": cost.wall_s});
         let document = json!({
             "ours": cost(&report.ours), "floor": cost(&report.floor), "ratio": ratio,
@@ -94,7 +96,8 @@ fn print(report: &Report, is_json: bool) {
         report.floor.cpu_s / 60.0
     );
     for (name, bytes) in &report.sizes {
-        let goal = if *name == "muleteer" { format!(" (goal {GOAL_MEGABYTES})") } else { String::new() };
+        let goal =
+            if *name == "muleteer" { format!(" (goal {GOAL_MEGABYTES})") } else { String::new() };
         #[allow(clippy::cast_precision_loss)] // No program has 2^52 bytes.
         let megabytes = *bytes as f64 / 1e6;
         println!("{name:<20} {megabytes:.1} MB{goal}");
@@ -133,8 +136,10 @@ fn measure(command: &mut Command) -> Result<Cost, Failure> {
 /// `cutime` and `cstime`).
 fn children_cpu_s() -> Result<f64, Failure> {
     let path = PathBuf::from("/proc/self/stat");
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let ticks = children_ticks(&text).ok_or_else(|| format!("{}: no times in `{text}`", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let ticks =
+        children_ticks(&text).ok_or_else(|| format!("{}: no times in `{text}`", path.display()))?;
     #[allow(clippy::cast_precision_loss)] // Centuries of them fit.
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
@@ -149,7 +154,9 @@ fn children_ticks(stat: &str) -> Option<u64> {
 /// The crates that took longest by cargo's report: the sum of their units.
 fn slowest(html: &str) -> Vec<(String, f64)> {
     let Some((_, rest)) = html.split_once("UNIT_DATA = ") else { return vec![] };
-    let Some(Ok(Value::Array(units))) = serde_json::Deserializer::from_str(rest).into_iter::<Value>().next() else {
+    let Some(Ok(Value::Array(units))) =
+        serde_json::Deserializer::from_str(rest).into_iter::<Value>().next()
+    else {
         return vec![];
     };
     let mut crates = BTreeMap::<String, f64>::new();

@@ -26,7 +26,8 @@ fn status(options: &Options, agents: usize) -> Result<Samples, Failure> {
     place.live_agents(&options.probes, agents)?;
     let place = &place;
     let ours = move || Ok(timed(|| succeed(place.muleteer(&["status", "--json"])))?.1);
-    let mut samples = in_turns(options.rounds * 2, Box::new(move || version(place)), Box::new(ours), vec![])?;
+    let mut samples =
+        in_turns(options.rounds * 2, Box::new(move || version(place)), Box::new(ours), vec![])?;
     samples.note = (agents != 1).then(|| format!("{agents} agents"));
     Ok(samples)
 }

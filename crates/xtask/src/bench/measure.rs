@@ -33,7 +33,9 @@ impl Samples {
     pub fn figure(&self, judged: Judged) -> Option<f64> {
         let ours = median(&self.ours)?;
         match judged {
-            Judged::Ratio => median(&self.floor).filter(|floor| *floor > 0.0).map(|floor| ours / floor),
+            Judged::Ratio => {
+                median(&self.floor).filter(|floor| *floor > 0.0).map(|floor| ours / floor)
+            }
             Judged::Absolute(_) => Some(ours),
         }
     }
@@ -54,8 +56,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
 /// Something that can be measured once more, in milliseconds.
 pub type Subject<'a> = Box<dyn FnMut() -> Result<f64, Failure> + 'a>;
 
-/// Measures the floor, ours and each peer in turns: whatever else the machine does hits all of them. The
-/// first round warms caches and is not counted.
+/// Measures the floor, ours and each peer in turns: whatever else the machine does hits all of
+/// them. The first round warms caches and is not counted.
 ///
 /// # Errors
 /// When the floor or ours fails. A peer that fails is left out, with a word on stderr.
@@ -66,7 +68,8 @@ pub fn in_turns(
     peers: Vec<(String, Subject<'_>)>,
 ) -> Result<Samples, Failure> {
     let mut samples = Samples::default();
-    let mut peers: Vec<_> = peers.into_iter().map(|(name, subject)| (name, Some(subject))).collect();
+    let mut peers: Vec<_> =
+        peers.into_iter().map(|(name, subject)| (name, Some(subject))).collect();
     for round in 0..=rounds {
         let counted = round > 0;
         let (of_floor, of_ours) = (floor()?, ours()?);
@@ -90,8 +93,8 @@ pub fn in_turns(
     Ok(samples)
 }
 
-/// Runs a probe, which measures by itself and prints a line `floor_us ours_us` for each round; a floor of 0 is
-/// none.
+/// Runs a probe, which measures by itself and prints a line `floor_us ours_us` for each round; a
+/// floor of 0 is none.
 ///
 /// # Errors
 /// What it says when it fails.
@@ -129,7 +132,11 @@ pub fn timed<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<(T, f64), F
 ///
 /// # Errors
 /// When there is none within the time.
-pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+pub fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl FnMut() -> Option<T>,
+) -> Result<T, Failure> {
     let begun = Instant::now();
     loop {
         if let Some(answer) = ask() {
@@ -148,7 +155,10 @@ mod tests {
 
     #[test]
     fn medians_and_ratios() {
-        assert_eq!([median(&[]), median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])], [None, Some(2.0), Some(2.5)]);
+        assert_eq!(
+            [median(&[]), median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0])],
+            [None, Some(2.0), Some(2.5)]
+        );
         let samples = Samples { ours: vec![3.0, 9.0, 3.0], floor: vec![2.0], ..Samples::default() };
         assert_eq!(samples.figure(Judged::Ratio), Some(1.5));
         assert_eq!(samples.figure(Judged::Absolute("KB")), Some(3.0));

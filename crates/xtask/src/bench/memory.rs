@@ -9,7 +9,8 @@ use xtask::Failure;
 
 pub fn shim(options: &Options) -> Result<Samples, Failure> {
     let place = with_agents(options, options.many)?.0;
-    let mut samples = Samples::absolute(shims(&place).into_iter().filter_map(private_dirty_kb).collect());
+    let mut samples =
+        Samples::absolute(shims(&place).into_iter().filter_map(private_dirty_kb).collect());
     if samples.ours.len() < options.many {
         return Err(format!("{} shims of {} were found", samples.ours.len(), options.many).into());
     }
@@ -51,7 +52,8 @@ fn shims(place: &Place) -> Vec<u32> {
     let is_shim = |pid: &u32| {
         let proc = Path::new("/proc").join(pid.to_string());
         let ours = std::fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&agents));
-        ours && std::fs::read(proc.join("cmdline")).is_ok_and(|line| line.starts_with(b"muleteer-shim\0"))
+        ours && std::fs::read(proc.join("cmdline"))
+            .is_ok_and(|line| line.starts_with(b"muleteer-shim\0"))
     };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries

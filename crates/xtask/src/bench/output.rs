@@ -13,8 +13,8 @@ pub fn small_writes(options: &Options) -> Result<Samples, Failure> {
     capture(options, 20 << 20, 100)
 }
 
-/// From the verb that starts the agent until it says how the agent ended: its start is in the figure, and
-/// the last byte is acknowledged.
+/// From the verb that starts the agent until it says how the agent ended: its start is in the
+/// figure, and the last byte is acknowledged.
 fn capture(options: &Options, bytes: u64, chunk: u32) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     place.daemon()?;
@@ -32,7 +32,17 @@ fn capture(options: &Options, bytes: u64, chunk: u32) -> Result<Samples, Failure
     let project = place.project().display().to_string();
     let ours = move || {
         let command = format!("exec {flood}");
-        let words = ["spawn", "developer", &project, "x", "--backend", "subprocess", "--command", &command, "--wait"];
+        let words = [
+            "spawn",
+            "developer",
+            &project,
+            "x",
+            "--backend",
+            "subprocess",
+            "--command",
+            &command,
+            "--wait",
+        ];
         Ok(timed(|| place.ok(&words))?.1)
     };
     in_turns(options.rounds.div_ceil(3), Box::new(floor), Box::new(ours), vec![])

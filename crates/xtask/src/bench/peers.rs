@@ -1,7 +1,7 @@
 //! Other supervisors, where they are on PATH: the same work, done their way.
 //!
-//! Each has its services written down before the clock starts; it runs from the start of the supervisor to the
-//! last service's `main`, since none of these takes requests as we do.
+//! Each has its services written down before the clock starts; it runs from the start of the
+//! supervisor to the last service's `main`, since none of these takes requests as we do.
 
 use super::measure::Subject;
 use super::place::Place;
@@ -13,8 +13,13 @@ use std::process::{Child, Command, Stdio};
 use xtask::Failure;
 
 /// What is looked for, so that a table can say what was not there.
-pub const KNOWN: [(&str, &str); 5] =
-    [("runit", "runsvdir"), ("s6", "s6-svscan"), ("supervisord", "supervisord"), ("pm2", "pm2"), ("pueue", "pueued")];
+pub const KNOWN: [(&str, &str); 5] = [
+    ("runit", "runsvdir"),
+    ("s6", "s6-svscan"),
+    ("supervisord", "supervisord"),
+    ("pm2", "pm2"),
+    ("pueue", "pueued"),
+];
 
 /// Fewer than so many say nothing about a supervisor that starts with them.
 const ENOUGH: usize = 50;
@@ -31,12 +36,22 @@ pub fn has(program: &str) -> bool {
 }
 
 /// Peers that can start `count` programs at once.
-pub fn starting<'a>(place: &'a Place, stamp: &'a Path, file: &'a Path, count: usize) -> Vec<(String, Subject<'a>)> {
+pub fn starting<'a>(
+    place: &'a Place,
+    stamp: &'a Path,
+    file: &'a Path,
+    count: usize,
+) -> Vec<(String, Subject<'a>)> {
     if count < ENOUGH {
         return vec![];
     }
-    let recipes: [(&'static str, Recipe); 5] =
-        [("runit", runit), ("s6", s6), ("supervisord", supervisord), ("pm2", pm2), ("pueue", pueue)];
+    let recipes: [(&'static str, Recipe); 5] = [
+        ("runit", runit),
+        ("s6", s6),
+        ("supervisord", supervisord),
+        ("pm2", pm2),
+        ("pueue", pueue),
+    ];
     let found = found();
     let of = |(name, recipe): (&'static str, Recipe)| {
         let mut round = 0;
@@ -52,7 +67,13 @@ pub fn starting<'a>(place: &'a Place, stamp: &'a Path, file: &'a Path, count: us
 /// Writes the services down and gives the command that runs them all.
 type Recipe = fn(&Path, &str, usize) -> Result<Command, Failure>;
 
-fn start(recipe: Recipe, dir: &Path, stamp: &Path, file: &Path, count: usize) -> Result<f64, Failure> {
+fn start(
+    recipe: Recipe,
+    dir: &Path,
+    stamp: &Path,
+    file: &Path,
+    count: usize,
+) -> Result<f64, Failure> {
     let _ = std::fs::remove_file(file);
     std::fs::create_dir_all(dir)?;
     let script = format!("{} {}; exec sleep 100000", stamp.display(), file.display());
@@ -78,11 +99,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        // Its children first lose their supervisor, then their services: twice, since one may start the other.
+        // Its children first lose their supervisor, then their services: twice, since one may start
+        // the other.
         for _ in 0..3 {
             let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
             for entry in entries {
-                let stands = std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.1));
+                let stands = std::fs::read_link(entry.path().join("cwd"))
+                    .is_ok_and(|cwd| cwd.starts_with(&self.1));
                 let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
                 if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw).filter(|_| stands) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -119,10 +142,15 @@ fn s6(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
 }
 
 fn supervisord(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
-    let mut text =
-        format!("[supervisord]\nnodaemon=true\nlogfile={0}/log\npidfile={0}/pid\nminfds=4096\n", dir.display());
+    let mut text = format!(
+        "[supervisord]\nnodaemon=true\nlogfile={0}/log\npidfile={0}/pid\nminfds=4096\n",
+        dir.display()
+    );
     for number in 0..count {
-        text.push_str(&format!("[program:s{number}]\ncommand=sh -c '{script}'\ndirectory={}\n", dir.display()));
+        text.push_str(&format!(
+            "[program:s{number}]\ncommand=sh -c '{script}'\ndirectory={}\n",
+            dir.display()
+        ));
     }
     let file = dir.join("supervisord.conf");
     std::fs::write(&file, text)?;

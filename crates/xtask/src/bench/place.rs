@@ -18,7 +18,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// When cargo fails.
 pub fn build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
     let target = workspace::target_dir()?;
-    // What is measured is a release; given binaries may be of any kind, and the probes go with them.
+    // What is measured is a release; given binaries may be of any kind, and the probes go with
+    // them.
     let release = given.is_none();
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--quiet"]);
@@ -62,7 +63,8 @@ impl Place {
     pub fn new(bin: &Path) -> Result<Self, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("muleteer-bench-{}-{number}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("muleteer-bench-{}-{number}", std::process::id()));
         for name in ["home", "run", "project", "tmp"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
@@ -102,7 +104,11 @@ impl Place {
     /// When there is no gate.
     pub fn open_gate(&self) -> Result<(), Failure> {
         use rustix::fs::{Mode, OFlags, open};
-        match open(self.path("gate"), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+        match open(
+            self.path("gate"),
+            OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) {
             Ok(_) | Err(rustix::io::Errno::NXIO) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -179,7 +185,8 @@ impl Place {
     /// # Errors
     /// When it cannot be started.
     pub fn launch_daemon(&mut self) -> Result<u32, Failure> {
-        let log = std::fs::File::options().create(true).append(true).open(self.path("daemon.log"))?;
+        let log =
+            std::fs::File::options().create(true).append(true).open(self.path("daemon.log"))?;
         let mut command = self.muleteer(&["daemon", "-q"]);
         let child = command.stdout(log.try_clone()?).stderr(log).spawn()?;
         let pid = child.id();
@@ -187,8 +194,9 @@ impl Place {
         Ok(pid)
     }
 
-    /// Waits until that many events of this name were added to the log after `from`, a length of it in bytes.
-    /// What is read is what was added: to read all of it again and again would cost one of few processors.
+    /// Waits until that many events of this name were added to the log after `from`, a length of it
+    /// in bytes. What is read is what was added: to read all of it again and again would cost one
+    /// of few processors.
     ///
     /// # Errors
     /// When they do not come within the time.
@@ -229,7 +237,8 @@ impl Place {
         Ok(status["daemon"]["socket"].as_str().ok_or("no daemon runs")?.into())
     }
 
-    /// Milliseconds that the restart policy made this dispatch wait before its newest attempt, from its events.
+    /// Milliseconds that the restart policy made this dispatch wait before its newest attempt, from
+    /// its events.
     ///
     /// # Errors
     /// When it was not started again.
@@ -261,7 +270,12 @@ impl Place {
     ///
     /// # Errors
     /// When they do not.
-    pub fn agents_that(&self, probes: &Path, count: usize, command: &[&str]) -> Result<(), Failure> {
+    pub fn agents_that(
+        &self,
+        probes: &Path,
+        count: usize,
+        command: &[&str],
+    ) -> Result<(), Failure> {
         let mut spawner = Command::new(probes.join("spawner"));
         self.environment(&mut spawner);
         spawner
@@ -272,7 +286,9 @@ impl Place {
         spawner.arg(count.to_string()).args(command);
         let output = spawner.stdin(Stdio::null()).output()?;
         if !output.status.success() {
-            return Err(format!("spawner: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
+            return Err(
+                format!("spawner: {}", String::from_utf8_lossy(&output.stderr).trim()).into()
+            );
         }
         until("living agents", PATIENCE * 5, || {
             // Asked seldom: asking is work too.
@@ -293,8 +309,9 @@ impl Drop for Place {
     }
 }
 
-/// Directories of places that are no more. They are removed when all was measured: ext4 without a journal makes no
-/// file for minutes where one was removed, and looks at each such place for every new one.
+/// Directories of places that are no more. They are removed when all was measured: ext4 without a
+/// journal makes no file for minutes where one was removed, and looks at each such place for every
+/// new one.
 static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
 /// Removes what the places have left.

@@ -42,7 +42,8 @@ fn in_a_place(options: &Options, args: &[&str]) -> Result<Samples, Failure> {
     let place = options.place()?;
     let dir = place.path("pipeline").display().to_string();
     std::fs::create_dir_all(&dir)?;
-    let args: Vec<&str> = args.iter().map(|arg| if *arg == "DIR" { dir.as_str() } else { arg }).collect();
+    let args: Vec<&str> =
+        args.iter().map(|arg| if *arg == "DIR" { dir.as_str() } else { arg }).collect();
     probe(options, &args)
 }
 
@@ -50,7 +51,8 @@ fn probe(options: &Options, args: &[&str]) -> Result<Samples, Failure> {
     probed(Command::new(options.probes.join("pipeline")).args(args))
 }
 
-/// `muleteer bead ready` of 100,000 beads, from exec to exit, beside ninja finding nothing to do in as many.
+/// `muleteer bead ready` of 100,000 beads, from exec to exit, beside ninja finding nothing to do in
+/// as many.
 pub fn load(options: &Options) -> Result<Samples, Failure> {
     let place = options.place()?;
     repository(&place)?;
@@ -83,7 +85,11 @@ fn ninja(dir: &Path, count: usize) -> Result<(), Failure> {
     for at in 1..count {
         let _ = writeln!(text, "build n{at}: phony n{} n{}", at - 1 - (at - 1) % 100, at / 2);
     }
-    let _ = writeln!(text, "build all: phony {}", (0..count).map(|at| format!("n{at}")).collect::<Vec<_>>().join(" "));
+    let _ = writeln!(
+        text,
+        "build all: phony {}",
+        (0..count).map(|at| format!("n{at}")).collect::<Vec<_>>().join(" ")
+    );
     text.push_str("default all\n");
     Ok(std::fs::write(dir.join("build.ninja"), text)?)
 }
@@ -173,13 +179,25 @@ pub fn two_hundred(options: &Options) -> Result<Samples, Failure> {
     place.configure(NO_FRILLS)?;
     let pid = place.daemon()?;
     let script = place.path("work.sh");
-    std::fs::write(&script, format!("set -e\n{WORK}exec muleteer bead close \"$n\" --reason done >/dev/null\n"))?;
+    std::fs::write(
+        &script,
+        format!("set -e\n{WORK}exec muleteer bead close \"$n\" --reason done >/dev/null\n"),
+    )?;
     let command = format!("sh {}", script.display());
     let flat = place.path("flat.jsonl");
     let ours = || -> Result<f64, Failure> {
         let label = format!("b{}", std::process::id() as usize + rand(&place));
         import(&place, &flat, &label, count)?;
-        let args = ["run", "--spec", "plan.md", "--bead-label", &label, "--backend", "subprocess", "--command"];
+        let args = [
+            "run",
+            "--spec",
+            "plan.md",
+            "--bead-label",
+            &label,
+            "--backend",
+            "subprocess",
+            "--command",
+        ];
         let (_, took) = timed(|| place.ok(&[&args[..], &[&command, "--yes", "--json"]].concat()))?;
         Ok(took)
     };
@@ -232,8 +250,18 @@ fn long_run(place: &mut Place) -> Result<String, Failure> {
     place.configure(NO_FRILLS)?;
     place.daemon()?;
     import(place, &place.path("flat.jsonl"), "long", 2000)?;
-    let args = ["run", "--spec", "plan.md", "--bead-label", "long", "--backend", "subprocess", "--command"];
-    let document = place.json(&[&args[..], &["sleep 100000", "--yes", "--detach", "--json"]].concat())?;
+    let args = [
+        "run",
+        "--spec",
+        "plan.md",
+        "--bead-label",
+        "long",
+        "--backend",
+        "subprocess",
+        "--command",
+    ];
+    let document =
+        place.json(&[&args[..], &["sleep 100000", "--yes", "--detach", "--json"]].concat())?;
     let id = document["run_id"].as_str().ok_or("no run id")?.to_string();
     agents_work(place, &id)?;
     Ok(id)
@@ -246,7 +274,8 @@ fn agents_work(place: &Place, id: &str) -> Result<(), Failure> {
     })
 }
 
-/// From the start of a daemon until the run of 2,000 beads that its predecessor left is under way again.
+/// From the start of a daemon until the run of 2,000 beads that its predecessor left is under way
+/// again.
 pub fn resume(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     let id = long_run(&mut place)?;
@@ -268,6 +297,7 @@ pub fn memory(options: &Options) -> Result<Samples, Failure> {
     long_run(&mut place)?;
     let status = place.json(&["status", "--json"])?;
     let pid = status["daemon"]["pid"].as_u64().ok_or("no daemon")?;
-    let kb = memory::private_dirty_kb(u32::try_from(pid)?).ok_or("the daemon's memory cannot be read")?;
+    let kb = memory::private_dirty_kb(u32::try_from(pid)?)
+        .ok_or("the daemon's memory cannot be read")?;
     Ok(Samples::absolute(vec![kb / 1024.0]))
 }

@@ -1,4 +1,5 @@
-//! From a request to the daemon until the agent's `main`, and from an agent's death until its successor's.
+//! From a request to the daemon until the agent's `main`, and from an agent's death until its
+//! successor's.
 
 use super::measure::{Samples, Subject, in_turns, until};
 use super::place::{PATIENCE, Place};
@@ -33,10 +34,16 @@ fn start(options: &Options, count: usize, rounds: usize) -> Result<Samples, Fail
     start_at(options, options.place()?, count, rounds)
 }
 
-fn start_at(options: &Options, mut place: Place, count: usize, rounds: usize) -> Result<Samples, Failure> {
+fn start_at(
+    options: &Options,
+    mut place: Place,
+    count: usize,
+    rounds: usize,
+) -> Result<Samples, Failure> {
     place.configure(&format!("pool: {{max_agents: {count}}}\n"))?;
     place.daemon()?;
-    let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
+    let (place, stamp, spawner) =
+        (&place, options.probes.join("stamp"), options.probes.join("spawner"));
     let count_word = count.to_string();
     let (file, gate) = (place.path("stamps"), place.gate()?);
     let (socket, key) = (place.socket()?, place.state().join("operator.key"));
@@ -76,18 +83,21 @@ fn start_at(options: &Options, mut place: Place, count: usize, rounds: usize) ->
         command.arg(&count_word).arg(&stamp).arg(&file).arg(&gate);
         last_main(place, command, &file, count)
     };
-    let mut beside: Vec<(String, Subject<'_>)> = vec![("our shims without a daemon".into(), Box::new(shims_alone))];
+    let mut beside: Vec<(String, Subject<'_>)> =
+        vec![("our shims without a daemon".into(), Box::new(shims_alone))];
     beside.extend(peers::starting(place, &stamp, &file, count));
     let mut samples = in_turns(rounds, Box::new(floor), Box::new(ours), beside)?;
     samples.note = (count != 1).then(|| format!("{count} at once"));
     Ok(samples)
 }
 
-/// An agent is killed. What the restart policy waits for (it is in the log) is not counted: only what we add.
+/// An agent is killed. What the restart policy waits for (it is in the log) is not counted: only
+/// what we add.
 pub fn successor(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     place.daemon()?;
-    let (place, stamp, spawner) = (&place, options.probes.join("stamp"), options.probes.join("spawner"));
+    let (place, stamp, spawner) =
+        (&place, options.probes.join("stamp"), options.probes.join("spawner"));
     let (file, gate) = (place.path("stamps"), place.gate()?);
     let floor = || {
         let mut command = Command::new(&spawner);
@@ -96,12 +106,22 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
     };
     // An agent of a kind that is started again; it never answers, so nothing else happens to it.
     // As a list: the floor has no shell around its program either.
-    let words = [stamp.display().to_string(), file.display().to_string(), gate.display().to_string()];
+    let words =
+        [stamp.display().to_string(), file.display().to_string(), gate.display().to_string()];
     let line = serde_json::to_string(&words)?;
     let ours = || {
         let _ = std::fs::remove_file(&file);
-        let spawned =
-            place.json(&["spawn", "developer", ".", "x", "--backend", "acp", "--command", &line, "--json"])?;
+        let spawned = place.json(&[
+            "spawn",
+            "developer",
+            ".",
+            "x",
+            "--backend",
+            "acp",
+            "--command",
+            &line,
+            "--json",
+        ])?;
         let id = spawned["dispatch_id"].as_str().ok_or("no id")?.to_string();
         since(&file, 0, 1)?;
         let pid = until("the agent's pid", PATIENCE, || {
@@ -122,13 +142,20 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// Runs a spawner, and tells the time from its beginning to the last `main`. Then the agents at the gate may go, which
-/// the spawner may wait for: what their end costs is no part of what others' start does.
-pub fn last_main(place: &Place, mut command: Command, file: &Path, count: usize) -> Result<f64, Failure> {
+/// Runs a spawner, and tells the time from its beginning to the last `main`. Then the agents at the
+/// gate may go, which the spawner may wait for: what their end costs is no part of what others'
+/// start does.
+pub fn last_main(
+    place: &Place,
+    mut command: Command,
+    file: &Path,
+    count: usize,
+) -> Result<f64, Failure> {
     let _ = std::fs::remove_file(file);
     place.environment(&mut command);
     let mut spawner = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let last = last_stamp(file, count, || Ok(spawner.try_wait()?.is_some_and(|status| !status.success())));
+    let last =
+        last_stamp(file, count, || Ok(spawner.try_wait()?.is_some_and(|status| !status.success())));
     // More than once: who has written its stamp may not stand at the gate yet.
     while spawner.try_wait()?.is_none() {
         place.open_gate()?;
@@ -147,9 +174,13 @@ pub fn since(file: &Path, begun: i128, count: usize) -> Result<f64, Failure> {
     Ok(between(begun, last_stamp(file, count, || Ok(false))?))
 }
 
-/// The last of `count` stamps, unless what makes them `failed`. It is asked seldom: the stamps tell the time, and asking
-/// is work for one of few processors.
-fn last_stamp(file: &Path, count: usize, mut failed: impl FnMut() -> Result<bool, Failure>) -> Result<i128, Failure> {
+/// The last of `count` stamps, unless what makes them `failed`. It is asked seldom: the stamps tell
+/// the time, and asking is work for one of few processors.
+fn last_stamp(
+    file: &Path,
+    count: usize,
+    mut failed: impl FnMut() -> Result<bool, Failure>,
+) -> Result<i128, Failure> {
     until("every agent's main", PATIENCE * 5, || {
         match failed() {
             Ok(false) => {}

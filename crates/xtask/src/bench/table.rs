@@ -60,8 +60,11 @@ fn document((row, outcome): &Measured<'_>) -> Value {
         Err(failure) => json!({ "error": failure }),
         Ok(samples) => {
             let figure = samples.figure(row.judged);
-            let peers: serde_json::Map<_, _> =
-                samples.peers.iter().map(|(name, values)| (name.clone(), json!(median(values)))).collect();
+            let peers: serde_json::Map<_, _> = samples
+                .peers
+                .iter()
+                .map(|(name, values)| (name.clone(), json!(median(values))))
+                .collect();
             json!({
                 "ours": median(&samples.ours), "floor": median(&samples.floor), "peers": peers, "figure": figure,
                 "verdict": figure.map(|figure| verdict(row, figure)), "rounds": samples.ours.len(), "note": samples.note,
@@ -103,7 +106,8 @@ fn line((row, outcome): &Measured<'_>) -> String {
         let _ = write!(text, " = {} x {} {unit} ({})", short(figure), short(floor), row.floor);
     }
     for (name, values) in &samples.peers {
-        let _ = write!(text, "; {name} {} {unit}", median(values).map_or_else(|| "-".into(), short));
+        let _ =
+            write!(text, "; {name} {} {unit}", median(values).map_or_else(|| "-".into(), short));
     }
     let figure = samples.figure(row.judged);
     let _ = write!(
@@ -121,21 +125,35 @@ fn line((row, outcome): &Measured<'_>) -> String {
 
 fn markdown((row, outcome): &Measured<'_>) -> String {
     let cells = match outcome {
-        Err(failure) => [format!("not measured: {failure}"), String::new(), String::new(), String::new()],
+        Err(failure) => {
+            [format!("not measured: {failure}"), String::new(), String::new(), String::new()]
+        }
         Ok(samples) => {
             let unit = unit(row.judged);
-            let value =
-                |values: &[f64]| median(values).map_or_else(String::new, |value| format!("{} {unit}", short(value)));
-            let peers: Vec<_> =
-                samples.peers.iter().map(|(name, values)| format!("{name} {}", value(values))).collect();
+            let value = |values: &[f64]| {
+                median(values).map_or_else(String::new, |value| format!("{} {unit}", short(value)))
+            };
+            let peers: Vec<_> = samples
+                .peers
+                .iter()
+                .map(|(name, values)| format!("{name} {}", value(values)))
+                .collect();
             let figure = samples.figure(row.judged);
-            let shown =
-                figure.map_or_else(String::new, |figure| format!("{} ({})", short(figure), verdict(row, figure)));
+            let shown = figure.map_or_else(String::new, |figure| {
+                format!("{} ({})", short(figure), verdict(row, figure))
+            });
             [value(&samples.ours), value(&samples.floor), peers.join(", "), shown]
         }
     };
     let goal = |goal: Option<f64>| goal.map_or_else(|| "-".into(), short);
-    format!("| `{}` | {} | {} | {} | {} |", row.name, row.what, cells.join(" | "), goal(row.gate), goal(row.ambition))
+    format!(
+        "| `{}` | {} | {} | {} | {} |",
+        row.name,
+        row.what,
+        cells.join(" | "),
+        goal(row.gate),
+        goal(row.ambition)
+    )
 }
 
 /// What it was measured on, and how busy that was.
@@ -149,11 +167,16 @@ fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let memory: u64 = read("/proc/meminfo")
         .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().trim_end_matches(" kB").parse().ok())
+        .find_map(|line| {
+            line.strip_prefix("MemTotal:")?.trim().trim_end_matches(" kB").parse().ok()
+        })
         .unwrap_or(0);
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_string();
     let load = read("/proc/loadavg").split(' ').next().unwrap_or("?").to_string();
     let peers = peers::found().join(", ");
     let peers = if peers.is_empty() { "none" } else { peers.as_str() };
-    format!("{model}, {cores} cores, {} GiB, Linux {kernel}; load average {load}; peers on PATH: {peers}", memory >> 20)
+    format!(
+        "{model}, {cores} cores, {} GiB, Linux {kernel}; load average {load}; peers on PATH: {peers}",
+        memory >> 20
+    )
 }

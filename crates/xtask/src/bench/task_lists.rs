@@ -1,5 +1,5 @@
-//! Long task lists: what people wait for, with ten thousand tasks beside a thousand. A ratio of ten is linear
-//! growth.
+//! Long task lists: what people wait for, with ten thousand tasks beside a thousand. A ratio of ten
+//! is linear growth.
 
 use super::Options;
 use super::measure::{Samples, in_turns, timed};
@@ -30,8 +30,11 @@ fn growth(options: &Options, args: &[&str]) -> Result<Samples, Failure> {
         let (status, took) = timed(|| Ok(command.status()?))?;
         if status.success() { Ok(took) } else { Err(format!("{args:?}: {status}").into()) }
     };
-    let mut samples = in_turns(options.rounds * 2, Box::new(|| run(&short)), Box::new(|| run(&long)), vec![])?;
-    samples.note = Some(format!("{LONG} tasks, a third completed, each on the one before it and one far back"));
+    let mut samples =
+        in_turns(options.rounds * 2, Box::new(|| run(&short)), Box::new(|| run(&long)), vec![])?;
+    samples.note = Some(format!(
+        "{LONG} tasks, a third completed, each on the one before it and one far back"
+    ));
     Ok(samples)
 }
 

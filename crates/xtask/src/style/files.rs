@@ -14,7 +14,8 @@ pub enum Entry {
 /// Where written text lives.
 const ROOTS: [&str; 6] = ["crates", "tests", "docs", "deploy", "roles", "config"];
 /// Folders of recorded or generated data, whose size and lines nobody chose.
-const DATA: [&str; 8] = ["target", "snapshots", "corpus", "fixtures", "samples", "frozen", "node_modules", "artifacts"];
+const DATA: [&str; 8] =
+    ["target", "snapshots", "corpus", "fixtures", "samples", "frozen", "node_modules", "artifacts"];
 
 /// Reads every Rust and Markdown file and counts the entries of every folder, in order of path.
 ///
@@ -50,7 +51,9 @@ pub fn read(root: &Path) -> Result<Vec<Entry>, Failure> {
             let shown = relative(root, &path);
             match path.extension().and_then(|one| one.to_str()) {
                 Some("rs") => entries.push(Entry::Rust { path: shown, text: read_text(&path)? }),
-                Some("md") => entries.push(Entry::Markdown { path: shown, text: read_text(&path)? }),
+                Some("md") => {
+                    entries.push(Entry::Markdown { path: shown, text: read_text(&path)? })
+                }
                 _ => {}
             }
         }
@@ -62,7 +65,9 @@ pub fn read(root: &Path) -> Result<Vec<Entry>, Failure> {
 
 fn path_of(entry: &Entry) -> &str {
     match entry {
-        Entry::Rust { path, .. } | Entry::Markdown { path, .. } | Entry::Folder { path, .. } => path,
+        Entry::Rust { path, .. } | Entry::Markdown { path, .. } | Entry::Folder { path, .. } => {
+            path
+        }
     }
 }
 

@@ -54,13 +54,16 @@ fn rust(path: &str, text: &str, to: &mut Vec<Violation>) {
     for (number, comment) in tokens.comments() {
         openers(path, number, &comment, to);
     }
-    let is_test = path.starts_with("tests/") || path.contains("/tests") || path.contains("/examples/");
+    let is_test =
+        path.starts_with("tests/") || path.contains("/tests") || path.contains("/examples/");
     if is_test {
         return;
     }
     let of_tests = tokens.test_modules();
     for (number, line) in numbered(text) {
-        if of_tests.iter().any(|lines| lines.contains(&number)) || line.trim_start().starts_with("//") {
+        if of_tests.iter().any(|lines| lines.contains(&number))
+            || line.trim_start().starts_with("//")
+        {
             continue;
         }
         product_line(path, number, line, to);
@@ -101,8 +104,10 @@ fn markdown(path: &str, text: &str, to: &mut Vec<Violation>) {
         if line.trim_start().starts_with("```") {
             in_fence = !in_fence;
         }
-        let begins_another =
-            line.trim().is_empty() || in_fence || is_table || line.trim_start().starts_with(['#', '-', '*', '>', '`']);
+        let begins_another = line.trim().is_empty()
+            || in_fence
+            || is_table
+            || line.trim_start().starts_with(['#', '-', '*', '>', '`']);
         if begins_another {
             paragraphs.extend(paragraph.take());
         }
@@ -128,8 +133,9 @@ fn markdown(path: &str, text: &str, to: &mut Vec<Violation>) {
 /// The sentences of `text` that begin with a forbidden word. Questions are allowed.
 fn openers(path: &str, number: usize, text: &str, to: &mut Vec<Violation>) {
     for sentence in sentences(text) {
-        let begins =
-            |opener: &&&str| sentence.strip_prefix(**opener).is_some_and(|rest| rest.starts_with([' ', '’', '\'']));
+        let begins = |opener: &&&str| {
+            sentence.strip_prefix(**opener).is_some_and(|rest| rest.starts_with([' ', '’', '\'']))
+        };
         if let Some(opener) = OPENERS.iter().find(begins)
             && !sentence.ends_with('?')
         {
@@ -145,7 +151,8 @@ fn sentences(text: &str) -> Vec<&str> {
     let mut from = 0;
     let bytes = text.as_bytes();
     for (at, byte) in bytes.iter().enumerate() {
-        let ends = matches!(byte, b'.' | b'!' | b'?' | b':') && bytes.get(at + 1).is_none_or(|next| *next == b' ');
+        let ends = matches!(byte, b'.' | b'!' | b'?' | b':')
+            && bytes.get(at + 1).is_none_or(|next| *next == b' ');
         if ends {
             found.push(text[from..=at].trim());
             from = at + 1;
@@ -184,7 +191,8 @@ impl<'a> Tokens<'a> {
         let code: Vec<_> = self.all.iter().filter(|(kind, ..)| !is_blank(*kind)).collect();
         let mut found = Vec::new();
         for (at, (_, word, line)) in code.iter().enumerate() {
-            let is_fn = *word == "fn" && code.get(at + 1).is_some_and(|next| next.0 == TokenKind::Ident);
+            let is_fn =
+                *word == "fn" && code.get(at + 1).is_some_and(|next| next.0 == TokenKind::Ident);
             if !is_fn {
                 continue;
             }
@@ -220,8 +228,12 @@ impl<'a> Tokens<'a> {
         let mut last_line = 0;
         for (kind, part, line) in &self.all {
             let text = match kind {
-                TokenKind::LineComment { .. } => part.trim_start_matches(['/', '!']).trim().to_string(),
-                TokenKind::BlockComment { .. } => part.trim_matches(['/', '*', '!', ' ']).to_string(),
+                TokenKind::LineComment { .. } => {
+                    part.trim_start_matches(['/', '!']).trim().to_string()
+                }
+                TokenKind::BlockComment { .. } => {
+                    part.trim_matches(['/', '*', '!', ' ']).to_string()
+                }
                 _ => continue,
             };
             let begins_another = text.is_empty() || text.starts_with(['-', '*', '#', '|']);
@@ -242,7 +254,10 @@ impl<'a> Tokens<'a> {
 }
 
 fn is_blank(kind: TokenKind) -> bool {
-    matches!(kind, TokenKind::Whitespace | TokenKind::LineComment { .. } | TokenKind::BlockComment { .. })
+    matches!(
+        kind,
+        TokenKind::Whitespace | TokenKind::LineComment { .. } | TokenKind::BlockComment { .. }
+    )
 }
 
 /// The line of the brace that closes the first `{` of `code`; `None` when a `;` comes first.

@@ -24,7 +24,10 @@ fn opener_in_a_string_is_ignored() {
 
 #[test]
 fn opener_after_a_line_break_of_a_paragraph_is_found() {
-    assert_eq!(markdown("# What it is\n\nThe daemon\nruns. Whose\nagent it is.\n"), [("sentence-opener", 3)]);
+    assert_eq!(
+        markdown("# What it is\n\nThe daemon\nruns. Whose\nagent it is.\n"),
+        [("sentence-opener", 3)]
+    );
     assert_eq!(markdown("- Of a run the daemon keeps the log.\n"), [("sentence-opener", 1)]);
     assert_eq!(markdown("The list shows what\nWhat is here means\n"), []);
 }

@@ -1,4 +1,5 @@
-//! What there is to fuzz, for `cargo xtask fuzz`: a line for each decoder, its name and its samples.
+//! What there is to fuzz, for `cargo xtask fuzz`: a line for each decoder, its name and its
+//! samples.
 
 fn main() {
     for oracle in muleteer_fuzz::ORACLES {

@@ -1,4 +1,5 @@
-//! What is known and what is on its way of some folders and files, and what of it a power cut leaves.
+//! What is known and what is on its way of some folders and files, and what of it a power cut
+//! leaves.
 
 use crate::crash::Dice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,8 @@ pub enum Kept {
 
 impl Kept {
     pub fn of(dice: &mut Dice) -> Self {
-        [Self::Nothing, Self::Names, Self::Everything, Self::Some, Self::Some][dice.below(5) as usize]
+        [Self::Nothing, Self::Names, Self::Everything, Self::Some, Self::Some]
+            [dice.below(5) as usize]
     }
 }
 
@@ -57,7 +59,8 @@ pub enum Step {
     Sync(PathBuf),
     /// All of the file system.
     SyncAll,
-    /// Its data is on its way, and there with whatever is synced next: what git's `batch` counts on.
+    /// Its data is on its way, and there with whatever is synced next: what git's `batch` counts
+    /// on.
     WriteBack(PathBuf),
     Effect(String),
 }
@@ -174,7 +177,9 @@ impl Disk {
                 }
             }
             Step::Exchange { one, other } => {
-                let (Some(first), Some(second)) = (self.node(one), self.node(other)) else { return };
+                let (Some(first), Some(second)) = (self.node(one), self.node(other)) else {
+                    return;
+                };
                 let ((one, here), (other, there)) = (self.place(one), self.place(other));
                 if one == other {
                     self.change(one, vec![(here, Some(second)), (there, Some(first))]);
@@ -218,7 +223,9 @@ impl Disk {
                     Some(Node::Folder(folder)) => self.folders[folder].settle(),
                     None => {}
                 }
-                for root in self.roots.clone().into_iter().filter(|root| root.names == Names::Journal) {
+                for root in
+                    self.roots.clone().into_iter().filter(|root| root.names == Names::Journal)
+                {
                     self.settle_below(root.folder);
                 }
             }
@@ -293,7 +300,8 @@ impl Disk {
         file
     }
 
-    /// What was synced of the file that has this name now: whoever was told of it was told that it stays.
+    /// What was synced of the file that has this name now: whoever was told of it was told that it
+    /// stays.
     pub fn synced(&self, path: &Path) -> Vec<u8> {
         match self.node(path) {
             Some(Node::File(file)) => self.files[file].synced.clone(),
@@ -312,7 +320,14 @@ impl Disk {
         }
     }
 
-    fn lay_out_folder(&self, at: usize, path: &Path, kept: Kept, dice: &mut Dice, laid: &mut BTreeSet<usize>) {
+    fn lay_out_folder(
+        &self,
+        at: usize,
+        path: &Path,
+        kept: Kept,
+        dice: &mut Dice,
+        laid: &mut BTreeSet<usize>,
+    ) {
         let folder = &self.folders[at];
         let mut names = folder.synced.clone();
         let count = match kept {
@@ -329,7 +344,8 @@ impl Disk {
                 Node::File(file) => {
                     std::fs::write(&path, self.files[file].left(kept, dice)).expect("a file");
                     // Of the time before: whoever looks must see that nobody alive has made it.
-                    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+                    let long_ago = std::time::SystemTime::UNIX_EPOCH
+                        + std::time::Duration::from_secs(1_000_000_000);
                     let file = std::fs::File::options().append(true).open(&path).expect("a file");
                     file.set_modified(long_ago).expect("its time");
                 }
@@ -387,7 +403,11 @@ mod tests {
         let (old, new) = (state.join("f"), state.join("f.tmp"));
         let mut disk = Disk::default();
         disk.root(&state, Names::Synced);
-        let write = |path: &Path, bytes: &[u8]| Step::Write { path: path.into(), at: None, bytes: bytes.into() };
+        let write = |path: &Path, bytes: &[u8]| Step::Write {
+            path: path.into(),
+            at: None,
+            bytes: bytes.into(),
+        };
         let steps = [
             write(&old, b"old"),
             Step::Sync(old.clone()),
@@ -404,7 +424,10 @@ mod tests {
         assert_eq!(left(&disk, Kept::Names), "", "its name came before what is in it");
         assert_eq!(left(&disk, Kept::Everything), "new");
         disk.take(&Step::Sync(old.clone()));
-        assert_eq!((left(&disk, Kept::Nothing), left(&disk, Kept::Names)), ("old".into(), "new".into()));
+        assert_eq!(
+            (left(&disk, Kept::Nothing), left(&disk, Kept::Names)),
+            ("old".into(), "new".into())
+        );
         disk.take(&Step::Sync(state.clone()));
         assert_eq!(left(&disk, Kept::Nothing), "new");
     }
@@ -434,10 +457,19 @@ mod tests {
         };
         let text = |text: &str| Some(text.to_string());
         assert_eq!(left(&disk, Kept::Nothing), ([text("was there"), None, None, None], false));
-        assert_eq!(left(&disk, Kept::Everything), ([text("was there"), None, text("x"), text("x")], true));
+        assert_eq!(
+            left(&disk, Kept::Everything),
+            ([text("was there"), None, text("x"), text("x")], true)
+        );
         disk.take(&Step::Sync(state.join("log")));
-        assert_eq!(left(&disk, Kept::Nothing), ([text("was there"), None, text(""), text("")], false));
+        assert_eq!(
+            left(&disk, Kept::Nothing),
+            ([text("was there"), None, text(""), text("")], false)
+        );
         disk.take(&Step::Sync(repo.join("linked")));
-        assert_eq!(left(&disk, Kept::Nothing), ([text("was there"), None, text("x"), text("x")], false));
+        assert_eq!(
+            left(&disk, Kept::Nothing),
+            ([text("was there"), None, text("x"), text("x")], false)
+        );
     }
 }

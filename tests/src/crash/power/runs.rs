@@ -2,8 +2,8 @@
 //!
 //! - What was synced of the run's log is there, byte for byte, and goes on.
 //! - No agent had begun of a run that is not known.
-//! - It comes to what it comes to when nobody disturbs it, whatever had to be done again: the same tree here and at
-//!   the remote, the same beads, the same decisions about each, one pull request.
+//! - It comes to what it comes to when nobody disturbs it, whatever had to be done again: the same
+//!   tree here and at the remote, the same beads, the same decisions about each, one pull request.
 //!
 //! The remote and whoever keeps pull requests are other machines: they know what they were told.
 
@@ -55,7 +55,8 @@ impl RecordedRun {
         self.len() == 0
     }
 
-    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and goes on with the run.
+    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and goes on with the
+    /// run.
     ///
     /// # Panics
     /// When something that must hold does not.
@@ -72,7 +73,10 @@ impl RecordedRun {
         } else {
             stage.finish();
             let now = std::fs::read(stage.log()).expect("the run's log");
-            assert!(now.starts_with(&promised), "what was synced of the run's log is not there any more");
+            assert!(
+                now.starts_with(&promised),
+                "what was synced of the run's log is not there any more"
+            );
             stage.check(false, &format!("power seed {seed}\n{}", daemon.log()));
         }
         events::check(&log);

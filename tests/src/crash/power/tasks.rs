@@ -1,6 +1,8 @@
-//! The same of a list of tasks that is worked through: the list, its log, the commits and the daemon's own files.
+//! The same of a list of tasks that is worked through: the list, its log, the commits and the
+//! daemon's own files.
 //!
-//! - The list can be read, and so can its log, line by line but for the last that the disk had in part.
+//! - The list can be read, and so can its log, line by line but for the last that the disk had in
+//!   part.
 //! - A task that was completed on the disk stays so, with its commit, and nobody works at it again.
 //! - All of them are completed in the end, each begun no more often than it has attempts.
 
@@ -55,7 +57,8 @@ impl RecordedTasks {
         self.len() == 0
     }
 
-    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and has the list worked through.
+    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and has the list
+    /// worked through.
     ///
     /// # Panics
     /// When something that must hold does not.
@@ -85,12 +88,20 @@ impl RecordedTasks {
             let (id, name) = (format!("task-{number:03}"), number.to_string());
             let times = after.iter().filter(|line| **line == name).count();
             let task = scene.task(&id);
-            assert!(times as u64 <= task["attempts"].as_u64().expect("a number"), "{times} times: {task}");
+            assert!(
+                times as u64 <= task["attempts"].as_u64().expect("a number"),
+                "{times} times: {task}"
+            );
             if done.contains(&id) {
                 let before = before.iter().filter(|line| **line == name).count();
                 assert_eq!(times, before, "it was completed: {task}\n{}", scene.log());
             }
-            assert_eq!(scene.repo.git(&["show", &format!("HEAD:w{number}")]), "x", "{task}\n{}", scene.log());
+            assert_eq!(
+                scene.repo.git(&["show", &format!("HEAD:w{number}")]),
+                "x",
+                "{task}\n{}",
+                scene.log()
+            );
         }
         scene.repo.git(&["rev-list", "--objects", "--quiet", "HEAD"]);
         // Nor does git sync what it has checked out.
@@ -106,12 +117,16 @@ impl RecordedTasks {
 /// But for one line, of which the disk had a part.
 fn check_log(scene: &Scene) {
     let log = scene.log();
-    let odd: Vec<_> = log.lines().filter_map(|line| Some((line, scene.fits(line).err()?))).collect();
+    let odd: Vec<_> =
+        log.lines().filter_map(|line| Some((line, scene.fits(line).err()?))).collect();
     assert!(odd.len() <= 1, "{odd:?}\n{log}");
 }
 
 fn script(scene: &Scene) -> String {
-    format!("n=${{MULETEER_TASK_ID#task-00}}; echo $n >> {}; echo x > w$n", scene.home("effects").display())
+    format!(
+        "n=${{MULETEER_TASK_ID#task-00}}; echo $n >> {}; echo x > w$n",
+        scene.home("effects").display()
+    )
 }
 
 /// The completed ones of a list as the disk has it; none where that cannot be read.

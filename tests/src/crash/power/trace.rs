@@ -5,7 +5,8 @@ use crate::{PATIENCE, wait_until};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Everything in the traces that concerns files below the `roots` or the agent's `effects`, in the order it was done.
+/// Everything in the traces that concerns files below the `roots` or the agent's `effects`, in the
+/// order it was done.
 pub fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
     // Whoever is traced may end a moment before its tracer has written that down.
     let texts = wait_until("the traces to be written", PATIENCE, || {
@@ -24,11 +25,17 @@ pub fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
     calls.sort_by(|one, other| one.done.total_cmp(&other.done));
     let ours = |path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        let below = roots.iter().any(|root| path.starts_with(root)) && roots.iter().all(|root| path != root);
-        below && path != effects && !name.starts_with("muleteer.db") && !name.ends_with(" (deleted)")
+        let below = roots.iter().any(|root| path.starts_with(root))
+            && roots.iter().all(|root| path != root);
+        below
+            && path != effects
+            && !name.starts_with("muleteer.db")
+            && !name.ends_with(" (deleted)")
     };
     let kept = |step: &Step| match step {
-        Step::Open { path, .. } | Step::Write { path, .. } | Step::Truncate { path, .. } => ours(path),
+        Step::Open { path, .. } | Step::Write { path, .. } | Step::Truncate { path, .. } => {
+            ours(path)
+        }
         Step::Remove(path) | Step::Folder(path) => ours(path),
         Step::Rename { from, to } | Step::Link { from, to } => ours(from) && ours(to),
         Step::Exchange { one, other } => ours(one) && ours(other),
@@ -36,7 +43,9 @@ pub fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
         Step::Effect(_) | Step::SyncAll => true,
     };
     let effect = |step: Step| match step {
-        Step::Write { path, bytes, .. } if path == effects => Step::Effect(String::from_utf8_lossy(&bytes).into()),
+        Step::Write { path, bytes, .. } if path == effects => {
+            Step::Effect(String::from_utf8_lossy(&bytes).into())
+        }
         other => other,
     };
     calls.iter().filter_map(Call::step).map(effect).filter(kept).collect()
@@ -57,12 +66,15 @@ struct Call {
 /// The calls of one thread.
 fn calls(text: &str) -> Vec<Call> {
     let mut folder = PathBuf::from("/");
-    // A sandbox that is being put together: what its mounts are of is memory, until the agent begins.
+    // A sandbox that is being put together: what its mounts are of is memory, until the agent
+    // begins.
     let mut sandbox = false;
     let mut found = vec![];
     for line in text.lines() {
         let Some(mut call) = parse(line) else { continue };
-        if let Some(at) = call.args.iter().find(|arg| arg.starts_with("AT_FDCWD<")).and_then(|arg| path_of(arg)) {
+        if let Some(at) =
+            call.args.iter().find(|arg| arg.starts_with("AT_FDCWD<")).and_then(|arg| path_of(arg))
+        {
             folder = at;
         }
         call.folder.clone_from(&folder);
@@ -193,10 +205,16 @@ impl Call {
 
     fn step(&self) -> Option<Step> {
         let at_end = || Some(Step::Write { path: self.open()?, at: None, bytes: self.written(1) });
-        let in_place = || Some(Step::Write { path: self.open()?, at: self.number(3), bytes: self.written(1) });
+        let in_place =
+            || Some(Step::Write { path: self.open()?, at: self.number(3), bytes: self.written(1) });
         match self.name.as_str() {
-            "openat" if self.args.get(2)?.contains("O_CREAT") || self.args[2].contains("O_TRUNC") => {
-                Some(Step::Open { path: path_of(&self.returned)?, truncate: self.args[2].contains("O_TRUNC") })
+            "openat"
+                if self.args.get(2)?.contains("O_CREAT") || self.args[2].contains("O_TRUNC") =>
+            {
+                Some(Step::Open {
+                    path: path_of(&self.returned)?,
+                    truncate: self.args[2].contains("O_TRUNC"),
+                })
             }
             "creat" => Some(Step::Open { path: path_of(&self.returned)?, truncate: true }),
             "write" | "writev" => at_end(),
@@ -206,7 +224,9 @@ impl Call {
             "renameat2" if self.args.get(4)?.contains("RENAME_EXCHANGE") => {
                 Some(Step::Exchange { one: self.named_from(1), other: self.named_from(3) })
             }
-            "renameat" | "renameat2" => Some(Step::Rename { from: self.named_from(1), to: self.named_from(3) }),
+            "renameat" | "renameat2" => {
+                Some(Step::Rename { from: self.named_from(1), to: self.named_from(3) })
+            }
             "link" => Some(Step::Link { from: self.named(0), to: self.named(1) }),
             "linkat" => Some(Step::Link { from: self.named_from(1), to: self.named_from(3) }),
             "unlink" | "rmdir" => Some(Step::Remove(self.named(0))),

@@ -29,7 +29,8 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
     };
     let yaml = muleteer_model::config::with_file_lines(text);
     let scenario: Scenario = serde_saphyr::from_str(&yaml).map_err(|error| {
-        let (line, column) = error.location().map_or((0, 0), |place| (place.line(), place.column()));
+        let (line, column) =
+            error.location().map_or((0, 0), |place| (place.line(), place.column()));
         let (message, hint) = explain(error.without_snippet());
         at(line, column, message, hint)
     })?;
@@ -38,11 +39,18 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
         return Err(at(0, 0, message, Some(format!("this build reads v: {VERSION}"))));
     }
     if scenario.turns.is_empty() {
-        return Err(at(0, 0, "there are no turns".into(), Some("a turn is `- steps: [...]`".into())));
+        return Err(at(
+            0,
+            0,
+            "there are no turns".into(),
+            Some("a turn is `- steps: [...]`".into()),
+        ));
     }
     // It was read once, so it can be read again; without places the faults are still named.
     let places: Option<Places> = serde_saphyr::from_str(&yaml).ok();
-    for (turn, steps) in scenario.turns.iter().map(|turn| &turn.steps).chain([&scenario.otherwise]).enumerate() {
+    for (turn, steps) in
+        scenario.turns.iter().map(|turn| &turn.steps).chain([&scenario.otherwise]).enumerate()
+    {
         let Some((step, message, hint)) = wrong_step(steps) else {
             continue;
         };
@@ -61,23 +69,46 @@ fn wrong_step(steps: &[Step]) -> Option<(usize, String, String)> {
     for (at, step) in steps.iter().enumerate() {
         let fault = |message: &str, hint: &str| Some((at, message.to_string(), hint.to_string()));
         match step {
-            Step::Result(_) | Step::InvalidResult(_) | Step::Fail(_) | Step::Exit(_) if at + 1 < steps.len() => {
-                return fault("the turn ends here, the steps behind it are never reached", "make it the last step");
+            Step::Result(_) | Step::InvalidResult(_) | Step::Fail(_) | Step::Exit(_)
+                if at + 1 < steps.len() =>
+            {
+                return fault(
+                    "the turn ends here, the steps behind it are never reached",
+                    "make it the last step",
+                );
             }
             Step::Crash(Crash { code: Some(_), signal: Some(_), .. }) => {
                 return fault("`crash` has both a code and a signal", "a process ends in one way");
             }
-            Step::Crash(Crash { signal: Some(signal), .. }) if !SIGNALS.contains(&signal.as_str()) => {
-                return fault(&format!("signal {signal:?} is not known"), &format!("one of {}", SIGNALS.join(", ")));
+            Step::Crash(Crash { signal: Some(signal), .. })
+                if !SIGNALS.contains(&signal.as_str()) =>
+            {
+                return fault(
+                    &format!("signal {signal:?} is not known"),
+                    &format!("one of {}", SIGNALS.join(", ")),
+                );
             }
             Step::Crash(Crash { code: Some(0), .. }) => {
-                return fault("a crash with code 0 is none", "`exit: 0` ends the agent in good order");
+                return fault(
+                    "a crash with code 0 is none",
+                    "`exit: 0` ends the agent in good order",
+                );
             }
-            Step::Exit(code) | Step::Crash(Crash { code: Some(code), .. }) if !(0..=255).contains(code) => {
-                return fault(&format!("no process ends with code {code}"), "0 to 255 are possible");
+            Step::Exit(code) | Step::Crash(Crash { code: Some(code), .. })
+                if !(0..=255).contains(code) =>
+            {
+                return fault(
+                    &format!("no process ends with code {code}"),
+                    "0 to 255 are possible",
+                );
             }
-            Step::Ask(Ask { permission, question, .. }) if permission.is_some() == question.is_some() => {
-                return fault("`ask` wants either `permission` or `question`", "ask: {question: Which colour?}");
+            Step::Ask(Ask { permission, question, .. })
+                if permission.is_some() == question.is_some() =>
+            {
+                return fault(
+                    "`ask` wants either `permission` or `question`",
+                    "ask: {question: Which colour?}",
+                );
             }
             _ => {}
         }
@@ -95,14 +126,18 @@ fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
             (format!("`{variant}` is not known"), Some(nearest(variant, expected)))
         }
         E::SerdeMissingField { field, .. } => (format!("`{field}` is missing"), None),
-        E::SerdeInvalidType { unexpected, expected, .. } | E::SerdeInvalidValue { unexpected, expected, .. } => {
+        E::SerdeInvalidType { unexpected, expected, .. }
+        | E::SerdeInvalidValue { unexpected, expected, .. } => {
             (format!("{unexpected} cannot stand here: {expected} is wanted"), None)
         }
         E::Message { msg, .. } => (msg.clone(), None),
-        E::DuplicateMappingKey { key: Some(key), .. } => (format!("`{key}` stands here twice"), None),
-        E::Eof { .. } => {
-            ("the file ends too early".to_string(), Some("see docs/rehearsal.md for the format".to_string()))
+        E::DuplicateMappingKey { key: Some(key), .. } => {
+            (format!("`{key}` stands here twice"), None)
         }
+        E::Eof { .. } => (
+            "the file ends too early".to_string(),
+            Some("see docs/rehearsal.md for the format".to_string()),
+        ),
         other => {
             // The place is told before the message.
             let text = other.to_string();

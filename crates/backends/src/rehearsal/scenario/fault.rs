@@ -28,7 +28,8 @@ impl fmt::Display for ScenarioFault {
         if let Some(snippet) = &self.snippet {
             let number = self.line.to_string();
             let indent = " ".repeat(number.len());
-            let before = " ".repeat(usize::try_from(self.column.saturating_sub(1)).unwrap_or_default());
+            let before =
+                " ".repeat(usize::try_from(self.column.saturating_sub(1)).unwrap_or_default());
             write!(f, "\n {indent} |\n {number} | {snippet}\n {indent} | {before}^")?;
         }
         if let Some(hint) = &self.hint {

@@ -292,8 +292,8 @@ impl Scenario {
         check::parse(text, file)
     }
 
-    /// The steps of a turn, by the index [`crate::rehearsal::session::Session`] keeps; the one behind
-    /// the last is `otherwise`.
+    /// The steps of a turn, by the index [`crate::rehearsal::session::Session`] keeps; the one
+    /// behind the last is `otherwise`.
     pub fn steps(&self, turn: usize) -> &[Step] {
         self.turns.get(turn).map_or(&self.otherwise, |turn| &turn.steps)
     }

@@ -67,13 +67,24 @@ impl Visitor<'_> for Measured {
 }
 
 /// As [`TurnError`] is spelled.
-static TURN_ERRORS: [&str; 9] =
-    ["auth", "api_error", "rate_limit", "max_turns", "budget", "structured_output", "context", "interrupted", "other"];
+static TURN_ERRORS: [&str; 9] = [
+    "auth",
+    "api_error",
+    "rate_limit",
+    "max_turns",
+    "budget",
+    "structured_output",
+    "context",
+    "interrupted",
+    "other",
+];
 
-/// Why a turn fails, by one of its names; elsewhere a name that is not known is `other`, from agents newer than we are.
+/// Why a turn fails, by one of its names; elsewhere a name that is not known is `other`, from
+/// agents newer than we are.
 pub fn turn_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TurnError, D::Error> {
     let name = String::deserialize(deserializer)?;
-    let error = TurnError::deserialize(IntoDeserializer::<D::Error>::into_deserializer(name.as_str()))?;
+    let error =
+        TurnError::deserialize(IntoDeserializer::<D::Error>::into_deserializer(name.as_str()))?;
     if error == TurnError::Other && name != "other" {
         return Err(D::Error::unknown_variant(&name, &TURN_ERRORS));
     }
@@ -140,7 +151,9 @@ mod tests {
 
     #[test]
     fn spans_and_sizes() {
-        for (text, wanted) in [("200ms", Some(0.2)), ("1.5s", Some(1.5)), ("15m", Some(900.0)), ("7", Some(7.0))] {
+        for (text, wanted) in
+            [("200ms", Some(0.2)), ("1.5s", Some(1.5)), ("15m", Some(900.0)), ("7", Some(7.0))]
+        {
             assert_eq!(measure(text, &SPANS, LONGEST_S), wanted, "{text}");
         }
         for text in ["", "s", "5 parsecs", "-1s", "1e3s", "999999h"] {

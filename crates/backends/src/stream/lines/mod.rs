@@ -9,9 +9,9 @@ pub(crate) use split::{Before, next_object};
 
 mod split;
 
-/// Longest line kept as a whole. A screenshot or a document that an agent read comes back as one line of
-/// base64: a longer line that is a JSON object is read as it comes, with its long texts shortened. Any
-/// other line becomes one `unknown` event with its beginning.
+/// Longest line kept as a whole. A screenshot or a document that an agent read comes back as one
+/// line of base64: a longer line that is a JSON object is read as it comes, with its long texts
+/// shortened. Any other line becomes one `unknown` event with its beginning.
 pub const LINE_LIMIT: usize = 8 * 1024 * 1024;
 
 /// Of a line that is read as it comes, so much is kept to be shown.
@@ -34,8 +34,8 @@ pub trait Parser: Send {
     /// The stream has ended: the last line, if it had no newline.
     fn finish(&mut self) -> Vec<Line>;
 
-    /// From now on lines that are plain output are not told one by one: many of them come as one [`Line`] without
-    /// events, for whoever has no use for what they say. Nothing else changes.
+    /// From now on lines that are plain output are not told one by one: many of them come as one
+    /// [`Line`] without events, for whoever has no use for what they say. Nothing else changes.
     fn pass_over_output(&mut self);
 
     /// What `bytes` of its stderr tell beside the output. They are counted nowhere.
@@ -120,8 +120,8 @@ impl Understood {
         Self::one(AgentEvent::Unknown { raw: text::lossy(raw) })
     }
 
-    /// Puts a notice of a line's fault in front of what the line says. One text for each kind of fault: a
-    /// dispatch records each text once.
+    /// Puts a notice of a line's fault in front of what the line says. One text for each kind of
+    /// fault: a dispatch records each text once.
     #[must_use]
     pub fn with_fault(mut self, document: &Document) -> Self {
         let damage = document.damage.map(|damage| match damage {
@@ -131,16 +131,19 @@ impl Understood {
         let damage = damage.map(|damage| format!("a line of its output is damaged: {damage}"));
         let repaired = |repair| format!("a line of its output had to be repaired: {repair}");
         let notices = damage.into_iter().chain(document.repairs.iter().map(repaired));
-        let notices = notices.map(|text| Timed { t: 0.0, event: AgentEvent::Notice { text }, parent: None });
+        let notices =
+            notices.map(|text| Timed { t: 0.0, event: AgentEvent::Notice { text }, parent: None });
         self.events.splice(0..0, notices);
         self
     }
 }
 
 impl Understood {
-    /// The text around a result that may be quoted is no output that follows the program's own result.
+    /// The text around a result that may be quoted is no output that follows the program's own
+    /// result.
     fn without_output_around_quotes(mut self) -> Self {
-        let is_quote = |timed: &Timed| matches!(&timed.event, AgentEvent::Result(result) if result.quoted);
+        let is_quote =
+            |timed: &Timed| matches!(&timed.event, AgentEvent::Result(result) if result.quoted);
         if self.events.iter().any(is_quote) {
             for timed in &mut self.events {
                 if let AgentEvent::Output { text } = &mut timed.event {
@@ -154,7 +157,10 @@ impl Understood {
 
 impl From<Vec<AgentEvent>> for Understood {
     fn from(events: Vec<AgentEvent>) -> Self {
-        Self { events: events.into_iter().map(|event| Timed { t: 0.0, event, parent: None }).collect(), told_at: None }
+        Self {
+            events: events.into_iter().map(|event| Timed { t: 0.0, event, parent: None }).collect(),
+            told_at: None,
+        }
     }
 }
 
@@ -166,7 +172,8 @@ pub(crate) struct LineParser<M> {
     partial: Vec<u8>,
     /// More came than `partial` holds.
     cut: bool,
-    /// Reads the whole of an incomplete line of which more came than `partial` holds, if it may be JSON.
+    /// Reads the whole of an incomplete line of which more came than `partial` holds, if it may be
+    /// JSON.
     long: Option<Box<Reader>>,
     /// Bytes of the incomplete line, kept or not.
     pending: u64,
@@ -204,7 +211,10 @@ impl<M: Meaning> LineParser<M> {
         }
         let room = self.limit - self.partial.len().min(self.limit);
         let over = bytes.len() > room;
-        if over && !self.cut && may_be_object(if self.partial.is_empty() { bytes } else { &self.partial }) {
+        if over
+            && !self.cut
+            && may_be_object(if self.partial.is_empty() { bytes } else { &self.partial })
+        {
             let mut reader = Box::new(Reader::long());
             reader.push(&self.partial);
             reader.push(bytes);
@@ -293,7 +303,13 @@ impl<M: Meaning> Parser for LineParser<M> {
             rest = after;
         }
         if passed {
-            lines.push(Line { consumed: self.consumed, events: vec![], raw_cut: false, told_at: None, blank });
+            lines.push(Line {
+                consumed: self.consumed,
+                events: vec![],
+                raw_cut: false,
+                told_at: None,
+                blank,
+            });
         }
         if !rest.is_empty() {
             self.keep(rest);

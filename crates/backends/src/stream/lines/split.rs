@@ -1,9 +1,9 @@
 //! Finds the objects of a line that holds something else beside them.
 //!
-//! A program that redraws its progress ends it with `\r`; a shell resets colours with an escape sequence;
-//! two processes write to one pipe without a newline between. Each of these puts text in front of an
-//! object, or two objects on one line. Read as one document, such a line loses a `failed`, or the end of a
-//! turn that is then waited for without end.
+//! A program that redraws its progress ends it with `\r`; a shell resets colours with an escape
+//! sequence; two processes write to one pipe without a newline between. Each of these puts text in
+//! front of an object, or two objects on one line. Read as one document, such a line loses a
+//! `failed`, or the end of a turn that is then waited for without end.
 
 use muleteer_model::text::foreign_json::{Document, Reader};
 use serde_json::Value;
@@ -17,7 +17,8 @@ const MARK: &[u8] = "\u{feff}".as_bytes();
 /// What stands in front of an object on its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing, another object, or what ends with `\r` or an escape sequence: as good as a line's beginning.
+    /// Nothing, another object, or what ends with `\r` or an escape sequence: as good as a line's
+    /// beginning.
     Nothing,
     /// Other text: a log line may quote an object.
     Text,
@@ -33,9 +34,12 @@ pub(crate) struct Part<'a> {
     pub is_quoted: bool,
 }
 
-/// The parts of a line that is no JSON document. `None` where it is one part only: nothing in it is an object
-/// that `means` knows, or it is one damaged object.
-pub(crate) fn split<'a>(line: &'a [u8], means: &dyn Fn(&Value, Before) -> bool) -> Option<Vec<Part<'a>>> {
+/// The parts of a line that is no JSON document. `None` where it is one part only: nothing in it is
+/// an object that `means` knows, or it is one damaged object.
+pub(crate) fn split<'a>(
+    line: &'a [u8],
+    means: &dyn Fn(&Value, Before) -> bool,
+) -> Option<Vec<Part<'a>>> {
     let mut parts = vec![];
     // Where the text that belongs to no part yet begins, and where the last object ends.
     let (mut text, mut last) = (0, 0);
@@ -48,7 +52,8 @@ pub(crate) fn split<'a>(line: &'a [u8], means: &dyn Fn(&Value, Before) -> bool) 
         let document = reader.finish();
         let is_damaged = document.damage.is_some();
         // Its fault may be anywhere in what follows. So may that of an object whose end is no end.
-        let is_unclear = if is_damaged { begin == 0 || before == Before::Text } else { goes_on(&line[end..]) };
+        let is_unclear =
+            if is_damaged { begin == 0 || before == Before::Text } else { goes_on(&line[end..]) };
         if is_unclear {
             break;
         }
@@ -70,7 +75,8 @@ pub(crate) fn split<'a>(line: &'a [u8], means: &dyn Fn(&Value, Before) -> bool) 
     Some(parts)
 }
 
-/// Where the next object begins that has a member. A brace of prose or of code is seldom followed by a quote.
+/// Where the next object begins that has a member. A brace of prose or of code is seldom followed
+/// by a quote.
 pub(crate) fn next_object(line: &[u8], from: usize) -> Option<usize> {
     let after = &line[from..];
     let is_object = |at: &usize| after[at + 1..].trim_ascii_start().first() == Some(&b'"');
@@ -84,7 +90,8 @@ fn push_text<'a>(parts: &mut Vec<Part<'a>>, text: &'a [u8]) {
     }
 }
 
-/// Whether an object that is complete is followed by what would be inside of it, had it not ended too early.
+/// Whether an object that is complete is followed by what would be inside of it, had it not ended
+/// too early.
 fn goes_on(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start().first(), Some(b',' | b':' | b'"' | b'}' | b']'))
 }
@@ -124,9 +131,8 @@ fn escape_sequence(text: &[u8]) -> Option<usize> {
     match kind {
         b'[' => ends(2, &|byte| matches!(byte, 0x40..=0x7e)),
         // A title, say: to a bell, or to the `ESC \` that is the next sequence.
-        b']' | b'P' | b'X' | b'^' | b'_' => {
-            ends(2, &|byte| matches!(byte, 0x07 | 0x1b)).map(|end| if text[end - 1] == 0x1b { end - 1 } else { end })
-        }
+        b']' | b'P' | b'X' | b'^' | b'_' => ends(2, &|byte| matches!(byte, 0x07 | 0x1b))
+            .map(|end| if text[end - 1] == 0x1b { end - 1 } else { end }),
         // A character set: one more byte.
         b' '..=b'/' => ends(2, &|byte| matches!(byte, 0x30..=0x7e)),
         _ => Some(2),
@@ -139,8 +145,9 @@ mod tests {
 
     /// The parts as text: an object in `<>`, a damaged one with `!`.
     fn parts(line: &str) -> Option<String> {
-        let is_known =
-            |value: &Value, before| value.get("k").is_some() && (before == Before::Nothing || value["k"] == 9);
+        let is_known = |value: &Value, before| {
+            value.get("k").is_some() && (before == Before::Nothing || value["k"] == 9)
+        };
         let shown = |part: Part<'_>| {
             let text = String::from_utf8_lossy(part.bytes).into_owned();
             match part.document {
@@ -149,7 +156,8 @@ mod tests {
                 Some(_) => format!("<{text}>"),
             }
         };
-        split(line.as_bytes(), &is_known).map(|parts| parts.into_iter().map(shown).collect::<Vec<_>>().join("|"))
+        split(line.as_bytes(), &is_known)
+            .map(|parts| parts.into_iter().map(shown).collect::<Vec<_>>().join("|"))
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Back-pressure of a model API: when one dispatch meets a limit or an overload, others that share it
-//! hold back.
+//! Back-pressure of a model API: when one dispatch meets a limit or an overload, others that share
+//! it hold back.
 //!
 //! ```text
 //!   places
@@ -10,8 +10,8 @@
 //!     0 ┤      └────────────────────────┘ until
 //! ```
 //!
-//! Who works already is left alone: its CLI knows how to wait. It is folded from the events, so a daemon
-//! that restarts holds back as its predecessor did.
+//! Who works already is left alone: its CLI knows how to wait. It is folded from the events, so a
+//! daemon that restarts holds back as its predecessor did.
 
 use crate::admission::api_error::{LONGEST_WAIT, Trouble, after};
 use crate::dispatch::Dispatch;
@@ -55,12 +55,16 @@ pub fn channel(d: &Dispatch) -> &str {
 pub fn strike(record: &Record) -> Option<(Trouble, Option<u16>, Timestamp)> {
     let wait = |wait| after(record.ts, wait);
     let (trouble, status, until) = match &record.entry.event {
-        Event::ApiRetried { status, delay_s, .. } => {
-            (Trouble::of_status(*status), *status, wait(crate::admission::api_error::wait(*delay_s)))
-        }
-        Event::RateLimited { until, wait_s, .. } => {
-            (Trouble::RateLimit, None, until.unwrap_or_else(|| wait(crate::admission::api_error::wait(*wait_s))))
-        }
+        Event::ApiRetried { status, delay_s, .. } => (
+            Trouble::of_status(*status),
+            *status,
+            wait(crate::admission::api_error::wait(*delay_s)),
+        ),
+        Event::RateLimited { until, wait_s, .. } => (
+            Trouble::RateLimit,
+            None,
+            until.unwrap_or_else(|| wait(crate::admission::api_error::wait(*wait_s))),
+        ),
         Event::ApiWaiting { trouble, status, until, .. } => (*trouble, *status, *until),
         _ => return None,
     };
@@ -81,7 +85,8 @@ pub fn fold(
         && now <= known.until
     {
         // One outage strikes everybody who is at work: that is one strike.
-        (known.trouble, known.status, known.until) = (trouble, status.or(known.status), known.until.max(until));
+        (known.trouble, known.status, known.until) =
+            (trouble, status.or(known.status), known.until.max(until));
         return;
     }
     pressures.retain(|_, pressure| pressure.places_at(now) < FREE);

@@ -18,7 +18,10 @@ fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
     let mut pressures = Pressures::new();
     struck(&mut pressures, 100, 8, 40);
     let places = |pressures: &Pressures, now| pressures["c"].places_at(at(now));
-    assert_eq!([40, 99, 100, 114, 115, 130, 160].map(|now| places(&pressures, now)), [0, 0, 4, 4, 5, 6, 8]);
+    assert_eq!(
+        [40, 99, 100, 114, 115, 130, 160].map(|now| places(&pressures, now)),
+        [0, 0, 4, 4, 5, 6, 8]
+    );
     // Everybody who works meets the same outage.
     struck(&mut pressures, 90, 8, 41);
     struck(&mut pressures, 120, 7, 42);
@@ -30,7 +33,8 @@ fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
     assert_eq!(pressures["c"].places, 1);
 }
 
-/// All that says that the API is to be left alone, and until when; and that trouble of one's own is nobody else's.
+/// All that says that the API is to be left alone, and until when; and that trouble of one's own is
+/// nobody else's.
 #[test]
 fn what_strikes_a_channel() {
     let said = |event| {
@@ -38,8 +42,13 @@ fn what_strikes_a_channel() {
         let struck = strike(&Record { v: VERSION, seq: 1, ts: at(1_000), entry });
         struck.map(|(trouble, status, until)| (trouble, status, until.as_second() - 1_000))
     };
-    let retried =
-        |status| Event::ApiRetried { attempt: 1, max: 9, status: Some(status), delay_s: 40.0, awake_ms: None };
+    let retried = |status| Event::ApiRetried {
+        attempt: 1,
+        max: 9,
+        status: Some(status),
+        delay_s: 40.0,
+        awake_ms: None,
+    };
     let limited = |until, wait_s| Event::RateLimited { until, wait_s, awake_ms: None };
     let waiting = |until| Event::ApiWaiting {
         trouble: Trouble::Overload,
@@ -52,11 +61,19 @@ fn what_strikes_a_channel() {
     assert_eq!(said(retried(529)), Some((Trouble::Overload, Some(529), 40)));
     assert_eq!(said(retried(429)), Some((Trouble::RateLimit, Some(429), 40)));
     assert_eq!(said(retried(401)), None, "its own key is wrong");
-    assert_eq!(said(limited(Some(at(1_090)), 5.0)), Some((Trouble::RateLimit, None, 90)), "the time that was told");
+    assert_eq!(
+        said(limited(Some(at(1_090)), 5.0)),
+        Some((Trouble::RateLimit, None, 90)),
+        "the time that was told"
+    );
     assert_eq!(said(limited(None, 50.0)), Some((Trouble::RateLimit, None, 50)));
     assert_eq!(said(waiting(at(1_070))), Some((Trouble::Overload, Some(529), 70)));
     assert_eq!(said(waiting(at(0))).unwrap().2, SHORTEST.as_secs() as i64, "never shorter");
-    assert_eq!(said(waiting(Timestamp::MAX)).unwrap().2, LONGEST_WAIT.as_secs() as i64, "nor longer");
+    assert_eq!(
+        said(waiting(Timestamp::MAX)).unwrap().2,
+        LONGEST_WAIT.as_secs() as i64,
+        "nor longer"
+    );
     assert_eq!(said(Event::OutputRead {}), None);
 }
 
@@ -68,7 +85,10 @@ fn a_place_comes_when_it_is_said_to() {
     for at_work in 0..10 {
         let when = pressure.place_for(at_work);
         assert!(pressure.places_at(when) > at_work, "{at_work}");
-        assert!(when == at(100) || pressure.places_at(when - SignedDuration::from_secs(1)) <= at_work, "{at_work}");
+        assert!(
+            when == at(100) || pressure.places_at(when - SignedDuration::from_secs(1)) <= at_work,
+            "{at_work}"
+        );
     }
 }
 
@@ -107,6 +127,9 @@ fn who_looks_is_told_what_holds_them_back() {
     struck(&mut pressures, 100, 8, 40);
     let said = |now| pressures["c"].describe("anthropic", at(now));
     let what = OVERLOAD.0.describe(OVERLOAD.1);
-    assert_eq!(said(99), format!("the model API (anthropic) is left alone until 1970-01-01T00:01:40Z: {what}"));
+    assert_eq!(
+        said(99),
+        format!("the model API (anthropic) is left alone until 1970-01-01T00:01:40Z: {what}")
+    );
     assert_eq!(said(100), format!("the model API (anthropic) was {what}: 4 at once for now"));
 }

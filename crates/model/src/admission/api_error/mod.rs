@@ -1,5 +1,5 @@
-//! What an error of the model API means for a dispatch. It is an event in its life, not a failure of
-//! its agent.
+//! What an error of the model API means for a dispatch. It is an event in its life, not a failure
+//! of its agent.
 //!
 //! | what came | trouble | then |
 //! |---|---|---|
@@ -20,9 +20,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Where no time is told: enough for a limit counted by the minute to be over soon, and not so often
-/// that we add to an overload.
-const UNTOLD: Backoff = Backoff { base: Duration::from_secs(5), max: Duration::from_secs(300), jitter: 0.2 };
+/// Where no time is told: enough for a limit counted by the minute to be over soon, and not so
+/// often that we add to an overload.
+const UNTOLD: Backoff =
+    Backoff { base: Duration::from_secs(5), max: Duration::from_secs(300), jitter: 0.2 };
 /// Of a wait that an API tells, so much is believed: weekly limits are the longest.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(8 * 86_400);
 /// The refusals in a row after which a CLI need not go on trying.
@@ -173,7 +174,10 @@ impl Outage {
     /// For `status`: what is waited for, and until when.
     pub fn waiting(&self, now: Timestamp) -> String {
         let what = self.trouble.describe(self.status);
-        let tried = self.tried.map(|(attempt, max)| format!(", try {attempt} of {max}")).unwrap_or_default();
+        let tried = self
+            .tried
+            .map(|(attempt, max)| format!(", try {attempt} of {max}"))
+            .unwrap_or_default();
         if self.until > now {
             format!("waiting for the model API until {:.0}: {what}{tried}", self.until)
         } else {
@@ -211,24 +215,35 @@ pub fn refused(terms: &Terms, status: Option<u16>, said: &str) -> String {
     with(format!("the model API refused {key}{}", http(status)), said)
 }
 
-/// What comes after a turn that ended in trouble. `before`: what was known of the outage until then.
+/// What comes after a turn that ended in trouble. `before`: what was known of the outage until
+/// then.
 pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Timestamp) -> Next {
     let Ended { trouble, status, said, used_ms } = ended;
     match trouble.course() {
-        Course::Stop if trouble == Trouble::Refused => Next::Stop { reason: refused(whose.terms, status, said) },
-        Course::Stop => {
-            Next::Stop { reason: with(format!("the model API rejected the request{}", http(status)), said) }
+        Course::Stop if trouble == Trouble::Refused => {
+            Next::Stop { reason: refused(whose.terms, status, said) }
         }
-        Course::Restart => Next::Restart { reason: with(format!("model API error{}", http(status)), said) },
+        Course::Stop => Next::Stop {
+            reason: with(format!("the model API rejected the request{}", http(status)), said),
+        },
+        Course::Restart => {
+            Next::Restart { reason: with(format!("model API error{}", http(status)), said) }
+        }
         Course::Wait => {
             let waits = before.map_or(0, |outage| outage.waits).saturating_add(1);
-            let told = before.filter(|outage| outage.told && outage.until > now).map(|outage| outage.until);
+            let told = before
+                .filter(|outage| outage.told && outage.until > now)
+                .map(|outage| outage.until);
             let until = told.map(|told| told.min(after(now, LONGEST_WAIT)));
-            let until = until.unwrap_or_else(|| after(now, UNTOLD.delay(waits, restart::seed(whose.id))));
+            let until =
+                until.unwrap_or_else(|| after(now, UNTOLD.delay(waits, restart::seed(whose.id))));
             let wait_ms = u64::try_from(until.duration_since(now).as_millis()).unwrap_or(0);
             // The first attempt's time is its work's; of those after it, nothing but trouble came.
             let used_ms = if waits > 1 { used_ms } else { 0 };
-            let spent_ms = before.map_or(0, |outage| outage.spent_ms).saturating_add(used_ms).saturating_add(wait_ms);
+            let spent_ms = before
+                .map_or(0, |outage| outage.spent_ms)
+                .saturating_add(used_ms)
+                .saturating_add(wait_ms);
             let what = with(trouble.describe(status), said);
             if Duration::from_millis(spent_ms) > trouble.limit(whose.terms) {
                 let until = format!(" until {until:.0}");
@@ -242,22 +257,39 @@ pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Ti
 /// The sentence for trouble that has lasted too long, or would.
 pub fn given_up(trouble: Trouble, whose: Whose<'_>, what: &str) -> String {
     let limit = Span(trouble.limit(whose.terms));
-    format!("the model API: {what}; more than {limit} (categories.{}.{})", whose.category, trouble.key())
+    format!(
+        "the model API: {what}; more than {limit} (categories.{}.{})",
+        whose.category,
+        trouble.key()
+    )
 }
 
 /// Whether a CLI that tries again by itself need not: it is stopped with this reason.
-pub fn hopeless(trouble: Trouble, status: Option<u16>, attempt: u32, delay_s: f64, whose: Whose<'_>) -> Option<String> {
+pub fn hopeless(
+    trouble: Trouble,
+    status: Option<u16>,
+    attempt: u32,
+    delay_s: f64,
+    whose: Whose<'_>,
+) -> Option<String> {
     if trouble == Trouble::Refused && attempt >= REFUSALS {
         return Some(refused(whose.terms, status, ""));
     }
     let delay = wait(delay_s);
-    let what = || format!("{}, to be asked again in {}", trouble.describe(status), Span::from_secs(delay.as_secs()));
+    let what = || {
+        format!(
+            "{}, to be asked again in {}",
+            trouble.describe(status),
+            Span::from_secs(delay.as_secs())
+        )
+    };
     (delay > trouble.limit(whose.terms)).then(|| given_up(trouble, whose, &what()))
 }
 
 /// Seconds that somebody told, as a wait that can be believed.
 pub fn wait(seconds: f64) -> Duration {
-    let seconds = if seconds.is_finite() { seconds.clamp(0.0, LONGEST_WAIT.as_secs_f64()) } else { 0.0 };
+    let seconds =
+        if seconds.is_finite() { seconds.clamp(0.0, LONGEST_WAIT.as_secs_f64()) } else { 0.0 };
     Duration::from_secs_f64(seconds)
 }
 
@@ -293,20 +325,27 @@ pub fn credential(backend: &str, has: impl Fn(&str) -> bool) -> String {
         found.map_or_else(|| login.to_string(), |name| (*name).to_string())
     };
     match backend {
-        "claude-code" if has("CLAUDE_CODE_USE_BEDROCK") => "the AWS credentials of CLAUDE_CODE_USE_BEDROCK".into(),
-        "claude-code" if has("CLAUDE_CODE_USE_VERTEX") => "the Google credentials of CLAUDE_CODE_USE_VERTEX".into(),
+        "claude-code" if has("CLAUDE_CODE_USE_BEDROCK") => {
+            "the AWS credentials of CLAUDE_CODE_USE_BEDROCK".into()
+        }
+        "claude-code" if has("CLAUDE_CODE_USE_VERTEX") => {
+            "the Google credentials of CLAUDE_CODE_USE_VERTEX".into()
+        }
         // In the order in which Claude Code prefers them.
         "claude-code" => first(
             &["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"],
             "the login of `claude` (/login renews it)",
         ),
-        "codex" => first(&["CODEX_API_KEY", "OPENAI_API_KEY"], "the login of `codex` (`codex login` renews it)"),
+        "codex" => first(
+            &["CODEX_API_KEY", "OPENAI_API_KEY"],
+            "the login of `codex` (`codex login` renews it)",
+        ),
         _ => String::new(),
     }
 }
 
-/// What shares a limit, as far as it can be told: backend, credential, and where it is asked. The model
-/// is left out: whose limit it was is not told, and limits of an account are the common ones.
+/// What shares a limit, as far as it can be told: backend, credential, and where it is asked. The
+/// model is left out: whose limit it was is not told, and limits of an account are the common ones.
 pub fn channel(backend: &str, credential: &str, base_url: Option<&str>) -> String {
     let name = credential.split(" (").next().unwrap_or_default();
     let mut channel = backend.to_string();

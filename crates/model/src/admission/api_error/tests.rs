@@ -49,8 +49,13 @@ fn every_status_has_its_trouble_and_every_trouble_its_course() {
         let told = Trouble::of_turn(Some(error), status).unwrap();
         assert_eq!((told, told.course()), (trouble, course), "{error:?} {status:?}");
     }
-    for other in [TurnError::MaxTurns, TurnError::Budget, TurnError::Context, TurnError::Interrupted, TurnError::Other]
-    {
+    for other in [
+        TurnError::MaxTurns,
+        TurnError::Budget,
+        TurnError::Context,
+        TurnError::Interrupted,
+        TurnError::Other,
+    ] {
         assert_eq!(Trouble::of_turn(Some(other), Some(500)), None, "{other:?}");
     }
     assert_eq!(Trouble::of_turn(None, None), None);
@@ -105,11 +110,13 @@ fn patience_ends_and_says_whose_it_was() {
         // Tried for so long.
         (outage(Trouble::RateLimit, at(-1), false, 1, 0), 6 * 3_600_000),
     ] {
-        let Next::Stop { reason } = ended(TurnError::RateLimit, Some(429), Some(&before), used) else {
+        let Next::Stop { reason } = ended(TurnError::RateLimit, Some(429), Some(&before), used)
+        else {
             panic!("{before:?}")
         };
         assert!(
-            reason.contains("rate limited (HTTP 429)") && reason.contains("categories.coding.api_patience"),
+            reason.contains("rate limited (HTTP 429)")
+                && reason.contains("categories.coding.api_patience"),
             "{reason}"
         );
     }
@@ -122,7 +129,10 @@ fn what_a_cli_tries_in_vain_is_cut_short() {
         hopeless(trouble, Some(status), attempt, delay_s, whose(&terms()))
     };
     assert_eq!(of(401, 1, 0.5), None, "a login may have been renewed");
-    assert_eq!(of(401, 2, 1.0).unwrap(), "the model API refused the key ANTHROPIC_API_KEY (HTTP 401)");
+    assert_eq!(
+        of(401, 2, 1.0).unwrap(),
+        "the model API refused the key ANTHROPIC_API_KEY (HTTP 401)"
+    );
     assert_eq!(of(429, 9, 3600.0), None);
     assert!(of(429, 1, 86_400.0).unwrap().contains("api_patience"));
     assert_eq!(of(500, 9, 60.0), None);
@@ -153,13 +163,16 @@ fn a_key_is_named_by_its_variable_and_an_address_by_its_host() {
     ] {
         assert_eq!(channel("claude-code", "ANTHROPIC_API_KEY", url), expected);
     }
-    assert_eq!(channel("codex", "the login of `codex` (`codex login` renews it)", None), "codex, the login of `codex`");
+    assert_eq!(
+        channel("codex", "the login of `codex` (`codex login` renews it)", None),
+        "codex, the login of `codex`"
+    );
     assert_eq!(channel("rehearsal", "", None), "rehearsal");
 }
 
 proptest! {
-    /// Whatever is claimed: a wait begins after now, is no longer than can be believed, and never lasts
-    /// beyond the patience in all.
+    /// Whatever is claimed: a wait begins after now, is no longer than can be believed, and never
+    /// lasts beyond the patience in all.
     #[test]
     fn no_claim_makes_a_wait_without_end(until in -1_000_000_000_000_i64..1_000_000_000_000, told: bool, waits in 0..100_u32,
         spent_ms: u64, used_ms: u64) {

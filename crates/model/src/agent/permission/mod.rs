@@ -11,10 +11,10 @@
 //! | `WebFetch(domain:example.com)` | that host and those below it |
 //! | `Other(text*)` | what the call works on, `*` standing for anything |
 //!
-//! `deny` counts before `ask`, `ask` before `allow`, and where no rule speaks the mode decides. A rule
-//! allows only what it can see the whole of (no substitutions in a command, nothing written with `>`),
-//! and denies what is too long to be seen. A shell has many ways to hide what it does: what must not
-//! happen at all is a sandbox's business, not a rule's.
+//! `deny` counts before `ask`, `ask` before `allow`, and where no rule speaks the mode decides. A
+//! rule allows only what it can see the whole of (no substitutions in a command, nothing written
+//! with `>`), and denies what is too long to be seen. A shell has many ways to hide what it does:
+//! what must not happen at all is a sandbox's business, not a rule's.
 
 mod restriction;
 pub mod shell;
@@ -53,7 +53,8 @@ pub struct Policy {
     /// The role's `permissionMode`, which counts where it is stricter than the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<PermissionMode>,
-    /// The policies of those by whom its agent was dispatched: it may do what each of them may as well.
+    /// The policies of those by whom its agent was dispatched: it may do what each of them may as
+    /// well.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<Policy>,
 }
@@ -159,8 +160,10 @@ impl Policy {
         self.each(&|policy| {
             for rules in [&mut policy.ask, &mut policy.deny] {
                 // One that would be too long to be read again is about all files.
-                let short = |rule: Rule| if rule.fits() { rule } else { Rule { content: None, ..rule } };
-                let there: Vec<_> = rules.iter().filter_map(|rule| rule.anchored(dir)).map(short).collect();
+                let short =
+                    |rule: Rule| if rule.fits() { rule } else { Rule { content: None, ..rule } };
+                let there: Vec<_> =
+                    rules.iter().filter_map(|rule| rule.anchored(dir)).map(short).collect();
                 rules.extend(there);
             }
         });
@@ -182,8 +185,8 @@ impl Policy {
         self.within.iter_mut().for_each(change);
     }
 
-    /// What `layers` say, the strongest first: the rules of all count, and the mode of the first that
-    /// names one.
+    /// What `layers` say, the strongest first: the rules of all count, and the mode of the first
+    /// that names one.
     pub fn of(layers: &[&Permissions], otherwise: Mode) -> Self {
         let mode = layers.iter().find_map(|layer| layer.mode).unwrap_or(otherwise);
         let all = |list: fn(&Permissions) -> &Vec<Rule>| {
@@ -209,7 +212,9 @@ impl Policy {
     /// Puts the agent's home directory for `~`.
     pub fn at_home(&mut self, home: &str) {
         let home = home.trim_end_matches('/');
-        for rule in self.allow.iter_mut().chain(&mut self.ask).chain(&mut self.deny).chain(&mut self.only) {
+        for rule in
+            self.allow.iter_mut().chain(&mut self.ask).chain(&mut self.deny).chain(&mut self.only)
+        {
             if let Some(content) = &mut rule.content
                 && let Some(rest) = content.strip_prefix("~/")
             {
@@ -218,8 +223,8 @@ impl Policy {
         }
     }
 
-    /// What the policy says of an ask of an agent that works in `cwd`; `None` where somebody has to be
-    /// asked.
+    /// What the policy says of an ask of an agent that works in `cwd`; `None` where somebody has to
+    /// be asked.
     pub fn decide(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
         self.all().map(|policy| policy.word(ask, cwd)).min_by_key(leave)?
     }
@@ -231,14 +236,17 @@ impl Policy {
         self.decide(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
     }
 
-    /// The rule or the front matter by which a call is asked about or refused, whatever the mode; only
-    /// what is certain: a call that does not say what it works on fits no rule about that.
+    /// The rule or the front matter by which a call is asked about or refused, whatever the mode;
+    /// only what is certain: a call that does not say what it works on fits no rule about that.
     pub fn names_call(&self, ask: &Ask, cwd: &str) -> Option<String> {
-        let told = !ask.target.is_empty() || SUBJECTS.iter().any(|key| ask.input.get(*key).is_some());
-        let fits = |rule: &&Rule| (told || rule.is_whole()) && rule.matches(ask, cwd, Strictness::Any);
+        let told =
+            !ask.target.is_empty() || SUBJECTS.iter().any(|key| ask.input.get(*key).is_some());
+        let fits =
+            |rule: &&Rule| (told || rule.is_whole()) && rule.matches(ask, cwd, Strictness::Any);
         self.all().find_map(|policy| {
             let denied = policy.deny.iter().find(fits).map(|rule| format!("deny {rule}"));
-            let kept = || policy.kept_from(ask, cwd).filter(|_| !THINKING.contains(&ask.tool.as_str()));
+            let kept =
+                || policy.kept_from(ask, cwd).filter(|_| !THINKING.contains(&ask.tool.as_str()));
             let asked = || policy.ask.iter().find(fits).map(|rule| format!("ask {rule}"));
             denied.or_else(kept).or_else(asked)
         })
@@ -250,15 +258,20 @@ impl Policy {
             Some(Decision { verdict: Verdict::Allow, .. }) => None,
             Some(Decision { rule, .. }) => Some(rule),
             None => Some(match policy.permission_mode {
-                Some(mode) if policy.mode == Mode::Allow => format!("permissionMode {}", mode.as_str()),
+                Some(mode) if policy.mode == Mode::Allow => {
+                    format!("permissionMode {}", mode.as_str())
+                }
                 _ => "mode ask".into(),
             }),
         })
     }
 
-    /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none of them can give it.
+    /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none
+    /// of them can give it.
     pub fn is_given_above(&self, ask: &Ask, cwd: &str) -> bool {
-        let given = |policy: &Policy| policy.word(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow);
+        let given = |policy: &Policy| {
+            policy.word(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
+        };
         ask.kind == AskKind::Question || self.within.iter().all(given)
     }
 
@@ -270,7 +283,11 @@ impl Policy {
         }
         if ask.kind == AskKind::Question {
             // No policy knows the answer.
-            return if self.mode == Mode::Deny { by(Verdict::Deny, "mode deny".into()) } else { None };
+            return if self.mode == Mode::Deny {
+                by(Verdict::Deny, "mode deny".into())
+            } else {
+                None
+            };
         }
         if let Some(why) = self.kept_from(ask, cwd) {
             return by(Verdict::Deny, why);
@@ -284,7 +301,9 @@ impl Policy {
         }
         match (self.mode, self.permission_mode) {
             (Mode::Deny, _) => by(Verdict::Deny, "mode deny".into()),
-            (_, Some(PermissionMode::DontAsk)) => by(Verdict::Deny, "permissionMode dontAsk".into()),
+            (_, Some(PermissionMode::DontAsk)) => {
+                by(Verdict::Deny, "permissionMode dontAsk".into())
+            }
             (Mode::Ask, _) | (_, Some(PermissionMode::Default)) => None,
             (_, Some(PermissionMode::AcceptEdits)) => match EDITING.contains(&ask.tool.as_str()) {
                 true => by(Verdict::Allow, "permissionMode acceptEdits".into()),
@@ -296,7 +315,9 @@ impl Policy {
 
     /// What in its role's front matter keeps it from this call, if anything does.
     fn kept_from(&self, ask: &Ask, cwd: &str) -> Option<String> {
-        if !self.only.is_empty() && !self.only.iter().any(|rule| rule.matches(ask, cwd, Strictness::All)) {
+        if !self.only.is_empty()
+            && !self.only.iter().any(|rule| rule.matches(ask, cwd, Strictness::All))
+        {
             let names: Vec<_> = self.only.iter().map(Rule::to_string).collect();
             return Some(format!("tools {}", crate::agent::event::cut(&names.join(", "), 200)));
         }
@@ -379,7 +400,8 @@ impl Rule {
         self.tool == "*" && self.content.is_none()
     }
 
-    /// Every call that `other` names is one that this rule names: the same rule, or all of its tool.
+    /// Every call that `other` names is one that this rule names: the same rule, or all of its
+    /// tool.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self == other || (self.is_whole() && self.tool == other.tool)
     }
@@ -392,8 +414,10 @@ impl Rule {
     /// A rule about files of its agent's directory, for who works elsewhere; `None` for all others.
     fn anchored(&self, dir: &str) -> Option<Self> {
         let content = self.content.as_deref().filter(|_| is_file(&self.tool))?;
-        (!content.starts_with("//") && !is_all(content))
-            .then(|| Self { tool: self.tool.clone(), content: Some(format!("/{}", absolute_pattern(content, dir))) })
+        (!content.starts_with("//") && !is_all(content)).then(|| Self {
+            tool: self.tool.clone(),
+            content: Some(format!("/{}", absolute_pattern(content, dir))),
+        })
     }
 
     fn fits(&self) -> bool {
@@ -407,7 +431,9 @@ impl Rule {
         }
         let alike = |group: &[&str]| mine == group[0] && group.contains(&tool);
         let server = mine.starts_with("mcp__") && mine.matches("__").count() == 1;
-        alike(&EDITING) || alike(&READING) || (server && tool.strip_prefix(mine).is_some_and(|r| r.starts_with("__")))
+        alike(&EDITING)
+            || alike(&READING)
+            || (server && tool.strip_prefix(mine).is_some_and(|r| r.starts_with("__")))
     }
 }
 
@@ -426,8 +452,11 @@ fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
         }
         Strictness::All => {
             // What runs something unseen or writes somewhere is nobody's beginning of a command.
-            let unseen = ['`', '$', '<', '>', '(', ')', '{', '}', '\\'].iter().any(|sign| whole.contains(*sign));
-            let mut parts = whole.split(['\n', ';', '|', '&']).filter(|part| !part.trim().is_empty());
+            let unseen = ['`', '$', '<', '>', '(', ')', '{', '}', '\\']
+                .iter()
+                .any(|sign| whole.contains(*sign));
+            let mut parts =
+                whole.split(['\n', ';', '|', '&']).filter(|part| !part.trim().is_empty());
             pattern == whole || (!unseen && !whole.is_empty() && parts.all(fits))
         }
     }
@@ -435,7 +464,8 @@ fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
 
 /// A command without what may stand before it: variables, and words that run what follows.
 fn bare(part: &str) -> &str {
-    const BEFORE: [&str; 9] = ["!", "sudo", "env", "command", "exec", "nohup", "time", "nice", "eval"];
+    const BEFORE: [&str; 9] =
+        ["!", "sudo", "env", "command", "exec", "nohup", "time", "nice", "eval"];
     let mut rest = part.trim();
     while let Some((word, more)) = rest.split_once(char::is_whitespace) {
         let sets = word
@@ -464,7 +494,8 @@ fn prefix(pattern: &str, text: &str) -> bool {
 pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
     let path = absolute(path, cwd)?;
     let anchored = absolute_pattern(pattern, cwd);
-    let pattern: Vec<_> = anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let pattern: Vec<_> =
+        anchored.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty()).collect();
     Some(segments(&pattern, &parts))
 }
@@ -522,7 +553,8 @@ fn domain(pattern: &str, url: &str) -> Option<bool> {
     }
     let host = authority.split(':').next()?.trim_end_matches('.').to_ascii_lowercase();
     let wanted = wanted.strip_prefix("*.").unwrap_or(&wanted);
-    (!host.is_empty()).then(|| host == wanted || host.strip_suffix(wanted).is_some_and(|sub| sub.ends_with('.')))
+    (!host.is_empty())
+        .then(|| host == wanted || host.strip_suffix(wanted).is_some_and(|sub| sub.ends_with('.')))
 }
 
 /// `*` is any text, nothing included. In time that grows with both lengths, whatever the pattern.

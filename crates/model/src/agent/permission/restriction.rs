@@ -46,9 +46,14 @@ impl PermissionMode {
 }
 
 impl Policy {
-    /// What the front matter of its role restricts beside its `permissions`. An empty list of `tools`
-    /// allows no tool; without a list, all may be used.
-    pub fn restrict(&mut self, tools: Option<&[String]>, disallowed: &[String], mode: Option<PermissionMode>) {
+    /// What the front matter of its role restricts beside its `permissions`. An empty list of
+    /// `tools` allows no tool; without a list, all may be used.
+    pub fn restrict(
+        &mut self,
+        tools: Option<&[String]>,
+        disallowed: &[String],
+        mode: Option<PermissionMode>,
+    ) {
         // Files of roles are checked; what cannot be read allows nothing.
         let rule = |text: &String| Rule::try_from(text.clone()).unwrap_or_else(|_| Rule::none());
         let read = |list: &[String]| list.iter().map(rule).collect::<Vec<_>>();
@@ -73,7 +78,10 @@ impl Policy {
 
     /// Nothing but its role's `permissionMode` and what it refuses for certain counts.
     pub fn leaves_the_rest(&self) -> bool {
-        self.mode == Mode::Allow && self.ask.is_empty() && self.only.is_empty() && self.within.is_empty()
+        self.mode == Mode::Allow
+            && self.ask.is_empty()
+            && self.only.is_empty()
+            && self.within.is_empty()
     }
 
     /// The role's `tools` in effect.

@@ -1,15 +1,16 @@
-//! Reads a line of shell into the commands it consists of and their words, as far as that is possible
-//! without running it.
+//! Reads a line of shell into the commands it consists of and their words, as far as that is
+//! possible without running it.
 
 /// The commands of a line of shell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Line {
-    /// The words of each simple command, without their quotes and without redirections. The commands of
-    /// substitutions are among them.
+    /// The words of each simple command, without their quotes and without redirections. The
+    /// commands of substitutions are among them.
     pub commands: Vec<Vec<String>>,
     /// Its output goes to a file, which may be created or overwritten.
     pub writes: bool,
-    /// Part of what it does cannot be seen: a substitution, a quote without an end, an encoded text.
+    /// Part of what it does cannot be seen: a substitution, a quote without an end, an encoded
+    /// text.
     pub unseen: bool,
 }
 
@@ -68,8 +69,8 @@ pub fn read(text: &str) -> Line {
 }
 
 impl Reader {
-    /// Reads `c`, which stands outside of quotes, and as much of what follows as belongs to it. Returns
-    /// the rest.
+    /// Reads `c`, which stands outside of quotes, and as much of what follows as belongs to it.
+    /// Returns the rest.
     fn plain<'a>(&mut self, c: char, rest: &'a str) -> &'a str {
         match c {
             '\n' => {
@@ -200,7 +201,8 @@ impl Reader {
         let rest = rest.strip_prefix('>').or_else(|| rest.strip_prefix('|')).unwrap_or(rest);
         match rest.strip_prefix('&') {
             Some(stream) => {
-                let end = stream.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(stream.len());
+                let end =
+                    stream.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(stream.len());
                 if end > 0 {
                     self.next = Next::Word;
                 }
@@ -287,7 +289,8 @@ pub fn script(words: &[String]) -> Option<&str> {
     if !SHELLS.contains(&basename(first)) {
         return None;
     }
-    let is_flag = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('c');
+    let is_flag =
+        |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('c');
     let at = rest.iter().position(is_flag)?;
     rest[at + 1..].iter().find(|word| !word.starts_with(['-', '+'])).map(String::as_str)
 }
@@ -344,7 +347,9 @@ mod tests {
 
     #[test]
     fn script_of_a_shell_is_found() {
-        let of = |text: &str| read(text).commands.first().and_then(|words| script(words).map(String::from));
+        let of = |text: &str| {
+            read(text).commands.first().and_then(|words| script(words).map(String::from))
+        };
         assert_eq!(of("bash -lc 'ls x'").as_deref(), Some("ls x"));
         assert_eq!(of("/bin/sh -e -c 'ls x' sh").as_deref(), Some("ls x"));
         assert_eq!(of("sh run.sh"), None);

@@ -19,7 +19,9 @@ fn file(tool: &str, path: &str) -> Ask {
 
 /// Whether a rule alone allows the ask (in mode `ask`) and denies it (in mode `allow`).
 fn word(rule: &str, ask: &Ask) -> (bool, bool) {
-    let says = |policy: Policy, verdict| policy.decide(ask, "/repo").is_some_and(|said| said.verdict == verdict);
+    let says = |policy: Policy, verdict| {
+        policy.decide(ask, "/repo").is_some_and(|said| said.verdict == verdict)
+    };
     (
         says(policy(Mode::Ask, &[rule], &[], &[]), Verdict::Allow),
         says(policy(Mode::Allow, &[], &[], &[rule]), Verdict::Deny),
@@ -53,7 +55,8 @@ fn commands() {
         ("Bash(git push *)", "git  push origin", only_denied),
         ("Bash(git push *)", "git \\\n push origin", only_denied),
         ("Bash(rm *)", "ls | xargs rm", neither),
-        // What runs something that cannot be seen, or writes somewhere, is not allowed by its beginning.
+        // What runs something that cannot be seen, or writes somewhere, is not allowed by its
+        // beginning.
         ("Bash(git *)", "git log $(rm -rf /)", only_denied),
         ("Bash(git *)", "git log `rm -rf /`", only_denied),
         ("Bash(git *)", "git log > /etc/passwd", only_denied),
@@ -105,7 +108,11 @@ fn the_rest() {
     for (rule, ask, expected) in [
         ("WebFetch(domain:example.com)", fetch("https://example.com/a"), (true, true)),
         ("WebFetch(domain:example.com)", fetch("https://docs.example.com:8080"), (true, true)),
-        ("WebFetch(domain:example.com)", fetch("https://badexample.com/example.com"), (false, false)),
+        (
+            "WebFetch(domain:example.com)",
+            fetch("https://badexample.com/example.com"),
+            (false, false),
+        ),
         ("WebFetch(domain:example.com)", fetch("https://example.com@evil.org/"), (false, true)),
         ("mcp__sup", mcp("mcp__sup__ping"), (true, true)),
         ("mcp__sup", mcp("mcp__supper__ping"), (false, false)),
@@ -115,7 +122,11 @@ fn the_rest() {
         ("Task(review*)", Ask::tool("Task", json!({"description": "review it"})), (true, true)),
         // Nothing to judge by.
         ("Task(review*)", Ask::tool("Task", Value::Null), (false, true)),
-        ("Bash(git *)", Ask::tool("Bash", json!({"command": "git ".repeat(30_000)})), (false, true)),
+        (
+            "Bash(git *)",
+            Ask::tool("Bash", json!({"command": "git ".repeat(30_000)})),
+            (false, true),
+        ),
     ] {
         assert_eq!(word(rule, &ask), expected, "{rule} on {} {}", ask.tool, ask.target);
     }
@@ -123,8 +134,15 @@ fn the_rest() {
 
 #[test]
 fn deny_counts_before_ask_and_ask_before_allow_and_the_mode_last() {
-    let says = |policy: &Policy, ask: &Ask| policy.decide(ask, "/repo").map(|said| (said.verdict, said.rule));
-    let strict = policy(Mode::Ask, &["Bash(git *)", "Read"], &["Bash(git push *)"], &["Bash(git push --force *)"]);
+    let says = |policy: &Policy, ask: &Ask| {
+        policy.decide(ask, "/repo").map(|said| (said.verdict, said.rule))
+    };
+    let strict = policy(
+        Mode::Ask,
+        &["Bash(git *)", "Read"],
+        &["Bash(git push *)"],
+        &["Bash(git push --force *)"],
+    );
     for (command, expected) in [
         ("git log", Some((Verdict::Allow, "Bash(git *)"))),
         ("git push origin", None),
@@ -145,7 +163,8 @@ fn deny_counts_before_ask_and_ask_before_allow_and_the_mode_last() {
 
 #[test]
 fn a_question_is_a_person_s_to_answer_unless_nobody_may_be_asked() {
-    let question = Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({"questions": []})) };
+    let question =
+        Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({"questions": []})) };
     assert_eq!(Policy::default().decide(&question, "/"), None);
     assert_eq!(policy(Mode::Ask, &["*"], &[], &[]).decide(&question, "/"), None);
     let denied = |policy: Policy| policy.decide(&question, "/").unwrap().verdict == Verdict::Deny;
@@ -156,7 +175,8 @@ fn a_question_is_a_person_s_to_answer_unless_nobody_may_be_asked() {
 #[test]
 fn rules_are_read_and_written_alike() {
     for text in ["Bash", "Bash(git *)", "mcp__a__b", "Read(~/.ssh/**)", "*", "Bash(echo (a))"] {
-        let policy: Policy = serde_json::from_value(json!({"mode": "ask", "allow": [text]})).unwrap();
+        let policy: Policy =
+            serde_json::from_value(json!({"mode": "ask", "allow": [text]})).unwrap();
         assert_eq!(serde_json::to_value(&policy).unwrap(), json!({"mode": "ask", "allow": [text]}));
     }
     for text in ["", "Bash(", "Bash()", "(x)", "Ba sh(x)", "Bash(x) y", "ä"] {
@@ -164,21 +184,29 @@ fn rules_are_read_and_written_alike() {
     }
     let mut policy = policy(Mode::Allow, &[], &[], &["Read(~/.ssh/**)"]);
     policy.at_home("/home/me/");
-    assert_eq!(policy.decide(&file("Read", "/home/me/.ssh/id"), "/repo").unwrap().verdict, Verdict::Deny);
+    assert_eq!(
+        policy.decide(&file("Read", "/home/me/.ssh/id"), "/repo").unwrap().verdict,
+        Verdict::Deny
+    );
 }
 
 #[test]
 fn the_rules_of_all_layers_count_and_the_strongest_mode() {
-    let layer = |mode, deny: &[&str]| Permissions { mode, deny: rules(deny), ..Permissions::default() };
+    let layer =
+        |mode, deny: &[&str]| Permissions { mode, deny: rules(deny), ..Permissions::default() };
     let role = layer(None, &["Bash(rm *)"]);
     let category = layer(Some(Mode::Ask), &["Bash(rm *)", "WebFetch"]);
     let config = layer(Some(Mode::Deny), &[]);
     let policy = Policy::of(&[&role, &category, &config], Mode::Allow);
-    assert_eq!(policy, Policy { mode: Mode::Ask, deny: rules(&["Bash(rm *)", "WebFetch"]), ..Policy::default() });
+    assert_eq!(
+        policy,
+        Policy { mode: Mode::Ask, deny: rules(&["Bash(rm *)", "WebFetch"]), ..Policy::default() }
+    );
     assert_eq!(Policy::of(&[&Permissions::default()], Mode::Ask).mode, Mode::Ask);
 }
 
-/// Each pair of policies, on asks that each of them judges in its own way: the word is the stricter of the two.
+/// Each pair of policies, on asks that each of them judges in its own way: the word is the stricter
+/// of the two.
 #[test]
 fn within_another_policy_the_stricter_word_counts() {
     let some = [
@@ -192,7 +220,8 @@ fn within_another_policy_the_stricter_word_counts() {
     let asks = ["git push x", "git status", "ls", "rm x", "make"].map(bash).into_iter();
     let asks = asks.chain([".env", "src/a", "b"].map(|path| file("Read", path)));
     let question = Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({})) };
-    let asks: Vec<_> = asks.chain([Ask::tool("WebFetch", json!({"url": "https://x"})), question]).collect();
+    let asks: Vec<_> =
+        asks.chain([Ask::tool("WebFetch", json!({"url": "https://x"})), question]).collect();
     let rank = |word: Option<Decision>| match word.map(|word| word.verdict) {
         Some(Verdict::Allow) => 2,
         None => 1,
@@ -208,9 +237,15 @@ fn within_another_policy_the_stricter_word_counts() {
                 let given = ask.kind == AskKind::Question || words[1] == 2;
                 assert_eq!(held.is_given_above(ask, "/repo"), given, "{ask:?} within {above:?}");
             }
-            assert_eq!((held.is_held(), held.is_open()), (!above.is_open(), own.is_open() && above.is_open()));
+            assert_eq!(
+                (held.is_held(), held.is_open()),
+                (!above.is_open(), own.is_open() && above.is_open())
+            );
             let denies: Vec<_> = held.denies().collect();
-            assert!(own.deny.iter().chain(&above.deny).all(|rule| denies.contains(&rule)), "a CLI is told of all");
+            assert!(
+                own.deny.iter().chain(&above.deny).all(|rule| denies.contains(&rule)),
+                "a CLI is told of all"
+            );
             let text = serde_json::to_string(&held).unwrap();
             assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), held, "{text}");
             let mut twice = held.clone();
@@ -220,28 +255,35 @@ fn within_another_policy_the_stricter_word_counts() {
     }
 }
 
-/// What a role's front matter says of its tools counts beside its permissions, and the stricter word holds.
+/// What a role's front matter says of its tools counts beside its permissions, and the stricter
+/// word holds.
 #[test]
 fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
-    let restricted = |base: &Policy, tools: &[&str], disallowed: &[&str], mode: Option<PermissionMode>| {
-        let [tools, disallowed] =
-            [tools, disallowed].map(|list| list.iter().map(|tool| (*tool).to_string()).collect::<Vec<_>>());
-        let mut policy = base.clone();
-        policy.restrict(Some(&tools[..]).filter(|tools| !tools.is_empty()), &disallowed, mode);
-        policy
-    };
-    let rank = |policy: &Policy, ask: &Ask| match policy.decide(ask, "/repo").map(|said| said.verdict) {
-        Some(Verdict::Allow) => 2,
-        None => 1,
-        Some(_) => 0,
-    };
-    let asks = || [file("Read", "/repo/a"), file("Write", "/repo/a"), bash("git status"), bash("make")];
+    let restricted =
+        |base: &Policy, tools: &[&str], disallowed: &[&str], mode: Option<PermissionMode>| {
+            let [tools, disallowed] = [tools, disallowed]
+                .map(|list| list.iter().map(|tool| (*tool).to_string()).collect::<Vec<_>>());
+            let mut policy = base.clone();
+            policy.restrict(Some(&tools[..]).filter(|tools| !tools.is_empty()), &disallowed, mode);
+            policy
+        };
+    let rank =
+        |policy: &Policy, ask: &Ask| match policy.decide(ask, "/repo").map(|said| said.verdict) {
+            Some(Verdict::Allow) => 2,
+            None => 1,
+            Some(_) => 0,
+        };
+    let asks =
+        || [file("Read", "/repo/a"), file("Write", "/repo/a"), bash("git status"), bash("make")];
     let words = |policy: &Policy| asks().map(|ask| rank(policy, &ask));
     let open = Policy::default();
     let asking = policy(Mode::Ask, &["Bash(git *)"], &[], &[]);
     assert_eq!(words(&restricted(&open, &["Read", "Bash(git *)"], &[], None)), [2, 0, 2, 0]);
     assert_eq!(words(&restricted(&open, &["*"], &["Bash"], None)), [2, 2, 0, 0]);
-    assert_eq!(words(&restricted(&asking, &["Read", "Bash"], &["Bash(git *)"], None)), [1, 0, 0, 1]);
+    assert_eq!(
+        words(&restricted(&asking, &["Read", "Bash"], &["Bash(git *)"], None)),
+        [1, 0, 0, 1]
+    );
     for (mode, expected, stricter) in [
         (PermissionMode::Default, [1, 1, 1, 1], [1, 1, 2, 1]),
         (PermissionMode::AcceptEdits, [1, 2, 1, 1], [1, 1, 2, 1]),
@@ -250,7 +292,11 @@ fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
         (PermissionMode::BypassPermissions, [2, 2, 2, 2], [1, 1, 2, 1]),
     ] {
         assert_eq!(words(&restricted(&open, &[], &[], Some(mode))), expected, "{mode:?}");
-        assert_eq!(words(&restricted(&asking, &[], &[], Some(mode))), stricter, "{mode:?} under a policy that asks");
+        assert_eq!(
+            words(&restricted(&asking, &[], &[], Some(mode))),
+            stricter,
+            "{mode:?} under a policy that asks"
+        );
         assert_eq!(PermissionMode::parse(mode.as_str()), Some(mode));
     }
     let question = Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({})) };
@@ -270,11 +316,15 @@ fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
 fn empty_tools_refuse_every_tool() {
     let mut policy = Policy::default();
     policy.restrict(Some(&[]), &[], None);
-    let calls = [file("Read", "/repo/a"), bash("git status"), Ask::tool("mcp__docs__find", json!({}))];
+    let calls =
+        [file("Read", "/repo/a"), bash("git status"), Ask::tool("mcp__docs__find", json!({}))];
     for ask in &calls {
         let said = policy.decide(ask, "/repo");
         assert_eq!(said.map(|said| said.verdict), Some(Verdict::Deny), "{ask:?}");
-        assert!(policy.names_call(ask, "/repo").is_some(), "{ask:?}: a call that was not asked for is stopped");
+        assert!(
+            policy.names_call(ask, "/repo").is_some(),
+            "{ask:?}: a call that was not asked for is stopped"
+        );
     }
     assert!(policy.has_no_tools() && !policy.is_open() && !policy.is_open_but_for_plan());
     // It survives its record, a directory of its own, and whom its agent dispatches.
@@ -285,7 +335,11 @@ fn empty_tools_refuse_every_tool() {
     let mut child = Policy::default();
     child.hold_within(policy.clone());
     for policy in [policy, child] {
-        assert_eq!(policy.decide(&calls[0], "/repo").map(|said| said.verdict), Some(Verdict::Deny), "{text}");
+        assert_eq!(
+            policy.decide(&calls[0], "/repo").map(|said| said.verdict),
+            Some(Verdict::Deny),
+            "{text}"
+        );
     }
     let mut every = Policy::default();
     every.restrict(Some(&["*".to_string()]), &[], None);
@@ -296,7 +350,12 @@ fn empty_tools_refuse_every_tool() {
 fn a_pattern_costs_no_more_than_its_length() {
     let pattern = "*a".repeat(500);
     assert!(!wild(&pattern, &"b".repeat(10_000)));
-    assert!(wild("a*b*c", "axxbyyc") && !wild("a*b*c", "axxbyyd") && wild("a*", "a") && !wild("ab*ba", "aba"));
+    assert!(
+        wild("a*b*c", "axxbyyc")
+            && !wild("a*b*c", "axxbyyd")
+            && wild("a*", "a")
+            && !wild("ab*ba", "aba")
+    );
     // Many `**` in a path are bounded by the rule's length and the path's depth.
     let deep = "/x".repeat(60);
     assert_eq!(path(&"**/y/".repeat(4), &deep, "/"), Some(false));

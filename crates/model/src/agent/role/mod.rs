@@ -19,10 +19,13 @@
 //! You review …
 //! ```
 //!
-//! Unknown keys are errors, except in `.claude/agents/*.md`, which belong to another program: what is
-//! of use there is taken, the rest passed over.
+//! Unknown keys are errors, except in `.claude/agents/*.md`, which belong to another program: what
+//! is of use there is taken, the rest passed over.
 
-#![allow(clippy::result_large_err, reason = "a faulty file is reported once, and then nothing runs")]
+#![allow(
+    clippy::result_large_err,
+    reason = "a faulty file is reported once, and then nothing runs"
+)]
 
 mod trust;
 
@@ -125,7 +128,8 @@ impl Role {
         self.display_name.as_deref().unwrap_or(&self.name)
     }
 
-    /// The keys of its front matter by which it restricts what its agent may use, as people read them.
+    /// The keys of its front matter by which it restricts what its agent may use, as people read
+    /// them.
     pub fn restricts(&self) -> Option<String> {
         let open = matches!(self.permission_mode, None | Some(PermissionMode::BypassPermissions));
         let keys = [
@@ -133,7 +137,8 @@ impl Role {
             ("`disallowedTools`", !self.disallowed_tools.is_empty()),
             ("`permissionMode`", !open),
         ];
-        let keys: Vec<_> = keys.into_iter().filter_map(|(key, there)| there.then_some(key)).collect();
+        let keys: Vec<_> =
+            keys.into_iter().filter_map(|(key, there)| there.then_some(key)).collect();
         (!keys.is_empty()).then(|| keys.join(" and "))
     }
 }
@@ -164,7 +169,8 @@ pub fn shipped() -> Vec<RoleSource> {
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     roles: BTreeMap<String, Result<Role, ConfigError>>,
-    /// The strongest of each name that the user wrote or trusts: what holds an untrusted one of that name.
+    /// The strongest of each name that the user wrote or trusts: what holds an untrusted one of
+    /// that name.
     own: BTreeMap<String, Result<Role, ConfigError>>,
 }
 
@@ -176,8 +182,8 @@ fn named(source: &RoleSource) -> Named {
     (read.as_ref().map_or_else(|_| stem(&source.file), |role| role.name.clone()), read)
 }
 
-/// The roles of one layer. Two files with one name are a fault, since neither is stronger; one that cannot be read is
-/// told also where another has its name.
+/// The roles of one layer. Two files with one name are a fault, since neither is stronger; one that
+/// cannot be read is told also where another has its name.
 fn one_of_each(layer: &[&RoleSource]) -> BTreeMap<String, Result<Role, ConfigError>> {
     let mut roles = BTreeMap::new();
     for source in layer {
@@ -198,18 +204,22 @@ fn text_of(source: &RoleSource) -> &str {
 }
 
 fn twice(first: &Role, second: &Role, text: &str) -> ConfigError {
-    let message = format!("two files are the role `{}`: {} and {}", second.name, first.file, second.file);
+    let message =
+        format!("two files are the role `{}`: {} and {}", second.name, first.file, second.file);
     let hint = "give one of them another `name`, or remove it".to_string();
-    ConfigError::new(message)
-        .with_hint(Some(hint))
-        .at(Some(&second.file), text, place_of(text, "name"))
+    ConfigError::new(message).with_hint(Some(hint)).at(
+        Some(&second.file),
+        text,
+        place_of(text, "name"),
+    )
 }
 
 impl Catalog {
     /// Reads `sources`, in any order, over the shipped roles.
     pub fn new(sources: &[RoleSource]) -> Self {
         /// Every dispatch asks for a role.
-        static SHIPPED: LazyLock<Vec<Named>> = LazyLock::new(|| shipped().iter().map(named).collect());
+        static SHIPPED: LazyLock<Vec<Named>> =
+            LazyLock::new(|| shipped().iter().map(named).collect());
         let mut sources: Vec<_> = sources.iter().collect();
         sources.sort_by_key(|source| (source.layer, source.file.as_str()));
         let mut roles: BTreeMap<_, _> = SHIPPED.iter().cloned().collect();
@@ -241,12 +251,19 @@ impl Catalog {
         self.roles.values().filter_map(|role| role.as_ref().ok())
     }
 
-    /// The names of roles of a category that is not configured, and where they say it; `sources` are those that the catalog
-    /// was made of.
-    pub fn without_category(&self, config: &Config, sources: &[RoleSource]) -> Vec<(String, ConfigError)> {
-        let faulty = self.roles().filter_map(|role| Some((role, config.category(&role.category).err()?)));
+    /// The names of roles of a category that is not configured, and where they say it; `sources`
+    /// are those that the catalog was made of.
+    pub fn without_category(
+        &self,
+        config: &Config,
+        sources: &[RoleSource],
+    ) -> Vec<(String, ConfigError)> {
+        let faulty =
+            self.roles().filter_map(|role| Some((role, config.category(&role.category).err()?)));
         let located = faulty.map(|(role, unknown)| {
-            let source = sources.iter().find(|source| source.layer == role.layer && source.file == role.file);
+            let source = sources
+                .iter()
+                .find(|source| source.layer == role.layer && source.file == role.file);
             let text = source.map_or("", text_of);
             let error = ConfigError::new(format!("role `{}`: {unknown}", role.name))
                 .with_hint(Some(unknown.hint))
@@ -275,12 +292,12 @@ pub fn resolve(name: &str, sources: &[RoleSource]) -> Result<Role, RoleError> {
 /// The first fault, located.
 pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
     let file = Some(source.file.as_str());
-    let text = source
-        .text
-        .as_ref()
-        .map_err(|why| ConfigError::new(format!("the role cannot be read: {why}")).at(file, "", None))?;
+    let text = source.text.as_ref().map_err(|why| {
+        ConfigError::new(format!("the role cannot be read: {why}")).at(file, "", None)
+    })?;
     let text = crate::text::bom::unmarked(text);
-    let (front, body) = split(text).map_err(|error| error.at(file, text, Some(Place { line: 1, column: 1 })))?;
+    let (front, body) =
+        split(text).map_err(|error| error.at(file, text, Some(Place { line: 1, column: 1 })))?;
     let front = match source.layer {
         RoleLayer::ClaudeAgents => claude_agent(&front, file, text)?,
         _ => read(&front, file, text)?,
@@ -292,12 +309,20 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !named {
         // It becomes part of file names, branches and journals.
-        let message = format!("`{}` is not a name for a role", name.chars().take(80).collect::<String>());
-        let hint = "letters, digits, `-`, `_` and `.` are, beginning with a letter or digit, at most 64".to_string();
-        return Err(ConfigError::new(message).with_hint(Some(hint)).at(file, text, place_of(text, "name")));
+        let message =
+            format!("`{}` is not a name for a role", name.chars().take(80).collect::<String>());
+        let hint =
+            "letters, digits, `-`, `_` and `.` are, beginning with a letter or digit, at most 64"
+                .to_string();
+        return Err(ConfigError::new(message).with_hint(Some(hint)).at(
+            file,
+            text,
+            place_of(text, "name"),
+        ));
     }
     if body.len() > BODY_LIMIT {
-        let message = format!("the role's text has {} bytes: at most {BODY_LIMIT} are used", body.len());
+        let message =
+            format!("the role's text has {} bytes: at most {BODY_LIMIT} are used", body.len());
         return Err(ConfigError::new(message).at(file, text, None));
     }
     Ok(Role {
@@ -309,7 +334,8 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         description: front.description,
         backend: front.backend,
         tools: rules(front.tools, "tools", file, text)?,
-        disallowed_tools: rules(front.disallowed_tools, "disallowedTools", file, text)?.unwrap_or_default(),
+        disallowed_tools: rules(front.disallowed_tools, "disallowedTools", file, text)?
+            .unwrap_or_default(),
         permission_mode: front.permission_mode,
         scope: front.scope.unwrap_or_default(),
         permissions: front.permissions.unwrap_or_default(),
@@ -376,9 +402,14 @@ fn words(text: &str) -> Vec<String> {
     split.map(bare).filter(|word| !word.is_empty()).collect()
 }
 
-/// The tools that a key of the front matter names. One that cannot be read restricts nothing, so it is
-/// an error wherever it stands.
-fn rules(tools: Option<Tools>, key: &str, file: Option<&str>, text: &str) -> Result<Option<Vec<String>>, ConfigError> {
+/// The tools that a key of the front matter names. One that cannot be read restricts nothing, so it
+/// is an error wherever it stands.
+fn rules(
+    tools: Option<Tools>,
+    key: &str,
+    file: Option<&str>,
+    text: &str,
+) -> Result<Option<Vec<String>>, ConfigError> {
     let Some(Tools(words)) = tools else { return Ok(None) };
     if let Some(error) = words.iter().find_map(|word| Rule::try_from(word.clone()).err()) {
         let hint = format!("name tools in `{key}` as in `Read, Bash(git *)`");
@@ -404,7 +435,8 @@ fn split(text: &str) -> Result<(String, &str), ConfigError> {
                 front.push_str(line);
             }
             let hint = "end it with a line `---`".to_string();
-            Err(ConfigError::new("the front matter that begins here has no end").with_hint(Some(hint)))
+            Err(ConfigError::new("the front matter that begins here has no end")
+                .with_hint(Some(hint)))
         }
         _ => Ok((String::new(), text)),
     }
@@ -418,11 +450,15 @@ fn read(front: &str, file: Option<&str>, whole: &str) -> Result<Front, ConfigErr
 
 /// Claude Code reads its agents line by line and does not mind what YAML would, so neither do we.
 fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, ConfigError> {
-    let line = |key: &str| Some(front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim());
+    let line = |key: &str| {
+        Some(front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
+    };
     let value = |key: &str| {
         let line = line(key)?;
-        let quoted = |quote| line.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
-        Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(line).to_string()).filter(|value| !value.is_empty())
+        let quoted =
+            |quote| line.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
+        Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(line).to_string())
+            .filter(|value| !value.is_empty())
     };
     let tools = |key: &str| {
         let text = match line(key)? {
@@ -439,10 +475,14 @@ fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, Co
     let permission_mode = match value("permissionMode") {
         None => None,
         Some(name) => Some(PermissionMode::parse(&name).ok_or_else(|| {
-            let hint = "it is default, acceptEdits, plan, dontAsk, auto or bypassPermissions".to_string();
-            ConfigError::new(format!("`{}` is no permission mode", crate::agent::event::cut(&name, 80)))
-                .with_hint(Some(hint))
-                .at(file, text, place_of(text, "permissionMode"))
+            let hint =
+                "it is default, acceptEdits, plan, dontAsk, auto or bypassPermissions".to_string();
+            ConfigError::new(format!(
+                "`{}` is no permission mode",
+                crate::agent::event::cut(&name, 80)
+            ))
+            .with_hint(Some(hint))
+            .at(file, text, place_of(text, "permissionMode"))
         })?),
     };
     Ok(Front {
@@ -456,8 +496,8 @@ fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, Co
     })
 }
 
-/// The list that stands below a key, an item a line or in brackets over several; `None` where nothing
-/// stands there, which names no tools.
+/// The list that stands below a key, an item a line or in brackets over several; `None` where
+/// nothing stands there, which names no tools.
 fn listed(front: &str, key: &str) -> Option<String> {
     let mut lines = front
         .lines()
@@ -482,9 +522,9 @@ fn stem(file: &str) -> String {
 }
 
 fn place_of(text: &str, key: &str) -> Option<Place> {
-    let at = text
-        .lines()
-        .position(|line| line.starts_with(key) && line[key.len()..].trim_start().starts_with(':'))?;
+    let at = text.lines().position(|line| {
+        line.starts_with(key) && line[key.len()..].trim_start().starts_with(':')
+    })?;
     Some(Place { line: at as u32 + 1, column: 1 })
 }
 

@@ -14,7 +14,8 @@ fn the_shipped_roles_are_whole() {
     let config = Config::defaults().unwrap();
     let catalog = Catalog::new(&[]);
     assert_eq!(catalog.errors().count(), 0, "{:?}", catalog.errors().next());
-    let found: Vec<_> = catalog.roles().map(|role| (role.name.as_str(), role.category.as_str())).collect();
+    let found: Vec<_> =
+        catalog.roles().map(|role| (role.name.as_str(), role.category.as_str())).collect();
     assert_eq!(
         found,
         [
@@ -28,7 +29,12 @@ fn the_shipped_roles_are_whole() {
     for role in catalog.roles() {
         assert!(config.category(&role.category).is_ok());
         assert!(role.display_name.is_some() && role.description.is_some(), "{}", role.name);
-        assert!((400..6_000).contains(&role.body.len()), "{}: {} bytes", role.name, role.body.len());
+        assert!(
+            (400..6_000).contains(&role.body.len()),
+            "{}: {} bytes",
+            role.name,
+            role.body.len()
+        );
     }
 }
 
@@ -39,19 +45,27 @@ fn a_role_is_read_in_either_spelling() {
     let role = parse(&project(camel)).unwrap();
     assert_eq!(
         role,
-        parse(&project(&camel.replace("displayName", "display_name").replace("iconUrl", "icon_url"))).unwrap()
+        parse(&project(
+            &camel.replace("displayName", "display_name").replace("iconUrl", "icon_url")
+        ))
+        .unwrap()
     );
     assert_eq!(
         (role.display(), role.category.as_str(), role.model.as_deref()),
         ("API Dev", "research", Some("claude-opus-4-6"))
     );
-    assert_eq!((role.backend, role.tools.map(|tools| tools.len())), (Some(BackendChoice::ClaudeCode), Some(2)));
+    assert_eq!(
+        (role.backend, role.tools.map(|tools| tools.len())),
+        (Some(BackendChoice::ClaudeCode), Some(2))
+    );
     assert_eq!(role.body, "You are.\n\n---\nA rule.");
 }
 
 #[test]
 fn a_file_of_words_only_is_a_role() {
-    for text in ["You are.\n", "---\n---\nYou are.", "\u{feff}---\r\n# nothing\r\n---\r\nYou are.\r\n"] {
+    for text in
+        ["You are.\n", "---\n---\nYou are.", "\u{feff}---\r\n# nothing\r\n---\r\nYou are.\r\n"]
+    {
         let role = parse(&project(text)).unwrap();
         assert_eq!(
             (role.name.as_str(), role.category.as_str(), role.body.as_str()),
@@ -79,9 +93,12 @@ fn a_fault_is_located_in_the_file() {
 #[test]
 fn the_more_specific_file_wins() {
     let text = |words: &str| format!("---\nname: reviewer\n---\n{words}\n");
-    let user = source(RoleLayer::User, "/home/ann/.config/muleteer/roles/reviewer.md", &text("user"));
-    let claude = source(RoleLayer::ClaudeAgents, "/work/shop/.claude/agents/reviewer.md", &text("claude"));
-    let project = source(RoleLayer::Project, "/work/shop/.muleteer/roles/reviewer.md", &text("project"));
+    let user =
+        source(RoleLayer::User, "/home/ann/.config/muleteer/roles/reviewer.md", &text("user"));
+    let claude =
+        source(RoleLayer::ClaudeAgents, "/work/shop/.claude/agents/reviewer.md", &text("claude"));
+    let project =
+        source(RoleLayer::Project, "/work/shop/.muleteer/roles/reviewer.md", &text("project"));
     let body = |sources: &[&RoleSource]| {
         let sources: Vec<_> = sources.iter().map(|source| (*source).clone()).collect();
         resolve("reviewer", &sources).unwrap().body
@@ -90,36 +107,52 @@ fn the_more_specific_file_wins() {
     assert_eq!(body(&[&claude, &user]), "claude");
     assert_eq!(body(&[&user]), "user");
     let role = resolve("reviewer", &[user]).unwrap();
-    assert_eq!((role.layer, role.file.as_str()), (RoleLayer::User, "/home/ann/.config/muleteer/roles/reviewer.md"));
+    assert_eq!(
+        (role.layer, role.file.as_str()),
+        (RoleLayer::User, "/home/ann/.config/muleteer/roles/reviewer.md")
+    );
     assert_eq!(resolve("reviewer", &[]).unwrap().layer, RoleLayer::Shipped);
 }
 
 #[test]
 fn two_files_of_one_layer_are_not_one_role() {
-    let named = |layer, file: &str| source(layer, file, "---\ncategory: research\nname: critic\n---\nYou are.\n");
+    let named = |layer, file: &str| {
+        source(layer, file, "---\ncategory: research\nname: critic\n---\nYou are.\n")
+    };
     let [a, b] = ["/r/a.md", "/r/b.md"].map(|file| named(RoleLayer::User, file));
     let project = named(RoleLayer::Project, "/w/.muleteer/roles/a.md");
     for sources in [[a.clone(), b.clone()], [b.clone(), a.clone()]] {
-        let Err(RoleError::Invalid(error)) = resolve("critic", &sources) else { panic!("one was taken") };
+        let Err(RoleError::Invalid(error)) = resolve("critic", &sources) else {
+            panic!("one was taken")
+        };
         assert_eq!(error.message, "two files are the role `critic`: /r/a.md and /r/b.md");
         assert_eq!((error.file.as_deref(), error.line), (Some("/r/b.md"), Some(3)));
         assert!(error.hint.is_some_and(|hint| hint.contains("another `name`")));
     }
     let shadowed = Catalog::new(&[a.clone(), b.clone(), project]);
-    assert_eq!((shadowed.errors().count(), shadowed.resolve("critic").unwrap().layer), (0, RoleLayer::Project));
+    assert_eq!(
+        (shadowed.errors().count(), shadowed.resolve("critic").unwrap().layer),
+        (0, RoleLayer::Project)
+    );
     // By the names of their files too, and a third does not make one of them good.
     let by_file = source(RoleLayer::User, "/r/critic.md", "You are.\n");
     let catalog = Catalog::new(&[by_file, a.clone(), b]);
     assert!(catalog.resolve("critic").is_err() && catalog.errors().count() == 1);
     let broken = source(RoleLayer::User, "/r/critic.md", "---\nfoo: 1\n---\n");
     for sources in [[a.clone(), broken.clone()], [broken, a]] {
-        assert_eq!(Catalog::new(&sources).errors().next().unwrap().file.as_deref(), Some("/r/critic.md"));
+        assert_eq!(
+            Catalog::new(&sources).errors().next().unwrap().file.as_deref(),
+            Some("/r/critic.md")
+        );
     }
 }
 
 #[test]
 fn a_broken_file_is_an_error_of_its_own_role_only() {
-    let catalog = Catalog::new(&[project("---\nfoo: 1\n---\n"), source(RoleLayer::User, "/r/ops.md", "You are.\n")]);
+    let catalog = Catalog::new(&[
+        project("---\nfoo: 1\n---\n"),
+        source(RoleLayer::User, "/r/ops.md", "You are.\n"),
+    ]);
     assert!(matches!(catalog.resolve("api-dev"), Err(RoleError::Invalid(_))));
     assert!(catalog.resolve("ops").is_ok() && catalog.resolve("developer").is_ok());
     assert_eq!(catalog.errors().count(), 1);
@@ -135,8 +168,12 @@ fn a_broken_file_is_an_error_of_its_own_role_only() {
 fn claude_agents_are_read_leniently() {
     let text = "---\nname: code-reviewer\ndescription: Use when: code changed. Examples: <example>user: \"go\"</example>\n\
                 tools: Read, Grep, Bash\nmodel: inherit\ncolor: purple\nmemory: user\n---\n\nYou review.\n";
-    let role = parse(&source(RoleLayer::ClaudeAgents, "/w/.claude/agents/code-reviewer.md", text)).unwrap();
-    assert_eq!((role.name.as_str(), role.category.as_str(), role.model), ("code-reviewer", "coding", None));
+    let role = parse(&source(RoleLayer::ClaudeAgents, "/w/.claude/agents/code-reviewer.md", text))
+        .unwrap();
+    assert_eq!(
+        (role.name.as_str(), role.category.as_str(), role.model),
+        ("code-reviewer", "coding", None)
+    );
     assert_eq!(role.tools.unwrap(), ["Read", "Grep", "Bash"]);
     assert!(role.description.unwrap().starts_with("Use when: code"));
     let sonnet = text.replace("inherit", "'sonnet'");
@@ -194,14 +231,18 @@ fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
         trust: Trust::Trusted,
     });
     let ours = ours.unwrap();
-    assert_eq!((ours.tools, ours.disallowed_tools), (Some(vec!["Read".to_string()]), vec!["Bash".to_string()]));
+    assert_eq!(
+        (ours.tools, ours.disallowed_tools),
+        (Some(vec!["Read".to_string()]), vec!["Bash".to_string()])
+    );
     assert_eq!(ours.permission_mode, Some(PermissionMode::AcceptEdits));
 }
 
 #[test]
 fn empty_tools_are_a_restriction_and_missing_ones_are_none() {
-    let read =
-        |layer, front: &str| parse(&source(layer, "looker.md", &format!("---\n{front}\n---\nYou look.\n"))).unwrap();
+    let read = |layer, front: &str| {
+        parse(&source(layer, "looker.md", &format!("---\n{front}\n---\nYou look.\n"))).unwrap()
+    };
     for layer in [RoleLayer::ClaudeAgents, RoleLayer::Project] {
         for front in ["tools: []", "tools: \"\"", "tools: ''", "tools:\n  []", "tools: [\n  ]"] {
             let role = read(layer, front);

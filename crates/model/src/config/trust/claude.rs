@@ -13,7 +13,8 @@ pub const SERVERS: &str = ".mcp.json";
 /// A key counts as one that runs something unless it is known better: new versions have new keys. A
 /// text that is no JSON object is listed as a whole, since Claude Code may read more than JSON.
 pub fn allows(file: &str, text: &str) -> Vec<Ignored> {
-    let listed = |key: String, value: Value, effect| Ignored { key, value, effect, file: None, line: None };
+    let listed =
+        |key: String, value: Value, effect| Ignored { key, value, effect, file: None, line: None };
     let Ok(object) = serde_json::from_str::<Map<String, Value>>(text) else {
         return vec![listed("text".into(), text.into(), "runs")];
     };
@@ -23,7 +24,8 @@ pub fn allows(file: &str, text: &str) -> Vec<Ignored> {
             .map(|(name, value)| listed(format!("{key}.{name}"), value, "runs"))
             .collect(),
         value => {
-            let effect = if matches!(key.as_str(), "permissions" | "sandbox") { "loosens" } else { "runs" };
+            let effect =
+                if matches!(key.as_str(), "permissions" | "sandbox") { "loosens" } else { "runs" };
             vec![listed(key, value, effect)]
         }
     };
@@ -40,8 +42,10 @@ mod tests {
 
     #[test]
     fn settings_list_each_key_with_its_effect() {
-        let text = r#"{"hooks": {}, "env": {"A": "b"}, "permissions": {"allow": ["Bash"]}, "newKey": 1}"#;
-        let expected = [("env", "runs"), ("hooks", "runs"), ("newKey", "runs"), ("permissions", "loosens")];
+        let text =
+            r#"{"hooks": {}, "env": {"A": "b"}, "permissions": {"allow": ["Bash"]}, "newKey": 1}"#;
+        let expected =
+            [("env", "runs"), ("hooks", "runs"), ("newKey", "runs"), ("permissions", "loosens")];
         let mut found = keys(SETTINGS[0], text);
         found.sort();
         assert_eq!(found, expected.map(|(key, effect)| (key.to_string(), effect)));
@@ -51,7 +55,10 @@ mod tests {
     fn servers_are_listed_by_name() {
         let text = r#"{"mcpServers": {"a": {"command": "x"}, "b": {"url": "http://b"}}}"#;
         let expected = [("mcpServers.a", "runs"), ("mcpServers.b", "runs")];
-        assert_eq!(keys("web/.mcp.json", text), expected.map(|(key, effect)| (key.to_string(), effect)));
+        assert_eq!(
+            keys("web/.mcp.json", text),
+            expected.map(|(key, effect)| (key.to_string(), effect))
+        );
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub enum Trust {
 pub enum Effect {
     /// Counts from any repository.
     Safe,
-    /// Gives agents more rights, more money or less supervision. A value that is as strict as that of the weaker
-    /// layers counts from any repository.
+    /// Gives agents more rights, more money or less supervision. A value that is as strict as that
+    /// of the weaker layers counts from any repository.
     Loosens(Stricter),
     /// Names a program, its arguments or its variables.
     Runs,
@@ -65,8 +65,8 @@ pub enum Stricter {
     Word(&'static str),
     /// A path below the repository, where no path is set yet.
     Below,
-    /// A model with a price, where the model that it replaces has one: without a price, a cost limit does not
-    /// hold an agent that reports tokens only.
+    /// A model with a price, where the model that it replaces has one: without a price, a cost
+    /// limit does not hold an agent that reports tokens only.
     Priced,
     /// Nothing is set yet for the name, which is the key's last but so many parts.
     NewName(usize),
@@ -77,7 +77,9 @@ pub enum Stricter {
 }
 
 use Effect::{Loosens, Runs, Safe};
-use Stricter::{AtMost, Below, Fewer, Mode, More, NewName, NotBefore, Priced, Same, Sandboxed, True, Word};
+use Stricter::{
+    AtMost, Below, Fewer, Mode, More, NewName, NotBefore, Priced, Same, Sandboxed, True, Word,
+};
 
 /// A file may have any number of keys.
 const MOST_WARNINGS: usize = 20;
@@ -85,7 +87,8 @@ const MOST_WARNINGS: usize = 20;
 const RESPONSES: &[&str] = &["ignore", "note", "warn", "stop"];
 const MODES: &[&str] = &["allow", "ask", "deny"];
 
-/// Every key of the schema; `*` is any name. A key that is missing here is taken for one that runs something.
+/// Every key of the schema; `*` is any name. A key that is missing here is taken for one that runs
+/// something.
 const KEYS: &[(&str, Effect)] = &[
     ("backend", Safe),
     ("categories.*.inactivity_timeout", Loosens(AtMost)),
@@ -106,8 +109,8 @@ const KEYS: &[(&str, Effect)] = &[
     ("categories.*.permissions.deny", Loosens(More)),
     ("models.default", Loosens(Priced)),
     ("models.overrides.*", Loosens(Priced)),
-    // A low price makes a budget last longer, also of a model that had none: without a price, Muleteer warns that
-    // the budget cannot be kept.
+    // A low price makes a budget last longer, also of a model that had none: without a price,
+    // Muleteer warns that the budget cannot be kept.
     ("models.prices.*.input", Loosens(Same)),
     ("models.prices.*.output", Loosens(Same)),
     ("models.prices.*.cache_read", Loosens(Same)),
@@ -177,7 +180,8 @@ pub fn effect(path: &[impl AsRef<str>]) -> Effect {
     let length = |pattern: &str| pattern.split('.').count();
     let fits = |pattern: &str| {
         let mut pairs = pattern.split('.').zip(path);
-        length(pattern) <= path.len() && pairs.all(|(want, part)| want == "*" || want == part.as_ref())
+        length(pattern) <= path.len()
+            && pairs.all(|(want, part)| want == "*" || want == part.as_ref())
     };
     // The longest one speaks: of `sandbox.write`, not `sandbox`.
     let fitting = KEYS.iter().filter(|(pattern, _)| fits(pattern));
@@ -220,7 +224,8 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
         }
         Mode => {
             let word = |mode: &Option<Value>| mode.as_ref().map_or(1, |mode| rank(MODES, mode));
-            let of_all = || weaker.get(&["permissions".to_string(), "mode".to_string()][..]).cloned();
+            let of_all =
+                || weaker.get(&["permissions".to_string(), "mode".to_string()][..]).cloned();
             let set = |mode: Option<&Value>| mode.filter(|mode| !mode.is_null()).cloned();
             // A category's null leaves it to the configuration, and that one's to `allow`.
             let next = || if path.len() > 2 { set(of_all().as_ref()) } else { None };
@@ -230,8 +235,8 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
     }
 }
 
-/// A list of rules that refuse, with those that it would leave out of the layers below; `None` for any
-/// other key, or where it adds nothing.
+/// A list of rules that refuse, with those that it would leave out of the layers below; `None` for
+/// any other key, or where it adds nothing.
 pub(super) fn united(path: &[String], value: &Value, weaker: &Weaker) -> Option<Value> {
     if effect(path) != Loosens(More) {
         return None;
@@ -241,11 +246,12 @@ pub(super) fn united(path: &[String], value: &Value, weaker: &Weaker) -> Option<
     (!new.is_empty()).then(|| before.iter().chain(new).cloned().collect())
 }
 
-/// A relative path that does not lead upwards. A link on its way may still lead elsewhere: the reader of
-/// the file checks that.
+/// A relative path that does not lead upwards. A link on its way may still lead elsewhere: the
+/// reader of the file checks that.
 pub fn is_below(path: &str) -> bool {
     let mut parts = Path::new(path).components();
-    !path.starts_with('~') && parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    !path.starts_with('~')
+        && parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 /// The model that a key of `models` replaces.
@@ -310,19 +316,26 @@ impl fmt::Display for Ignored {
         let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
         let what = match &self.value {
             // Of lists of rules that refuse, the rules of all layers count.
-            Value::Array(_) if self.key.ends_with(".deny") || self.key == "disallowedTools" => "takes away no rule",
+            Value::Array(_) if self.key.ends_with(".deny") || self.key == "disallowedTools" => {
+                "takes away no rule"
+            }
             // The file has no line that says so.
             Value::Null if self.line.is_none() => "is left out, and yours counts",
             _ => "is ignored",
         };
-        write!(f, "{file}{line}: `{}` {what}: you have not trusted this repository's configuration", self.key)
+        write!(
+            f,
+            "{file}{line}: `{}` {what}: you have not trusted this repository's configuration",
+            self.key
+        )
     }
 }
 
 impl Ignored {
     /// One line for each, and what to do about them in the last; none for none.
     pub fn warnings(ignored: &[Self]) -> Vec<String> {
-        let mut lines: Vec<_> = ignored.iter().take(MOST_WARNINGS).map(ToString::to_string).collect();
+        let mut lines: Vec<_> =
+            ignored.iter().take(MOST_WARNINGS).map(ToString::to_string).collect();
         if ignored.len() > MOST_WARNINGS {
             lines.push(format!("{} more values are ignored", ignored.len() - MOST_WARNINGS));
         }
@@ -333,7 +346,8 @@ impl Ignored {
     }
 }
 
-/// The trust that a layer has where nobody says otherwise: a person writes all of them but the repository's.
+/// The trust that a layer has where nobody says otherwise: a person writes all of them but the
+/// repository's.
 pub(super) fn of_layer(layer: Layer) -> Trust {
     match layer {
         Layer::Project => Trust::Untrusted,

@@ -16,8 +16,10 @@ fn ignored(user: &str, project: &str) -> Vec<String> {
 
 /// The paths of all keys of the schema, `*` where any name may stand.
 fn keys(schema: &Value, node: &Value, path: &str, all: &mut BTreeSet<String>) {
-    let below = |part: &str| if path.is_empty() { part.to_string() } else { format!("{path}.{part}") };
-    let target = node["$ref"].as_str().map(|name| &schema["$defs"][name.trim_start_matches("#/$defs/")]);
+    let below =
+        |part: &str| if path.is_empty() { part.to_string() } else { format!("{path}.{part}") };
+    let target =
+        node["$ref"].as_str().map(|name| &schema["$defs"][name.trim_start_matches("#/$defs/")]);
     let node = target.unwrap_or(node);
     let mut leaf = true;
     for (name, node) in node["properties"].as_object().into_iter().flatten() {
@@ -28,7 +30,8 @@ fn keys(schema: &Value, node: &Value, path: &str, all: &mut BTreeSet<String>) {
         leaf = false;
         keys(schema, &node["additionalProperties"], &below("*"), all);
     }
-    for one in node["anyOf"].as_array().into_iter().flatten().filter(|one| one["$ref"].is_string()) {
+    for one in node["anyOf"].as_array().into_iter().flatten().filter(|one| one["$ref"].is_string())
+    {
         keys(schema, one, path, all);
     }
     if leaf {
@@ -41,14 +44,21 @@ fn every_key_of_the_schema_is_classified() {
     let schema = schema();
     let mut all = BTreeSet::new();
     keys(&schema, &schema, "", &mut all);
-    assert!(all.len() > 60 && all.contains("backends.codex.command") && all.contains("sandbox.write"), "{all:?}");
+    assert!(
+        all.len() > 60 && all.contains("backends.codex.command") && all.contains("sandbox.write"),
+        "{all:?}"
+    );
     let fits = |pattern: &str, key: &str| {
-        let (pattern, key): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), key.split('.').collect());
-        pattern.len() <= key.len() && pattern.iter().zip(&key).all(|(want, part)| *want == "*" || want == part)
+        let (pattern, key): (Vec<_>, Vec<_>) =
+            (pattern.split('.').collect(), key.split('.').collect());
+        pattern.len() <= key.len()
+            && pattern.iter().zip(&key).all(|(want, part)| *want == "*" || want == part)
     };
-    let missing: Vec<_> = all.iter().filter(|key| !KEYS.iter().any(|(pattern, _)| fits(pattern, key))).collect();
+    let missing: Vec<_> =
+        all.iter().filter(|key| !KEYS.iter().any(|(pattern, _)| fits(pattern, key))).collect();
     assert!(missing.is_empty(), "config/trust.rs classifies none of {missing:?}");
-    let gone: Vec<_> = KEYS.iter().filter(|(pattern, _)| !all.iter().any(|key| fits(pattern, key))).collect();
+    let gone: Vec<_> =
+        KEYS.iter().filter(|(pattern, _)| !all.iter().any(|key| fits(pattern, key))).collect();
     assert!(gone.is_empty(), "config/trust.rs classifies what the schema does not have: {gone:?}");
 }
 
@@ -64,7 +74,11 @@ fn untrusted_repository_runs_and_loosens_nothing() {
     for (user, project, key) in [
         ("", "backends: {codex: {command: ./codex}}", "backends.codex.command"),
         ("", "backends: {claude-code: {command: [./a, b]}}", "backends.claude_code.command"),
-        ("backends: {codex: {command: mine}}", "backends: {codex: {command: null}}", "backends.codex.command"),
+        (
+            "backends: {codex: {command: mine}}",
+            "backends: {codex: {command: null}}",
+            "backends.codex.command",
+        ),
         ("", "backends: {acp: {args: [--yolo]}}", "backends.acp.args"),
         ("", "backends: {codex: {env: {LD_PRELOAD: /x.so}}}", "backends.codex.env.LD_PRELOAD"),
         ("", "run: {agent: {command: ./agent}}", "run.agent.command"),
@@ -84,15 +98,35 @@ fn untrusted_repository_runs_and_loosens_nothing() {
             "categories: {coding: {permissions: {mode: ask}}}",
             "categories.coding.permissions.mode",
         ),
-        ("", "categories: {mine: {permissions: {allow: [Bash]}}}", "categories.mine.permissions.allow"),
+        (
+            "",
+            "categories: {mine: {permissions: {allow: [Bash]}}}",
+            "categories.mine.permissions.allow",
+        ),
         ("", "categories: {coding: {budget_usd: null}}", "categories.coding.budget_usd"),
         ("", "categories: {mine: {maxTurns: 101}}", "categories.mine.max_turns"),
-        ("", "categories: {coding: {inactivity_timeout: 301s}}", "categories.coding.inactivity_timeout"),
-        ("", "categories: {research: {monitors: {spiral: ignore}}}", "categories.research.monitors.spiral"),
-        ("models: {prices: {m: {input: 9}}}", "models: {prices: {m: {cache_read: 0}}}", "models.prices.m.cache_read"),
+        (
+            "",
+            "categories: {coding: {inactivity_timeout: 301s}}",
+            "categories.coding.inactivity_timeout",
+        ),
+        (
+            "",
+            "categories: {research: {monitors: {spiral: ignore}}}",
+            "categories.research.monitors.spiral",
+        ),
+        (
+            "models: {prices: {m: {input: 9}}}",
+            "models: {prices: {m: {cache_read: 0}}}",
+            "models.prices.m.cache_read",
+        ),
         ("", "models: {default: m, prices: {m: {input: 0}}}", "models.prices.m.input"),
         ("models: {prices: {m: {input: 9}}, default: m}", "models: {default: q}", "models.default"),
-        ("models: {prices: {m: {input: 9}}, default: m}", "models: {default: null}", "models.default"),
+        (
+            "models: {prices: {m: {input: 9}}, default: m}",
+            "models: {default: null}",
+            "models.default",
+        ),
         (
             "models: {prices: {m: {input: 9}}, default: m}",
             "models: {overrides: {coding: q}}",
@@ -103,8 +137,16 @@ fn untrusted_repository_runs_and_loosens_nothing() {
         ("", "run: {spec: docs/../../notes.md}", "run.spec"),
         ("", "run: {acceptance: {path: /etc}}", "run.acceptance.path"),
         ("", "run: {acceptance: {path: criteria/..}}", "run.acceptance.path"),
-        ("run: {acceptance: {path: mine}}", "run: {acceptance: {path: theirs}}", "run.acceptance.path"),
-        ("run: {acceptance: {path: mine}}", "run: {acceptance: {path: null}}", "run.acceptance.path"),
+        (
+            "run: {acceptance: {path: mine}}",
+            "run: {acceptance: {path: theirs}}",
+            "run.acceptance.path",
+        ),
+        (
+            "run: {acceptance: {path: mine}}",
+            "run: {acceptance: {path: null}}",
+            "run.acceptance.path",
+        ),
         ("", "run: {acceptance: {generate: false}}", "run.acceptance.generate"),
         ("", "run: {phases: {judge: {enabled: false}}}", "run.phases.judge.enabled"),
         ("", "run: {phases: {judge: {spec_drift: false}}}", "run.phases.judge.spec_drift"),
@@ -124,7 +166,8 @@ fn untrusted_repository_runs_and_loosens_nothing() {
         assert_eq!(ignored(user, project), [key], "{user} / {project}");
         let without = of(user, "", Trust::Untrusted).to_json();
         let with = of(user, project, Trust::Untrusted).to_json();
-        let of_key = |config: &Value| key.split('.').fold(config.clone(), |at, part| at[part].clone());
+        let of_key =
+            |config: &Value| key.split('.').fold(config.clone(), |at, part| at[part].clone());
         // A new category and a store are there; what was ignored is as it was.
         if !key.contains("mine") {
             assert_eq!(of_key(&with), of_key(&without), "{user} / {project}");
@@ -136,10 +179,16 @@ fn untrusted_repository_runs_and_loosens_nothing() {
 #[test]
 fn untrusted_repository_may_tighten() {
     for (user, project) in [
-        ("", "categories: {coding: {budget_usd: 1, max_turns: 5, inactivity_timeout: 2m, timeout: 1h}}"),
+        (
+            "",
+            "categories: {coding: {budget_usd: 1, max_turns: 5, inactivity_timeout: 2m, timeout: 1h}}",
+        ),
         ("", "categories: {mine: {max_restarts: 0, on_crash: ask, monitors: {drift: stop}}}"),
         ("", "permissions: {mode: ask, allow: [], deny: ['Bash(rm *)']}"),
-        ("permissions: {mode: ask, allow: [Read, Grep]}", "permissions: {mode: deny, allow: [Read]}"),
+        (
+            "permissions: {mode: ask, allow: [Read, Grep]}",
+            "permissions: {mode: deny, allow: [Read]}",
+        ),
         ("permissions: {deny: [Bash]}", "permissions: {deny: [WebFetch, Bash]}"),
         ("permissions: {mode: ask}", "categories: {coding: {permissions: {mode: deny}}}"),
         ("env: {pass: [A, B]}", "env: {pass: [B]}"),
@@ -162,7 +211,8 @@ fn untrusted_repository_may_tighten() {
         ("", "backend: codex\nbackends: {acp: {agent: codex-acp, call_timeout: 1m}}"),
     ] {
         assert_eq!(ignored(user, project), Vec::<String>::new(), "{user} / {project}");
-        let [untrusted, trusted] = [Trust::Untrusted, Trust::Trusted].map(|trust| of(user, project, trust).to_json());
+        let [untrusted, trusted] =
+            [Trust::Untrusted, Trust::Trusted].map(|trust| of(user, project, trust).to_json());
         assert_eq!(untrusted, trusted, "{user} / {project}");
     }
 }
@@ -176,10 +226,16 @@ fn untrusted_deny_rules_are_added_to_the_users() {
     );
     let json = config.to_json();
     assert_eq!(json["permissions"]["deny"], serde_json::json!(["Bash", "WebFetch"]));
-    assert_eq!(json["categories"]["coding"]["permissions"]["deny"], serde_json::json!(["Edit", "Write"]));
+    assert_eq!(
+        json["categories"]["coding"]["permissions"]["deny"],
+        serde_json::json!(["Edit", "Write"])
+    );
     // Trusted, the list would take the place of the user's.
     let [one] = config.ignored() else { panic!("{:?}", config.ignored()) };
-    assert_eq!((one.key.as_str(), &one.value), ("permissions.deny", &serde_json::json!(["WebFetch"])));
+    assert_eq!(
+        (one.key.as_str(), &one.value),
+        ("permissions.deny", &serde_json::json!(["WebFetch"]))
+    );
     assert!(one.to_string().contains("`permissions.deny` takes away no rule"), "{one}");
 }
 
@@ -188,7 +244,10 @@ fn trust_that_runs_nothing_lets_the_rest_count() {
     let project = "sandbox: off\nbackends:\n  codex: {command: ./codex}\n";
     let config = of("", project, Trust::RunsNothing);
     let [one] = config.ignored() else { panic!("{:?}", config.ignored()) };
-    assert_eq!((one.key.as_str(), one.effect, one.line), ("backends.codex.command", "runs", Some(3)));
+    assert_eq!(
+        (one.key.as_str(), one.effect, one.line),
+        ("backends.codex.command", "runs", Some(3))
+    );
     assert_eq!(config.sandbox.exceptions(), None);
     assert_eq!(
         one.to_string(),
@@ -205,5 +264,8 @@ fn stronger_layers_count_whatever_the_repository_says() {
     ];
     let config = load(&sources, &[("MULETEER_CONFIG__ENV__PASS".into(), "[A]".into())]).unwrap();
     assert!(config.backends.codex.command.is_some() && config.env.pass == ["A"]);
-    assert_eq!(config.ignored().iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["sandbox"]);
+    assert_eq!(
+        config.ignored().iter().map(|one| one.key.as_str()).collect::<Vec<_>>(),
+        ["sandbox"]
+    );
 }

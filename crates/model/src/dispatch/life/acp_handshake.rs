@@ -1,7 +1,8 @@
 //! Opening a session by calls ([`crate::agent::acp_handshake`]): what the agent's answers decide.
 
 use crate::agent::acp_handshake::{
-    CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODE, MODEL, NEW, Opening,
+    CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODE, MODEL, NEW,
+    Opening,
 };
 use crate::agent::event::{AgentEvent, cut};
 use crate::agent::session_mode::{self, Modes, Wanted};
@@ -15,9 +16,9 @@ const ID_LIMIT: usize = 512;
 /// Changes of modes that are recorded of one process.
 const MOST_CHANGES: u32 = 50;
 
-/// What the output of an agent means whose session is not open yet: the answers to our calls. What else
-/// it says is the past of a session that it loads. Of that, one thing counts: a prompt in it that we do
-/// not know to have been taken was.
+/// What the output of an agent means whose session is not open yet: the answers to our calls. What
+/// else it says is the past of a session that it loads. Of that, one thing counts: a prompt in it
+/// that we do not know to have been taken was.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     match event {
         AgentEvent::CallAnswer(reply) => answered(d, reply),
@@ -51,19 +52,22 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             }
             let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
             if let (Some(wanted), None) = (wanted, model_by) {
-                let reason = format!("the agent offers no choice of models, and {wanted} was asked for");
+                let reason =
+                    format!("the agent offers no choice of models, and {wanted} was asked for");
                 events.push(failed(MODEL, &reason, true));
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
-                // What a loaded session says of its model is not believed: Codex names the one it had, and
-                // after a kill asks another.
+                // What a loaded session says of its model is not believed: Codex names the one it
+                // had, and after a kill asks another.
                 let told = wanted.is_some() || (load.is_some() && d.model().is_some());
                 let set_model_by = model_by.clone().filter(|_| told);
                 events.push(Event::SessionOpened { session_id, set_model_by, model_by, set_mode });
             }
             events
         }
-        (Opening::Mode { mode, .. }, CallAnswer::ModeSet {}) => vec![Event::SessionModeSet { mode: mode.clone() }],
+        (Opening::Mode { mode, .. }, CallAnswer::ModeSet {}) => {
+            vec![Event::SessionModeSet { mode: mode.clone() }]
+        }
         // It asks then, and is allowed what it asks for.
         (Opening::Mode { mode, otherwise, .. }, CallAnswer::Refused { call, message, .. })
             if call == MODE && d.created.permissions.is_open() =>
@@ -86,7 +90,11 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
 }
 
 /// The mode to set in a session that was just opened.
-fn mode(d: &Dispatch, modes: Option<&Modes>, loaded: bool) -> Result<Option<Box<ModeStep>>, String> {
+fn mode(
+    d: &Dispatch,
+    modes: Option<&Modes>,
+    loaded: bool,
+) -> Result<Option<Box<ModeStep>>, String> {
     let Some(modes) = modes else { return Ok(None) };
     let fits = |mode: &String| mode.len() <= ID_LIMIT;
     match session_mode::wanted(&d.created.permissions, modes, loaded) {
@@ -105,13 +113,14 @@ fn mode(d: &Dispatch, modes: Option<&Modes>, loaded: bool) -> Result<Option<Box<
 
 /// The mode that is left as it is, where the policy depends on it.
 fn kept(d: &Dispatch, modes: Option<&Modes>) -> Option<Event> {
-    let modes = modes.filter(|modes| !d.created.permissions.is_open() && modes.by.len() <= ID_LIMIT)?;
+    let modes =
+        modes.filter(|modes| !d.created.permissions.is_open() && modes.by.len() <= ID_LIMIT)?;
     let mode = modes.current.clone().filter(|mode| !mode.is_empty() && mode.len() <= ID_LIMIT)?;
     Some(Event::SessionModeKept { mode, by: modes.by.clone() })
 }
 
-/// The agent went over to another mode by itself. Where its policy depends on it, one in which it does not ask is
-/// set back; an agent that goes there again in the same turn stays there.
+/// The agent went over to another mode by itself. Where its policy depends on it, one in which it
+/// does not ask is set back; an agent that goes there again in the same turn stays there.
 fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
     let asks_not = !d.created.permissions.is_open() && session_mode::is_unasking(mode);
     let is_known = d.mode.current.as_deref() == Some(mode);
@@ -121,10 +130,14 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
     let mode = cut(mode, ID_LIMIT);
     if !asks_not {
         let told = d.mode.changes < MOST_CHANGES;
-        return told.then_some(Event::SessionModeChanged { mode, back: None }).into_iter().collect();
+        return told
+            .then_some(Event::SessionModeChanged { mode, back: None })
+            .into_iter()
+            .collect();
     }
     let wanted = d.mode.wanted.as_ref().filter(|step| !session_mode::is_unasking(&step.mode));
-    let stays = |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
+    let stays =
+        |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
     match wanted {
         None => stays("it offered no mode in which it asks"),
         Some(_) if d.mode.was_set_back => stays("it was set back, and the agent went there again"),
@@ -136,7 +149,9 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
 pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     match (reply, d.mode.left_for.as_ref(), d.mode.wanted.as_ref()) {
         (CallAnswer::ModeChanged { mode }, ..) => mode_changed(d, mode),
-        (CallAnswer::ModeSet {}, Some(_), Some(step)) => vec![Event::SessionModeSet { mode: step.mode.clone() }],
+        (CallAnswer::ModeSet {}, Some(_), Some(step)) => {
+            vec![Event::SessionModeSet { mode: step.mode.clone() }]
+        }
         (CallAnswer::Refused { call, message, .. }, Some(mode), _) if call == MODE => {
             let reason = format!("it refused to leave it: {}", cut(message, REASON_LIMIT));
             vec![Event::SessionModeStays { mode: mode.clone(), reason }]
@@ -149,7 +164,8 @@ pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
 /// unknown what became of that, and to begin again would be to do things twice.
 fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
     let load = d.session_id.clone();
-    let mut events = vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
+    let mut events =
+        vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
     if load.is_some() && !loads {
         let reason = "the agent cannot go on with a session of an earlier process; what became of the last prompt \
                       is unknown";
@@ -169,18 +185,26 @@ pub(super) fn overdue(d: &Dispatch, epoch: u32, call: &str, waited_s: u64) -> Ve
     if due { vec![failed(call, &format!("not answered in {waited}"), false)] } else { vec![] }
 }
 
-/// The call of ours that an agent has not answered: the process, its name, and how long it may take in
-/// seconds of awake time. A prompt is none.
+/// The call of ours that an agent has not answered: the process, its name, and how long it may take
+/// in seconds of awake time. A prompt is none.
 pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
     let Phase::Working { epoch, .. } = d.phase else { return None };
     if d.stop.is_some() || d.call_failed.is_some() {
         return None;
     }
     if let Some(call) = d.opening.awaits() {
-        return Some((epoch, call, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
+        return Some((
+            epoch,
+            call,
+            d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s),
+        ));
     }
     if d.mode.left_for.is_some() {
-        return Some((epoch, MODE, d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s)));
+        return Some((
+            epoch,
+            MODE,
+            d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s),
+        ));
     }
     // To end a process whose session cannot be gone on with would lose it.
     let interrupted = d.interrupt.is_some() && d.created.resumable;
@@ -205,7 +229,9 @@ pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
             Call::Open { load: load.clone(), cwd: cwd.clone(), agent: d.agent.clone(), permissions }
         }
         Opening::Mode { by, mode, .. } => Call::SetMode { by: by.clone(), mode: mode.clone() },
-        Opening::Model { by } => Call::SetModel { by: by.clone(), model: d.model().cloned().unwrap_or_default() },
+        Opening::Model { by } => {
+            Call::SetModel { by: by.clone(), model: d.model().cloned().unwrap_or_default() }
+        }
     };
     Some(Effect::Call(call))
 }

@@ -1,7 +1,9 @@
 //! What an agent asks: who answers, and that it hears the answer.
 
 use crate::agent::acp_handshake::INTERRUPTED;
-use crate::agent::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict};
+use crate::agent::ask::{
+    Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict,
+};
 use crate::agent::permission::POLICY;
 use crate::config::Span;
 use crate::dispatch::life::{Effect, waited};
@@ -49,7 +51,8 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
         None
     };
     let (request_id, ask) = (id.to_string(), Box::new(ask.clone()));
-    let mut events = vec![Event::PermissionRequested { request_id, answered: answer.is_some(), ask }];
+    let mut events =
+        vec![Event::PermissionRequested { request_id, answered: answer.is_some(), ask }];
     events.extend(answer);
     events
 }
@@ -106,13 +109,21 @@ pub(super) fn wakes(d: &Dispatch) -> Option<Effect> {
 /// It no longer waits, though nobody has answered.
 pub(super) fn withdrawn(d: &Dispatch, id: &str) -> Vec<Event> {
     match d.asks.get(id) {
-        Some(pending) if pending.answer.is_none() => vec![Event::PermissionClosed { request_id: id.into() }],
+        Some(pending) if pending.answer.is_none() => {
+            vec![Event::PermissionClosed { request_id: id.into() }]
+        }
         _ => vec![],
     }
 }
 
 /// Somebody has answered. The first answer counts.
-pub(super) fn answered(d: &Dispatch, id: String, answer: Answer, by: String, key: String) -> Vec<Event> {
+pub(super) fn answered(
+    d: &Dispatch,
+    id: String,
+    answer: Answer,
+    by: String,
+    key: String,
+) -> Vec<Event> {
     let open = d.waits_for_an_answer() && d.asks.open().any(|pending| pending.id == id);
     if !open {
         return vec![];

@@ -16,10 +16,17 @@ const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
 
 /// How the attempt ended, and what comes next. Rules: docs/design/dispatch-lifecycle.md; an
 /// intentional kill is never resurrected.
-pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
+pub(super) fn conclude(
+    d: &Dispatch,
+    attempt: u32,
+    exit: &Exit,
+    turn: &Turn,
+    now: Timestamp,
+) -> Vec<Event> {
     if let Some(stop) = &d.stop {
         let (state, reason) = stopped_state(stop);
-        let timeout = matches!(stop, Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. });
+        let timeout =
+            matches!(stop, Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. });
         let outcome = if timeout { Outcome::Timeout } else { Outcome::Failure };
         return close(attempt, outcome, state, &reason);
     }
@@ -38,17 +45,26 @@ pub(super) fn conclude(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now
     match exit.cause {
         ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
             // Nothing ran, so nothing is repeated: the same attempt, a new epoch, not counted.
-            let mut events = vec![attempt_finished(attempt, Outcome::Failure, "the agent was never released", false)];
+            let mut events = vec![attempt_finished(
+                attempt,
+                Outcome::Failure,
+                "the agent was never released",
+                false,
+            )];
             events.extend(start_attempt(d, attempt));
             events
         }
         ExitCause::NeverRan => {
-            let reason = format!("the shim died {MAX_START_FAILURES} times before it started the agent");
+            let reason =
+                format!("the shim died {MAX_START_FAILURES} times before it started the agent");
             close(attempt, Outcome::Failure, FinalState::Failed, &with_last_line(reason, exit))
         }
-        ExitCause::CannotStart => {
-            close(attempt, Outcome::Failure, FinalState::Failed, &format!("cannot start: {}", exit.stderr_tail))
-        }
+        ExitCause::CannotStart => close(
+            attempt,
+            Outcome::Failure,
+            FinalState::Failed,
+            &format!("cannot start: {}", exit.stderr_tail),
+        ),
         ExitCause::ShimPolicy => {
             let reason = format!("timeout: ended by its limits {}", exit.stderr_tail);
             close(attempt, Outcome::Timeout, FinalState::Failed, reason.trim_end())
@@ -76,8 +92,14 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
              which knows nothing of it",
             d.created.backend, d.id
         )
-    } else if d.created.transcripts && d.is_cut_short() && crate::dispatch::life::resume_session(d).is_none() {
-        format!("its turn was cut short, and its session is not known: `muleteer send {} …` begins a new one", d.id)
+    } else if d.created.transcripts
+        && d.is_cut_short()
+        && crate::dispatch::life::resume_session(d).is_none()
+    {
+        format!(
+            "its turn was cut short, and its session is not known: `muleteer send {} …` begins a new one",
+            d.id
+        )
     } else {
         return None;
     };
@@ -87,9 +109,16 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
 /// The end of a process whose last turn ended well, or was to end by a person's word.
 fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
     if matches!(turn, Turn::Running { .. }) && d.interrupt.is_some() {
-        // It was to stop, and it has: to go on with the turn in a new process would be the opposite.
+        // It was to stop, and it has: to go on with the turn in a new process would be the
+        // opposite.
         let (error, text) = (Some(TurnError::Interrupted), String::new());
-        return Some(vec![Event::TurnFinished { turn: d.turns, ok: false, error, status: None, text }]);
+        return Some(vec![Event::TurnFinished {
+            turn: d.turns,
+            ok: false,
+            error,
+            status: None,
+            text,
+        }]);
     }
     if !turn.ended_well() {
         return None;
@@ -114,13 +143,22 @@ fn conclude_call(d: &Dispatch, attempt: u32, failure: &CallFailure, now: Timesta
         return restart(d, attempt, &reason, true, now);
     }
     // What became of a session that is lost, only a person can find out.
-    let state = if failure.call == acp_handshake::LOAD { FinalState::Blocked } else { FinalState::Failed };
+    let state =
+        if failure.call == acp_handshake::LOAD { FinalState::Blocked } else { FinalState::Failed };
     close(attempt, Outcome::Failure, state, &reason)
 }
 
-fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: Timestamp) -> Vec<Event> {
+fn conclude_failure(
+    d: &Dispatch,
+    attempt: u32,
+    exit: &Exit,
+    turn: &Turn,
+    now: Timestamp,
+) -> Vec<Event> {
     match turn {
-        Turn::Done { error: Some(error @ (TurnError::MaxTurns | TurnError::Budget)), text, .. } => {
+        Turn::Done {
+            error: Some(error @ (TurnError::MaxTurns | TurnError::Budget)), text, ..
+        } => {
             let what = if *error == TurnError::Budget { "budget" } else { "turns" };
             let reason = format!("{what} limit reached {text}");
             close(attempt, Outcome::Failure, FinalState::Partial, reason.trim_end())
@@ -131,7 +169,13 @@ fn conclude_failure(d: &Dispatch, attempt: u32, exit: &Exit, turn: &Turn, now: T
         }
         Turn::Done { error, status, text, .. } => match Trouble::of_turn(*error, *status) {
             Some(trouble) => conclude_trouble(d, attempt, trouble, *status, text, now),
-            None => restart(d, attempt, &format!("the turn failed: {}", cut(text, REASON_LIMIT)), true, now),
+            None => restart(
+                d,
+                attempt,
+                &format!("the turn failed: {}", cut(text, REASON_LIMIT)),
+                true,
+                now,
+            ),
         },
         Turn::None | Turn::Running { .. } if exit.cause == ExitCause::LeaseExpired => {
             restart(d, attempt, LEASE_EXPIRED, false, now)
@@ -174,22 +218,29 @@ fn attempt_finished(attempt: u32, outcome: Outcome, reason: &str, counted: bool)
 }
 
 pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &str) -> Vec<Event> {
-    vec![attempt_finished(attempt, outcome, reason, false), Event::DispatchClosing { state, reason: reason.into() }]
+    vec![
+        attempt_finished(attempt, outcome, reason, false),
+        Event::DispatchClosing { state, reason: reason.into() },
+    ]
 }
 
 fn stopped_state(stop: &Stop) -> (FinalState, String) {
     match stop {
         Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
         Stop::Api { reason } | Stop::Policy { reason } => (FinalState::Failed, reason.clone()),
-        Stop::Stall { silent_s, evidence } => {
-            (FinalState::Stalled, format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)))
-        }
+        Stop::Stall { silent_s, evidence } => (
+            FinalState::Stalled,
+            format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)),
+        ),
         // It came to a halt, though it moved: a person's word may get it going.
         Stop::Monitor { monitor, reason } => (FinalState::Stalled, format!("{monitor}: {reason}")),
-        Stop::Limit { limit: Limit::Timeout, detail } => (FinalState::Failed, format!("timeout: {detail}")),
-        Stop::Limit { limit, detail } => {
-            (FinalState::Partial, format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()))
+        Stop::Limit { limit: Limit::Timeout, detail } => {
+            (FinalState::Failed, format!("timeout: {detail}"))
         }
+        Stop::Limit { limit, detail } => (
+            FinalState::Partial,
+            format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()),
+        ),
     }
 }
 
@@ -238,9 +289,13 @@ fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timesta
         let reason = format!("{reason} (after {} restarts)", d.restarts);
         return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
     }
-    let delay_ms = if counted { crate::restart::agent_backoff_ms(d.id.as_str(), d.restarts + 1) } else { 0 };
+    let delay_ms =
+        if counted { crate::restart::agent_backoff_ms(d.id.as_str(), d.restarts + 1) } else { 0 };
     let until = now.checked_add(SignedDuration::from_millis(delay_ms as i64)).unwrap_or(now);
-    vec![attempt_finished(attempt, Outcome::Failure, reason, counted), Event::RestartScheduled { until, delay_ms }]
+    vec![
+        attempt_finished(attempt, Outcome::Failure, reason, counted),
+        Event::RestartScheduled { until, delay_ms },
+    ]
 }
 
 fn describe_exit(exit: &Exit) -> String {
@@ -258,7 +313,8 @@ fn with_last_line(how: String, exit: &Exit) -> String {
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 
-/// The final state, once it is known whether the commits came home. No success hides work that did not.
+/// The final state, once it is known whether the commits came home. No success hides work that did
+/// not.
 pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (FinalState, String) {
     let trouble = d.work.as_ref().filter(|work| d.fetched.is_some() && work.trouble.is_some());
     match trouble {
@@ -269,8 +325,9 @@ pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (Final
     }
 }
 
-/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of ours. One that calls
-/// success what did not end so (it reported, and then crashed) keeps its words and loses that one.
+/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of
+/// ours. One that calls success what did not end so (it reported, and then crashed) keeps its words
+/// and loses that one.
 pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
     let status = match state {
         FinalState::Killed => return d.result.clone(),

@@ -147,7 +147,21 @@ const GIT_LOOKING: &[&str] = &[
 ];
 /// Commands of git that change nothing where all that follows is among these.
 const GIT_LISTING: &[(&str, &[&str])] = &[
-    ("branch", &["-a", "--all", "-r", "--remotes", "-v", "-vv", "--verbose", "-l", "--list", "--show-current"]),
+    (
+        "branch",
+        &[
+            "-a",
+            "--all",
+            "-r",
+            "--remotes",
+            "-v",
+            "-vv",
+            "--verbose",
+            "-l",
+            "--list",
+            "--show-current",
+        ],
+    ),
     ("remote", &["-v", "--verbose"]),
     ("tag", &["-l", "--list", "-n"]),
     ("reflog", &["show"]),
@@ -165,8 +179,8 @@ const GIT_ACTS: &[&str] = &["--output", "-O", "--open-files-in-pager", "--ext-di
 
 /// Commands that change something, whatever their arguments.
 const WRITING: &[&str] = &[
-    "chgrp", "chmod", "chown", "cp", "dd", "install", "kill", "killall", "ln", "mkdir", "mkfifo", "mv", "patch",
-    "pkill", "rm", "rmdir", "rsync", "shred", "tee", "touch", "truncate", "unlink",
+    "chgrp", "chmod", "chown", "cp", "dd", "install", "kill", "killall", "ln", "mkdir", "mkfifo",
+    "mv", "patch", "pkill", "rm", "rmdir", "rsync", "shred", "tee", "touch", "truncate", "unlink",
 ];
 const GIT_WRITING: &[&str] = &[
     "add",
@@ -220,12 +234,16 @@ fn looks(words: &[String], depth: usize) -> bool {
     if depth >= DEEPEST {
         return false;
     }
-    let begins = |starts: &[&str]| rest.iter().any(|word| starts.iter().any(|start| word.starts_with(start)));
+    let begins = |starts: &[&str]| {
+        rest.iter().any(|word| starts.iter().any(|start| word.starts_with(start)))
+    };
     let plain = rest.iter().filter(|word| !word.starts_with(['-', '+']));
-    let of =
-        |list: &[(&str, &'static [&'static str])], name| list.iter().find(|(known, _)| *known == name).map(|l| l.1);
+    let of = |list: &[(&str, &'static [&'static str])], name| {
+        list.iter().find(|(known, _)| *known == name).map(|l| l.1)
+    };
     // A program of that name somewhere else is another program.
-    let name = ["/bin/", "/usr/bin/"].iter().find_map(|dir| first.strip_prefix(dir)).unwrap_or(first);
+    let name =
+        ["/bin/", "/usr/bin/"].iter().find_map(|dir| first.strip_prefix(dir)).unwrap_or(first);
     match name {
         "for" | "case" | "function" => name == "for",
         "git" => git_looks(rest),
@@ -235,13 +253,17 @@ fn looks(words: &[String], depth: usize) -> bool {
                 && !rest.iter().any(|word| AWK_ACTS.iter().any(|act| word.contains(act)))
         }
         "command" if begins(&["-v", "-V"]) => true,
-        "command" | "nohup" | "time" | "nice" | "timeout" | "xargs" | "stdbuf" => looks(wrapped(name, rest), depth + 1),
+        "command" | "nohup" | "time" | "nice" | "timeout" | "xargs" | "stdbuf" => {
+            looks(wrapped(name, rest), depth + 1)
+        }
         name if LOOKING.contains(&name) => true,
         name => {
             let without = of(LOOKING_WITHOUT, name).is_some_and(|starts| !begins(starts));
             let most = LOOKING_WITH.iter().find(|(known, _)| *known == name);
-            let with = most.is_some_and(|(_, most)| plain.count() <= *most && !begins(&["-S", "-F", "-b"]));
-            let asks = matches!(rest, [only] if ["--version", "-V", "--help"].contains(&only.as_str()));
+            let with = most
+                .is_some_and(|(_, most)| plain.count() <= *most && !begins(&["-S", "-F", "-b"]));
+            let asks =
+                matches!(rest, [only] if ["--version", "-V", "--help"].contains(&only.as_str()));
             without || with || (asks && !name.contains(['/', '=', '$']))
         }
     }
@@ -249,7 +271,8 @@ fn looks(words: &[String], depth: usize) -> bool {
 
 /// Without the words of the shell that may stand before a command.
 fn in_control(words: &[String]) -> &[String] {
-    const CONTROL: [&str; 11] = ["!", "{", "}", "do", "done", "elif", "else", "fi", "if", "then", "while"];
+    const CONTROL: [&str; 11] =
+        ["!", "{", "}", "do", "done", "elif", "else", "fi", "if", "then", "while"];
     let count = words.iter().take_while(|word| CONTROL.contains(&word.as_str())).count();
     &words[count..]
 }
@@ -277,13 +300,16 @@ fn wrapped<'a>(wrapper: &str, words: &'a [String]) -> &'a [String] {
     words.get(at..).unwrap_or_default()
 }
 
-/// The command of git and its arguments; `None` where git is told how to do something that nobody can tell.
+/// The command of git and its arguments; `None` where git is told how to do something that nobody
+/// can tell.
 fn git_command(words: &[String]) -> Option<(&str, &[String])> {
     let mut at = 0;
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
         match word.as_str() {
             "-c" => return None,
-            word if word.starts_with("--exec-path=") || word.starts_with("--config-env") => return None,
+            word if word.starts_with("--exec-path=") || word.starts_with("--config-env") => {
+                return None;
+            }
             "-C" | "--git-dir" | "--work-tree" | "--namespace" => at += 2,
             _ => at += 1,
         }
@@ -300,20 +326,25 @@ fn git_looks(words: &[String]) -> bool {
         return false;
     }
     let first = rest.first().map(String::as_str).unwrap_or_default();
-    let is_listing =
-        |(known, flags): &(&str, &[&str])| *known == command && rest.iter().all(|word| flags.contains(&word.as_str()));
+    let is_listing = |(known, flags): &(&str, &[&str])| {
+        *known == command && rest.iter().all(|word| flags.contains(&word.as_str()))
+    };
     let is_showing = |(known, next): &(&str, &[&str])| *known == command && next.contains(&first);
-    GIT_LOOKING.contains(&command) || GIT_LISTING.iter().any(is_listing) || GIT_SHOWING.iter().any(is_showing)
+    GIT_LOOKING.contains(&command)
+        || GIT_LISTING.iter().any(is_listing)
+        || GIT_SHOWING.iter().any(is_showing)
 }
 
 /// Whether sed only prints lines by their numbers: `sed -n 10,20p`.
 fn sed_looks(words: &[String]) -> bool {
-    let quiet = words.iter().any(|word| matches!(word.as_str(), "-n" | "-ne" | "-nE" | "-nr" | "--quiet"));
+    let quiet =
+        words.iter().any(|word| matches!(word.as_str(), "-n" | "-ne" | "-nE" | "-nr" | "--quiet"));
     let flags = words.iter().take_while(|word| word.starts_with('-'));
     let known = ["-n", "-ne", "-nE", "-nr", "--quiet", "-E", "-r", "-e"];
     let fits = flags.clone().all(|word| known.contains(&word.as_str()));
     let script = words.get(flags.count());
-    let prints = |script: &String| script.chars().all(|c| c.is_ascii_digit() || ",$p;q= ".contains(c));
+    let prints =
+        |script: &String| script.chars().all(|c| c.is_ascii_digit() || ",$p;q= ".contains(c));
     quiet && fits && script.is_some_and(prints)
 }
 
@@ -324,7 +355,9 @@ fn acts(words: &[String], depth: usize) -> bool {
         return changes(script, depth + 1);
     }
     let Some((first, rest)) = words.split_first() else { return false };
-    let has = |starts: &[&str]| rest.iter().any(|word| starts.iter().any(|start| word.starts_with(start)));
+    let has = |starts: &[&str]| {
+        rest.iter().any(|word| starts.iter().any(|start| word.starts_with(start)))
+    };
     match basename(first) {
         "git" => git_command(rest).is_some_and(|(command, _)| GIT_WRITING.contains(&command)),
         "sed" => has(&["-i", "--in-place"]),
@@ -333,12 +366,12 @@ fn acts(words: &[String], depth: usize) -> bool {
             let run = rest
                 .iter()
                 .position(|word| ["-exec", "-execdir", "-ok", "-okdir"].contains(&word.as_str()));
-            has(&["-delete", "-fprint"]) || run.is_some_and(|at| depth < DEEPEST && acts(&rest[at + 1..], depth + 1))
+            has(&["-delete", "-fprint"])
+                || run.is_some_and(|at| depth < DEEPEST && acts(&rest[at + 1..], depth + 1))
         }
         "eval" => depth < DEEPEST && changes(&rest.join(" "), depth + 1),
-        name @ ("sudo" | "env" | "command" | "exec" | "nohup" | "time" | "nice" | "timeout" | "xargs" | "stdbuf") => {
-            depth < DEEPEST && acts(wrapped(name, rest), depth + 1)
-        }
+        name @ ("sudo" | "env" | "command" | "exec" | "nohup" | "time" | "nice" | "timeout"
+        | "xargs" | "stdbuf") => depth < DEEPEST && acts(wrapped(name, rest), depth + 1),
         name => WRITING.contains(&name),
     }
 }

@@ -14,9 +14,9 @@
 //! asks for the same effects again, and each is idempotent (a probe or an idempotency key).
 //!
 //! One process of a multi-turn agent, and where it leads when it is gone (`conclude`). The phases
-//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`. An agent
-//! whose process ends with its turn but whose session does not (`!multi_turn`, `resumable`) goes the
-//! same ways, except that every further prompt is its successor's.
+//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`. An
+//! agent whose process ends with its turn but whose session does not (`!multi_turn`, `resumable`)
+//! goes the same ways, except that every further prompt is its successor's.
 //!
 //! ```text
 //!            prompt sent            turn ended well, more was said meanwhile
@@ -51,7 +51,9 @@ use crate::config::Span;
 use crate::dispatch::work::WorkHome;
 use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Ticket, Turn};
 use crate::event::id::DispatchId;
-use crate::event::{Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION};
+use crate::event::{
+    Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION,
+};
 use crate::monitor::Finding;
 use jiff::Timestamp;
 use std::borrow::Cow;
@@ -117,7 +119,8 @@ pub enum Input {
         key: String,
         reading: Reading,
     },
-    /// Its clone is there, and nobody has worked in it. `again` says that this is not the one it had before.
+    /// Its clone is there, and nobody has worked in it. `again` says that this is not the one it
+    /// had before.
     WorktreeMade {
         path: String,
         base: String,
@@ -139,7 +142,8 @@ pub enum Input {
         epoch: u32,
         finding: Finding,
     },
-    /// The model API has made nothing but this trouble for so long, while the process of `epoch` tried.
+    /// The model API has made nothing but this trouble for so long, while the process of `epoch`
+    /// tried.
     ApiDown {
         epoch: u32,
         trouble: Trouble,
@@ -151,8 +155,8 @@ pub enum Input {
         call: String,
         waited_s: u64,
     },
-    /// The shim has written this prompt to the agent's stdin; `at` is the place of its record, where
-    /// that was read.
+    /// The shim has written this prompt to the agent's stdin; `at` is the place of its record,
+    /// where that was read.
     Written {
         at: Option<Position>,
         epoch: u32,
@@ -228,8 +232,9 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What it is carried out under: once while this stays the same. A call is made once in a process, whatever is
-    /// counted meanwhile: the past that an agent tells while it loads a session holds turns, too.
+    /// What it is carried out under: once while this stays the same. A call is made once in a
+    /// process, whatever is counted meanwhile: the past that an agent tells while it loads a
+    /// session holds turns, too.
     pub fn key(&self, d: &Dispatch) -> String {
         match self {
             Self::Call(_) => format!("{self:?}/{}", d.epoch),
@@ -246,11 +251,16 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     match input {
         // Who has nothing to begin with ends by itself.
         Input::Admitted(ticket)
-            if d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket() && used_up(d).is_none() =>
+            if d.phase == Phase::Queued
+                && d.stop.is_none()
+                && ticket == d.ticket()
+                && used_up(d).is_none() =>
         {
             plain(start_attempt(d, d.attempts + 1))
         }
-        Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => line(d, at, &events),
+        Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => {
+            line(d, at, &events)
+        }
         Input::Spawned { at, pid, shim_pid, containment, awake_ms } => match d.phase {
             Phase::Starting { epoch, .. } if epoch == at.epoch => {
                 stamp(at, vec![Event::AgentSpawned { pid, shim_pid, containment, awake_ms }])
@@ -259,7 +269,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         },
         // An exec that failed is told after `spawned`: the process was there, its program never.
         Input::StartFailed { at, epoch, error, permanent } => match d.phase {
-            Phase::Starting { epoch: current, .. } | Phase::Working { epoch: current, .. } if current == epoch => {
+            Phase::Starting { epoch: current, .. } | Phase::Working { epoch: current, .. }
+                if current == epoch =>
+            {
                 vec![(at, Event::StartFailed { epoch, error, permanent })]
             }
             _ => vec![],
@@ -280,7 +292,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::WorktreeMade { path, base, again } if again || !d.cloned => {
             plain(vec![Event::WorktreeCreated { path, base }])
         }
-        Input::WorkFetched(work) if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() => {
+        Input::WorkFetched(work)
+            if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() =>
+        {
             plain(vec![Event::WorkFetched(work)])
         }
         Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
@@ -296,7 +310,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             events.push(Event::InterruptRequested { key, by });
             plain(events)
         }
-        Input::Kill { reason, by } if !d.is_finished() && !matches!(d.stop, Some(Stop::Kill { .. })) => {
+        Input::Kill { reason, by }
+            if !d.is_finished() && !matches!(d.stop, Some(Stop::Kill { .. })) =>
+        {
             plain(vec![Event::KillRequested { reason, by }])
         }
         Input::Limit { limit, detail } if d.is_active() && d.stop.is_none() => {
@@ -316,29 +332,36 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             let reason = api_error::given_up(trouble, whose(d), &what);
             plain(vec![Event::ApiGivenUp { trouble, status, reason }])
         }
-        Input::CallOverdue { epoch, call, waited_s } => plain(acp_handshake::overdue(d, epoch, &call, waited_s)),
+        Input::CallOverdue { epoch, call, waited_s } => {
+            plain(acp_handshake::overdue(d, epoch, &call, waited_s))
+        }
         Input::Written { at, epoch, key }
             if is_working(d, epoch) && d.unwritten().is_some_and(|prompt| prompt.key == key) =>
         {
             vec![(at, Event::PromptWritten { key })]
         }
-        Input::Speaks { epoch } if is_working(d, epoch) && d.opening == Opening::Ready => plain(turns::taken_unseen(d)),
-        Input::Read { at } if is_working(d, at.epoch) && at > d.position => stamp(at, vec![Event::OutputRead {}]),
+        Input::Speaks { epoch } if is_working(d, epoch) && d.opening == Opening::Ready => {
+            plain(turns::taken_unseen(d))
+        }
+        Input::Read { at } if is_working(d, at.epoch) && at > d.position => {
+            stamp(at, vec![Event::OutputRead {}])
+        }
         _ => vec![],
     }
 }
 
 /// A dispatch that has used up what it may in earlier attempts does not begin another.
 fn used_up(d: &Dispatch) -> Option<Event> {
-    let time = d
-        .created
-        .limits
-        .timeout_s
-        .filter(|timeout_s| d.used_ms / 1000 >= *timeout_s)
-        .map(|timeout_s| {
-            let detail = format!("{} of {} used", Span::from_secs(d.used_ms / 1000), Span::from_secs(timeout_s));
+    let time = d.created.limits.timeout_s.filter(|timeout_s| d.used_ms / 1000 >= *timeout_s).map(
+        |timeout_s| {
+            let detail = format!(
+                "{} of {} used",
+                Span::from_secs(d.used_ms / 1000),
+                Span::from_secs(timeout_s)
+            );
             (Limit::Timeout, detail)
-        });
+        },
+    );
     let (limit, detail) = time.or_else(|| budget_spent(d)).or_else(|| turns_taken(d))?;
     Some(Event::LimitReached { limit, detail })
 }
@@ -358,7 +381,8 @@ fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
     Some((Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
 }
 
-/// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to stop.
+/// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to
+/// stop.
 pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
     if !can_be_stopped(d) {
         return None;
@@ -366,7 +390,9 @@ pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
     let runs = has_a_turn(d);
     // The last turn that is allowed may finish what it began; nothing new may begin.
     let may_finish = |most: u32| d.model_turns <= most || !counts_turns(d);
-    budget_spent(d).or_else(|| turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish))))
+    budget_spent(d).or_else(|| {
+        turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish)))
+    })
 }
 
 fn has_a_turn(d: &Dispatch) -> bool {
@@ -375,7 +401,9 @@ fn has_a_turn(d: &Dispatch) -> bool {
 
 /// There is something that a limit would stop, and nothing else stops it already.
 pub fn can_be_stopped(d: &Dispatch) -> bool {
-    matches!(d.phase, Phase::Working { .. }) && d.stop.is_none() && (has_a_turn(d) || d.next_prompt().is_some())
+    matches!(d.phase, Phase::Working { .. })
+        && d.stop.is_none()
+        && (has_a_turn(d) || d.next_prompt().is_some())
 }
 
 /// Whose CLI knows no limit of turns. Claude Code's counts its turns itself, and better.
@@ -406,7 +434,9 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
                 None => vec![],
             },
         },
-        Phase::Closing { state, reason, .. } if d.created.worktree.is_none() || d.fetched.is_some() => {
+        Phase::Closing { state, reason, .. }
+            if d.created.worktree.is_none() || d.fetched.is_some() =>
+        {
             let (state, reason) = conclude::with_work(d, *state, reason);
             let result = conclude::final_result(d, state, &reason);
             vec![Event::DispatchFinished { state, reason, result }]
@@ -415,8 +445,8 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     }
 }
 
-/// What follows from a state by itself, and what from that in turn: made durable with one append, so that the end of a
-/// dispatch waits for the disk once. `d` is then as it will be.
+/// What follows from a state by itself, and what from that in turn: made durable with one append,
+/// so that the end of a dispatch waits for the disk once. `d` is then as it will be.
 pub fn follow(d: &mut Cow<'_, Dispatch>, now: Timestamp) -> Vec<Event> {
     let mut all = Vec::new();
     loop {
@@ -438,8 +468,8 @@ pub fn follow(d: &mut Cow<'_, Dispatch>, now: Timestamp) -> Vec<Event> {
     }
 }
 
-/// Whether a wait of `delay_ms` that was to end at `until` is over. A clock that was set back since would
-/// make it last for hours: more than its whole length is never left of a wait.
+/// Whether a wait of `delay_ms` that was to end at `until` is over. A clock that was set back since
+/// would make it last for hours: more than its whole length is never left of a wait.
 fn waited(until: Timestamp, delay_ms: u64, now: Timestamp) -> bool {
     let left = until.duration_since(now);
     left.is_zero() || left.is_negative() || left.as_millis() > i128::from(delay_ms)
@@ -465,12 +495,14 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
             }
             // A one-shot agent's turn begins as its prompt is sent, so `Taken` is still on its way.
             let on_its_way = |state: PromptState| {
-                state == PromptState::Sent || (state == PromptState::Taken && !d.created.has_turns())
+                state == PromptState::Sent
+                    || (state == PromptState::Taken && !d.created.has_turns())
             };
             if matches!(turn, Turn::Done { leaving: true, .. }) {
                 effects.push(Effect::CloseStdin);
             } else if let Some(prompt) = d.prompts.iter().find(|p| on_its_way(p.state)) {
-                effects.push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
+                effects
+                    .push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
             }
             effects.extend(asks::effects(d));
             effects.extend(asks::wakes(d));
@@ -484,7 +516,9 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
         }
         Phase::Backoff { until, .. } => vec![Effect::WakeAt(*until)],
         Phase::Closing { .. } => vec![Effect::FetchWork],
-        Phase::Gone { .. } => d.to_probe().map(|p| Effect::Probe { key: p.key.clone() }).into_iter().collect(),
+        Phase::Gone { .. } => {
+            d.to_probe().map(|p| Effect::Probe { key: p.key.clone() }).into_iter().collect()
+        }
         Phase::Finished { .. } => vec![],
     }
 }
@@ -495,8 +529,9 @@ pub fn prompt_key(id: &DispatchId, kind: PromptKind, n: u32) -> String {
     key_of(&format!("{id}/{kind:?}/{n}"))
 }
 
-/// The id a new session of this dispatch shall have, where the CLI lets us choose: the same until the
-/// session has come to be, so that a process nobody heard of is not followed by another session.
+/// The id a new session of this dispatch shall have, where the CLI lets us choose: the same until
+/// the session has come to be, so that a process nobody heard of is not followed by another
+/// session.
 pub fn new_session_id(d: &Dispatch) -> String {
     key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.sessions_spoiled))
 }
@@ -563,7 +598,13 @@ fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
     let mut folded = 0;
     for event in rest {
         for (at, event) in &decided[folded..] {
-            let entry = Entry { id: String::new(), dispatch_id: None, at: *at, more: true, event: event.clone() };
+            let entry = Entry {
+                id: String::new(),
+                dispatch_id: None,
+                at: *at,
+                more: true,
+                event: event.clone(),
+            };
             state.apply(&Record { v: VERSION, seq: 0, ts: d.since, entry });
         }
         folded = decided.len();
@@ -580,7 +621,9 @@ fn shim_lost(
     (killed, clean): (u32, bool),
 ) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
-        Phase::Starting { attempt, epoch: current } if current == epoch => (attempt, spawned || d.rebooted),
+        Phase::Starting { attempt, epoch: current } if current == epoch => {
+            (attempt, spawned || d.rebooted)
+        }
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
         _ => return vec![],
     };
@@ -596,7 +639,8 @@ fn shim_lost(
     events
 }
 
-/// `awake_ms` is a reading of the clock that `began_ms` was read from; a process that never ran used none.
+/// `awake_ms` is a reading of the clock that `began_ms` was read from; a process that never ran
+/// used none.
 fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
     let Exit { code, signal, cause, stderr_tail } = exit;
     let ran = matches!(d.phase, Phase::Working { .. });
@@ -613,7 +657,12 @@ fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
     let resume = resume_session(d);
     if resume.is_some() && d.is_cut_short() {
         let key = prompt_key(&d.id, PromptKind::Continue, d.epoch + 1);
-        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into(), trace: None });
+        events.push(Event::PromptQueued {
+            key,
+            kind: PromptKind::Continue,
+            by: "muleteer".into(),
+            trace: None,
+        });
     }
     events.push(Event::AttemptStarted { attempt, epoch: d.epoch + 1, resume });
     events

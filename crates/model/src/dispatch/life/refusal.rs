@@ -2,8 +2,8 @@
 
 use crate::dispatch::{Dispatch, Exit};
 
-/// What Claude Code prints before it exits, as root and with all permissions: `--dangerously-skip-permissions cannot be
-/// used with root/sudo privileges for security reasons`.
+/// What Claude Code prints before it exits, as root and with all permissions:
+/// `--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons`.
 const AS_ROOT: &str = "cannot be used with root/sudo privileges";
 
 const AS_ROOT_REASON: &str = "Claude Code refuses to work as root without asking for permission: run Muleteer as an \

@@ -52,28 +52,40 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     if d.opening != Opening::Ready || (d.created.calls.is_some() && is_past(d, event)) {
         return acp_handshake::agent_event(d, event);
     }
-    let speaks = matches!(event, AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. });
+    let speaks = matches!(
+        event,
+        AgentEvent::Text { .. } | AgentEvent::ToolCall { .. } | AgentEvent::Thinking { .. }
+    );
     let mut events = if speaks && !is_in_a_turn(d) { taken_unseen(d) } else { vec![] };
     events.extend(unasked::ran(d, event));
     match event {
         AgentEvent::Session { session_id: Some(session_id), model, .. }
-            if d.session_id.as_ref() != Some(session_id) || (model.is_some() && d.session_model != *model) =>
+            if d.session_id.as_ref() != Some(session_id)
+                || (model.is_some() && d.session_model != *model) =>
         {
-            events.push(Event::SessionStarted { session_id: session_id.clone(), model: model.clone() });
+            events.push(Event::SessionStarted {
+                session_id: session_id.clone(),
+                model: model.clone(),
+            });
         }
         // What has no sessions may have a model.
-        AgentEvent::Session { session_id: None, model: Some(model), .. } if d.session_model.as_ref() != Some(model) => {
+        AgentEvent::Session { session_id: None, model: Some(model), .. }
+            if d.session_model.as_ref() != Some(model) =>
+        {
             let session_id = d.session_id.clone().unwrap_or_default();
             events.push(Event::SessionStarted { session_id, model: Some(model.clone()) });
         }
-        AgentEvent::Prompt { key: Some(key), repeated, .. } => events.extend(receipt(d, key, *repeated)),
+        AgentEvent::Prompt { key: Some(key), repeated, .. } => {
+            events.extend(receipt(d, key, *repeated))
+        }
         // A process of one prompt need not name it.
         AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {
             events.extend(on_its_way(d).map(|key| Event::TurnStarted { turn: d.turns + 1, key }));
         }
         AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
             // Where no result line says it again, the last of these is the answer.
-            let text = if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
+            let text =
+                if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
             events.push(Event::AgentSaid { text });
         }
         AgentEvent::ToolCall { id, name, input } => {
@@ -81,7 +93,10 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             let target = target(name, input);
             let is_watched = d.created.calls.is_some() && !d.created.permissions.is_open();
             let whole = subject(input).filter(|whole| is_watched && *whole != target);
-            let whole = whole.map(|text| Event::ToolSubject { call_id: call_id.clone(), text: cut(text, WHOLE_LIMIT) });
+            let whole = whole.map(|text| Event::ToolSubject {
+                call_id: call_id.clone(),
+                text: cut(text, WHOLE_LIMIT),
+            });
             events.push(Event::ToolCalled { call_id, tool, target, parent: None });
             events.extend(whole);
         }
@@ -105,13 +120,27 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             let ask = Ask { kind: AskKind::Other, tool: cut(what, 200), ..Ask::default() };
             events.extend(asks::asked(d, id, &ask));
         }
-        AgentEvent::PermissionAnswer { id } | AgentEvent::Answer { id, .. } => events.extend(asks::withdrawn(d, id)),
+        AgentEvent::PermissionAnswer { id } | AgentEvent::Answer { id, .. } => {
+            events.extend(asks::withdrawn(d, id))
+        }
         AgentEvent::ToolResult { id, ok: false, text, .. } => {
             events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
         }
-        AgentEvent::Usage { input, output, cost_usd, cache_read, cache_write, model, call: None, .. } => {
+        AgentEvent::Usage {
+            input,
+            output,
+            cost_usd,
+            cache_read,
+            cache_write,
+            model,
+            call: None,
+            ..
+        } => {
             events.push(Event::UsageRecorded {
-                model: model.clone().or_else(|| d.created.model.clone()).unwrap_or_else(|| "unknown".into()),
+                model: model
+                    .clone()
+                    .or_else(|| d.created.model.clone())
+                    .unwrap_or_else(|| "unknown".into()),
                 input: *input,
                 output: *output,
                 cache_read: *cache_read,
@@ -159,8 +188,8 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     events
 }
 
-/// Some agents tell the past of a session after they have answered that it is loaded. As long as the
-/// prompt that comes next is not written, whatever they say is that.
+/// Some agents tell the past of a session after they have answered that it is loaded. As long as
+/// the prompt that comes next is not written, whatever they say is that.
 fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
     let tells = matches!(
         event,
@@ -175,7 +204,8 @@ fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
     tells && !is_in_a_turn(d) && d.unwritten().is_some()
 }
 
-/// A subagent works inside of a tool call: what its tools do is done here, what it says is said to the agent.
+/// A subagent works inside of a tool call: what its tools do is done here, what it says is said to
+/// the agent.
 fn subagent(d: &Dispatch, parent: &str, event: &AgentEvent) -> Vec<Event> {
     match event {
         AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => {}
@@ -221,8 +251,8 @@ fn on_its_way(d: &Dispatch) -> Option<String> {
     d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
 }
 
-/// The prompt that this process has been given and has not acknowledged. One that is not known to be
-/// written was not taken, whatever the agent says meanwhile.
+/// The prompt that this process has been given and has not acknowledged. One that is not known to
+/// be written was not taken, whatever the agent says meanwhile.
 fn unreceipted(d: &Dispatch) -> Option<String> {
     on_its_way(d).filter(|_| d.unwritten().is_none())
 }
@@ -237,7 +267,12 @@ pub(super) fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     let mut events = vec![taken(d, key.into())];
     if repeated {
         let key = key_of(&format!("{}/again/{key}", d.id));
-        events.push(Event::PromptQueued { key, kind: PromptKind::Continue, by: "muleteer".into(), trace: None });
+        events.push(Event::PromptQueued {
+            key,
+            kind: PromptKind::Continue,
+            by: "muleteer".into(),
+            trace: None,
+        });
     }
     events
 }
@@ -260,7 +295,13 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         // Nothing was taken, whatever was sent.
         events.push(Event::SessionLost { session_id: session_id.clone() });
         let text = result.text.clone().unwrap_or_default();
-        events.push(Event::TurnFinished { turn: d.turns, ok: false, error: result.error, status: None, text });
+        events.push(Event::TurnFinished {
+            turn: d.turns,
+            ok: false,
+            error: result.error,
+            status: None,
+            text,
+        });
         return events;
     }
     let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
@@ -288,12 +329,14 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     // One that came into the running turn was taken up only if that is said.
     let folded = is_in_a_turn(d);
     let named = on_its_way(d).filter(|key| result.keys.contains(key));
-    let took_unseen = named.or_else(|| unreceipted(d).filter(|_| result.keys.is_empty() && !folded));
+    let took_unseen =
+        named.or_else(|| unreceipted(d).filter(|_| result.keys.is_empty() && !folded));
     let turn = d.turns + u32::from(took_unseen.is_some() && !folded);
     // A new question's answer may be mended, whatever was mended before.
     let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
     let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
-    let comes_next = d.next_prompt().is_some() || on_its_way(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
+    let comes_next = d.next_prompt().is_some()
+        || on_its_way(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
     events.extend(took_unseen.map(|key| taken(d, key)));
     events.push(Event::TurnFinished {
         turn,
@@ -313,26 +356,38 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
             Err(_) => events.push(spoken(&text)),
         },
         (None, false) => events.push(spoken(&text)),
-        (None, true) => events.extend(invalid(d, turn, may_mend, vec!["the answer holds no result document".into()])),
+        (None, true) => events.extend(invalid(
+            d,
+            turn,
+            may_mend,
+            vec!["the answer holds no result document".into()],
+        )),
     }
     events
 }
 
-/// The turn that this answers has ended: the agent wrote its answer into a log as well, on the same stream.
+/// The turn that this answers has ended: the agent wrote its answer into a log as well, on the same
+/// stream.
 fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
-    let is_over = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.state == PromptState::Done);
-    d.created.calls.is_some() && !is_in_a_turn(d) && !result.keys.is_empty() && result.keys.iter().all(is_over)
+    let is_over =
+        |key: &String| d.prompt(key).is_some_and(|prompt| prompt.state == PromptState::Done);
+    d.created.calls.is_some()
+        && !is_in_a_turn(d)
+        && !result.keys.is_empty()
+        && result.keys.iter().all(is_over)
 }
 
-/// A turn that its agent calls cancelled though nobody interrupted it has failed: nobody knows that a
-/// word is waited for. A refusal by a person, which some agents take for an order to stop, is one.
+/// A turn that its agent calls cancelled though nobody interrupted it has failed: nobody knows that
+/// a word is waited for. A refusal by a person, which some agents take for an order to stop, is
+/// one.
 fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> {
     let cancelled = result.error == Some(TurnError::Interrupted);
     if !cancelled || d.interrupt.is_some() || d.refused || d.created.calls.is_none() {
         return Cow::Borrowed(result);
     }
     let text = result.text.clone().filter(|text| !text.trim().is_empty());
-    let text = text.unwrap_or_else(|| "the agent cancelled it, and nobody had interrupted it".into());
+    let text =
+        text.unwrap_or_else(|| "the agent cancelled it, and nobody had interrupted it".into());
     Cow::Owned(TurnResult { error: Some(TurnError::Other), text: Some(text), ..result.clone() })
 }
 
@@ -346,7 +401,12 @@ fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Ev
     let mut events = vec![Event::ResultInvalid { faults, repair }];
     if repair {
         let key = prompt_key(&d.id, PromptKind::Repair, turn);
-        events.push(Event::PromptQueued { key, kind: PromptKind::Repair, by: "muleteer".into(), trace: None });
+        events.push(Event::PromptQueued {
+            key,
+            kind: PromptKind::Repair,
+            by: "muleteer".into(),
+            trace: None,
+        });
     }
     events
 }
@@ -388,12 +448,13 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     let before = counted.values().map(|usage| usage.cost_usd).sum::<f64>() + d.spend.calls_usd;
     // Sums of many small amounts are not exact.
     let grown = result.cost_usd.map(|total| total - before).filter(|grown| *grown > 1e-9);
-    let new = grown.map(|cost_usd| ModelUsage { model: model(), cost_usd, ..ModelUsage::default() });
+    let new =
+        grown.map(|cost_usd| ModelUsage { model: model(), cost_usd, ..ModelUsage::default() });
     new.iter().filter_map(|usage| used(d, usage)).collect()
 }
 
-/// What is new in a session's cost so far. Some processes go on counting from where the last one was,
-/// some begin anew: less than was counted is a new beginning.
+/// What is new in a session's cost so far. Some processes go on counting from where the last one
+/// was, some begin anew: less than was counted is a new beginning.
 fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     let total = money(total);
     let counted: f64 = match d.spend.told_usd {
@@ -419,8 +480,8 @@ fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     })
 }
 
-/// What a turn has used that came to no end, as its transcript tells it. `told_again`: what its CLI tells
-/// next goes on from there, so it is taken off then.
+/// What a turn has used that came to no end, as its transcript tells it. `told_again`: what its CLI
+/// tells next goes on from there, so it is taken off then.
 pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Option<Event> {
     let mut event = used(d, new)?;
     if let Event::UsageRecorded { cumulative, .. } = &mut event {
@@ -460,8 +521,8 @@ fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u6
     }
 }
 
-/// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must not
-/// make the books unreadable.
+/// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must
+/// not make the books unreadable.
 fn money(usd: f64) -> f64 {
     if usd.is_finite() { usd.clamp(0.0, 1e6) } else { 0.0 }
 }

@@ -1,10 +1,11 @@
-//! Tools that an agent uses without having asked, though its policy would have asked about them or refused
-//! them, and tools that it uses though they were denied. A policy that is not kept is a fault, and its agent
-//! is stopped.
+//! Tools that an agent uses without having asked, though its policy would have asked about them or
+//! refused them, and tools that it uses though they were denied. A policy that is not kept is a
+//! fault, and its agent is stopped.
 //!
-//! Agents need not ask for everything: they read, and run commands that only look. So where nothing but the
-//! policy's mode speaks, what changes nothing does not count. A rule that names the tool always does, and so
-//! does a denial: a call that is executed all the same is a fault, whatever it does.
+//! Agents need not ask for everything: they read, and run commands that only look. So where nothing
+//! but the policy's mode speaks, what changes nothing does not count. A rule that names the tool
+//! always does, and so does a denial: a call that is executed all the same is a fault, whatever it
+//! does.
 
 use crate::agent::acp_handshake::CallAnswer;
 use crate::agent::ask::Ask;
@@ -33,7 +34,8 @@ struct Agent {
     name: &'static str,
     program: &'static str,
     manner: Manner,
-    /// Where outside of its directory it writes for itself, without asking: parts of the path, in order.
+    /// Where outside of its directory it writes for itself, without asking: parts of the path, in
+    /// order.
     own: &'static [[&'static str; 2]],
 }
 
@@ -44,29 +46,55 @@ const AGENTS: [Agent; 7] = [
         manner: Manner::Asks,
         own: &[["/.claude/plans/", ""], ["/.claude/projects/", "/memory/"]],
     },
-    Agent { name: "@agentclientprotocol/codex-acp", program: "codex-acp", manner: Manner::Sandboxed, own: &[] },
-    Agent { name: "OpenCode", program: "opencode", manner: Manner::Early, own: &[["/opencode/plans/", ""]] },
-    Agent { name: "gemini-cli", program: "gemini", manner: Manner::Asks, own: &[["/.gemini/tmp/", ""]] },
+    Agent {
+        name: "@agentclientprotocol/codex-acp",
+        program: "codex-acp",
+        manner: Manner::Sandboxed,
+        own: &[],
+    },
+    Agent {
+        name: "OpenCode",
+        program: "opencode",
+        manner: Manner::Early,
+        own: &[["/opencode/plans/", ""]],
+    },
+    Agent {
+        name: "gemini-cli",
+        program: "gemini",
+        manner: Manner::Asks,
+        own: &[["/.gemini/tmp/", ""]],
+    },
     Agent { name: "qwen-code", program: "qwen", manner: Manner::Asks, own: &[["/.qwen/tmp/", ""]] },
-    Agent { name: "Copilot", program: "copilot", manner: Manner::Asks, own: &[["/.copilot/session-state/", ""]] },
+    Agent {
+        name: "Copilot",
+        program: "copilot",
+        manner: Manner::Asks,
+        own: &[["/.copilot/session-state/", ""]],
+    },
     Agent { name: "cline", program: "cline", manner: Manner::Early, own: &[] },
 ];
 
-/// The agent of the table that `d` runs. It must give its exact name, and where the program is known that was
-/// started, that must be the agent's: any program can give itself any name.
+/// The agent of the table that `d` runs. It must give its exact name, and where the program is
+/// known that was started, that must be the agent's: any program can give itself any name.
 fn known(d: &Dispatch) -> Option<&'static Agent> {
     let named = |agent: &&Agent| {
         let rest = d.agent.get(agent.name.len()..);
-        let same = d.agent.get(..agent.name.len()).is_some_and(|name| name.eq_ignore_ascii_case(agent.name));
+        let same = d
+            .agent
+            .get(..agent.name.len())
+            .is_some_and(|name| name.eq_ignore_ascii_case(agent.name));
         same && rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
     };
-    let started = |agent: &&Agent| d.created.program.as_deref().is_none_or(|program| program == agent.program);
+    let started = |agent: &&Agent| {
+        d.created.program.as_deref().is_none_or(|program| program == agent.program)
+    };
     AGENTS.iter().find(named).filter(started)
 }
 
 fn is_version(text: &str) -> bool {
     text.strip_prefix(' ').is_some_and(|version| {
-        version.starts_with(|c: char| c.is_ascii_digit() || c == 'v') && !version.contains(char::is_whitespace)
+        version.starts_with(|c: char| c.is_ascii_digit() || c == 'v')
+            && !version.contains(char::is_whitespace)
     })
 }
 
@@ -89,7 +117,11 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
     let agent = known(d);
     let manner = agent.map_or(Manner::Unknown, |agent| agent.manner);
     let id = match event {
-        AgentEvent::CallAnswer(CallAnswer::ToolRuns { id }) if matches!(manner, Manner::Unknown | Manner::Asks) => id,
+        AgentEvent::CallAnswer(CallAnswer::ToolRuns { id })
+            if matches!(manner, Manner::Unknown | Manner::Asks) =>
+        {
+            id
+        }
         AgentEvent::CallAnswer(CallAnswer::ToolOutput { id }) if manner != Manner::Sandboxed => id,
         AgentEvent::ToolResult { id, ok: true, .. } => id,
         // What was refused before it ran has no exit code.
@@ -108,20 +140,26 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
         Asked::Open => return None,
         Asked::No => (held(d, call, agent)?, false),
     };
-    let (tool, target) = (call.tool.clone(), cut(call.target.lines().next().unwrap_or_default(), 200));
+    let (tool, target) =
+        (call.tool.clone(), cut(call.target.lines().next().unwrap_or_default(), 200));
     Some(Event::PolicyBroken { call_id: id, tool, target, rule, denied })
 }
 
 /// The newest request counts: a person may allow what was denied before.
 fn asked(d: &Dispatch, call: &ToldCall) -> Asked {
-    let newest = |same: &dyn Fn(&ToldCall) -> bool| d.asked.iter().rev().find(|asked| same(&asked.call));
-    let alike = |asked: &ToldCall| !call.target.is_empty() && asked.tool == call.tool && asked.target == call.target;
+    let newest =
+        |same: &dyn Fn(&ToldCall) -> bool| d.asked.iter().rev().find(|asked| same(&asked.call));
+    let alike = |asked: &ToldCall| {
+        !call.target.is_empty() && asked.tool == call.tool && asked.target == call.target
+    };
     let own = newest(&|asked| !asked.id.is_empty() && asked.id == call.id);
     let left = d.leaves.contains(&call.tool);
     match own.or_else(|| newest(&alike).filter(|_| !left)) {
         Some(asked) => match &asked.answer {
             Some(answer) if answer.allowed => Asked::Yes,
-            Some(answer) if own.is_some() || !does_no_harm(call) => Asked::Denied(answer.by.clone()),
+            Some(answer) if own.is_some() || !does_no_harm(call) => {
+                Asked::Denied(answer.by.clone())
+            }
             Some(_) => Asked::Yes,
             None => Asked::Open,
         },
@@ -135,14 +173,16 @@ fn does_no_harm(call: &ToldCall) -> bool {
     is_harmless(&call.tool) || (call.tool == "Bash" && only_looks(&call.target))
 }
 
-/// Whether a call was executed that was denied. Some agents tell a call that they did not make as one that has
-/// ended, with the refusal for its output.
+/// Whether a call was executed that was denied. Some agents tell a call that they did not make as
+/// one that has ended, with the refusal for its output.
 fn was_executed(event: &AgentEvent) -> bool {
     match event {
         AgentEvent::CallAnswer(_) => true,
         // A code below 0 is Codex's for a command that was not started.
         AgentEvent::ToolResult { ok: true, exit_code: Some(code), .. } => *code >= 0,
-        AgentEvent::ToolResult { exit_code: Some(code), text, .. } => *code >= 0 && !is_refusal(text),
+        AgentEvent::ToolResult { exit_code: Some(code), text, .. } => {
+            *code >= 0 && !is_refusal(text)
+        }
         AgentEvent::ToolResult { ok: true, text, .. } => !is_refusal(text),
         _ => false,
     }
@@ -187,7 +227,10 @@ fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> 
         "Bash" if agent.is_some() => writes(&call.target),
         "Bash" => !only_looks(&call.target),
         tool if EDITING.contains(&tool) => match agent {
-            Some(agent) => !call.target.is_empty() && (is_inside(&call.target, cwd) || !is_own(agent, &call.target)),
+            Some(agent) => {
+                !call.target.is_empty()
+                    && (is_inside(&call.target, cwd) || !is_own(agent, &call.target))
+            }
             None => true,
         },
         _ => agent.is_none(),
@@ -196,13 +239,17 @@ fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> 
 }
 
 fn is_inside(path: &str, cwd: &str) -> bool {
-    let inside = |path: String| path.strip_prefix(cwd.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
+    let inside = |path: String| {
+        path.strip_prefix(cwd.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))
+    };
     !path.is_empty() && absolute(path, cwd).is_some_and(inside)
 }
 
 /// Whether a file outside of its directory is one that the agent keeps for itself.
 fn is_own(agent: &Agent, path: &str) -> bool {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
-    let fits = |[first, second]: &[&str; 2]| path.split_once(first).is_some_and(|(_, rest)| rest.contains(second));
+    let fits = |[first, second]: &[&str; 2]| {
+        path.split_once(first).is_some_and(|(_, rest)| rest.contains(second))
+    };
     is_plain && agent.own.iter().any(fits)
 }

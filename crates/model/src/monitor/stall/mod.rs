@@ -1,4 +1,5 @@
-//! Is an agent at work, or does it hang? Judged on evidence, and on silence only where there is none.
+//! Is an agent at work, or does it hang? Judged on evidence, and on silence only where there is
+//! none.
 //!
 //! These signs of life keep an agent from counting as stalled, however long it is silent
 //! (docs/design/observability.md):
@@ -12,16 +13,18 @@
 //! | we don't listen | back-pressure of ours | it is over |
 //! | its processes are busy | cpu of agent and descendants between two looks | the next look |
 //!
-//! From the last of these on it is quiet, and stalled when it has been quiet for the inactivity timeout
-//! of its category. Whose turn it was to speak is known where prompts have receipts: then the verdict says
-//! that it was the model API that did not answer.
+//! From the last of these on it is quiet, and stalled when it has been quiet for the inactivity
+//! timeout of its category. Whose turn it was to speak is known where prompts have receipts: then
+//! the verdict says that it was the model API that did not answer.
 //!
-//! A CLI that tries the API again and again is alive and gets nowhere: that is bounded as well, from the
-//! first try after the last answer, by what [`crate::admission::api_error`] allows for such trouble.
+//! A CLI that tries the API again and again is alive and gets nowhere: that is bounded as well,
+//! from the first try after the last answer, by what [`crate::admission::api_error`] allows for
+//! such trouble.
 //!
-//! The time is awake time; time in which nobody looked is no silence. What was pending when a daemon
-//! began to look (it may have been restarted in the middle of a turn) it knows from the events
-//! ([`Known`]); where they do not tell, ten times the timeout is waited until the agent is heard.
+//! The time is awake time; time in which nobody looked is no silence. What was pending when a
+//! daemon began to look (it may have been restarted in the middle of a turn) it knows from the
+//! events ([`Known`]); where they do not tell, ten times the timeout is waited until the agent is
+//! heard.
 
 use crate::admission::api_error::{self, Terms, Trouble};
 use crate::agent::event::{AgentEvent, cut};
@@ -35,8 +38,8 @@ use std::time::Duration;
 const BUSY_PERCENT: u64 = 2;
 /// For an agent that has not been heard since somebody began to look.
 const UNHEARD_PATIENCE: u64 = 10;
-/// A tool that neither uses the cpu nor lets anything be heard for so long is told of. It is left alone: it may wait for
-/// something far away.
+/// A tool that neither uses the cpu nor lets anything be heard for so long is told of. It is left
+/// alone: it may wait for something far away.
 const TOOL_PATIENCE: Duration = Duration::from_secs(90 * 60);
 /// Ids of calls and questions are the agent's: it may not fill our memory with them.
 const MOST_PENDING: usize = 1000;
@@ -64,8 +67,12 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     Some(match event {
         AgentEvent::ToolCall { id: call, .. } => Mark::ToolBegan(id(call)),
         AgentEvent::ToolResult { id: call, .. } => Mark::ToolEnded(id(call)),
-        AgentEvent::Permission { id: asked, .. } | AgentEvent::Question { id: asked, .. } => Mark::Asked(id(asked)),
-        AgentEvent::PermissionAnswer { id: asked } | AgentEvent::Answer { id: asked, .. } => Mark::Answered(id(asked)),
+        AgentEvent::Permission { id: asked, .. } | AgentEvent::Question { id: asked, .. } => {
+            Mark::Asked(id(asked))
+        }
+        AgentEvent::PermissionAnswer { id: asked } | AgentEvent::Answer { id: asked, .. } => {
+            Mark::Answered(id(asked))
+        }
         AgentEvent::ApiRetry { delay_s, status, .. } => {
             Mark::Api(Trouble::of_status(*status), api_error::wait(*delay_s))
         }
@@ -74,21 +81,26 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
             // `max` prefers what is a number.
             Mark::Api(Trouble::RateLimit, api_error::wait(resets_in_s.max(until)))
         }
-        // Claude tells of its session as a turn begins, and echoes the prompt when the model has answered.
+        // Claude tells of its session as a turn begins, and echoes the prompt when the model has
+        // answered.
         AgentEvent::Session { .. } | AgentEvent::Prompt { .. } => Mark::Prompted,
-        AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::Usage { .. } => Mark::Spoke,
+        AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::Usage { .. } => {
+            Mark::Spoke
+        }
         AgentEvent::Result(_) => Mark::TurnEnded,
         // It is the tool that runs it that is at work; of its own tools the agent is not told.
         AgentEvent::Subagent { event, .. } => match **event {
-            AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => return mark(event, unix_now),
+            AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => {
+                return mark(event, unix_now);
+            }
             _ => return None,
         },
         _ => return None,
     })
 }
 
-/// As [`mark`], of an agent that says everything in pieces: a piece is not the whole, so the model owes the
-/// rest until a tool is called or the turn ends.
+/// As [`mark`], of an agent that says everything in pieces: a piece is not the whole, so the model
+/// owes the rest until a tool is called or the turn ends.
 pub fn mark_of_piece(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     mark(event, unix_now).filter(|mark| *mark != Mark::Spoke)
 }
@@ -105,7 +117,8 @@ pub struct Known {
     pub asked: Vec<String>,
     /// It is the model's turn.
     pub model_owes: bool,
-    /// When the model API's trouble began, on the clock of awake time, and how long it is not asked again.
+    /// When the model API's trouble began, on the clock of awake time, and how long it is not asked
+    /// again.
     pub outage: Option<(Option<Duration>, Duration)>,
 }
 
@@ -116,7 +129,8 @@ impl Known {
             (outage.since_ms.map(Duration::from_millis), left)
         });
         // An agent that is spoken to by calls gives no receipt: what it was sent, it has.
-        let sent = d.created.calls.is_some() && d.prompts.iter().any(|prompt| prompt.state == PromptState::Sent);
+        let sent = d.created.calls.is_some()
+            && d.prompts.iter().any(|prompt| prompt.state == PromptState::Sent);
         // A plain command that has a model tells of it.
         let owes = d.model_owes && d.created.backend != BackendChoice::Subprocess.as_str();
         Self {
@@ -131,7 +145,8 @@ impl Known {
 /// What is seen of an agent at one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Look {
-    /// Cpu time its processes have used so far, those that ended included; `None` if it cannot be told.
+    /// Cpu time its processes have used so far, those that ended included; `None` if it cannot be
+    /// told.
     pub cpu: Option<Duration>,
     /// We hold its output back.
     pub blocked_by_us: bool,
@@ -179,8 +194,8 @@ pub struct Watch {
     api_wait: Duration,
     /// What the API does, and since when it has done nothing better.
     outage: Option<(Trouble, Duration)>,
-    /// Since when it did nothing better before this watch began: it counts when there is more trouble
-    /// before an answer.
+    /// Since when it did nothing better before this watch began: it counts when there is more
+    /// trouble before an answer.
     outage_before: Option<Duration>,
     terms: Terms,
     /// It is the model's turn: it has a prompt, or the results of its tools.
@@ -209,8 +224,8 @@ impl Watch {
         }
     }
 
-    /// Goes on with what is known. The trouble of the model API goes on also where the turn is new: the
-    /// process before it may have tried.
+    /// Goes on with what is known. The trouble of the model API goes on also where the turn is new:
+    /// the process before it may have tried.
     #[must_use]
     pub fn knowing(mut self, known: Known, now: Duration) -> Self {
         self.model_owes = known.model_owes;
@@ -291,7 +306,12 @@ impl Watch {
             }
         }
         let busy = !used.is_zero() && used * 100 >= passed * BUSY_PERCENT as u32;
-        if self.tools.is_empty() || !self.asked.is_empty() || look.blocked_by_us || busy || look.cpu.is_none() {
+        if self.tools.is_empty()
+            || !self.asked.is_empty()
+            || look.blocked_by_us
+            || busy
+            || look.cpu.is_none()
+        {
             self.tool_quiet = Some(now);
         }
         if let Some(since) = &mut self.tool_quiet {
@@ -320,7 +340,8 @@ impl Watch {
             return Verdict::Alive(sign);
         }
         let silent = now.saturating_sub(self.quiet_since);
-        let patience = if self.heard { self.timeout } else { self.timeout * UNHEARD_PATIENCE as u32 };
+        let patience =
+            if self.heard { self.timeout } else { self.timeout * UNHEARD_PATIENCE as u32 };
         if silent >= patience {
             Verdict::Stalled(silent)
         } else if news {
@@ -336,7 +357,11 @@ impl Watch {
     pub fn evidence(&self) -> String {
         let (used, passed) = self.used;
         let heard = if self.heard { "no output" } else { "no output since the daemon started" };
-        let heard = if self.model_owes { format!("the model API did not answer; {heard}") } else { heard.to_string() };
+        let heard = if self.model_owes {
+            format!("the model API did not answer; {heard}")
+        } else {
+            heard.to_string()
+        };
         let cpu = format!("{} ms of cpu in the last {} s", used.as_millis(), passed.as_secs());
         format!("{heard}, no tool call running, nobody asked, {cpu}")
     }

@@ -19,7 +19,12 @@ struct Told {
 
 impl Told {
     fn new() -> Self {
-        Self { watch: Watch::new(TIMEOUT, &Terms::default(), true, s(1000)), now: 1000, cpu_ms: 0, blocked: false }
+        Self {
+            watch: Watch::new(TIMEOUT, &Terms::default(), true, s(1000)),
+            now: 1000,
+            cpu_ms: 0,
+            blocked: false,
+        }
     }
 
     fn hear(&mut self, event: serde_json::Value) {
@@ -33,8 +38,8 @@ impl Told {
         self.watch.look(Look { cpu, blocked_by_us: self.blocked }, s(self.now))
     }
 
-    /// So many seconds go by, in which its processes use `permille` of one cpu; the first second after
-    /// which it was stalled, if any.
+    /// So many seconds go by, in which its processes use `permille` of one cpu; the first second
+    /// after which it was stalled, if any.
     fn pass(&mut self, seconds: u64, permille: u64) -> Option<u64> {
         let interval = self.watch.interval().as_secs();
         for second in 1..=seconds {
@@ -52,7 +57,8 @@ impl Told {
 /// found to be stalled.
 #[test]
 fn the_table() {
-    let call = json!({"type": "tool_call", "id": "t1", "name": "Bash", "input": {"command": "make"}});
+    let call =
+        json!({"type": "tool_call", "id": "t1", "name": "Bash", "input": {"command": "make"}});
     let returned = json!({"type": "tool_result", "id": "t1", "ok": true});
     let permission = json!({"type": "permission", "id": "p1"});
     let result = json!({"type": "result", "ok": true});
@@ -64,7 +70,12 @@ fn the_table() {
         ("a little work is work", vec![], 30, None),
         ("a tool call runs, silent and idle", vec![call.clone()], 0, None),
         ("the tool returned", vec![call.clone(), returned.clone()], 0, Some(300)),
-        ("another tool returned", vec![call.clone(), json!({"type": "tool_result", "id": "t2", "ok": true})], 0, None),
+        (
+            "another tool returned",
+            vec![call.clone(), json!({"type": "tool_result", "id": "t2", "ok": true})],
+            0,
+            None,
+        ),
         (
             "one of two tools returned",
             vec![call.clone(), json!({"type": "tool_call", "id": "t2", "name": "Read"}), returned],
@@ -73,12 +84,42 @@ fn the_table() {
         ),
         ("the turn ended with a call open", vec![call, result.clone()], 0, Some(300)),
         ("a permission is pending", vec![permission.clone()], 0, None),
-        ("it was answered", vec![permission.clone(), json!({"type": "permission_answer", "id": "p1"})], 0, Some(300)),
-        ("an answer to something else", vec![permission, json!({"type": "answer", "id": "q1"})], 0, None),
-        ("a question is pending", vec![json!({"type": "question", "id": "q", "text": "which?"})], 0, None),
-        ("the API is tried again in 100 s", vec![json!({"type": "api_retry", "delay_s": 100.0})], 0, Some(400 + 20)),
-        ("a rate limit of half an hour", vec![json!({"type": "rate_limit", "resets_in_s": 1800.0})], 0, Some(2100)),
-        ("a limit that ends at a time", vec![json!({"type": "rate_limit", "resets_at": 900.0})], 0, Some(1200)),
+        (
+            "it was answered",
+            vec![permission.clone(), json!({"type": "permission_answer", "id": "p1"})],
+            0,
+            Some(300),
+        ),
+        (
+            "an answer to something else",
+            vec![permission, json!({"type": "answer", "id": "q1"})],
+            0,
+            None,
+        ),
+        (
+            "a question is pending",
+            vec![json!({"type": "question", "id": "q", "text": "which?"})],
+            0,
+            None,
+        ),
+        (
+            "the API is tried again in 100 s",
+            vec![json!({"type": "api_retry", "delay_s": 100.0})],
+            0,
+            Some(400 + 20),
+        ),
+        (
+            "a rate limit of half an hour",
+            vec![json!({"type": "rate_limit", "resets_in_s": 1800.0})],
+            0,
+            Some(2100),
+        ),
+        (
+            "a limit that ends at a time",
+            vec![json!({"type": "rate_limit", "resets_at": 900.0})],
+            0,
+            Some(1200),
+        ),
         (
             "a limit that is only near",
             vec![json!({"type": "rate_limit", "resets_in_s": 1800.0, "warning": true})],
@@ -111,7 +152,9 @@ fn the_table() {
 /// It is left alone however long, and told of once, unless it does something after all.
 #[test]
 fn a_tool_that_hangs_is_told_of_once() {
-    let call = |told: &mut Told| told.hear(json!({"type": "tool_call", "id": "t1", "name": "Bash", "input": {}}));
+    let call = |told: &mut Told| {
+        told.hear(json!({"type": "tool_call", "id": "t1", "name": "Bash", "input": {}}))
+    };
     let hangs = |told: &mut Told, seconds: u64, permille: u64| {
         let mut found = vec![];
         for second in (0..seconds).step_by(30) {
@@ -143,9 +186,16 @@ fn a_tool_that_hangs_is_told_of_once() {
 
 #[test]
 fn a_limit_that_ends_at_a_time_is_waited_for_from_now() {
-    for (resets_in_s, resets_at, wait) in [(0.0, 1_900.0, 900), (60.0, 1_030.0, 60), (0.0, 400.0, 0)] {
-        let limit = AgentEvent::RateLimit { resets_in_s, resets_at: Some(resets_at), warning: false };
-        assert_eq!(mark(&limit, 1_000.0), Some(Mark::Api(Trouble::RateLimit, s(wait))), "{resets_in_s} {resets_at}");
+    for (resets_in_s, resets_at, wait) in
+        [(0.0, 1_900.0, 900), (60.0, 1_030.0, 60), (0.0, 400.0, 0)]
+    {
+        let limit =
+            AgentEvent::RateLimit { resets_in_s, resets_at: Some(resets_at), warning: false };
+        assert_eq!(
+            mark(&limit, 1_000.0),
+            Some(Mark::Api(Trouble::RateLimit, s(wait))),
+            "{resets_in_s} {resets_at}"
+        );
     }
 }
 
@@ -200,10 +250,12 @@ fn time_nobody_observed_is_no_silence() {
 /// A tool may have been running, or a question been open, before this daemon began to look.
 #[test]
 fn after_a_restart_it_takes_longer() {
-    let mut told = Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
+    let mut told =
+        Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
     assert_eq!(told.pass(2990, 0), None);
     assert!(told.pass(30, 0).is_some());
-    let mut told = Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
+    let mut told =
+        Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
     told.hear(json!({"type": "text", "text": "still here"}));
     assert_eq!(told.pass(3600, 0), Some(300), "once heard, all is known");
 }
@@ -217,8 +269,15 @@ fn after_a_restart_what_was_pending_is_pending() {
     };
     let call = || Known { tools: vec!["t1".into()], ..Known::default() };
     let asked = || Known { asked: vec!["p1".into()], ..Known::default() };
-    let limit = |since: u64, left: u64| Known { outage: Some((Some(s(since)), s(left))), ..Known::default() };
-    assert_eq!(after(Known::default()).pass(3600, 0), Some(300), "nothing was pending, and that is known");
+    let limit = |since: u64, left: u64| Known {
+        outage: Some((Some(s(since)), s(left))),
+        ..Known::default()
+    };
+    assert_eq!(
+        after(Known::default()).pass(3600, 0),
+        Some(300),
+        "nothing was pending, and that is known"
+    );
     assert_eq!(after(call()).pass(3600, 0), None);
     assert_eq!(after(asked()).pass(3600, 0), None);
     assert_eq!(after(limit(900, 1800)).pass(3600, 0), Some(2100));
@@ -233,7 +292,9 @@ fn after_a_restart_what_was_pending_is_pending() {
     for (since, left) in [(400, 300), (2000, 900)] {
         let mut told = after(limit(since, 1));
         let down = (1..=900).step_by(10).find(|_| {
-            told.hear(json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": 500}));
+            told.hear(
+                json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": 500}),
+            );
             told.now += 10;
             matches!(told.look(), Verdict::ApiDown(Trouble::Error, _))
         });
@@ -260,10 +321,17 @@ fn looks_are_neither_many_nor_few() {
 #[test]
 fn an_agent_s_claims_are_bounded() {
     for seconds in [f64::INFINITY, f64::NAN, 1e300, -1e300] {
-        let limit = AgentEvent::RateLimit { resets_in_s: seconds, resets_at: Some(seconds), warning: false };
+        let limit = AgentEvent::RateLimit {
+            resets_in_s: seconds,
+            resets_at: Some(seconds),
+            warning: false,
+        };
         let retry = AgentEvent::ApiRetry { attempt: 1, max: 1, delay_s: seconds, status: None };
         for mark in [mark(&limit, 0.0), mark(&retry, 0.0)].into_iter().flatten() {
-            assert!(matches!(mark, Mark::Api(_, wait) if wait <= api_error::LONGEST_WAIT), "{mark:?}");
+            assert!(
+                matches!(mark, Mark::Api(_, wait) if wait <= api_error::LONGEST_WAIT),
+                "{mark:?}"
+            );
         }
     }
     let mut watch = Watch::new(TIMEOUT, &Terms::default(), true, s(0));
@@ -287,16 +355,21 @@ fn marks() -> impl Strategy<Value = Mark> {
     ]
 }
 
-/// A stretch of an agent's life: seconds until the next look (0: it speaks instead), cpu in permille,
-/// what it says, whether we hold its output back.
+/// A stretch of an agent's life: seconds until the next look (0: it speaks instead), cpu in
+/// permille, what it says, whether we hold its output back.
 fn stretches() -> impl Strategy<Value = Vec<(u64, u64, Vec<Mark>, bool)>> {
-    let one = (0_u64..100, prop_oneof![Just(0_u64), 0_u64..1000], prop::collection::vec(marks(), 0..3), any::<bool>());
+    let one = (
+        0_u64..100,
+        prop_oneof![Just(0_u64), 0_u64..1000],
+        prop::collection::vec(marks(), 0..3),
+        any::<bool>(),
+    );
     prop::collection::vec(one, 1..200)
 }
 
 proptest! {
-    /// Whatever happens: there was evidence of life within the timeout before, or it is not stalled;
-    /// and with no more evidence it is stalled in the end.
+    /// Whatever happens: there was evidence of life within the timeout before, or it is not
+    /// stalled; and with no more evidence it is stalled in the end.
     #[test]
     fn never_with_evidence_and_always_without(story in stretches(), known in any::<bool>()) {
         let mut watch = Watch::new(TIMEOUT, &Terms::default(), known, s(0));
@@ -352,8 +425,7 @@ proptest! {
 /// A CLI that tries again and again is alive, and its tries have an end all the same.
 #[test]
 fn an_api_that_never_answers_is_given_up_while_its_cli_tries() {
-    let retry =
-        |status: Option<u16>| json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status});
+    let retry = |status: Option<u16>| json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status});
     for (status, trouble, after) in [
         (None, Trouble::NoAnswer, 15 * 60),
         (Some(500), Trouble::Error, 15 * 60),
@@ -379,7 +451,9 @@ fn an_api_that_never_answers_is_given_up_while_its_cli_tries() {
 fn an_answer_ends_the_trouble() {
     let mut told = Told::new();
     for _ in 0..100 {
-        told.hear(json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": 500}));
+        told.hear(
+            json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": 500}),
+        );
         told.now += 60;
         told.hear(json!({"type": "thinking", "text": "well"}));
         assert!(matches!(told.watch.look(Look::default(), s(told.now)), Verdict::Alive(_)));

@@ -15,12 +15,21 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
             return vec![];
         }
         if stop.code.is_empty() {
-            return vec![Event::RunRested { status: RunStatus::Pending, reason: stop.message.clone() }];
+            return vec![Event::RunRested {
+                status: RunStatus::Pending,
+                reason: stop.message.clone(),
+            }];
         }
-        let status = if stop.code == "E_MAX_ITERATIONS" { RunStatus::Partial } else { RunStatus::Failed };
-        return vec![Event::RunFailed { code: stop.code.clone(), message: stop.message.clone(), status }];
+        let status =
+            if stop.code == "E_MAX_ITERATIONS" { RunStatus::Partial } else { RunStatus::Failed };
+        return vec![Event::RunFailed {
+            code: stop.code.clone(),
+            message: stop.message.clone(),
+            status,
+        }];
     }
-    let stopping = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
+    let stopping =
+        |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
     if let Some(limit) = run.settings.max_runtime_s
         && run.ran_for_ms(now) >= limit as i64 * 1000
     {
@@ -70,7 +79,10 @@ fn decompose(run: &Run, now: Timestamp) -> Vec<Event> {
         return vec![];
     }
     if run.settings.dry_run {
-        return vec![Event::RunRested { status: RunStatus::Pending, reason: "it was a dry run".into() }];
+        return vec![Event::RunRested {
+            status: RunStatus::Pending,
+            reason: "it was a dry run".into(),
+        }];
     }
     if run.settings.human_review && !run.approved {
         return vec![Event::RunRested {
@@ -112,7 +124,8 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
         if run.beads.values().any(|task| task.stage == Stage::Open && !task.outside.is_empty()) {
             return vec![];
         }
-        let chains: Vec<_> = run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
+        let chains: Vec<_> =
+            run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
         let message = format!(
             "every bead left waits for one that is blocked: {}; `muleteer bead reopen` has one tried again when the run is resumed",
             chains.join("; ")
@@ -132,7 +145,10 @@ fn judge(run: &Run, now: Timestamp) -> Vec<Event> {
             let mut events = start_needed(run, Purpose::Judge, now);
             if !events.is_empty() {
                 let observations = run.observations.iter().cloned().collect();
-                events.insert(0, Event::JudgeStarted { iteration: run.iteration, round, observations });
+                events.insert(
+                    0,
+                    Event::JudgeStarted { iteration: run.iteration, round, observations },
+                );
             }
             events
         }
@@ -143,7 +159,14 @@ fn judge(run: &Run, now: Timestamp) -> Vec<Event> {
     }
 }
 
-fn agent(run: &Run, purpose: Purpose, bead_id: Option<String>, workdir: String, attempt: u32, reuse: bool) -> Event {
+fn agent(
+    run: &Run,
+    purpose: Purpose,
+    bead_id: Option<String>,
+    workdir: String,
+    attempt: u32,
+    reuse: bool,
+) -> Event {
     Event::AgentStarted(Box::new(AgentStarted {
         agent: run.next_agent(),
         purpose,

@@ -8,7 +8,8 @@ use crate::spec_run::judge::{Asked, JudgeResult};
 use crate::spec_run::state::{self, Job, JudgeStage, Run, Sealed};
 use jiff::{SignedDuration, Timestamp};
 
-/// Failures of one bead, or in a row of an agent the run needs, that do not count (rate limits), before they do.
+/// Failures of one bead, or in a row of an agent the run needs, that do not count (rate limits),
+/// before they do.
 const UNCOUNTED: u32 = 20;
 /// The first pause after a rate limit; it doubles up to the last.
 const SLOW_FIRST_S: i64 = 15;
@@ -36,9 +37,13 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
         (Purpose::Maintain, _) => {
             // Ended because the run is: that says nothing of what it was to mend.
             let stopped = is_stopped(run, end) && end.outcome != Outcome::Success;
-            let state = if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
+            let state =
+                if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
             let id = run.maintenance.last().map(|last| last.id.clone()).unwrap_or_default();
-            vec![finished(job, end, end.outcome), Event::MaintenanceFinished { maintenance: id, status: state }]
+            vec![
+                finished(job, end, end.outcome),
+                Event::MaintenanceFinished { maintenance: id, status: state },
+            ]
         }
         _ => needed_ended(run, job, end, now),
     };
@@ -46,17 +51,25 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
         events.insert(0, Event::PushUndone { agent: job.start.agent, reason: cut(reason, 300) });
     }
     if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping.is_none()) {
-        events.push(Event::RunStopping { code: "E_REMOTE_CHANGED".into(), message: cut(message, 500) });
+        events.push(Event::RunStopping {
+            code: "E_REMOTE_CHANGED".into(),
+            message: cut(message, 500),
+        });
     }
     if let (Some(usd), None) = (end.penniless, &run.stopping) {
-        events.push(crate::spec_run::decide::broke(usd, run.settings.budget_usd.unwrap_or_default()));
+        events
+            .push(crate::spec_run::decide::broke(usd, run.settings.budget_usd.unwrap_or_default()));
     }
     let created_by = format!("agent-{}", job.start.agent);
-    let fresh = end
-        .observations
-        .iter()
-        .filter(|id| !run.observations.contains(*id) && !run.promoted.contains(*id) && !run.dismissed.contains(*id));
-    events.extend(fresh.map(|id| Event::ObservationCreated { bead_id: id.clone(), created_by: created_by.clone() }));
+    let fresh = end.observations.iter().filter(|id| {
+        !run.observations.contains(*id)
+            && !run.promoted.contains(*id)
+            && !run.dismissed.contains(*id)
+    });
+    events.extend(fresh.map(|id| Event::ObservationCreated {
+        bead_id: id.clone(),
+        created_by: created_by.clone(),
+    }));
     events
 }
 
@@ -74,7 +87,10 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         let reason = "the judge changed what it was to judge".to_string();
         events.push(judged(run, Verdict::Discarded, &reason, None));
         if round >= ROUNDS {
-            events.push(Event::RunStopping { code: "E_JUDGE_WROTE".into(), message: format!("{reason}, twice") });
+            events.push(Event::RunStopping {
+                code: "E_JUDGE_WROTE".into(),
+                message: format!("{reason}, twice"),
+            });
         }
         return events;
     }
@@ -95,7 +111,8 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
                 Outcome::Timeout => "E_AGENT_TIMEOUT",
                 _ => "E_AGENT_FAILED",
             };
-            let message = format!("the {} agent failed {failures} times: {}", purpose.as_str(), end.reason);
+            let message =
+                format!("the {} agent failed {failures} times: {}", purpose.as_str(), end.reason);
             events.push(Event::RunStopping { code: code.into(), message });
         }
         return events;
@@ -107,31 +124,48 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
             events.push(Event::AcceptanceSealed { path, sha256 });
         }
         (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
-        (Purpose::Judge, JudgeStage::Reason { round }) => events.push(Event::JudgeReasoned { round: *round }),
-        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => match readable(run, end, tries + 1 >= ROUNDS) {
-            Ok((result, left_out)) => {
-                let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
-                events.push(judged(run, verdict, &left_out, Some(result.clone())));
-            }
-            Err(why) => {
-                events.push(Event::AgentRetried { purpose, reason: why.clone(), counted: false });
-                events.push(judged(run, Verdict::Unreadable, &why, None));
-                if tries + 1 >= ROUNDS {
-                    let message = format!("the judge's verdict could not be read: {why}");
-                    events.push(Event::RunStopping { code: "E_JUDGE_PARSE_FAILED".into(), message });
+        (Purpose::Judge, JudgeStage::Reason { round }) => {
+            events.push(Event::JudgeReasoned { round: *round })
+        }
+        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => {
+            match readable(run, end, tries + 1 >= ROUNDS) {
+                Ok((result, left_out)) => {
+                    let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
+                    events.push(judged(run, verdict, &left_out, Some(result.clone())));
+                }
+                Err(why) => {
+                    events.push(Event::AgentRetried {
+                        purpose,
+                        reason: why.clone(),
+                        counted: false,
+                    });
+                    events.push(judged(run, Verdict::Unreadable, &why, None));
+                    if tries + 1 >= ROUNDS {
+                        let message = format!("the judge's verdict could not be read: {why}");
+                        events.push(Event::RunStopping {
+                            code: "E_JUDGE_PARSE_FAILED".into(),
+                            message,
+                        });
+                    }
                 }
             }
-        },
+        }
         _ => {}
     }
     events
 }
 
-/// The verdict, if it can be acted on, and what it leaves out, which its reason is to name. A pass that does not decide
-/// on what the agents noted counts all the same, since it says all that a pass has to say: what was noted waits on. One
-/// that names work to be done counts when it is said the `last` time.
-fn readable<'a>(run: &Run, end: &'a JobEnd, last: bool) -> Result<(&'a JudgeResult, String), String> {
-    let result = end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
+/// The verdict, if it can be acted on, and what it leaves out, which its reason is to name. A pass
+/// that does not decide on what the agents noted counts all the same, since it says all that a pass
+/// has to say: what was noted waits on. One that names work to be done counts when it is said the
+/// `last` time.
+fn readable<'a>(
+    run: &Run,
+    end: &'a JobEnd,
+    last: bool,
+) -> Result<(&'a JudgeResult, String), String> {
+    let result =
+        end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
     let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
     let asked = Asked {
         spec_drift: run.settings.spec_drift,
@@ -151,7 +185,8 @@ fn readable<'a>(run: &Run, end: &'a JobEnd, last: bool) -> Result<(&'a JudgeResu
 
 fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>) -> Event {
     let new_beads = result.as_ref().map_or(0, |result| {
-        let promoted = run.triaged(result).into_iter().filter(|one| one.action == "promote").count();
+        let promoted =
+            run.triaged(result).into_iter().filter(|one| one.action == "promote").count();
         result.remedies().len() + promoted
     }) as u32;
     Event::JudgeFinished(Box::new(JudgeFinished {
@@ -173,7 +208,8 @@ fn slow(run: &Run, reason: &str, now: Timestamp) -> Event {
 fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) -> Vec<Event> {
     let Some(task) = run.beads.get(bead) else { return vec![finished(job, end, end.outcome)] };
     let complete = end.closed && (end.has_pushed() || (end.no_change && end.commits == 0));
-    // Who pushed everything and was cut off before saying so has done it; who said it failed has not.
+    // Who pushed everything and was cut off before saying so has done it; who said it failed has
+    // not.
     let cut_off = end.whole && !end.closed && (end.outcome == Outcome::Success || end.unknown);
     if complete || cut_off {
         let by = if end.closed { "agent" } else { "harness" };
@@ -190,20 +226,24 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
         (true, 0, _) => "it closed the bead without a commit, and not as needing no change",
         (true, _, false) => "it closed the bead, but its commits are not on the target branch",
         (false, 0, _) => "it ended without closing the bead and without a commit",
-        (false, _, false) => "it ended without closing the bead, and its commits are not on the target branch",
+        (false, _, false) => {
+            "it ended without closing the bead, and its commits are not on the target branch"
+        }
         (false, _, true) if !end.whole => {
             "it ended without closing the bead, and what is on the target branch is not its own or not all of it"
         }
         _ => "it ended without closing the bead",
     };
     let reason = if incomplete { format!("incomplete: {what}") } else { end.reason.clone() };
-    let mut events = vec![finished(job, end, if incomplete { Outcome::Failure } else { end.outcome })];
+    let mut events =
+        vec![finished(job, end, if incomplete { Outcome::Failure } else { end.outcome })];
     if is_stopped(run, end) {
         // Ended because the run is: its next attempt is not a second one.
         events.push(retried(bead, task.attempts, &reason, true, false, &task.note));
         return events;
     }
-    let uncounted = end.rate_limited && task.attempts - task.failures.min(task.attempts) <= UNCOUNTED;
+    let uncounted =
+        end.rate_limited && task.attempts - task.failures.min(task.attempts) <= UNCOUNTED;
     if uncounted {
         events.push(retried(bead, task.attempts, &reason, false, false, &task.note));
         events.push(slow(run, &end.reason, now));
@@ -212,11 +252,19 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     if task.failures >= run.settings.max_retries {
         let mut dependants = run.dependants(bead);
         dependants.truncate(100);
-        events.push(Event::BeadBlocked { bead_id: bead.into(), reason: cut(&reason, 500), dependants });
+        events.push(Event::BeadBlocked {
+            bead_id: bead.into(),
+            reason: cut(&reason, 500),
+            dependants,
+        });
         return events;
     }
     let tail = last(&end.last_lines);
-    let note = if tail.is_empty() { reason.clone() } else { format!("{reason}\n\nIts last lines:\n\n{tail}") };
+    let note = if tail.is_empty() {
+        reason.clone()
+    } else {
+        format!("{reason}\n\nIts last lines:\n\n{tail}")
+    };
     events.push(retried(bead, task.attempts, &reason, incomplete, true, &note));
     events
 }
@@ -224,15 +272,30 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
 /// Whether this end leaves the agent's bead blocked.
 pub fn blocks(run: &Run, dispatch: &str, end: &JobEnd) -> bool {
     let Some(job) = run.job_by_dispatch(dispatch) else { return false };
-    let Some(bead) = job.start.bead_id.as_ref().filter(|_| job.start.purpose == Purpose::Implement) else {
+    let Some(bead) = job.start.bead_id.as_ref().filter(|_| job.start.purpose == Purpose::Implement)
+    else {
         return false;
     };
     let events = bead_ended(run, job, bead, end, run.updated_at);
     events.iter().any(|event| matches!(event, Event::BeadBlocked { .. }))
 }
 
-fn retried(bead: &str, attempt: u32, reason: &str, reuse: bool, counted: bool, note: &str) -> Event {
-    Event::BeadRetried { bead_id: bead.into(), attempt, reason: cut(reason, 500), reuse, counted, note: note.into() }
+fn retried(
+    bead: &str,
+    attempt: u32,
+    reason: &str,
+    reuse: bool,
+    counted: bool,
+    note: &str,
+) -> Event {
+    Event::BeadRetried {
+        bead_id: bead.into(),
+        attempt,
+        reason: cut(reason, 500),
+        reuse,
+        counted,
+        note: note.into(),
+    }
 }
 
 fn last(text: &str) -> String {

@@ -77,7 +77,8 @@ pub enum PullRequest {
     Made(String),
     /// There is a remote, and why nothing is pushed there.
     Unpushed(String),
-    /// The branch is at the remote, under this name; a person makes the pull request, on this page where it is known.
+    /// The branch is at the remote, under this name; a person makes the pull request, on this page
+    /// where it is known.
     Pushed {
         branch: String,
         page: Option<String>,
@@ -121,7 +122,8 @@ pub struct JobEnd {
     pub cost_usd: f64,
     /// The model's provider had no room: not the bead's failure.
     pub rate_limited: bool,
-    /// It was stopped because the run's money is gone: so much of it, in US dollars. That is not the bead's failure either.
+    /// It was stopped because the run's money is gone: so much of it, in US dollars. That is not
+    /// the bead's failure either.
     pub penniless: Option<f64>,
     /// It is not known whether it had finished.
     pub unknown: bool,
@@ -131,7 +133,8 @@ pub struct JobEnd {
     /// Its commits since its base, and whether the target has them all.
     pub commits: u32,
     pub on_target: bool,
-    /// Some of these are its own, and it left nothing that is not on the target, such as a rebase in the middle.
+    /// Some of these are its own, and it left nothing that is not on the target, such as a rebase
+    /// in the middle.
     pub whole: bool,
     /// It has none, but an earlier attempt's are on the target.
     pub pushed_before: bool,
@@ -176,8 +179,8 @@ impl JobEnd {
         }
     }
 
-    /// The bead's work is on the target, whichever attempt brought it there. Who ended by itself may have left what
-    /// it did not want; of who was cut off it must be all.
+    /// The bead's work is on the target, whichever attempt brought it there. Who ended by itself
+    /// may have left what it did not want; of who was cut off it must be all.
     pub fn has_pushed(&self) -> bool {
         let all = self.whole || self.outcome == Outcome::Success;
         (self.commits > 0 && self.on_target && all) || (self.commits == 0 && self.pushed_before)
@@ -186,7 +189,10 @@ impl JobEnd {
 
 /// The run has spent what it may.
 fn broke(spent: f64, budget: f64) -> Event {
-    Event::RunStopping { code: "E_BUDGET".into(), message: format!("{spent:.2} USD of {budget:.2} are spent") }
+    Event::RunStopping {
+        code: "E_BUDGET".into(),
+        message: format!("{spent:.2} USD of {budget:.2} are spent"),
+    }
 }
 
 /// The events that record `input`; none where it means nothing (any more).
@@ -198,7 +204,9 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
         return vec![];
     }
     match input {
-        Input::Frozen { sha256, base_branch, base_commit, target_branch } if run.frozen.is_none() => {
+        Input::Frozen { sha256, base_branch, base_commit, target_branch }
+            if run.frozen.is_none() =>
+        {
             vec![Event::SpecFrozen { sha256, base_branch, base_commit, target_branch }]
         }
         Input::Sealed(sealed) if run.sealed.is_none() => {
@@ -222,7 +230,9 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
         Input::Stop { reason } if run.stopping.is_none() => {
             vec![Event::RunStopping { code: String::new(), message: reason }]
         }
-        Input::Fatal { code, message } if run.stopping.as_ref().is_none_or(|stop| stop.code.is_empty()) => {
+        Input::Fatal { code, message }
+            if run.stopping.as_ref().is_none_or(|stop| stop.code.is_empty()) =>
+        {
             vec![Event::RunStopping { code, message }]
         }
         _ => vec![],
@@ -240,7 +250,10 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
         return Err(Barred { code: "E_RUN_LOCKED", message });
     }
     if !run.accepted {
-        return bad(format!("its beads are not decided on yet (it is in phase {})", run.phase.as_str()));
+        return bad(format!(
+            "its beads are not decided on yet (it is in phase {})",
+            run.phase.as_str()
+        ));
     }
     if run.settings.human_review && !run.approved && !approve {
         return bad("its beads wait for approval: --yes approves them".into());
@@ -256,7 +269,10 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
         .collect();
     if from == GoOn::Judge && !left.is_empty() {
         let shown = left[..left.len().min(10)].join(", ");
-        return bad(format!("{} beads are not done ({shown}), and the judge comes after them", left.len()));
+        return bad(format!(
+            "{} beads are not done ({shown}), and the judge comes after them",
+            left.len()
+        ));
     }
     Ok(())
 }
@@ -272,7 +288,8 @@ fn resume(
     if from.is_some_and(|from| may_go_on(run, from, approve, settled).is_err()) {
         return vec![];
     }
-    let mut events = vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
+    let mut events =
+        vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
     // Who approves the criteria has not seen the beads.
     let criteria = run.phase == Phase::Freeze && run.settings.preview_acceptance;
     if approve && !run.approved && !criteria {
@@ -337,7 +354,8 @@ pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
 }
 
 fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
-    let fatal = |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
+    let fatal =
+        |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
     let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
     if work.is_empty() {
         return fatal(GRAPH_EMPTY, "the decomposition has no beads".into());
@@ -351,7 +369,11 @@ fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
         .iter()
         .map(|bead| Planned::of(bead, |on| graph.index(on).is_some(), waited_for))
         .collect();
-    vec![Event::BeadsCreated { count: planned.len() as u32, dependency_edges: graph.edges() as u32, beads: planned }]
+    vec![Event::BeadsCreated {
+        count: planned.len() as u32,
+        dependency_edges: graph.edges() as u32,
+        beads: planned,
+    }]
 }
 
 fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
@@ -362,9 +384,11 @@ fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
         }
     }
     if events.is_empty() && run.jobs.is_empty() && run.schedule.next().is_none() {
-        let stuck: Vec<_> = run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
+        let stuck: Vec<_> =
+            run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
         if !stuck.is_empty() {
-            let message = format!("every bead left waits for one outside the run: {}", stuck.join("; "));
+            let message =
+                format!("every bead left waits for one outside the run: {}", stuck.join("; "));
             events.push(Event::RunStopping { code: "E_EXTERNAL_BLOCKED".into(), message });
         }
     }
@@ -373,7 +397,8 @@ fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
 
 fn applied(run: &Run, triage: Triage) -> Vec<Event> {
     let JudgeStage::Apply(result) = &run.judge else { return vec![] };
-    let mut events = vec![Event::VerdictApplied { iteration: run.iteration, triage: Box::new(triage.clone()) }];
+    let mut events =
+        vec![Event::VerdictApplied { iteration: run.iteration, triage: Box::new(triage.clone()) }];
     if result.passed() {
         events.push(Event::PhaseChanged { phase: Phase::Finish });
     } else if run.settings.judge_only {
@@ -406,13 +431,22 @@ pub fn unpushed(run: &Run) -> Option<String> {
     if blocked > 0 {
         return Some(format!("{blocked} of {} beads are blocked", run.beads.len()));
     }
-    // With a commit checked out and no branch there is nothing that a pull request could be made to.
+    // With a commit checked out and no branch there is nothing that a pull request could be made
+    // to.
     let detached = run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD");
-    (detached && !run.settings.push)
-        .then(|| "the run began from a commit that is on no branch, to which no pull request can be made".into())
+    (detached && !run.settings.push).then(|| {
+        "the run began from a commit that is on no branch, to which no pull request can be made"
+            .into()
+    })
 }
 
-fn published(run: &Run, branch: String, commit: String, merge: String, pr: Option<PullRequest>) -> Vec<Event> {
+fn published(
+    run: &Run,
+    branch: String,
+    commit: String,
+    merge: String,
+    pr: Option<PullRequest>,
+) -> Vec<Event> {
     let (pr, unpushed) = match pr {
         Some(PullRequest::Unpushed(why)) => (None, Some(why)),
         pr => (pr, None),
@@ -422,7 +456,9 @@ fn published(run: &Run, branch: String, commit: String, merge: String, pr: Optio
         Some(PullRequest::Pushed { branch, page, trouble }) => {
             events.push(Event::BranchPushed { branch, page, trouble });
         }
-        Some(PullRequest::Made(url)) if run.pr_url.is_none() => events.push(Event::PrCreated { url }),
+        Some(PullRequest::Made(url)) if run.pr_url.is_none() => {
+            events.push(Event::PrCreated { url })
+        }
         _ => {}
     }
     let all = run.count(Stage::Done) == run.beads.len();

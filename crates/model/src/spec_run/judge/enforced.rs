@@ -65,7 +65,10 @@ mod tests {
     fn every_reason_of_a_checked_run_is_given() {
         let enforced = of(true, "the criteria are committed", "HOME is in the repository");
         let reason = enforced.reason.unwrap_or_default();
-        assert_eq!(reason, format!("the criteria are committed; HOME is in the repository; {SHARED_HOME}"));
+        assert_eq!(
+            reason,
+            format!("the criteria are committed; HOME is in the repository; {SHARED_HOME}")
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Where in a text the verdict is. A model drafts, quotes the shape that was asked for, and is cut off: the last thing
-//! that is like a verdict is it, readable or not.
+//! Where in a text the verdict is. A model drafts, quotes the shape that was asked for, and is cut
+//! off: the last thing that is like a verdict is it, readable or not.
 
 use crate::spec_run::judge::JudgeResult;
 use crate::text::foreign_json::{self, Damage, Repair};
@@ -74,8 +74,9 @@ fn begins_an_object(text: &str) -> bool {
 fn names_something_first(inside: &str) -> bool {
     let bare = inside.trim_start_matches(['"', '\'', '`']);
     NAMES.iter().any(|name| {
-        bare.strip_prefix(name)
-            .is_some_and(|rest| rest.trim_start_matches(['"', '\'', '`']).trim_start().starts_with(':'))
+        bare.strip_prefix(name).is_some_and(|rest| {
+            rest.trim_start_matches(['"', '\'', '`']).trim_start().starts_with(':')
+        })
     })
 }
 
@@ -103,7 +104,9 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
     held(value, &mut within);
     match within.len() {
         0 => None,
-        1 => within.pop().map(|value| serde_json::from_value(value).map_err(|error| error.to_string())),
+        1 => within
+            .pop()
+            .map(|value| serde_json::from_value(value).map_err(|error| error.to_string())),
         many => Some(Err(format!("there are {many} verdicts in one object"))),
     }
 }

@@ -23,7 +23,8 @@ const REASON: usize = 2000;
 #[serde(rename_all = "camelCase")]
 pub struct JudgeResult {
     pub status: String,
-    /// None: it said nothing about it, which is a pass of it only where nobody asked (see [`Self::settled`]).
+    /// None: it said nothing about it, which is a pass of it only where nobody asked (see
+    /// [`Self::settled`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_drift: Option<SpecDrift>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,8 +90,8 @@ pub struct NewBead {
 }
 
 impl JudgeResult {
-    /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of what the
-    /// agents noted.
+    /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of
+    /// what the agents noted.
     pub fn passed(&self) -> bool {
         self.status == "success" && !self.drifted() && self.accepted() && !self.promotes()
     }
@@ -115,13 +116,17 @@ impl JudgeResult {
         self.acceptance.as_ref().map_or(&[], |acceptance| &acceptance.results)
     }
 
-    /// What is to be done about it, as beads: the judge's own list, else one for each issue and each failed
-    /// criterion. A failure that names nothing is still one.
+    /// What is to be done about it, as beads: the judge's own list, else one for each issue and
+    /// each failed criterion. A failure that names nothing is still one.
     pub fn remedies(&self) -> Vec<NewBead> {
         if self.passed() {
             return vec![];
         }
-        let task = |title: String, description: String| NewBead { title, description, kind: "task".into() };
+        let task = |title: String, description: String| NewBead {
+            title,
+            description,
+            kind: "task".into(),
+        };
         let fitting = |bead: NewBead| NewBead {
             title: fitting(bead.title.trim(), TITLE),
             description: fitting(&bead.description, TEXT),
@@ -130,16 +135,17 @@ impl JudgeResult {
         let mut beads = self.new_beads.clone();
         if beads.is_empty() && self.drifted() {
             beads.extend(self.issues().iter().map(|issue| {
-                let place = if issue.section.is_empty() { "Spec drift" } else { issue.section.as_str() };
+                let place =
+                    if issue.section.is_empty() { "Spec drift" } else { issue.section.as_str() };
                 let text = format!("{} (severity: {})", issue.description, issue.severity);
                 task(format!("{place}: {}", first_line(&issue.description)), text)
             }));
         }
         if self.new_beads.is_empty() && !self.accepted() {
             let failed = self.criteria().iter().filter(|criterion| !criterion.passed);
-            beads.extend(
-                failed.map(|one| task(format!("Make it so: {}", first_line(&one.criterion)), one.evidence.clone())),
-            );
+            beads.extend(failed.map(|one| {
+                task(format!("Make it so: {}", first_line(&one.criterion)), one.evidence.clone())
+            }));
         }
         if beads.is_empty() && !self.promotes() {
             beads.push(task(
@@ -151,8 +157,8 @@ impl JudgeResult {
     }
 }
 
-/// The store's key of the bead that a remedy becomes: a second time makes no second one. `verdict` counts the
-/// verdicts of the run, because one iteration can have several.
+/// The store's key of the bead that a remedy becomes: a second time makes no second one. `verdict`
+/// counts the verdicts of the run, because one iteration can have several.
 pub fn remedy_key(run_id: &str, verdict: u32, at: usize) -> String {
     format!("{run_id}/judge/{verdict}/{at}")
 }
@@ -173,13 +179,17 @@ impl Observation {
     }
 }
 
-/// As a bead can hold it: what is too much for one is cut, and says so. All of it is in the verdict's file.
+/// As a bead can hold it: what is too much for one is cut, and says so. All of it is in the
+/// verdict's file.
 fn fitting(text: &str, limit: usize) -> String {
     let text = text.replace('\0', "\u{fffd}");
     if text.len() <= limit {
         return text;
     }
-    let mark = format!("\n\n(cut: it was {} bytes long; the verdict that is kept has all of it)", text.len());
+    let mark = format!(
+        "\n\n(cut: it was {} bytes long; the verdict that is kept has all of it)",
+        text.len()
+    );
     match limit > mark.len() * 4 {
         true => crate::agent::event::cut(&text, limit - mark.len()) + &mark,
         false => crate::agent::event::cut(&text, limit),
@@ -196,7 +206,8 @@ pub fn schema() -> serde_json::Value {
     use serde_json::{Map, Value, json};
     let object = |fields: &[(&str, Value)]| {
         let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
-        let properties: Map<_, _> = fields.iter().map(|(name, kind)| ((*name).to_string(), kind.clone())).collect();
+        let properties: Map<_, _> =
+            fields.iter().map(|(name, kind)| ((*name).to_string(), kind.clone())).collect();
         json!({"type": "object", "properties": properties, "required": names, "additionalProperties": false})
     };
     let list = |of: Value| json!({"type": "array", "items": of});
@@ -207,14 +218,19 @@ pub fn schema() -> serde_json::Value {
         ("description", text.clone()),
         ("severity", word(&["critical", "major", "minor"])),
     ]);
-    let criterion = object(&[("criterion", text.clone()), ("passed", yes.clone()), ("evidence", text.clone())]);
+    let criterion =
+        object(&[("criterion", text.clone()), ("passed", yes.clone()), ("evidence", text.clone())]);
     let observation = object(&[
         ("beadId", text.clone()),
         ("action", word(&["promote", "dismiss", "merge"])),
         ("reason", text.clone()),
         ("mergeWith", json!({"type": ["string", "null"]})),
     ]);
-    let bead = object(&[("title", text.clone()), ("description", text), ("type", word(&["bug", "task", "feature"]))]);
+    let bead = object(&[
+        ("title", text.clone()),
+        ("description", text),
+        ("type", word(&["bug", "task", "feature"])),
+    ]);
     object(&[
         ("status", word(&["success", "failure", "timeout"])),
         ("specDrift", object(&[("detected", yes.clone()), ("issues", list(issue))])),
@@ -224,9 +240,9 @@ pub fn schema() -> serde_json::Value {
     ])
 }
 
-/// Reads the verdict from what an agent printed, told in several ways, the one that it was held to first. The first
-/// in which there is something like a verdict decides, whether or not that can be read: what the others say besides is
-/// no way around it.
+/// Reads the verdict from what an agent printed, told in several ways, the one that it was held to
+/// first. The first in which there is something like a verdict decides, whether or not that can be
+/// read: what the others say besides is no way around it.
 ///
 /// # Errors
 /// What is wrong with it, to be told to whoever is asked again.
@@ -235,15 +251,19 @@ pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, 
     for text in ways.into_iter().filter(|text| !text.trim().is_empty()) {
         match found::last(text) {
             Ok(Some(verdict)) => return verdict.and_then(check),
-            Ok(None) => missing = missing.or(Some(Err("there is no JSON object in it that is a verdict".to_string()))),
+            Ok(None) => {
+                missing = missing
+                    .or(Some(Err("there is no JSON object in it that is a verdict".to_string())))
+            }
             Err(error) => return Err(error),
         }
     }
     missing.unwrap_or_else(|| Err("it printed no verdict".into()))
 }
 
-/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to its end. Of several
-/// the last one decides, and where it cannot be read none does: what comes before it is a draft.
+/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to
+/// its end. Of several the last one decides, and where it cannot be read none does: what comes
+/// before it is a draft.
 ///
 /// # Errors
 /// What is wrong with it, to be told to whoever is asked again.
@@ -253,14 +273,20 @@ pub fn parse(text: &str) -> Result<JudgeResult, String> {
 
 fn check(result: JudgeResult) -> Result<JudgeResult, String> {
     if !["success", "failure", "timeout"].contains(&result.status.as_str()) {
-        return Err(format!("`status` is `{}`: success, failure or timeout is wanted", result.status));
+        return Err(format!(
+            "`status` is `{}`: success, failure or timeout is wanted",
+            result.status
+        ));
     }
     if let Some(odd) = result
         .observations
         .iter()
         .find(|one| !["promote", "dismiss", "merge"].contains(&one.action.as_str()))
     {
-        return Err(format!("an observation's `action` is `{}`: promote, dismiss or merge is wanted", odd.action));
+        return Err(format!(
+            "an observation's `action` is `{}`: promote, dismiss or merge is wanted",
+            odd.action
+        ));
     }
     if result.new_beads.iter().any(|bead| bead.title.trim().is_empty()) {
         return Err("a new bead has no title".into());
@@ -289,14 +315,20 @@ mod tests {
         }
         assert!(parse("all is well").is_err() && parse("{}").is_err());
         assert!(parse("{\"status\":\"success\"}").expect_err("of nothing").contains("`specDrift`"));
-        assert!(parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine"));
+        assert!(
+            parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine")
+        );
     }
 
     /// Found by an audit: a branch was published by a draft that stood before the verdict.
     #[test]
     fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
         let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
-        assert!(!parse(&format!("First draft: {PASS}\n\nFinal: {failed}")).expect("the last one").passed());
+        assert!(
+            !parse(&format!("First draft: {PASS}\n\nFinal: {failed}"))
+                .expect("the last one")
+                .passed()
+        );
         assert!(
             parse(&format!("First: {failed}\nNow: {PASS}\nThat is {{all}}."))
                 .expect("the last one")
@@ -331,13 +363,19 @@ mod tests {
         assert!(read([r#"{"status":"fine","newBeads":[]}"#, PASS]).is_err());
         assert!(read(["", "All is well.", PASS]).expect("the third").passed());
         assert!(read([]).is_err() && read([" "]).is_err());
-        let told = format!("{PASS}\n{{\"type\":\"result\",\"status\":\"success\",\"summary\":\"done\"}}\n");
+        let told = format!(
+            "{PASS}\n{{\"type\":\"result\",\"status\":\"success\",\"summary\":\"done\"}}\n"
+        );
         assert!(parse(&told).expect("before its result").passed());
-        assert!(parse(&format!("`fn main() {{ it's 5\" wide`\n{PASS}")).expect("a verdict").passed());
+        assert!(
+            parse(&format!("`fn main() {{ it's 5\" wide`\n{PASS}")).expect("a verdict").passed()
+        );
         assert!(parse(&format!("{{\"JudgeResult\": {PASS}}}")).expect("wrapped").passed());
         assert!(parse(&format!("{{\"a\": {PASS}, \"b\": {failed}}}")).is_err());
         // Whoever writes to be slow to read is not read for long.
-        assert!(parse(&"{\"a\"x".repeat(50_000)).is_err() && parse(&"{\"a\":".repeat(50_000)).is_err());
+        assert!(
+            parse(&"{\"a\"x".repeat(50_000)).is_err() && parse(&"{\"a\":".repeat(50_000)).is_err()
+        );
     }
 
     /// What the schema names is what is read: a field that only one of them knows would be lost.
@@ -361,29 +399,48 @@ mod tests {
         }
         let sample = fields(&schema());
         let read: JudgeResult = serde_json::from_value(sample.clone()).expect("a verdict");
-        assert_eq!(serde_json::to_value(check(read).expect("of allowed words")).expect("JSON"), sample);
+        assert_eq!(
+            serde_json::to_value(check(read).expect("of allowed words")).expect("JSON"),
+            sample
+        );
     }
 
-    /// Found by an audit: the store refused the bead, and the run ended with it each time it was gone on with.
+    /// Found by an audit: the store refused the bead, and the run ended with it each time it was
+    /// gone on with.
     #[test]
     fn what_is_found_fits_into_a_bead_whatever_it_is() {
         let long = format!("a\0b{}", "é".repeat(200_000));
-        let bead = |title: &str| NewBead { title: title.into(), description: long.clone(), kind: long.clone() };
+        let bead = |title: &str| NewBead {
+            title: title.into(),
+            description: long.clone(),
+            kind: long.clone(),
+        };
         let mut result = parse(PASS).expect("a verdict");
         result.spec_drift = Some(SpecDrift {
             detected: true,
-            issues: vec![Issue { section: long.clone(), description: long.clone(), severity: long.clone() }],
+            issues: vec![Issue {
+                section: long.clone(),
+                description: long.clone(),
+                severity: long.clone(),
+            }],
         });
         result.acceptance = Some(Acceptance {
             passed: false,
-            results: vec![Criterion { criterion: long.clone(), passed: false, evidence: long.clone() }],
+            results: vec![Criterion {
+                criterion: long.clone(),
+                passed: false,
+                evidence: long.clone(),
+            }],
         });
         let mut found = result.remedies();
         result.new_beads = vec![bead("\0"), bead(&long)];
         found.extend(result.remedies());
         assert_eq!(found.len(), 4);
         for (at, bead) in found.into_iter().enumerate() {
-            assert!(bead.description.starts_with("a\u{fffd}b") && bead.description.contains("(cut: it was "));
+            assert!(
+                bead.description.starts_with("a\u{fffd}b")
+                    && bead.description.contains("(cut: it was ")
+            );
             assert!(bead.title.len() <= TITLE, "a line, without a mark of two");
             let make = crate::beads::Op::Create {
                 title: bead.title,
@@ -395,11 +452,21 @@ mod tests {
                 key: None,
                 staged: None,
             };
-            let made = crate::beads::apply(&Default::default(), &make, jiff::Timestamp::UNIX_EPOCH, &format!("b{at}"));
+            let made = crate::beads::apply(
+                &Default::default(),
+                &make,
+                jiff::Timestamp::UNIX_EPOCH,
+                &format!("b{at}"),
+            );
             assert!(made.is_ok(), "{made:?}");
         }
         let merge = Some(long.clone());
-        let closed = Observation { bead_id: "o".into(), action: "merge".into(), reason: long, merge_with: merge };
+        let closed = Observation {
+            bead_id: "o".into(),
+            action: "merge".into(),
+            reason: long,
+            merge_with: merge,
+        };
         assert!(closed.closing().len() <= REASON && !closed.closing().contains('\0'));
     }
 
@@ -430,7 +497,11 @@ mod tests {
         result.new_beads = vec![NewBead { title: "Fix it".into(), ..NewBead::default() }];
         assert_eq!(result.remedies().len(), 1);
         let promoted = JudgeResult {
-            observations: vec![Observation { bead_id: "a".into(), action: "promote".into(), ..Observation::default() }],
+            observations: vec![Observation {
+                bead_id: "a".into(),
+                action: "promote".into(),
+                ..Observation::default()
+            }],
             ..parse(PASS).expect("a verdict")
         };
         assert!(!promoted.passed() && promoted.remedies().is_empty());

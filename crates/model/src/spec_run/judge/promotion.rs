@@ -1,4 +1,5 @@
-//! What a verdict has made and promoted, as the run plans with it: in the order that its dependencies ask for.
+//! What a verdict has made and promoted, as the run plans with it: in the order that its
+//! dependencies ask for.
 
 use crate::agent::event::cut;
 use crate::beads::graph::Graph;
@@ -8,8 +9,13 @@ use crate::spec_run::state::Run;
 use std::collections::BTreeMap;
 
 impl Planned {
-    /// A bead, its dependencies those that are beads of the run, and those that are not and are waited for.
-    pub fn of(bead: &Bead, inside: impl Fn(&str) -> bool, waited_for: impl Fn(&str) -> bool) -> Self {
+    /// A bead, its dependencies those that are beads of the run, and those that are not and are
+    /// waited for.
+    pub fn of(
+        bead: &Bead,
+        inside: impl Fn(&str) -> bool,
+        waited_for: impl Fn(&str) -> bool,
+    ) -> Self {
         let (inside, outside): (Vec<&str>, Vec<&str>) = bead.blockers().partition(|on| inside(on));
         Self {
             id: bead.id.clone(),
@@ -26,15 +32,21 @@ impl Planned {
 /// Ids that these wait for and that are neither among them nor in the run: to be looked up.
 pub fn strangers(run: &Run, beads: &[Bead]) -> Vec<String> {
     let known = |on: &str| run.beads.contains_key(on) || beads.iter().any(|bead| bead.id == on);
-    let mut ids: Vec<String> = beads.iter().flat_map(Bead::blockers).filter(|on| !known(on)).map(Into::into).collect();
+    let mut ids: Vec<String> =
+        beads.iter().flat_map(Bead::blockers).filter(|on| !known(on)).map(Into::into).collect();
     ids.sort_unstable();
     ids.dedup();
     ids
 }
 
-/// The plan with them, and what of their dependencies is left out, since nobody would ever do what is waited for: no
-/// run ends by what an agent noted. `strangers` are those that were found, and whether they are closed.
-pub fn plan(run: &Run, beads: &[Bead], strangers: &BTreeMap<String, bool>) -> (Vec<Planned>, Vec<String>) {
+/// The plan with them, and what of their dependencies is left out, since nobody would ever do what
+/// is waited for: no run ends by what an agent noted. `strangers` are those that were found, and
+/// whether they are closed.
+pub fn plan(
+    run: &Run,
+    beads: &[Bead],
+    strangers: &BTreeMap<String, bool>,
+) -> (Vec<Planned>, Vec<String>) {
     let mut left_out = vec![];
     let inside = |on: &str| run.beads.contains_key(on) || beads.iter().any(|bead| bead.id == on);
     let mut planned: Vec<Planned> = beads
@@ -60,7 +72,9 @@ pub fn plan(run: &Run, beads: &[Bead], strangers: &BTreeMap<String, bool>) -> (V
     }
     loop {
         let nodes = run.beads.values().map(|task| &task.planned).chain(&planned);
-        let graph = Graph::new(nodes.map(|one| (one.id.as_str(), one.depends_on.iter().map(String::as_str))));
+        let graph = Graph::new(
+            nodes.map(|one| (one.id.as_str(), one.depends_on.iter().map(String::as_str))),
+        );
         let Some(chain) = graph.cycles().into_iter().next() else { break };
         // The last that was noted is to wait for none of them.
         let Some(one) = planned.iter_mut().rev().find(|one| chain.contains(&one.id)) else { break };
@@ -76,7 +90,9 @@ mod tests {
     use crate::spec_run::tests::rules::{Play, bead, settings};
 
     fn ids(planned: &[Planned]) -> Vec<String> {
-        let told = |one: &Planned| format!("{}: {} | {}", one.id, one.depends_on.join(" "), one.outside.join(" "));
+        let told = |one: &Planned| {
+            format!("{}: {} | {}", one.id, one.depends_on.join(" "), one.outside.join(" "))
+        };
         planned.iter().map(told).collect()
     }
 
@@ -86,7 +102,9 @@ mod tests {
         let play = Play::with(settings(), vec![bead("a", &[])]);
         let promoted = [bead("o1", &["o2", "a", "elsewhere", "done"]), bead("o2", &[])];
         assert_eq!(strangers(&play.run, &promoted), ["done", "elsewhere"]);
-        let found = [("done", true), ("elsewhere", false)].map(|(id, closed)| (id.to_string(), closed)).into();
+        let found = [("done", true), ("elsewhere", false)]
+            .map(|(id, closed)| (id.to_string(), closed))
+            .into();
         let (planned, left_out) = plan(&play.run, &promoted, &found);
         assert_eq!(ids(&planned), ["o1: o2 a | elsewhere", "o2:  | "]);
         assert!(left_out.is_empty());
@@ -96,7 +114,8 @@ mod tests {
     fn what_nobody_will_ever_do_holds_back_nobody_and_is_said() {
         let mut play = Play::with(settings(), vec![bead("a", &[])]);
         play.run.observations.insert("noted".into());
-        let promoted = [bead("o1", &["o2"]), bead("o2", &["o3"]), bead("o3", &["o1", "noted", "nowhere"])];
+        let promoted =
+            [bead("o1", &["o2"]), bead("o2", &["o3"]), bead("o3", &["o1", "noted", "nowhere"])];
         let found = [("noted".to_string(), false)].into();
         let (planned, left_out) = plan(&play.run, &promoted, &found);
         assert_eq!(ids(&planned), ["o1: o2 | ", "o2: o3 | ", "o3:  | "]);

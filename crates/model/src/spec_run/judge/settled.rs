@@ -17,10 +17,10 @@ pub struct Asked<'a> {
 }
 
 impl JudgeResult {
-    /// Whether it can be acted on as it stands. It speaks of nothing but the observations that wait, and of each in
-    /// one way. A pass must say so of everything that was asked, and agree with what it is made of: what it leaves
-    /// out has not been judged. One that finds something is acted on in any case, since
-    /// whoever judges next is asked about all of it again.
+    /// Whether it can be acted on as it stands. It speaks of nothing but the observations that
+    /// wait, and of each in one way. A pass must say so of everything that was asked, and agree
+    /// with what it is made of: what it leaves out has not been judged. One that finds something is
+    /// acted on in any case, since whoever judges next is asked about all of it again.
     ///
     /// # Errors
     /// What is wrong with it, to be told to whoever is asked again.
@@ -34,20 +34,27 @@ impl JudgeResult {
             ("acceptance", asked.acceptance && self.acceptance.is_none()),
         ];
         if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
-            return Err(format!("`{name}` is missing: the judge was asked about it, and its verdict has to say"));
+            return Err(format!(
+                "`{name}` is missing: the judge was asked about it, and its verdict has to say"
+            ));
         }
         self.agrees()
     }
 
-    /// Of a pass: the work that it names all the same. It is a pass even so (contract.md, "Variables every agent
-    /// gets"), but one that may be a slip, so it is worth asking once more.
+    /// Of a pass: the work that it names all the same. It is a pass even so (contract.md,
+    /// "Variables every agent gets"), but one that may be a slip, so it is worth asking once more.
     pub fn spare_work(&self) -> Option<String> {
         let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
-        (self.passed() && !self.new_beads.is_empty())
-            .then(|| format!("it finds nothing wrong, and `newBeads` has work all the same: {}", listed(titles)))
+        (self.passed() && !self.new_beads.is_empty()).then(|| {
+            format!(
+                "it finds nothing wrong, and `newBeads` has work all the same: {}",
+                listed(titles)
+            )
+        })
     }
 
-    /// Only observations are the judge's to promote or dismiss: a bead that is worked on would be closed undone.
+    /// Only observations are the judge's to promote or dismiss: a bead that is worked on would be
+    /// closed undone.
     fn triages(&self, waiting: &BTreeSet<String>) -> Result<(), String> {
         let mut said: BTreeMap<&str, &str> = BTreeMap::new();
         for one in &self.observations {
@@ -65,7 +72,9 @@ impl JudgeResult {
             }
             let before = said.insert(id, action).filter(|before| *before != action);
             if let Some(before) = before {
-                return Err(format!("`observations` has both {before} and {action} for `{id}`: one of them is wanted"));
+                return Err(format!(
+                    "`observations` has both {before} and {action} for `{id}`: one of them is wanted"
+                ));
             }
         }
         Ok(())
@@ -95,8 +104,10 @@ impl JudgeResult {
     /// # Errors
     /// What is left out.
     pub fn decides(&self, asked: Asked<'_>) -> Result<(), String> {
-        let said: BTreeSet<&str> = self.observations.iter().map(|one| one.bead_id.as_str()).collect();
-        let left: Vec<&str> = asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
+        let said: BTreeSet<&str> =
+            self.observations.iter().map(|one| one.bead_id.as_str()).collect();
+        let left: Vec<&str> =
+            asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
         match self.passed() && !left.is_empty() {
             true => Err(format!(
                 "`observations` leaves out {}: the judge decides on each",
@@ -122,7 +133,8 @@ mod tests {
     use serde_json::{Value, json};
 
     static NOBODY: BTreeSet<String> = BTreeSet::new();
-    const BOTH: Asked<'static> = Asked { spec_drift: true, acceptance: true, observations: &NOBODY };
+    const BOTH: Asked<'static> =
+        Asked { spec_drift: true, acceptance: true, observations: &NOBODY };
 
     fn pass(with: Value) -> JudgeResult {
         let mut verdict = json!({"status": "success", "specDrift": {"detected": false, "issues": []},
@@ -148,7 +160,10 @@ mod tests {
         assert_eq!(settled(criteria, Asked { spec_drift: false, ..BOTH }), Ok(()));
         // A pass that names work is one.
         let spare = pass(json!({"newBeads": [{"title": "This may be done"}]}));
-        assert!(spare.settled(BOTH).is_ok() && spare.spare_work().is_some_and(|why| why.contains("This may be done")));
+        assert!(
+            spare.settled(BOTH).is_ok()
+                && spare.spare_work().is_some_and(|why| why.contains("This may be done"))
+        );
         assert_eq!(pass(json!({})).spare_work(), None);
         // Whoever finds something is acted on.
         let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
@@ -158,14 +173,19 @@ mod tests {
     #[test]
     fn a_pass_agrees_with_what_it_is_made_of() {
         let issue = |severity: &str| {
-            let issue = json!({"section": "Auth", "description": "no callback", "severity": severity});
+            let issue =
+                json!({"section": "Auth", "description": "no callback", "severity": severity});
             pass(json!({"specDrift": {"detected": false, "issues": [issue]}})).settled(BOTH)
         };
         for severity in ["critical", "major", "", "grave"] {
-            assert!(issue(severity).is_err_and(|why| why.contains("Auth: no callback")), "{severity}");
+            assert!(
+                issue(severity).is_err_and(|why| why.contains("Auth: no callback")),
+                "{severity}"
+            );
         }
         assert_eq!(issue("minor"), Ok(()), "what is minor may be named and be no drift");
-        let failed = json!([{"criterion": "it says hello", "passed": false, "evidence": "it says bye"}]);
+        let failed =
+            json!([{"criterion": "it says hello", "passed": false, "evidence": "it says bye"}]);
         let failed = pass(json!({"acceptance": {"passed": true, "results": failed}}));
         assert!(failed.settled(BOTH).is_err_and(|why| why.contains("it says hello")));
     }
@@ -175,15 +195,26 @@ mod tests {
         let waiting: BTreeSet<String> = ["o1", "o2"].map(String::from).into();
         let asked = Asked { observations: &waiting, ..BOTH };
         let says = |said: &[(&str, &str)]| {
-            let said: Vec<Value> = said.iter().map(|(id, action)| json!({"beadId": id, "action": action})).collect();
+            let said: Vec<Value> =
+                said.iter().map(|(id, action)| json!({"beadId": id, "action": action})).collect();
             pass(json!({"observations": said}))
         };
-        assert_eq!(says(&[("o1", "promote"), ("o2", "merge"), ("o1", "promote")]).settled(asked), Ok(()));
+        assert_eq!(
+            says(&[("o1", "promote"), ("o2", "merge"), ("o1", "promote")]).settled(asked),
+            Ok(())
+        );
         for action in ["promote", "dismiss", "merge"] {
             let other = says(&[("coding", action)]).settled(asked);
-            assert!(other.is_err_and(|why| why.contains("`coding`") && why.contains("o1, o2")), "{action}");
+            assert!(
+                other.is_err_and(|why| why.contains("`coding`") && why.contains("o1, o2")),
+                "{action}"
+            );
         }
-        assert!(says(&[("o", "dismiss")]).settled(BOTH).is_err_and(|why| why.contains("there are none")));
+        assert!(
+            says(&[("o", "dismiss")])
+                .settled(BOTH)
+                .is_err_and(|why| why.contains("there are none"))
+        );
         let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
         assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
         // What a pass leaves out is said apart, and is no reason to ask again.
@@ -193,6 +224,10 @@ mod tests {
                 .is_err_and(|why| why.contains("o2") && !why.contains("o1"))
         );
         assert_eq!(says(&[("o1", "dismiss"), ("o2", "dismiss")]).decides(asked), Ok(()));
-        assert_eq!(says(&[("o1", "promote")]).decides(asked), Ok(()), "the next judge is asked again");
+        assert_eq!(
+            says(&[("o1", "promote")]).decides(asked),
+            Ok(()),
+            "the next judge is asked again"
+        );
     }
 }

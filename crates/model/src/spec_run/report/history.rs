@@ -1,5 +1,5 @@
-//! What a run did, agent by agent: the fold behind its report and its live picture. [`Run`] keeps only what the
-//! next decision needs; who worked when, for how long and at what price is kept here.
+//! What a run did, agent by agent: the fold behind its report and its live picture. [`Run`] keeps
+//! only what the next decision needs; who worked when, for how long and at what price is kept here.
 
 use crate::event::{Event, Outcome, Record};
 use crate::spec_run::event::{AgentStarted, JudgeFinished, Phase, Purpose};
@@ -136,10 +136,17 @@ impl Chronicle {
             Event::AgentStarted(start) => {
                 self.open.insert(start.agent, self.stints.len());
                 let iteration = self.run.iteration;
-                self.stints.push(Stint { start: (**start).clone(), iteration, began: at, end: None });
+                self.stints.push(Stint {
+                    start: (**start).clone(),
+                    iteration,
+                    began: at,
+                    end: None,
+                });
             }
             Event::AgentFinished(end) => {
-                if let Some(stint) = self.open.remove(&end.agent).and_then(|index| self.stints.get_mut(index)) {
+                if let Some(stint) =
+                    self.open.remove(&end.agent).and_then(|index| self.stints.get_mut(index))
+                {
                     stint.end = Some(StintEnd {
                         at,
                         status: end.status,
@@ -149,14 +156,18 @@ impl Chronicle {
                     });
                 }
             }
-            Event::JudgeFinished(end) => self.judgements.push(Judgement { at, end: (**end).clone() }),
+            Event::JudgeFinished(end) => {
+                self.judgements.push(Judgement { at, end: (**end).clone() })
+            }
             Event::AgentRetried { purpose, reason, counted } => {
                 self.trouble(at, retried(*counted), purpose.as_str(), reason);
             }
             Event::BeadRetried { bead_id, reason, counted, .. } => {
                 self.trouble(at, retried(*counted), bead_id, reason);
             }
-            Event::BeadBlocked { bead_id, reason, .. } => self.trouble(at, TroubleKind::Blocked, bead_id, reason),
+            Event::BeadBlocked { bead_id, reason, .. } => {
+                self.trouble(at, TroubleKind::Blocked, bead_id, reason)
+            }
             Event::PoolSlowed { reason, .. } => self.trouble(at, TroubleKind::Slowed, "", reason),
             Event::PushUndone { agent, reason } => {
                 self.trouble(at, TroubleKind::PushUndone, &format!("agent {agent}"), reason);
@@ -194,7 +205,8 @@ impl Chronicle {
         tallies
     }
 
-    /// How long each bead that is done was worked on, all its attempts together: the measure of those to come.
+    /// How long each bead that is done was worked on, all its attempts together: the measure of
+    /// those to come.
     pub fn measured_ms(&self) -> Vec<u64> {
         let tallies = self.by_bead();
         let done = self.run.beads.values().filter(|task| task.stage == Stage::Done);
@@ -202,8 +214,8 @@ impl Chronicle {
             .collect()
     }
 
-    /// The chain of beads that took the longest, first to last. What was not worked on yet counts as a moment, so
-    /// before anything has finished it is the longest chain there is.
+    /// The chain of beads that took the longest, first to last. What was not worked on yet counts
+    /// as a moment, so before anything has finished it is the longest chain there is.
     pub fn longest_chain(&self) -> Vec<&str> {
         let graph = self.run.schedule.graph();
         let tallies = self.by_bead();

@@ -1,4 +1,5 @@
-//! What the agents that work now have in hand, folded from the daemon's events: for people who watch a run.
+//! What the agents that work now have in hand, folded from the daemon's events: for people who
+//! watch a run.
 
 use crate::event::id::DispatchId;
 use crate::event::{Event, Record};
@@ -55,7 +56,9 @@ impl AtWork {
         }
         let hand = self.hands.entry(id.to_string()).or_default();
         match &record.entry.event {
-            Event::ToolCalled { call_id, tool, target, parent: None } if hand.calls.len() < CALLS => {
+            Event::ToolCalled { call_id, tool, target, parent: None }
+                if hand.calls.len() < CALLS =>
+            {
                 hand.waits_until = None;
                 let (id, tool, target) = (call_id.clone(), tool.clone(), target.clone());
                 hand.calls.push(Call { id, tool, target, since: record.ts });
@@ -85,7 +88,13 @@ mod tests {
         let mut at_work = AtWork::default();
         let id = DispatchId::try_from("abcd2345".to_string()).expect("an id");
         let mut tell = |event: Event| {
-            let entry = Entry { id: String::new(), dispatch_id: Some(id.clone()), at: None, more: false, event };
+            let entry = Entry {
+                id: String::new(),
+                dispatch_id: Some(id.clone()),
+                at: None,
+                more: false,
+                event,
+            };
             at_work.apply(&Record { v: 1, seq: 1, ts: Timestamp::UNIX_EPOCH, entry });
             at_work.of("abcd2345").and_then(Hand::call).map(|call| call.tool.clone())
         };
@@ -96,7 +105,11 @@ mod tests {
             parent: parent.map(str::to_string),
         };
         assert_eq!(tell(call("1", "Task", None)).as_deref(), Some("Task"));
-        assert_eq!(tell(call("2", "Grep", Some("1"))).as_deref(), Some("Task"), "a subagent's is part of it");
+        assert_eq!(
+            tell(call("2", "Grep", Some("1"))).as_deref(),
+            Some("Task"),
+            "a subagent's is part of it"
+        );
         assert_eq!(tell(call("3", "Bash", None)).as_deref(), Some("Bash"));
         assert_eq!(tell(Event::ToolFinished { call_id: "3".into() }).as_deref(), Some("Task"));
         assert_eq!(tell(Event::ToolFinished { call_id: "1".into() }), None);

@@ -40,7 +40,11 @@ fn middleware() -> Bead {
 fn implement(checks: &[&str], reuse: bool, note: &str) -> String {
     let blockers = ["scr-x9y8", "scr-z1w2"].map(|id| (id.to_string(), "closed".to_string()));
     let list = |text: &str| vec![text.to_string()];
-    let commands = Commands { test: list("pnpm run test"), build: list("pnpm run build"), lint: list("pnpm run lint") };
+    let commands = Commands {
+        test: list("pnpm run test"),
+        build: list("pnpm run build"),
+        lint: list("pnpm run lint"),
+    };
     let checks: Vec<String> = checks.iter().map(ToString::to_string).collect();
     let bead = middleware();
     let work = Work {
@@ -84,9 +88,20 @@ fn a_coding_agent_is_told_its_bead_and_the_whole_spec() {
 
 #[test]
 fn a_second_attempt_is_told_of_the_first_and_the_checks_are_the_configured_ones() {
-    let prompt = implement(&["build", "cargo xtask docs says nothing"], true, "incomplete: it ended without a commit");
-    assert!(prompt.contains("2. It builds: `pnpm run build`\n3. cargo xtask docs says nothing\n4. "), "{prompt}");
-    assert!(!prompt.contains("linter") && !prompt.contains("Your own tests") && prompt.contains("without a commit"));
+    let prompt = implement(
+        &["build", "cargo xtask docs says nothing"],
+        true,
+        "incomplete: it ended without a commit",
+    );
+    assert!(
+        prompt.contains("2. It builds: `pnpm run build`\n3. cargo xtask docs says nothing\n4. "),
+        "{prompt}"
+    );
+    assert!(
+        !prompt.contains("linter")
+            && !prompt.contains("Your own tests")
+            && prompt.contains("without a commit")
+    );
     insta::assert_snapshot!("prompt_again", prompt);
 }
 
@@ -95,8 +110,14 @@ fn the_judge_is_told_what_it_judges_by_and_nobody_else_where_that_is() {
     let mut noted = bead("obs1", &[]);
     noted.title = "The clock is read twice".into();
     let judge = prompts::judge(&scene(""), true, Some("/cache/acceptance"), &[noted]);
-    assert!(judge.contains("/cache/acceptance") && judge.contains("obs1") && judge.contains(SPEC.trim_end()));
-    for other in [implement(CHECKS, false, ""), prompts::maintain(&scene(""), "m1", &Commands::default())] {
+    assert!(
+        judge.contains("/cache/acceptance")
+            && judge.contains("obs1")
+            && judge.contains(SPEC.trim_end())
+    );
+    for other in
+        [implement(CHECKS, false, ""), prompts::maintain(&scene(""), "m1", &Commands::default())]
+    {
         assert!(!other.contains("/cache/acceptance") && !other.contains("MULETEER_ACCEPTANCE_DIR"));
     }
     insta::assert_snapshot!("prompt_judge", judge);
@@ -105,9 +126,18 @@ fn the_judge_is_told_what_it_judges_by_and_nobody_else_where_that_is() {
     insta::assert_snapshot!("prompt_structure", structure);
     let none = prompts::structure(&scene(""), &Default::default(), "It drifts.");
     assert!(none.contains("`observations` is empty"), "{none}");
-    insta::assert_snapshot!("prompt_acceptance", prompts::acceptance(&scene(""), "/cache/acceptance"));
-    insta::assert_snapshot!("prompt_decompose", prompts::decompose(&scene("beads wait for each other: a → b → a")));
-    insta::assert_snapshot!("prompt_maintain", prompts::maintain(&scene(""), "a1b2c3m1", &Commands::default()));
+    insta::assert_snapshot!(
+        "prompt_acceptance",
+        prompts::acceptance(&scene(""), "/cache/acceptance")
+    );
+    insta::assert_snapshot!(
+        "prompt_decompose",
+        prompts::decompose(&scene("beads wait for each other: a → b → a"))
+    );
+    insta::assert_snapshot!(
+        "prompt_maintain",
+        prompts::maintain(&scene(""), "a1b2c3m1", &Commands::default())
+    );
 }
 
 /// Two beads, one of which notes something; the judge finds drift once.
@@ -136,7 +166,11 @@ fn known() -> Play {
         acceptance: Some(Acceptance {
             passed: false,
             results: [true, false]
-                .map(|passed| Criterion { criterion: "A token is asked for".into(), passed, evidence: String::new() })
+                .map(|passed| Criterion {
+                    criterion: "A token is asked for".into(),
+                    passed,
+                    evidence: String::new(),
+                })
                 .into(),
         }),
         new_beads: vec![NewBead { title: "Add the callback".into(), ..NewBead::default() }],
@@ -148,7 +182,8 @@ fn known() -> Play {
         title: "Add the callback".into(),
         ..crate::spec_run::tests::rules::plan_of(&bead("x", &[]))
     };
-    let triage = Triage { beads: vec![planned], dismissed: vec!["scr-x9y8".into()], ..Triage::default() };
+    let triage =
+        Triage { beads: vec![planned], dismissed: vec!["scr-x9y8".into()], ..Triage::default() };
     play.feed(Input::Applied { iteration: 1, triage });
     play.done("a1b2c3j1n0");
     play.needed(Purpose::Maintain, Outcome::Success, |_| ());
@@ -160,7 +195,12 @@ fn known() -> Play {
     });
     play.feed(Input::Applied { iteration: 2, triage: Triage::default() });
     let branch = "muleteer/run-2026-02-12-a1b2c3".to_string();
-    play.feed(Input::Published { branch, commit: "c2".into(), merge: "fast-forward".into(), pr: None });
+    play.feed(Input::Published {
+        branch,
+        commit: "c2".into(),
+        merge: "fast-forward".into(),
+        pr: None,
+    });
     assert_eq!(play.run.outcome, Some(RunStatus::Completed));
     play
 }
@@ -189,14 +229,22 @@ fn the_log_of_a_known_run() {
 /// Its slips: `status` stands there twice, and names of its author's tool.
 #[test]
 fn the_references_run_log_is_read() {
-    let log: RunLog = serde_saphyr::from_str(include_str!("../fixtures/run-log.yml")).expect("a run log");
+    let log: RunLog =
+        serde_saphyr::from_str(include_str!("../fixtures/run-log.yml")).expect("a run log");
     let result = log.iterations[0].judge_result.as_ref().expect("a verdict");
-    assert_eq!((result.acceptance.as_str(), result.new_beads_created, result.issues.len()), ("partial", 4, 1));
-    assert_eq!((log.iterations[1].beads_total, log.total_agent_spawns, log.iterations.len()), (4, 19, 2));
+    assert_eq!(
+        (result.acceptance.as_str(), result.new_beads_created, result.issues.len()),
+        ("partial", 4, 1)
+    );
+    assert_eq!(
+        (log.iterations[1].beads_total, log.total_agent_spawns, log.iterations.len()),
+        (4, 19, 2)
+    );
 }
 
-/// A reader of the documented events reads ours: same names, and every field they show. Its slips: only its
-/// first line has a version, a phase is called done that begins, and who begins maintenance has run no check.
+/// A reader of the documented events reads ours: same names, and every field they show. Its slips:
+/// only its first line has a version, a phase is called done that begins, and who begins
+/// maintenance has run no check.
 #[test]
 fn the_references_events_are_ours() {
     let ours = known();
@@ -218,7 +266,10 @@ fn the_references_events_are_ours() {
                     .get(field)
                     .is_some_and(|has| std::mem::discriminant(has) == std::mem::discriminant(value))
             };
-            assert!(found.iter().any(same), "{name} has no `{field}` as the example shows it: {found:?}");
+            assert!(
+                found.iter().any(same),
+                "{name} has no `{field}` as the example shows it: {found:?}"
+            );
         }
     }
 }
@@ -244,7 +295,8 @@ fn the_graph_and_the_schedule_of_known_beads() {
     let (impact, height) = (graph.impact(), graph.height());
     let mut text = String::new();
     for at in 0..graph.len() {
-        let names = |list: &[usize]| list.iter().map(|at| graph.id(*at)).collect::<Vec<_>>().join(" ");
+        let names =
+            |list: &[usize]| list.iter().map(|at| graph.id(*at)).collect::<Vec<_>>().join(" ");
         let _ = writeln!(
             text,
             "{}: waits for [{}], holds back [{}], impact {}, height {}",
@@ -268,5 +320,8 @@ fn the_graph_and_the_schedule_of_known_beads() {
         })
         .collect();
     let schedule = Schedule::new(&tasks, |_| false);
-    insta::assert_snapshot!("schedule", format!("{}\nwidest: {}\n", schedule.order().join("\n"), schedule.widest()));
+    insta::assert_snapshot!(
+        "schedule",
+        format!("{}\nwidest: {}\n", schedule.order().join("\n"), schedule.widest())
+    );
 }

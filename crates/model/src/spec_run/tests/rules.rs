@@ -4,7 +4,9 @@ use crate::spec_run::checkpoint;
 use crate::spec_run::decide::{GoOn, Input, JobEnd, Settled, advance, blocks, decide, may_go_on};
 use crate::spec_run::effects::{Effect, effects};
 use crate::spec_run::event::*;
-use crate::spec_run::judge::{self, Acceptance, Issue, JudgeResult, NewBead, Observation, SpecDrift};
+use crate::spec_run::judge::{
+    self, Acceptance, Issue, JudgeResult, NewBead, Observation, SpecDrift,
+};
 use crate::spec_run::report::work_place::Whereabouts;
 use crate::spec_run::state::{Run, Stage};
 use crate::spec_run::{Frozen, PullRequest, unpushed};
@@ -131,7 +133,12 @@ impl Play {
     }
 
     /// The agent of `bead` ends.
-    pub(in crate::spec_run) fn end(&mut self, bead: &str, outcome: Outcome, change: impl FnOnce(&mut JobEnd)) {
+    pub(in crate::spec_run) fn end(
+        &mut self,
+        bead: &str,
+        outcome: Outcome,
+        change: impl FnOnce(&mut JobEnd),
+    ) {
         let job = self
             .run
             .jobs
@@ -145,7 +152,9 @@ impl Play {
     }
 
     pub(in crate::spec_run) fn done(&mut self, bead: &str) {
-        self.end(bead, Outcome::Success, |end| (end.closed, end.commits, end.on_target) = (true, 1, true));
+        self.end(bead, Outcome::Success, |end| {
+            (end.closed, end.commits, end.on_target) = (true, 1, true)
+        });
     }
 
     fn working_on(&self) -> Vec<&str> {
@@ -160,7 +169,10 @@ fn record(seq: u64, event: Event) -> Record {
 
 #[test]
 fn beads_go_out_as_soon_as_a_place_is_free_and_what_they_wait_for_is_done() {
-    let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"]), bead("c", &["a"]), bead("d", &[])]);
+    let mut play = Play::with(
+        settings(),
+        vec![bead("a", &[]), bead("b", &["a"]), bead("c", &["a"]), bead("d", &[])],
+    );
     assert_eq!(play.working_on(), ["a", "d"]);
     play.done("a");
     assert_eq!(play.working_on(), ["b", "d"]);
@@ -173,9 +185,14 @@ fn beads_go_out_as_soon_as_a_place_is_free_and_what_they_wait_for_is_done() {
 #[test]
 fn closed_without_its_commits_on_the_target_is_not_done() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
-    play.end("a", Outcome::Success, |end| (end.closed, end.commits, end.on_target) = (true, 1, false));
+    play.end("a", Outcome::Success, |end| {
+        (end.closed, end.commits, end.on_target) = (true, 1, false)
+    });
     let task = &play.run.beads["a"];
-    assert!(task.stage == Stage::Taken && task.reuse && task.failures == 1, "tried again, in the same worktree");
+    assert!(
+        task.stage == Stage::Taken && task.reuse && task.failures == 1,
+        "tried again, in the same worktree"
+    );
     assert_eq!(
         play.run.jobs.values().next().expect("again").start.workdir,
         ".muleteer/worktrees/run-2026-02-12-a1b2c3/bead-a-1"
@@ -207,8 +224,8 @@ fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_
     assert_eq!(play.run.beads["b"].failures, 1);
 }
 
-/// Found by the crash campaign: killed between a rebase's two halves, a clone stood at what others had pushed, and its
-/// own commit was nowhere.
+/// Found by the crash campaign: killed between a rebase's two halves, a clone stood at what others
+/// had pushed, and its own commit was nowhere.
 #[test]
 fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
@@ -229,7 +246,8 @@ fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
     assert_eq!(play.run.beads["c"].stage, Stage::Done);
 }
 
-/// Found by the crash campaign: an attempt pushed, then failed; the next found nothing left to commit.
+/// Found by the crash campaign: an attempt pushed, then failed; the next found nothing left to
+/// commit.
 #[test]
 fn what_an_earlier_attempt_pushed_counts_for_who_closes_but_not_for_who_says_nothing() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
@@ -251,16 +269,25 @@ fn a_rate_limit_is_not_the_beads_failure_and_slows_everyone() {
 #[test]
 fn a_cycle_is_refused_with_its_chain() {
     let mut play = Play::new(settings());
-    play.feed(Input::Gathered { beads: vec![bead("a", &["b"]), bead("b", &["a"])], closed_outside: vec![] });
+    play.feed(Input::Gathered {
+        beads: vec![bead("a", &["b"]), bead("b", &["a"])],
+        closed_outside: vec![],
+    });
     let error = play.run.error.expect("an error");
-    assert!(error.code == "E_GRAPH_CYCLE" && error.message.contains("a (Do a) → b (Do b) → a"), "{error:?}");
+    assert!(
+        error.code == "E_GRAPH_CYCLE" && error.message.contains("a (Do a) → b (Do b) → a"),
+        "{error:?}"
+    );
 }
 
 #[test]
 fn what_waits_for_somebody_outside_is_looked_at_and_then_said() {
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
     play.feed(Input::Outside { closed: vec![] });
-    assert_eq!(play.run.error.as_ref().map(|error| error.code.as_str()), Some("E_EXTERNAL_BLOCKED"));
+    assert_eq!(
+        play.run.error.as_ref().map(|error| error.code.as_str()),
+        Some("E_EXTERNAL_BLOCKED")
+    );
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
     play.feed(Input::Outside { closed: vec!["elsewhere".into()] });
     assert_eq!(play.working_on(), ["a"]);
@@ -282,7 +309,10 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
         trace: None,
     });
     assert_eq!(play.working_on(), Vec::<&str>::new(), "somebody may have changed them");
-    play.feed(Input::Gathered { beads: vec![bead("a", &["b"]), bead("b", &[])], closed_outside: vec![] });
+    play.feed(Input::Gathered {
+        beads: vec![bead("a", &["b"]), bead("b", &[])],
+        closed_outside: vec![],
+    });
     assert_eq!((play.working_on(), play.run.count(Stage::Open)), (vec!["b"], 1));
     play.done("b");
     assert_eq!(play.working_on(), ["a"]);
@@ -297,7 +327,10 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
         settled: vec![],
         trace: None,
     });
-    play.feed(Input::Gathered { beads: vec![bead("a", &["b"]), bead("b", &["a"])], closed_outside: vec![] });
+    play.feed(Input::Gathered {
+        beads: vec![bead("a", &["b"]), bead("b", &["a"])],
+        closed_outside: vec![],
+    });
     assert_eq!(play.run.error.as_ref().map(|error| error.code.as_str()), Some("E_GRAPH_CYCLE"));
     play.feed(resume(settings(), None));
     play.feed(Input::Gathered { beads: vec![bead("c", &[])], closed_outside: vec![] });
@@ -306,7 +339,12 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
 
 #[test]
 fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_beads() {
-    let preview = RunSettings { acceptance: true, preview_acceptance: true, human_review: true, ..settings() };
+    let preview = RunSettings {
+        acceptance: true,
+        preview_acceptance: true,
+        human_review: true,
+        ..settings()
+    };
     let mut play = Play::new(preview.clone());
     let sealed = crate::spec_run::state::Sealed { path: "/criteria".into(), sha256: "s".into() };
     play.needed(Purpose::Acceptance, Outcome::Success, |end| end.sealed = Some(sealed));
@@ -328,7 +366,10 @@ fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_bea
     );
     play.feed(Input::Gathered { beads: vec![bead("a", &[])], closed_outside: vec![] });
     play.feed(Input::BeadsAccepted);
-    assert_eq!((play.run.status(), play.run.phase), (RunStatus::AwaitingApproval, Phase::Decompose));
+    assert_eq!(
+        (play.run.status(), play.run.phase),
+        (RunStatus::AwaitingApproval, Phase::Decompose)
+    );
 }
 
 #[test]
@@ -339,7 +380,10 @@ fn snapshots_have_the_fields_of_the_reference_and_read_back() {
     let text = checkpoint::to_yaml(&written).expect("yaml");
     assert_eq!(checkpoint::parse(&text).expect("reads back"), written);
     insta::assert_snapshot!("checkpoint", text);
-    insta::assert_snapshot!("run_log", checkpoint::to_yaml(&checkpoint::run_log(&play.run)).expect("yaml"));
+    insta::assert_snapshot!(
+        "run_log",
+        checkpoint::to_yaml(&checkpoint::run_log(&play.run)).expect("yaml")
+    );
     let newer = text.replace("schema_version: 1", "schema_version: 2");
     assert!(checkpoint::parse(&newer).expect_err("newer").contains("newer muleteer"));
     assert!(checkpoint::parse("beads: [").is_err());
@@ -350,16 +394,31 @@ fn snapshots_have_the_fields_of_the_reference_and_read_back() {
 fn the_references_checkpoint_is_read() {
     let text = "schema_version: 1\nrun_id: run-2026-02-12-a1b2c3\nspec_path: docs/specs/plan-2026-02-12-feature-x.md\nfrozen_spec_path: .muleteer/runs/run-2026-02-12-a1b2c3/frozen-spec.md\nfrozen_spec_sha256: a1b2c3d4e5f6\nacceptance_path: /home/user/.cache/muleteer/run-2026-02-12-a1b2c3/acceptance/\ntarget_branch: muleteer/run-2026-02-12-a1b2c3\nbase_branch: main\nstate: implementing\niteration: 1\nbeads:\n  total: 12\n  completed: [scr-a1b2, scr-c3d4]\n  in_progress: [scr-e5f6]\n  blocked: []\n  retry_counts:\n    scr-g7h8: 1\n  claims:\n    scr-e5f6: \"run-2026-02-12-a1b2c3:1:0\"\nagents:\n  max_concurrency: 4\n  active:\n    - agent_id: 1\n      bead_id: scr-e5f6\n      worktree: .muleteer/worktrees/agent-1\n      started_at: 2026-02-12T10:15:00Z\n      pid: 12345\nmaintenance:\n  last_run_at: 2026-02-12T11:00:00Z\n  worktree: .muleteer/worktrees/maint-2\n  bead_id: scr-m1n2\n  run_count: 2\n  runs:\n    - id: maint-1\n      trigger_completed_count: 5\n      state: success\n    - id: maint-2\n      trigger_completed_count: 10\n      state: running\nobservations:\n  pending: [scr-x9y8, scr-z1w2]\n  promoted: []\n  dismissed: []\n";
     let read = checkpoint::parse(text).expect("reads");
-    assert_eq!((read.beads.claims.len(), read.maintenance.runs.len(), read.agents.active[0].pid), (1, 2, Some(12345)));
+    assert_eq!(
+        (read.beads.claims.len(), read.maintenance.runs.len(), read.agents.active[0].pid),
+        (1, 2, Some(12345))
+    );
 }
 
 fn resume(settings: RunSettings, from: Option<GoOn>) -> Input {
-    Input::Resume { settings: Box::new(settings), by: "o".into(), approve: false, from, settled: vec![], trace: None }
+    Input::Resume {
+        settings: Box::new(settings),
+        by: "o".into(),
+        approve: false,
+        from,
+        settled: vec![],
+        trace: None,
+    }
 }
 
 impl Play {
     /// The agent the run cannot do without ends.
-    pub(in crate::spec_run) fn needed(&mut self, purpose: Purpose, outcome: Outcome, change: impl FnOnce(&mut JobEnd)) {
+    pub(in crate::spec_run) fn needed(
+        &mut self,
+        purpose: Purpose,
+        outcome: Outcome,
+        change: impl FnOnce(&mut JobEnd),
+    ) {
         let dispatch = self.run.job_of(purpose).expect("its agent").start.dispatch.clone();
         let mut end = JobEnd::new(outcome, "exit code 1");
         change(&mut end);
@@ -410,7 +469,10 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     let mut play = judged();
     play.verdict(bare.clone());
     assert_eq!(play.run.phase, Phase::Judge);
-    assert!(play.run.complaint[&Purpose::Structure].contains("specDrift"), "it is told what was missing");
+    assert!(
+        play.run.complaint[&Purpose::Structure].contains("specDrift"),
+        "it is told what was missing"
+    );
     play.structured(content());
     play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
     assert_eq!(play.run.phase, Phase::Finish);
@@ -421,7 +483,8 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     // Criteria were sealed: they are judged too.
     let mut play = judged();
     play.run.settings.acceptance = true;
-    play.run.sealed = Some(crate::spec_run::state::Sealed { path: "/criteria".into(), sha256: "s".into() });
+    play.run.sealed =
+        Some(crate::spec_run::state::Sealed { path: "/criteria".into(), sha256: "s".into() });
     play.verdict(JudgeResult { acceptance: None, ..content() });
     assert!(play.run.complaint[&Purpose::Structure].contains("acceptance"));
 }
@@ -429,13 +492,18 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
 /// The contract says what a pass is, and nothing of `newBeads`.
 #[test]
 fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_it() {
-    let spare =
-        JudgeResult { new_beads: vec![NewBead { title: "Tidy the tests".into(), ..NewBead::default() }], ..content() };
+    let spare = JudgeResult {
+        new_beads: vec![NewBead { title: "Tidy the tests".into(), ..NewBead::default() }],
+        ..content()
+    };
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     play.done("a");
     play.verdict(spare.clone());
     assert_eq!((play.run.phase, play.error()), (Phase::Judge, None));
-    assert!(play.run.complaint[&Purpose::Structure].contains("Tidy the tests"), "it is told what contradicts");
+    assert!(
+        play.run.complaint[&Purpose::Structure].contains("Tidy the tests"),
+        "it is told what contradicts"
+    );
     play.structured(spare);
     let last = play.run.verdicts.last().expect("a verdict");
     assert_eq!((last.verdict, last.new_beads), (Verdict::Pass, 0));
@@ -449,7 +517,11 @@ fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
     let mut play = noted();
     let result = with(&play);
     play.verdict(result.clone());
-    assert_eq!((play.run.phase, play.run.verdicts.len()), (Phase::Judge, 1), "it is asked for once more");
+    assert_eq!(
+        (play.run.phase, play.run.verdicts.len()),
+        (Phase::Judge, 1),
+        "it is asked for once more"
+    );
     assert!(play.run.job_of(Purpose::Structure).is_some());
     play.structured(result);
     play
@@ -457,7 +529,10 @@ fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
 
 /// A run before its judge: a bead is blocked, and an agent has noted something.
 fn noted() -> Play {
-    let mut play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[]), bead("bad", &[])]);
+    let mut play = Play::with(
+        RunSettings { max_retries: 0, ..settings() },
+        vec![bead("a", &[]), bead("bad", &[])],
+    );
     play.end("bad", Outcome::Failure, |_| ());
     play.end("a", Outcome::Success, |end| {
         (end.closed, end.commits, end.on_target) = (true, 1, true);
@@ -475,15 +550,25 @@ fn triages(id: &str, action: &str) -> Vec<Observation> {
 fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
     for action in ["dismiss", "merge", "promote"] {
         for id in ["bad", "unknown"] {
-            let play = told_twice(|_| JudgeResult { observations: triages(id, action), ..content() });
-            assert_eq!((play.error(), play.run.iteration), (Some("E_JUDGE_PARSE_FAILED"), 1), "{action} {id}");
+            let play =
+                told_twice(|_| JudgeResult { observations: triages(id, action), ..content() });
+            assert_eq!(
+                (play.error(), play.run.iteration),
+                (Some("E_JUDGE_PARSE_FAILED"), 1),
+                "{action} {id}"
+            );
         }
     }
     // As an older muleteer recorded it: nothing comes of it.
     let mut play = Play::with(settings(), vec![bead("bad", &[])]);
     play.run.observations.insert("noted".into());
     let result = JudgeResult {
-        observations: [triages("bad", "dismiss"), triages("noted", "dismiss"), triages("noted", "promote")].concat(),
+        observations: [
+            triages("bad", "dismiss"),
+            triages("noted", "dismiss"),
+            triages("noted", "promote"),
+        ]
+        .concat(),
         ..content()
     };
     let told: Vec<_> = play
@@ -503,28 +588,50 @@ fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_sa
         observations: triages("noted", "dismiss"),
         ..content()
     });
-    assert_eq!((play.error(), play.run.status()), (Some("E_JUDGE_PARSE_FAILED"), RunStatus::Failed));
+    assert_eq!(
+        (play.error(), play.run.status()),
+        (Some("E_JUDGE_PARSE_FAILED"), RunStatus::Failed)
+    );
 
     let mut play = noted();
     play.verdict(content());
-    assert!(play.run.verdicts[0].verdict == Verdict::Pass && play.run.verdicts[0].reason.contains("noted"));
+    assert!(
+        play.run.verdicts[0].verdict == Verdict::Pass
+            && play.run.verdicts[0].reason.contains("noted")
+    );
     assert!(play.run.complaint.is_empty());
     play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
-    assert_eq!((play.run.phase, checkpoint::document(&play.run).observations), (Phase::Finish, vec!["noted".into()]));
+    assert_eq!(
+        (play.run.phase, checkpoint::document(&play.run).observations),
+        (Phase::Finish, vec!["noted".into()])
+    );
 }
 
 #[test]
 fn nobody_jumps_the_judges_barrier_or_an_approval() {
     let mut play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);
-    assert_eq!(may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("a is open").code, "E_BAD_INPUT");
+    assert_eq!(
+        may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("a is open").code,
+        "E_BAD_INPUT"
+    );
     play.feed(resume(settings(), Some(GoOn::Judge)));
-    assert_eq!((play.run.status(), play.run.jobs.len()), (RunStatus::Pending, 0), "nothing of it is recorded");
+    assert_eq!(
+        (play.run.status(), play.run.jobs.len()),
+        (RunStatus::Pending, 0),
+        "nothing of it is recorded"
+    );
     play.feed(resume(settings(), Some(GoOn::Implement)));
     assert_eq!(play.working_on(), ["a"]);
-    assert_eq!(may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("it is at work").code, "E_RUN_LOCKED");
+    assert_eq!(
+        may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("it is at work").code,
+        "E_RUN_LOCKED"
+    );
 
     let play = Play::new(settings());
-    assert_eq!(may_go_on(&play.run, GoOn::Implement, false, &[]).expect_err("there are no beads").code, "E_BAD_INPUT");
+    assert_eq!(
+        may_go_on(&play.run, GoOn::Implement, false, &[]).expect_err("there are no beads").code,
+        "E_BAD_INPUT"
+    );
     let play = Play::with(RunSettings { human_review: true, ..settings() }, vec![bead("a", &[])]);
     assert!(
         may_go_on(&play.run, GoOn::Implement, false, &[]).is_err()
@@ -539,7 +646,12 @@ fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
     // As an older muleteer let it happen.
     play.run.jobs.clear();
     play.run.phase = Phase::Finish;
-    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
+    play.feed(Input::Published {
+        branch: "b".into(),
+        commit: "c".into(),
+        merge: "m".into(),
+        pr: None,
+    });
     assert_eq!(play.run.outcome, Some(RunStatus::Partial));
     let told = checkpoint::document(&play.run).error.expect("it never exits 0, and says why");
     assert!(told.code == "E_BEADS_BLOCKED" && told.message.contains("are not done: "), "{told:?}");
@@ -577,7 +689,12 @@ fn a_branch_without_a_pull_request_names_the_page_for_one() {
     let finish = |pr: Option<PullRequest>| {
         let mut play = Play::with(RunSettings { judge: false, ..settings() }, vec![bead("a", &[])]);
         play.done("a");
-        play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr });
+        play.feed(Input::Published {
+            branch: "b".into(),
+            commit: "c".into(),
+            merge: "m".into(),
+            pr,
+        });
         assert_eq!(play.run.outcome, Some(RunStatus::Completed));
         Whereabouts::of(&play.run).expect("it is over")
     };
@@ -615,12 +732,22 @@ fn a_run_that_ends_early_says_where_its_work_is_and_how_to_go_on() {
 
 #[test]
 fn going_on_from_maintenance_maintains_at_once_and_then_judges() {
-    let mut play = Play::with(RunSettings { judge: false, maintain_every: 0, ..settings() }, vec![bead("a", &[])]);
+    let mut play = Play::with(
+        RunSettings { judge: false, maintain_every: 0, ..settings() },
+        vec![bead("a", &[])],
+    );
     play.done("a");
-    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
+    play.feed(Input::Published {
+        branch: "b".into(),
+        commit: "c".into(),
+        merge: "m".into(),
+        pr: None,
+    });
     assert_eq!(play.run.outcome, Some(RunStatus::Completed));
     play.feed(resume(RunSettings { maintain_every: 0, ..settings() }, Some(GoOn::Maintain)));
-    assert!(play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none());
+    assert!(
+        play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none()
+    );
     play.needed(Purpose::Maintain, Outcome::Success, |_| ());
     assert!(play.run.job_of(Purpose::Judge).is_some());
 }
@@ -628,7 +755,8 @@ fn going_on_from_maintenance_maintains_at_once_and_then_judges() {
 /// The store gives back what was made under the same key: two verdicts must not share one.
 #[test]
 fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
-    let mut play = Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
+    let mut play =
+        Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
     let number = |play: &Play| match effects(&play.run).as_slice() {
         [Effect::ApplyVerdict { verdict, .. }] => *verdict,
@@ -641,13 +769,19 @@ fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
     play.feed(resume(settings(), Some(GoOn::Judge)));
     play.verdict(finds("Second"));
     let second = number(&play);
-    let key = |verdict| (judge::remedy_key(play.run.id(), verdict, 0), judge::remedy_id(play.run.hash(), verdict, 0));
+    let key = |verdict| {
+        (
+            judge::remedy_key(play.run.id(), verdict, 0),
+            judge::remedy_id(play.run.hash(), verdict, 0),
+        )
+    };
     assert_ne!((key(first).0, key(first).1), key(second));
 }
 
 #[test]
 fn what_the_last_iteration_left_is_worked_on_where_there_may_be_another() {
-    let mut play = Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
+    let mut play =
+        Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
     play.verdict(finds("First"));
     let applied = || {
@@ -657,9 +791,16 @@ fn what_the_last_iteration_left_is_worked_on_where_there_may_be_another() {
     play.feed(applied());
     assert_eq!((play.error(), play.run.beads.len()), (Some("E_MAX_ITERATIONS"), 1));
     let told = |play: &Play| checkpoint::document(&play.run).beads;
-    assert_eq!((told(&play).total, told(&play).open, told(&play).closed), (3, 2, 1), "what is left is told");
+    assert_eq!(
+        (told(&play).total, told(&play).open, told(&play).closed),
+        (3, 2, 1),
+        "what is left is told"
+    );
     play.feed(resume(settings(), None));
-    assert!(matches!(effects(&play.run).as_slice(), [Effect::ApplyVerdict { iteration: 1, verdict: 1, .. }]));
+    assert!(matches!(
+        effects(&play.run).as_slice(),
+        [Effect::ApplyVerdict { iteration: 1, verdict: 1, .. }]
+    ));
     play.feed(applied());
     assert_eq!(told(&play).total, 3, "each once");
     assert_eq!((play.run.iteration, play.working_on()), (2, vec!["r", "s"]));
@@ -671,14 +812,24 @@ fn told(bead: &str, closed: bool) -> Settled {
 
 /// `a` is blocked, and `b` waits for it.
 fn deadlocked() -> Play {
-    let mut play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[]), bead("b", &["a"])]);
+    let mut play = Play::with(
+        RunSettings { max_retries: 0, ..settings() },
+        vec![bead("a", &[]), bead("b", &["a"])],
+    );
     play.end("a", Outcome::Failure, |_| ());
     assert_eq!(play.error(), Some("E_DEADLOCK"));
     play
 }
 
 fn resumed_after(settled: Vec<Settled>) -> Input {
-    Input::Resume { settings: Box::new(settings()), by: "o".into(), approve: false, from: None, settled, trace: None }
+    Input::Resume {
+        settings: Box::new(settings()),
+        by: "o".into(),
+        approve: false,
+        from: None,
+        settled,
+        trace: None,
+    }
 }
 
 #[test]
@@ -690,7 +841,10 @@ fn what_a_person_does_about_a_blocked_bead_counts_when_the_run_goes_on() {
     let mut play = deadlocked();
     play.feed(resumed_after(vec![told("a", false)]));
     let task = &play.run.beads["a"];
-    assert_eq!((task.stage, task.failures, task.reuse, play.working_on()), (Stage::Taken, 0, false, vec!["a"]));
+    assert_eq!(
+        (task.stage, task.failures, task.reuse, play.working_on()),
+        (Stage::Taken, 0, false, vec!["a"])
+    );
     // It has all its tries again.
     play.end("a", Outcome::Failure, |_| ());
     assert_eq!(play.working_on(), ["a"]);
@@ -753,7 +907,10 @@ fn failures_are_counted_in_a_row_and_an_old_complaint_is_not_told_again() {
         assert_eq!((play.run.complaint.len(), play.run.failures.len()), (0, 0));
         let found = format!("f{iteration}");
         let planned = Planned { id: found.clone(), ..plan_of(&bead(&found, &[])) };
-        play.feed(Input::Applied { iteration, triage: Triage { beads: vec![planned], ..Triage::default() } });
+        play.feed(Input::Applied {
+            iteration,
+            triage: Triage { beads: vec![planned], ..Triage::default() },
+        });
         play.done(&found);
     }
     assert_eq!(play.run.iteration, 3);
@@ -786,22 +943,37 @@ fn maintenance_that_is_not_parallel_has_the_run_to_itself() {
 /// Found by an audit: after Ctrl-C the maintenance had failed, and nobody mended anything any more.
 #[test]
 fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() {
-    let mut play = Play::with(RunSettings { maintain_every: 1, ..settings() }, vec![bead("a", &[])]);
+    let mut play =
+        Play::with(RunSettings { maintain_every: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
     play.feed(Input::Stop { reason: "it was stopped".into() });
     play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
-    assert_eq!((play.run.status(), play.run.maintenance[0].state.as_str()), (RunStatus::Pending, "stopped"));
+    assert_eq!(
+        (play.run.status(), play.run.maintenance[0].state.as_str()),
+        (RunStatus::Pending, "stopped")
+    );
     play.feed(resume(RunSettings { maintain_every: 1, ..settings() }, None));
-    assert!(play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none());
-    // What has failed by itself is not tried again, and what had mended it all as the run was stopped has done it.
+    assert!(
+        play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none()
+    );
+    // What has failed by itself is not tried again, and what had mended it all as the run was
+    // stopped has done it.
     play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
     assert!(play.run.job_of(Purpose::Judge).is_some());
-    assert_eq!(play.run.maintenance.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(), ["stopped", "failure"]);
+    assert_eq!(
+        play.run.maintenance.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(),
+        ["stopped", "failure"]
+    );
 
     let forced = RunSettings { judge: false, maintain_every: 0, ..settings() };
     let mut play = Play::with(forced.clone(), vec![bead("a", &[])]);
     play.done("a");
-    play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None });
+    play.feed(Input::Published {
+        branch: "b".into(),
+        commit: "c".into(),
+        merge: "m".into(),
+        pr: None,
+    });
     play.feed(resume(forced.clone(), Some(GoOn::Maintain)));
     play.feed(Input::Stop { reason: "it was stopped".into() });
     play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
@@ -818,8 +990,14 @@ fn a_stopped_run_says_so_and_one_that_waits_for_a_person_has_no_error() {
     play.feed(Input::Stop { reason: "it was stopped".into() });
     play.end("a", Outcome::Failure, |_| ());
     let code = |play: &Play| checkpoint::document(&play.run).error.map(|error| error.code);
-    assert_eq!((play.run.status(), code(&play)), (RunStatus::Pending, Some("E_RUN_STOPPED".into())));
-    assert_eq!(checkpoint::run_log(&play.run).error.map(|error| error.code), Some("E_RUN_STOPPED".into()));
+    assert_eq!(
+        (play.run.status(), code(&play)),
+        (RunStatus::Pending, Some("E_RUN_STOPPED".into()))
+    );
+    assert_eq!(
+        checkpoint::run_log(&play.run).error.map(|error| error.code),
+        Some("E_RUN_STOPPED".into())
+    );
     play.feed(resume(settings(), None));
     assert_eq!(code(&play), None);
     let play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);

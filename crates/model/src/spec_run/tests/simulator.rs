@@ -1,5 +1,5 @@
-//! Drives the machine with random schedules, failures and crashes, each from a seed that replays it, and
-//! checks what must hold however a run goes.
+//! Drives the machine with random schedules, failures and crashes, each from a seed that replays
+//! it, and checks what must hold however a run goes.
 
 use crate::event::{Entry, Event, Outcome, Record};
 use crate::spec_run::decide::{GoOn, Input, JobEnd, Settled, advance, decide};
@@ -73,7 +73,16 @@ impl World {
         };
         let first = record(1, now, Event::RunStarted(Box::new(started)));
         let run = Run::begin(&first).expect("a run");
-        Self { dice, now, log: vec![first], run, taken: BTreeMap::new(), made: BTreeMap::new(), starved, returns: 0 }
+        Self {
+            dice,
+            now,
+            log: vec![first],
+            run,
+            taken: BTreeMap::new(),
+            made: BTreeMap::new(),
+            starved,
+            returns: 0,
+        }
     }
 
     fn commit(&mut self, events: Vec<Event>) {
@@ -113,7 +122,8 @@ impl World {
                     assert_eq!(self.run.beads[on].stage, Stage::Done, "{bead_id} before {on}");
                 }
                 assert!(task.outside.is_empty());
-                let alone = !self.run.settings.maintain_parallel && self.run.job_of(Purpose::Maintain).is_some();
+                let alone = !self.run.settings.maintain_parallel
+                    && self.run.job_of(Purpose::Maintain).is_some();
                 assert!(!alone, "{bead_id} is begun beside a maintenance run that is to be alone");
                 *self.taken.entry(bead_id.clone()).or_default() += 1;
             }
@@ -122,10 +132,16 @@ impl World {
                 assert!(self.run.jobs.values().all(|job| job.start.dispatch != start.dispatch));
                 if start.purpose == Purpose::Implement {
                     assert!(self.run.coding() < self.run.settings.max_concurrency as usize);
-                    assert!(self.run.sealed.is_some(), "a coding agent before the criteria are sealed");
+                    assert!(
+                        self.run.sealed.is_some(),
+                        "a coding agent before the criteria are sealed"
+                    );
                 } else if start.purpose == Purpose::Maintain {
                     assert!(self.run.job_of(Purpose::Maintain).is_none(), "two maintenance runs");
-                    assert!(self.run.settings.maintain_parallel || self.run.coding() == 0, "maintenance is not alone");
+                    assert!(
+                        self.run.settings.maintain_parallel || self.run.coding() == 0,
+                        "maintenance is not alone"
+                    );
                 }
             }
             Event::JudgeStarted { .. } => {
@@ -136,23 +152,36 @@ impl World {
             Event::JudgeFinished(end) if end.verdict == Verdict::Pass => {
                 let result = end.result.as_ref().expect("a pass has its result");
                 let named = |bead: &NewBead| end.reason.contains(&bead.title);
-                assert!(result.new_beads.iter().all(named), "a pass drops what it found without a word");
+                assert!(
+                    result.new_beads.iter().all(named),
+                    "a pass drops what it found without a word"
+                );
                 assert!(
                     !self.run.settings.spec_drift || result.spec_drift.is_some(),
                     "a pass says nothing of the spec"
                 );
-                let criteria = self.run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
+                let criteria =
+                    self.run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
                 let asked = criteria && self.run.settings.acceptance;
-                assert!(!asked || result.acceptance.is_some(), "a pass says nothing of the criteria");
+                assert!(
+                    !asked || result.acceptance.is_some(),
+                    "a pass says nothing of the criteria"
+                );
             }
-            Event::RunCompleted { .. } => assert!(self.run.jobs.is_empty(), "it ends with agents at work"),
+            Event::RunCompleted { .. } => {
+                assert!(self.run.jobs.is_empty(), "it ends with agents at work")
+            }
             _ => {}
         }
     }
 
     fn invariants(&self) {
         for task in self.run.beads.values().filter(|task| task.stage == Stage::Taken) {
-            let mut owners = self.run.jobs.values().filter(|job| job.start.bead_id.as_ref() == Some(&task.planned.id));
+            let mut owners = self
+                .run
+                .jobs
+                .values()
+                .filter(|job| job.start.bead_id.as_ref() == Some(&task.planned.id));
             assert!(
                 owners.next().is_some()
                     || self.log.last().is_some_and(|record| matches!(
@@ -165,7 +194,11 @@ impl World {
             assert!(owners.next().is_none(), "{} has two agents", task.planned.id);
         }
         for task in self.run.beads.values() {
-            assert!(task.failures <= self.run.settings.max_retries, "{} is retried without bound", task.planned.id);
+            assert!(
+                task.failures <= self.run.settings.max_retries,
+                "{} is retried without bound",
+                task.planned.id
+            );
         }
     }
 
@@ -201,16 +234,19 @@ impl World {
                     end.observations = vec![format!("obs{}", self.dice.below(5))];
                 }
             }
-            Purpose::Acceptance => end.sealed = Some(Sealed { path: "/c".into(), sha256: "x".into() }),
+            Purpose::Acceptance => {
+                end.sealed = Some(Sealed { path: "/c".into(), sha256: "x".into() })
+            }
             Purpose::Judge => end.wrote = self.dice.one_in(6),
             Purpose::Structure => {
                 let mut result = JudgeResult { status: "success".into(), ..JudgeResult::default() };
                 // A model leaves out what it was asked for now and then.
                 result.spec_drift = (!self.dice.one_in(10)).then(SpecDrift::default);
-                result.acceptance =
-                    (!self.dice.one_in(10)).then(|| Acceptance { passed: !self.dice.one_in(8), results: vec![] });
+                result.acceptance = (!self.dice.one_in(10))
+                    .then(|| Acceptance { passed: !self.dice.one_in(8), results: vec![] });
                 if self.dice.one_in(12) {
-                    result.new_beads = vec![NewBead { title: "left over".into(), ..NewBead::default() }];
+                    result.new_beads =
+                        vec![NewBead { title: "left over".into(), ..NewBead::default() }];
                 }
                 if self.dice.one_in(2) {
                     result.spec_drift = Some(SpecDrift { detected: true, issues: vec![] });
@@ -221,7 +257,11 @@ impl World {
                     let action = ["promote", "dismiss", "merge", ""][self.dice.below(4)];
                     if !action.is_empty() {
                         let (bead_id, action) = (id, action.into());
-                        result.observations.push(Observation { bead_id, action, ..Observation::default() });
+                        result.observations.push(Observation {
+                            bead_id,
+                            action,
+                            ..Observation::default()
+                        });
                     }
                 }
                 // And takes what is worked on for what was noted.
@@ -229,9 +269,14 @@ impl World {
                     && let Some(id) = self.run.beads.keys().next()
                 {
                     let (bead_id, action) = (id.clone(), "dismiss".into());
-                    result.observations.push(Observation { bead_id, action, ..Observation::default() });
+                    result.observations.push(Observation {
+                        bead_id,
+                        action,
+                        ..Observation::default()
+                    });
                 }
-                end.verdict = Some(if self.dice.one_in(6) { Err("not JSON".into()) } else { Ok(result) });
+                end.verdict =
+                    Some(if self.dice.one_in(6) { Err("not JSON".into()) } else { Ok(result) });
             }
             _ => {}
         }
@@ -254,7 +299,14 @@ impl World {
                 }
             }
             let settings = Box::new(settings);
-            self.feed(Input::Resume { settings, by: "operator".into(), approve: true, from, settled, trace: None });
+            self.feed(Input::Resume {
+                settings,
+                by: "operator".into(),
+                approve: true,
+                from,
+                settled,
+                trace: None,
+            });
         }
     }
 
@@ -279,7 +331,10 @@ impl World {
             // It rests: somebody comes and goes on with it, maybe from where one must not.
             let settings = self.run.settings.clone();
             let from = self.dice.below(6);
-            self.resume(settings, [GoOn::Implement, GoOn::Maintain, GoOn::Judge].get(from).copied());
+            self.resume(
+                settings,
+                [GoOn::Implement, GoOn::Maintain, GoOn::Judge].get(from).copied(),
+            );
             self.resume(self.run.settings.clone(), None);
             return;
         }
@@ -291,7 +346,9 @@ impl World {
                 base_commit: "c".into(),
                 target_branch: "t".into(),
             }),
-            Effect::SealGiven => self.feed(Input::Sealed(Sealed { path: "/c".into(), sha256: "x".into() })),
+            Effect::SealGiven => {
+                self.feed(Input::Sealed(Sealed { path: "/c".into(), sha256: "x".into() }))
+            }
             Effect::Gather { .. } => {
                 let count = 1 + self.dice.below(8);
                 let mut beads = vec![];
@@ -302,7 +359,10 @@ impl World {
                             on.push(format!("b{before}"));
                         }
                     }
-                    beads.push(bead(&format!("b{n}"), &on.iter().map(String::as_str).collect::<Vec<_>>()));
+                    beads.push(bead(
+                        &format!("b{n}"),
+                        &on.iter().map(String::as_str).collect::<Vec<_>>(),
+                    ));
                 }
                 self.feed(Input::Gathered { beads, closed_outside: vec![] });
             }
@@ -325,7 +385,11 @@ impl World {
                     triage.beads.push(planned(&id));
                 }
                 for one in self.run.triaged(&result) {
-                    assert!(!self.run.beads.contains_key(&one.bead_id), "{} is worked on", one.bead_id);
+                    assert!(
+                        !self.run.beads.contains_key(&one.bead_id),
+                        "{} is worked on",
+                        one.bead_id
+                    );
                     if one.action == "promote" {
                         triage.beads.push(planned(&one.bead_id));
                         triage.promoted.push(one.bead_id.clone());
@@ -335,9 +399,12 @@ impl World {
                 }
                 self.feed(Input::Applied { iteration, triage });
             }
-            Effect::Finish => {
-                self.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr: None })
-            }
+            Effect::Finish => self.feed(Input::Published {
+                branch: "b".into(),
+                commit: "c".into(),
+                merge: "m".into(),
+                pr: None,
+            }),
             Effect::WakeAt(at) => {
                 self.now = self.now.max(at);
                 self.settle();

@@ -19,7 +19,8 @@ const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 /// is in UTC.
 pub fn instant(text: &str) -> Option<Timestamp> {
     let text = text.trim();
-    let local = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|at| at.timestamp());
+    let local =
+        || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|at| at.timestamp());
     text.parse().ok().or_else(local)
 }
 
@@ -31,7 +32,9 @@ pub fn whole(value: &Value) -> Option<u64> {
 
 pub(in crate::task_list) fn instants(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     match (one, other) {
-        (Some(one), Some(other)) => (one.as_millisecond() - other.as_millisecond()).abs() < RESOLUTION_MS,
+        (Some(one), Some(other)) => {
+            (one.as_millisecond() - other.as_millisecond()).abs() < RESOLUTION_MS
+        }
         (one, other) => one == other,
     }
 }
@@ -46,7 +49,9 @@ pub(in crate::task_list) fn texts(one: Option<&str>, other: Option<&str>) -> boo
 }
 
 fn is_one_instant(one: &str, other: &str) -> bool {
-    let read = |text: &str| if text.starts_with(|c: char| c.is_ascii_digit()) { instant(text) } else { None };
+    let read = |text: &str| {
+        if text.starts_with(|c: char| c.is_ascii_digit()) { instant(text) } else { None }
+    };
     matches!((read(one), read(other)), (Some(one), Some(other)) if instants(Some(one), Some(other)))
 }
 
@@ -58,18 +63,26 @@ pub(in crate::task_list) fn sets(one: &[String], other: &[String]) -> bool {
 /// Whether two values of the field `key` mean the same; `None` is that it is not there.
 pub(in crate::task_list) fn values(key: &str, one: Option<&Value>, other: Option<&Value>) -> bool {
     let default = default_of(key);
-    let or_default = |value: Option<&Value>| value.filter(|value| !value.is_null()).or(default.as_ref()).cloned();
+    let or_default = |value: Option<&Value>| {
+        value.filter(|value| !value.is_null()).or(default.as_ref()).cloned()
+    };
     match (or_default(one), or_default(other)) {
         (Some(Value::Object(one)), Some(Value::Object(other))) => objects(&one, &other),
         (Some(Value::Array(one)), Some(Value::Array(other))) if key == "depends_on" => {
-            let sorted = |all: Vec<Value>| all.iter().map(Value::to_string).collect::<BTreeSet<_>>();
+            let sorted =
+                |all: Vec<Value>| all.iter().map(Value::to_string).collect::<BTreeSet<_>>();
             sorted(one) == sorted(other)
         }
         (Some(Value::Array(one)), Some(Value::Array(other))) => {
-            one.len() == other.len() && one.iter().zip(&other).all(|(one, other)| values("", Some(one), Some(other)))
+            one.len() == other.len()
+                && one.iter().zip(&other).all(|(one, other)| values("", Some(one), Some(other)))
         }
-        (Some(Value::String(one)), Some(Value::String(other))) => one == other || is_one_instant(&one, &other),
-        (Some(Value::Number(one)), Some(Value::Number(other))) => one == other || one.as_f64() == other.as_f64(),
+        (Some(Value::String(one)), Some(Value::String(other))) => {
+            one == other || is_one_instant(&one, &other)
+        }
+        (Some(Value::Number(one)), Some(Value::Number(other))) => {
+            one == other || one.as_f64() == other.as_f64()
+        }
         (one, other) => one == other,
     }
 }
@@ -90,8 +103,8 @@ fn default_of(key: &str) -> Option<Value> {
         "timeout_seconds" => json!(TIMEOUT_SECONDS),
         "depends_on" | "error_log" | "checkpoints" | "save_ignored" => json!([]),
         "validation" | "on_failure" | "session_config" => json!({}),
-        "command" | "cleanup" | "description" | "claimed_by" | "started_at_commit" | "completed_at" | "failed_at"
-        | "lease_expires_at" | "last_session" => json!(""),
+        "command" | "cleanup" | "description" | "claimed_by" | "started_at_commit"
+        | "completed_at" | "failed_at" | "lease_expires_at" | "last_session" => json!(""),
         _ => return None,
     })
 }
@@ -114,7 +127,13 @@ mod tests {
         ] {
             assert!(texts(Some("2025-07-01T10:00:00Z"), Some(other)), "{other}");
         }
-        for other in [Some("2025-07-01T10:00:01Z"), Some("2025-07-01T10:00:00+02:00"), Some("later"), Some(""), None] {
+        for other in [
+            Some("2025-07-01T10:00:01Z"),
+            Some("2025-07-01T10:00:00+02:00"),
+            Some("later"),
+            Some(""),
+            None,
+        ] {
             assert!(!texts(Some("2025-07-01T10:00:00Z"), other), "{other:?}");
         }
         assert!(texts(None, Some("")), "an empty text says nothing");
@@ -130,7 +149,11 @@ mod tests {
                 true,
             ),
             (r#"{"attempts": 0, "depends_on": [], "claimed_by": null}"#, "{}", true),
-            (r#"{"validation": {"command": null, "timeout_seconds": 300}}"#, r#"{"validation": null}"#, true),
+            (
+                r#"{"validation": {"command": null, "timeout_seconds": 300}}"#,
+                r#"{"validation": null}"#,
+                true,
+            ),
             (r#"{"depends_on": ["b", "a"]}"#, r#"{"depends_on": ["a", "b"]}"#, true),
             (r#"{"attempts": 1}"#, r#"{"attempts": 2}"#, false),
             (r#"{"error_log": ["b", "a"]}"#, r#"{"error_log": ["a", "b"]}"#, false),

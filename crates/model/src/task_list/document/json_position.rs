@@ -35,8 +35,8 @@ impl Step {
     }
 }
 
-/// Line and column, from 1, of the value at `path`, or of the nearest thing around it that is there.
-/// `text` must be valid JSON.
+/// Line and column, from 1, of the value at `path`, or of the nearest thing around it that is
+/// there. `text` must be valid JSON.
 pub fn locate(text: &str, path: &[Step]) -> Option<(u64, u64)> {
     let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
     scan.space();
@@ -120,7 +120,9 @@ impl Scan<'_> {
                     self.at += 1;
                 }
                 _ if depth == 0 => {
-                    while !matches!(self.peek(), b',' | b'}' | b']' | b':' | 0) && !self.peek().is_ascii_whitespace() {
+                    while !matches!(self.peek(), b',' | b'}' | b']' | b':' | 0)
+                        && !self.peek().is_ascii_whitespace()
+                    {
                         self.at += 1;
                     }
                 }
@@ -147,8 +149,7 @@ mod tests {
 
     #[test]
     fn a_field_is_found_where_it_stands() {
-        let text =
-            "{\n  \"a\\\"]\": [1, {\"x\": \"}\"}],\n  \"tasks\": [\n    {\"id\": \"one\"},\n    {\"id\":\n 7}\n  ]\n}";
+        let text = "{\n  \"a\\\"]\": [1, {\"x\": \"}\"}],\n  \"tasks\": [\n    {\"id\": \"one\"},\n    {\"id\":\n 7}\n  ]\n}";
         for (path, place) in [
             (vec!["tasks".into()], (3, 12)),
             (vec!["tasks".into(), 0.into()], (4, 5)),

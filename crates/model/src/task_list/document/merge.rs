@@ -1,6 +1,6 @@
-//! Two changes of one list that were made at the same time: the harness's under the lock, and somebody's who wrote into the
-//! file by hand meanwhile. What either has changed is in the outcome; where both have changed the same thing the harness's
-//! word stands, and that is said.
+//! Two changes of one list that were made at the same time: the harness's under the lock, and
+//! somebody's who wrote into the file by hand meanwhile. What either has changed is in the outcome;
+//! where both have changed the same thing the harness's word stands, and that is said.
 
 use crate::task_list::document::equivalence;
 use crate::task_list::document::{TaskList, Unreadable};
@@ -23,7 +23,8 @@ pub struct Merged {
 pub fn merge(base: &TaskList, ours: &TaskList, theirs: &TaskList) -> Result<Merged, Unreadable> {
     let mut merging = Merging { clashes: vec![] };
     let (base, ours, theirs) = (base.to_value(), ours.to_value(), theirs.to_value());
-    let merged = merging.value(&mut vec![], Some(&base), Some(&ours), Some(&theirs)).unwrap_or(ours);
+    let merged =
+        merging.value(&mut vec![], Some(&base), Some(&ours), Some(&theirs)).unwrap_or(ours);
     let list = TaskList::parse(&merged.to_string())?;
     Ok(Merged { list, clashes: merging.clashes })
 }
@@ -102,20 +103,33 @@ impl Merging {
     }
 
     /// By their ids, in the order that they are in by hand.
-    fn tasks(&mut self, path: &mut Vec<String>, base: &[Value], ours: &[Value], theirs: &[Value]) -> Vec<Value> {
+    fn tasks(
+        &mut self,
+        path: &mut Vec<String>,
+        base: &[Value],
+        ours: &[Value],
+        theirs: &[Value],
+    ) -> Vec<Value> {
         fn by_id(tasks: &[Value]) -> std::collections::HashMap<&str, &Value> {
             tasks.iter().filter_map(|task| Some((task.get("id")?.as_str()?, task))).collect()
         }
         let (was, our, their) = (by_id(base), by_id(ours), by_id(theirs));
-        let id = |task: &Value| task.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
+        let id =
+            |task: &Value| task.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
         let added = ours.iter().filter(|task| !their.contains_key(id(task).as_str()));
         let mut merged = vec![];
         for task in theirs.iter().chain(added) {
             let id = id(task);
-            let of =
-                |tasks: &std::collections::HashMap<&str, &Value>| tasks.get(id.as_str()).map(|task| (*task).clone());
+            let of = |tasks: &std::collections::HashMap<&str, &Value>| {
+                tasks.get(id.as_str()).map(|task| (*task).clone())
+            };
             path.push(format!("[{id}]"));
-            merged.extend(self.value(path, of(&was).as_ref(), of(&our).as_ref(), of(&their).as_ref()));
+            merged.extend(self.value(
+                path,
+                of(&was).as_ref(),
+                of(&our).as_ref(),
+                of(&their).as_ref(),
+            ));
             path.pop();
         }
         merged
@@ -189,7 +203,10 @@ mod tests {
         ours.tasks[0].depends_on = vec!["b".into()];
         theirs.tasks[0].depends_on = vec!["c".into()];
         let merged = merge(&base, &ours, &theirs).expect("a list");
-        assert_eq!((merged.list.tasks[0].depends_on.join(" "), merged.clashes.len()), ("b c".into(), 0));
+        assert_eq!(
+            (merged.list.tasks[0].depends_on.join(" "), merged.clashes.len()),
+            ("b c".into(), 0)
+        );
     }
 
     #[test]

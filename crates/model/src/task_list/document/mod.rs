@@ -1,5 +1,5 @@
-//! `harness-tasks.json`, version 2. What is not known here is kept, and so is the order of keys: other
-//! tools work on the same file.
+//! `harness-tasks.json`, version 2. What is not known here is kept, and so is the order of keys:
+//! other tools work on the same file.
 
 pub mod equivalence;
 pub mod json_position;
@@ -23,7 +23,8 @@ pub const TIMEOUT_SECONDS: u64 = 300;
 /// Of a task that does not say: after those that do.
 const LAST_PRIORITY: u32 = 2;
 /// What is known of `session_config`.
-const SETTINGS: [&str; 4] = ["concurrency_mode", "max_tasks_per_session", "max_sessions", "save_ignored"];
+const SETTINGS: [&str; 4] =
+    ["concurrency_mode", "max_tasks_per_session", "max_sessions", "save_ignored"];
 /// More is somebody's mistake, and a list is read whole.
 pub const TASKS_LIMIT: usize = 100_000;
 
@@ -116,8 +117,8 @@ pub struct Checkpoint {
     pub total: u64,
     pub description: String,
     pub timestamp: String,
-    /// What the working directory held then, as a git tree: an extension of ours, by which a claim can be
-    /// verified.
+    /// What the working directory held then, as a git tree: an extension of ours, by which a claim
+    /// can be verified.
     pub tree: Option<String>,
 }
 
@@ -265,7 +266,8 @@ impl TaskList {
 
     /// The id of the next task to be added: `task-NNN`, one above the highest there is.
     pub fn next_id(&self) -> String {
-        let numbers = self.tasks.iter().filter_map(|task| task.id.strip_prefix("task-")?.parse::<u64>().ok());
+        let numbers =
+            self.tasks.iter().filter_map(|task| task.id.strip_prefix("task-")?.parse::<u64>().ok());
         format!("task-{:03}", numbers.max().unwrap_or(0) + 1)
     }
 
@@ -335,22 +337,34 @@ impl Task {
         put(&mut raw, "title", json!(self.title), None);
         put(&mut raw, "description", json!(self.description), null);
         put(&mut raw, "status", json!(self.status.as_str()), Some(&json!("pending")));
-        put(&mut raw, "priority", json!(format!("P{}", self.priority)), Some(&json!(format!("P{LAST_PRIORITY}"))));
+        put(
+            &mut raw,
+            "priority",
+            json!(format!("P{}", self.priority)),
+            Some(&json!(format!("P{LAST_PRIORITY}"))),
+        );
         put(&mut raw, "depends_on", json!(self.depends_on), Some(&empty));
         put(&mut raw, "attempts", json!(self.attempts), Some(&zero));
         put(&mut raw, "max_attempts", json!(self.max_attempts), Some(&json!(MAX_ATTEMPTS)));
         put(&mut raw, "started_at_commit", json!(self.started_at_commit), null);
-        if self.command.is_some() || self.timeout_seconds.is_some() || raw.contains_key("validation") {
+        if self.command.is_some()
+            || self.timeout_seconds.is_some()
+            || raw.contains_key("validation")
+        {
             let validation = nested(&mut raw, "validation");
             // An empty command means none: it is left as it is written.
-            if self.command.is_some() || validation.get("command").is_some_and(|old| old.as_str() != Some("")) {
+            if self.command.is_some()
+                || validation.get("command").is_some_and(|old| old.as_str() != Some(""))
+            {
                 put(validation, "command", json!(self.command), null);
             }
             put(validation, "timeout_seconds", json!(self.timeout_seconds), null);
         }
         if self.cleanup.is_some() || raw.contains_key("on_failure") {
             let failure = nested(&mut raw, "on_failure");
-            if self.cleanup.is_some() || failure.get("cleanup").is_some_and(|old| old.as_str() != Some("")) {
+            if self.cleanup.is_some()
+                || failure.get("cleanup").is_some_and(|old| old.as_str() != Some(""))
+            {
                 put(failure, "cleanup", json!(self.cleanup), null);
             }
         }
@@ -363,7 +377,8 @@ impl Task {
         raw
     }
 
-    /// Checkpoints are only added, or all taken away: those that are there keep what else they hold.
+    /// Checkpoints are only added, or all taken away: those that are there keep what else they
+    /// hold.
     fn put_checkpoints(&self, raw: &mut Map<String, Value>) {
         let mut there = match raw.get("checkpoints") {
             Some(Value::Array(there)) => there.clone(),
@@ -383,7 +398,8 @@ impl Task {
     }
 }
 
-/// The second an instant is in: the files tell no more, and who reads one back has what was written.
+/// The second an instant is in: the files tell no more, and who reads one back has what was
+/// written.
 pub fn second(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
@@ -395,7 +411,9 @@ pub fn iso(at: Timestamp) -> String {
 
 /// Ids stand between brackets in the log and become names of refs.
 pub fn valid_id(id: &str) -> bool {
-    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '#' | '@' | '+');
+    let ok = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '#' | '@' | '+')
+    };
     !id.is_empty() && id.len() <= 100 && id.chars().all(ok)
 }
 
@@ -486,11 +504,17 @@ impl Reader<'_> {
             found => {
                 let found = found.map_or_else(|| "missing".to_string(), ToString::to_string);
                 let hint = "this muleteer knows version 2 of the format; a newer file needs a newer muleteer";
-                self.fault(&["version".into()], None, format!("it is {found}, and must be {VERSION}"), hint);
+                self.fault(
+                    &["version".into()],
+                    None,
+                    format!("it is {found}, and must be {VERSION}"),
+                    hint,
+                );
             }
         }
         let hint = "an object is wanted, as `muleteer tasks init` writes it";
-        let config = self.object(&raw, &["session_config".into()], None, hint).cloned().unwrap_or_default();
+        let config =
+            self.object(&raw, &["session_config".into()], None, hint).cloned().unwrap_or_default();
         let path = |key: &'static str| vec![Step::from("session_config"), key.into()];
         let mode = match config.get("concurrency_mode") {
             None | Some(Value::Null) => Mode::Exclusive,
@@ -519,7 +543,12 @@ impl Reader<'_> {
                 vec![]
             }
             _ => {
-                self.fault(&["tasks".into()], None, "a list of tasks is wanted", "`muleteer tasks init` makes a list");
+                self.fault(
+                    &["tasks".into()],
+                    None,
+                    "a list of tasks is wanted",
+                    "`muleteer tasks init` makes a list",
+                );
                 vec![]
             }
         };
@@ -528,11 +557,21 @@ impl Reader<'_> {
         if let Some(tasks) = raw.get_mut("tasks") {
             *tasks = Value::Null;
         }
-        TaskList { mode, max_tasks_per_session, max_sessions, save_ignored, tasks, session_count, last_session, raw }
+        TaskList {
+            mode,
+            max_tasks_per_session,
+            max_sessions,
+            save_ignored,
+            tasks,
+            session_count,
+            last_session,
+            raw,
+        }
     }
 
     fn tasks(&mut self, values: &[Value]) -> Vec<Task> {
-        let tasks: Vec<_> = values.iter().enumerate().filter_map(|(at, value)| self.task(at, value)).collect();
+        let tasks: Vec<_> =
+            values.iter().enumerate().filter_map(|(at, value)| self.task(at, value)).collect();
         if !self.faults.is_empty() {
             return tasks;
         }
@@ -553,7 +592,12 @@ impl Reader<'_> {
                 if !known.contains_key(needed.as_str()) {
                     let path = ["tasks".into(), at.into(), "depends_on".into(), which.into()];
                     let message = format!("there is no task `{needed}`");
-                    self.fault(&path, Some(&task.id), message, "add it, or take it out of `depends_on`");
+                    self.fault(
+                        &path,
+                        Some(&task.id),
+                        message,
+                        "add it, or take it out of `depends_on`",
+                    );
                 }
             }
         }
@@ -562,12 +606,18 @@ impl Reader<'_> {
 
     fn task(&mut self, at: usize, value: &Value) -> Option<Task> {
         let Value::Object(raw) = value else {
-            self.fault(&["tasks".into(), at.into()], None, "an object is wanted", "see docs/task-list.md");
+            self.fault(
+                &["tasks".into(), at.into()],
+                None,
+                "an object is wanted",
+                "see docs/task-list.md",
+            );
             return None;
         };
         let path = |key: &'static str| vec![Step::from("tasks"), at.into(), key.into()];
-        let inner =
-            |outer: &'static str, key: &'static str| vec![Step::from("tasks"), at.into(), outer.into(), key.into()];
+        let inner = |outer: &'static str, key: &'static str| {
+            vec![Step::from("tasks"), at.into(), outer.into(), key.into()]
+        };
         let id = raw.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
         if !valid_id(&id) {
             let hint = "1 to 100 letters, digits and any of - _ . / : # @ + are wanted";
@@ -586,7 +636,12 @@ impl Reader<'_> {
         let priority = match raw.get("priority") {
             None | Some(Value::Null) => LAST_PRIORITY,
             Some(value) => value.as_str().and_then(parse_priority).unwrap_or_else(|| {
-                self.fault(&path("priority"), of, format!("it is {value}"), "P0, P1 or P2 is wanted");
+                self.fault(
+                    &path("priority"),
+                    of,
+                    format!("it is {value}"),
+                    "P0, P1 or P2 is wanted",
+                );
                 LAST_PRIORITY
             }),
         };
@@ -618,7 +673,12 @@ impl Reader<'_> {
             id: id.clone(),
         };
         if task.timeout_seconds == Some(0) {
-            self.fault(&inner("validation", "timeout_seconds"), of, "it is 0", "at least a second is wanted");
+            self.fault(
+                &inner("validation", "timeout_seconds"),
+                of,
+                "it is 0",
+                "at least a second is wanted",
+            );
         }
         Some(task)
     }
@@ -642,7 +702,12 @@ impl Reader<'_> {
         value.as_object()
     }
 
-    fn string(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<String> {
+    fn string(
+        &mut self,
+        raw: &Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+    ) -> Option<String> {
         match Self::value(raw, path)? {
             Value::String(text) => Some(text.clone()),
             other => {
@@ -652,20 +717,40 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<u64> {
+    fn number(
+        &mut self,
+        raw: &Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+    ) -> Option<u64> {
         let value = Self::value(raw, path)?;
         let number = whole(value);
         if number.is_none() {
-            self.fault(path, task, format!("it is {}", short(value)), "a whole number from 0 up is wanted");
+            self.fault(
+                path,
+                task,
+                format!("it is {}", short(value)),
+                "a whole number from 0 up is wanted",
+            );
         }
         number
     }
 
-    fn small(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<u32> {
+    fn small(
+        &mut self,
+        raw: &Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+    ) -> Option<u32> {
         self.number(raw, path, task).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    fn time(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Option<Timestamp> {
+    fn time(
+        &mut self,
+        raw: &Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+    ) -> Option<Timestamp> {
         let text = self.string(raw, path, task)?;
         let at = instant(&text);
         if at.is_none() {
@@ -674,20 +759,31 @@ impl Reader<'_> {
         at
     }
 
-    fn strings(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Vec<String> {
+    fn strings(
+        &mut self,
+        raw: &Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+    ) -> Vec<String> {
         let Some(value) = Self::value(raw, path) else { return vec![] };
         let Value::Array(items) = value else {
             self.fault(path, task, format!("it is {}", short(value)), "a list of texts is wanted");
             return vec![];
         };
-        let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(String::from)).collect();
+        let texts: Option<Vec<_>> =
+            items.iter().map(|item| item.as_str().map(String::from)).collect();
         texts.unwrap_or_else(|| {
             self.fault(path, task, "something in it is no text", "a list of texts is wanted");
             vec![]
         })
     }
 
-    fn checkpoints(&mut self, raw: &Map<String, Value>, path: &[Step], task: Option<&str>) -> Vec<Checkpoint> {
+    fn checkpoints(
+        &mut self,
+        raw: &Map<String, Value>,
+        path: &[Step],
+        task: Option<&str>,
+    ) -> Vec<Checkpoint> {
         let Some(value) = Self::value(raw, path) else { return vec![] };
         let read = |item: &Value| {
             let text = |key: &str| item.get(key).and_then(Value::as_str).map(String::from);
@@ -699,7 +795,8 @@ impl Reader<'_> {
                 tree: text("tree"),
             })
         };
-        let all: Option<Vec<_>> = value.as_array().and_then(|items| items.iter().map(read).collect());
+        let all: Option<Vec<_>> =
+            value.as_array().and_then(|items| items.iter().map(read).collect());
         all.unwrap_or_else(|| {
             let hint = "a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \"timestamp\": \"…\"} is wanted";
             self.fault(path, task, "a checkpoint in it has no `step` or `total`", hint);

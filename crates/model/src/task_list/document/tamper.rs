@@ -1,6 +1,7 @@
-//! What somebody has written over a list by hand while a session held its lock: an agent can write `completed` into the file,
-//! or another validation. Until the session ends nobody but its holder changes what tasks are, how they are judged, and
-//! how they stand; so that is put back, and said. What a person says of a task in words stays, and is said too.
+//! What somebody has written over a list by hand while a session held its lock: an agent can write
+//! `completed` into the file, or another validation. Until the session ends nobody but its holder
+//! changes what tasks are, how they are judged, and how they stand; so that is put back, and said.
+//! What a person says of a task in words stays, and is said too.
 
 use crate::task_list::TASKS;
 use crate::task_list::document::equivalence;
@@ -22,11 +23,17 @@ pub(in crate::task_list) fn standing(found: &Task, kept: &Task) -> Vec<&'static 
         ("claimed_by", equivalence::texts(found.claimed_by.as_deref(), kept.claimed_by.as_deref())),
         (
             "started_at_commit",
-            equivalence::texts(found.started_at_commit.as_deref(), kept.started_at_commit.as_deref()),
+            equivalence::texts(
+                found.started_at_commit.as_deref(),
+                kept.started_at_commit.as_deref(),
+            ),
         ),
         ("attempts", found.attempts == kept.attempts),
         ("error_log", found.error_log == kept.error_log),
-        ("completed_at", equivalence::texts(found.completed_at.as_deref(), kept.completed_at.as_deref())),
+        (
+            "completed_at",
+            equivalence::texts(found.completed_at.as_deref(), kept.completed_at.as_deref()),
+        ),
         ("failed_at", equivalence::instants(found.failed_at, kept.failed_at)),
     ])
 }
@@ -71,7 +78,10 @@ fn restore_terms(task: &mut Task, kept: &Task) {
 fn words(found: &Task, kept: &Task) -> Vec<&'static str> {
     named([
         ("title", found.title == kept.title),
-        ("description", equivalence::texts(found.description.as_deref(), kept.description.as_deref())),
+        (
+            "description",
+            equivalence::texts(found.description.as_deref(), kept.description.as_deref()),
+        ),
         ("priority", found.priority == kept.priority),
     ])
 }
@@ -96,13 +106,18 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
             Some(kept) => put_back_task(task, kept),
             None => begin_anew(task).into_iter().collect(),
         };
-        said.extend(texts.into_iter().map(|text| Overwritten { task: Some(task.id.clone()), text }));
+        said.extend(
+            texts.into_iter().map(|text| Overwritten { task: Some(task.id.clone()), text }),
+        );
     }
-    let found: std::collections::HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
-    for (at, gone) in written.tasks.iter().enumerate().filter(|(_, task)| !found.contains(&task.id)) {
+    let found: std::collections::HashSet<_> =
+        list.tasks.iter().map(|task| task.id.clone()).collect();
+    for (at, gone) in written.tasks.iter().enumerate().filter(|(_, task)| !found.contains(&task.id))
+    {
         list.tasks.insert(at.min(list.tasks.len()), gone.clone());
-        let text =
-            format!("somebody has taken it out of {TASKS} while a run worked through the list: it is there again");
+        let text = format!(
+            "somebody has taken it out of {TASKS} while a run worked through the list: it is there again"
+        );
         said.push(Overwritten { task: Some(gone.id.clone()), text });
     }
     said
@@ -110,15 +125,19 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
 
 /// The tasks that a list calls completed, and did not when it was `known`.
 pub fn newly_completed(list: &TaskList, known: &TaskList) -> Vec<String> {
-    let open: HashMap<_, _> = known.tasks.iter().map(|task| (task.id.as_str(), task.status)).collect();
-    let is_new = |task: &&Task| open.get(task.id.as_str()).is_some_and(|status| *status != Status::Completed);
+    let open: HashMap<_, _> =
+        known.tasks.iter().map(|task| (task.id.as_str(), task.status)).collect();
+    let is_new = |task: &&Task| {
+        open.get(task.id.as_str()).is_some_and(|status| *status != Status::Completed)
+    };
     let completed = list.tasks.iter().filter(|task| task.status == Status::Completed);
     completed.filter(is_new).map(|task| task.id.clone()).collect()
 }
 
-/// Of a list that others change too by rights: whoever completes a task has claimed it, and the log says so of both. One that
-/// is called completed, that nobody else had claimed, and that the log says nothing of, is as it was `known` before. `log` is what
-/// the log has said since, and `is_ours` whether a worker is one of the run's.
+/// Of a list that others change too by rights: whoever completes a task has claimed it, and the log
+/// says so of both. One that is called completed, that nobody else had claimed, and that the log
+/// says nothing of, is as it was `known` before. `log` is what the log has said since, and
+/// `is_ours` whether a worker is one of the run's.
 pub fn put_back_beside(
     list: &mut TaskList,
     known: &TaskList,
@@ -132,7 +151,9 @@ pub fn put_back_beside(
         let somebody = kept.status == Status::InProgress && !by.is_some_and(&is_ours);
         let text = if somebody || log.begun.contains(&id) {
             let by = by.filter(|_| somebody).unwrap_or("whoever has claimed it");
-            format!("it is completed in {TASKS}, and no line of the log says so: that stays, for only {by} can know")
+            format!(
+                "it is completed in {TASKS}, and no line of the log says so: that stays, for only {by} can know"
+            )
         } else {
             let fields = standing(task, kept).join(", ");
             restore_standing(task, kept);
@@ -150,17 +171,24 @@ pub fn put_back_beside(
 fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
     let changed = |fields: &[&str], then: &str| {
         let fields = fields.join(", ");
-        format!("somebody has changed its {fields} in {TASKS} while a run worked through the list: {then}")
+        format!(
+            "somebody has changed its {fields} in {TASKS} while a run worked through the list: {then}"
+        )
     };
     let mut said = vec![];
     let fields = standing(task, kept);
     if !fields.is_empty() {
-        let is_lost = task.status == Status::Pending && task.claimed_by.is_none() && kept.status == Status::InProgress;
+        let is_lost = task.status == Status::Pending
+            && task.claimed_by.is_none()
+            && kept.status == Status::InProgress;
         restore_standing(task, kept);
         said.push(match is_lost {
             // From before the claim: a damaged list is restored from its backup.
             true => "the list had lost that it was being worked on".to_string(),
-            false => changed(&fields, "only the harness says these, and they are as they were; its validation decides"),
+            false => changed(
+                &fields,
+                "only the harness says these, and they are as they were; its validation decides",
+            ),
         });
     }
     let fields = terms(task, kept);
@@ -227,7 +255,8 @@ mod tests {
         found.configure("max_tasks_per_session", json!(1000));
         let mut found = TaskList::parse(&found.to_text()).expect("a list");
         let said = put_back(&mut found, &written);
-        let told: Vec<_> = said.iter().map(|one| (one.task.as_deref(), one.text.as_str())).collect();
+        let told: Vec<_> =
+            said.iter().map(|one| (one.task.as_deref(), one.text.as_str())).collect();
         assert_eq!(told.len(), 4, "{told:?}");
         for (task, fields) in [
             (None, "session_config"),
@@ -235,10 +264,16 @@ mod tests {
             (Some("b"), "its status, attempts, completed_at in harness-tasks.json"),
             (Some("c"), "its depends_on in"),
         ] {
-            assert!(told.iter().any(|(of, text)| *of == task && text.contains(fields)), "{task:?}: {told:?}");
+            assert!(
+                told.iter().any(|(of, text)| *of == task && text.contains(fields)),
+                "{task:?}: {told:?}"
+            );
         }
         assert_eq!(found.to_text(), written.to_text());
-        assert_eq!((found.max_tasks_per_session, found.mode), (written.max_tasks_per_session, written.mode));
+        assert_eq!(
+            (found.max_tasks_per_session, found.mode),
+            (written.max_tasks_per_session, written.mode)
+        );
     }
 
     #[test]
@@ -254,7 +289,8 @@ mod tests {
         let log = "[2025-07-01T10:00:00Z] [SESSION-1] Starting [d] d (base=abc)\n\
                    [2025-07-01T10:00:00Z] [SESSION-1] Starting [e] e (base=abc)\n\
                    [2025-07-01T10:00:00Z] [SESSION-1] Completed [e] (commit abc1234)\n";
-        let said = put_back_beside(&mut found, &known, &Doings::of(log.lines()), |worker| worker == "me");
+        let said =
+            put_back_beside(&mut found, &known, &Doings::of(log.lines()), |worker| worker == "me");
         let stands: Vec<_> = found.tasks.iter().map(|task| task.status).collect();
         let (pending, at_work, done) = (Status::Pending, Status::InProgress, Status::Completed);
         assert_eq!(stands, [at_work, pending, done, done, done, done]);
@@ -264,12 +300,13 @@ mod tests {
             .map(|one| (one.task.as_deref().unwrap_or_default(), one.text.as_str()))
             .collect();
         assert_eq!(told.iter().map(|(task, _)| *task).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert!(told[1].1.starts_with(
+            "somebody has changed its status, attempts, completed_at in harness-tasks.json"
+        ));
         assert!(
-            told[1]
-                .1
-                .starts_with("somebody has changed its status, attempts, completed_at in harness-tasks.json")
+            told[2].1.ends_with("for only theirs can know")
+                && told[3].1.contains("only whoever has claimed it")
         );
-        assert!(told[2].1.ends_with("for only theirs can know") && told[3].1.contains("only whoever has claimed it"));
     }
 
     /// The list as another tool writes it that changes nothing: keys in another order, numbers with
@@ -279,12 +316,14 @@ mod tests {
         fn turn(value: &serde_json::Value) -> serde_json::Value {
             use serde_json::Value;
             match value {
-                Value::Object(map) => {
-                    Value::Object(map.iter().rev().map(|(key, value)| (key.clone(), turn(value))).collect())
-                }
+                Value::Object(map) => Value::Object(
+                    map.iter().rev().map(|(key, value)| (key.clone(), turn(value))).collect(),
+                ),
                 Value::Array(all) => all.iter().map(turn).collect(),
                 Value::Number(number) => json!(number.as_f64()),
-                Value::String(text) if text.ends_with(":00Z") => json!(text.replace(":00Z", ":00.250+00:00")),
+                Value::String(text) if text.ends_with(":00Z") => {
+                    json!(text.replace(":00Z", ":00.250+00:00"))
+                }
                 other => other.clone(),
             }
         }
@@ -298,7 +337,9 @@ mod tests {
                 depends_on.reverse();
             }
             let task = task.as_object_mut().expect("a task");
-            task.retain(|_, value| !(value.is_null() || *value == json!([]) || *value == json!(0.0)));
+            task.retain(|_, value| {
+                !(value.is_null() || *value == json!([]) || *value == json!(0.0))
+            });
         }
         let text = value.to_string().replace("Do", "\\u0044o");
         TaskList::parse(&text).expect("a list")
@@ -307,9 +348,11 @@ mod tests {
     #[test]
     fn a_list_that_a_formatter_has_rewritten_accuses_nobody() {
         let mut written = list();
-        written
-            .tasks
-            .extend([Task::new("d", "Do d"), Task::new("e", "Do e"), Task::new("f", "Do f")]);
+        written.tasks.extend([
+            Task::new("d", "Do d"),
+            Task::new("e", "Do e"),
+            Task::new("f", "Do f"),
+        ]);
         written.tasks[2].depends_on = vec!["b".into(), "d".into()];
         written.tasks[5].depends_on = vec!["f".into()];
         outcome::complete(&mut written.tasks[3], now());
@@ -326,7 +369,10 @@ mod tests {
         // What is written is read back as the same.
         let mut again = TaskList::parse(&written.to_text()).expect("a list");
         assert_eq!(put_back(&mut again, &written), []);
-        assert_eq!(again.get("f").map(|task| task.failed_at), written.get("f").map(|task| task.failed_at));
+        assert_eq!(
+            again.get("f").map(|task| task.failed_at),
+            written.get("f").map(|task| task.failed_at)
+        );
         // It still finds what has changed.
         let mut found = rewritten(&written);
         found.tasks[4].attempts = 0;
@@ -334,7 +380,11 @@ mod tests {
         let said = put_back(&mut found, &written);
         assert_eq!(said.len(), 2, "{said:?}");
         assert_eq!(found.max_sessions, written.max_sessions);
-        assert_eq!(found.to_value()["session_config"]["theme"], "dark", "a field of somebody else's stays");
+        assert_eq!(
+            found.to_value()["session_config"]["theme"],
+            "dark",
+            "a field of somebody else's stays"
+        );
     }
 
     #[test]

@@ -70,7 +70,8 @@ fn the_reference_s_file_is_read_and_written_byte_for_byte() {
 fn unknown_fields_and_the_order_of_keys_are_kept() {
     let text = r#"{"zeta":1,"tasks":[{"owner":{"b":1,"a":2},"title":"A","id":"a","validation":{"shell":"zsh","command":"true"},"checkpoints":[{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"}]}],"version":2,"alpha":[3]}"#;
     let mut list = TaskList::parse(text).expect("a list");
-    let compact = |list: &TaskList| serde_json::from_str::<Value>(&list.to_text()).expect("JSON").to_string();
+    let compact =
+        |list: &TaskList| serde_json::from_str::<Value>(&list.to_text()).expect("JSON").to_string();
     assert_eq!(compact(&list), text, "an unchanged list changes nothing");
     list.tasks[0].status = Status::InProgress;
     list.tasks[0].checkpoints.push(Checkpoint {
@@ -143,7 +144,8 @@ fn what_cannot_be_parsed_is_corrupt_and_not_invalid() {
     assert!(matches!(TaskList::parse(r#"{"version":2}"#), Err(Unreadable::Invalid(_))));
 }
 
-/// A tool that cuts a text in JavaScript leaves half of a surrogate pair: that must not lock the list.
+/// A tool that cuts a text in JavaScript leaves half of a surrogate pair: that must not lock the
+/// list.
 #[test]
 fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
     for (wrong, kept) in [
@@ -164,7 +166,8 @@ fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
     assert!(matches!(TaskList::parse(&deep), Err(Unreadable::Corrupt { .. })));
 }
 
-/// A task whose command is passed over would be one without any, and a setting one that nobody keeps to.
+/// A task whose command is passed over would be one without any, and a setting one that nobody
+/// keeps to.
 #[test]
 fn what_has_another_shape_is_refused_by_its_line_and_field() {
     for (wrong, line, field, hint) in [
@@ -180,10 +183,19 @@ fn what_has_another_shape_is_refused_by_its_line_and_field() {
             "tasks[0].on_failure",
             "\"cleanup\"",
         ),
-        ("{\"version\": 2,\n\"session_config\": [],\n\"tasks\": []}", 2, "session_config", "tasks init"),
+        (
+            "{\"version\": 2,\n\"session_config\": [],\n\"tasks\": []}",
+            2,
+            "session_config",
+            "tasks init",
+        ),
     ] {
         let Err(Unreadable::Invalid(faults)) = TaskList::parse(wrong) else { panic!("{wrong}") };
-        assert_eq!((faults.len(), faults[0].line, faults[0].field.as_str()), (1, Some(line), field), "{faults:?}");
+        assert_eq!(
+            (faults.len(), faults[0].line, faults[0].field.as_str()),
+            (1, Some(line), field),
+            "{faults:?}"
+        );
         assert!(faults[0].hint.contains(hint), "{faults:?}");
     }
     let none = "{\"version\": 2, \"session_config\": null, \"tasks\": [{\"id\": \"a\", \"validation\": null, \"on_failure\": null}]}";

@@ -1,5 +1,5 @@
-//! Tells failures that were there before a task apart from those that came with it: the output of its
-//! validation before the first attempt, against the output after one.
+//! Tells failures that were there before a task apart from those that came with it: the output of
+//! its validation before the first attempt, against the output after one.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,8 @@ pub fn is_same(before: &str, after: &str) -> bool {
 fn failures(text: &str) -> impl Iterator<Item = &str> {
     let tells = |line: &&str| {
         let lower = line.to_lowercase();
-        ["fail", "error", "panicked", "not ok", "✗", "✕"].iter().any(|mark| lower.contains(mark)) && !none_of(&lower)
+        ["fail", "error", "panicked", "not ok", "✗", "✕"].iter().any(|mark| lower.contains(mark))
+            && !none_of(&lower)
     };
     text.lines().filter(tells)
 }

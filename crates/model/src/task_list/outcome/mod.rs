@@ -23,8 +23,8 @@ pub fn fail(task: &mut Task, category: Category, message: &str, now: Timestamp) 
     free(task);
 }
 
-/// As [`fail`], with no attempt left: the commit it started from does not exist, so that nothing can be
-/// rolled back to.
+/// As [`fail`], with no attempt left: the commit it started from does not exist, so that nothing
+/// can be rolled back to.
 pub fn fail_for_good(task: &mut Task, category: Category, message: &str, now: Timestamp) {
     fail(task, category, message, now);
     task.attempts = task.attempts.max(task.max_attempts);
@@ -55,9 +55,18 @@ pub fn parse_step(text: &str) -> Result<(u64, u64), BadStep> {
 }
 
 /// Notes a step that was done. The same one again is one checkpoint.
-pub fn checkpoint(task: &mut Task, step: u64, total: u64, text: &str, tree: Option<String>, now: Timestamp) {
+pub fn checkpoint(
+    task: &mut Task,
+    step: u64,
+    total: u64,
+    text: &str,
+    tree: Option<String>,
+    now: Timestamp,
+) {
     let description = one_line(text);
-    let is_same = |last: &Checkpoint| (last.step, last.total, &last.description) == (step, total, &description);
+    let is_same = |last: &Checkpoint| {
+        (last.step, last.total, &last.description) == (step, total, &description)
+    };
     if task.checkpoints.last().is_some_and(is_same) {
         return;
     }
@@ -72,7 +81,9 @@ pub fn retry(list: &mut TaskList, id: &str) -> Vec<String> {
         at += 1;
         let blocked = format!("[DEPENDENCY] Blocked by failed {cause}");
         let freed = list.tasks.iter().filter(|task| {
-            task.status == Status::Failed && task.error_log.contains(&blocked) && !again.contains(&task.id)
+            task.status == Status::Failed
+                && task.error_log.contains(&blocked)
+                && !again.contains(&task.id)
         });
         let freed: Vec<_> = freed.map(|task| task.id.clone()).collect();
         again.extend(freed);
@@ -104,7 +115,8 @@ mod tests {
         let mut task = Task::new("a", "A");
         task.status = Status::Failed;
         task.attempts = 1;
-        task.error_log = vec!["[TEST_FAIL] validation failed: exit 1 [DEPENDENCY] libfoo not found".into()];
+        task.error_log =
+            vec!["[TEST_FAIL] validation failed: exit 1 [DEPENDENCY] libfoo not found".into()];
         assert!(!task.is_failed_for_good());
         task.error_log.push("[DEPENDENCY] Blocked by failed b".into());
         assert!(task.is_failed_for_good());
@@ -117,7 +129,10 @@ mod tests {
         task.lease_expires_at = Some(now());
         let mut done = task.clone();
         complete(&mut done, now());
-        assert_eq!((done.status, done.completed_at.as_deref()), (Status::Completed, Some("2025-07-01T10:15:30Z")));
+        assert_eq!(
+            (done.status, done.completed_at.as_deref()),
+            (Status::Completed, Some("2025-07-01T10:15:30Z"))
+        );
         assert_eq!((done.attempts, &done.claimed_by, done.lease_expires_at), (1, &None, None));
         fail(&mut task, Category::TaskExec, "Redis connection\nrefused", now());
         assert_eq!((task.status, task.attempts), (Status::Failed, 1));

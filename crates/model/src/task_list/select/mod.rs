@@ -20,7 +20,8 @@ const SPELT_OUT: usize = 20;
 impl Task {
     /// Failed, and never to be tried again.
     pub fn is_failed_for_good(&self) -> bool {
-        self.status == Status::Failed && (self.attempts >= self.max_attempts || self.has_dependency_error())
+        self.status == Status::Failed
+            && (self.attempts >= self.max_attempts || self.has_dependency_error())
     }
 
     /// One of that category: what a validation printed may say the word too.
@@ -54,11 +55,12 @@ fn mark(task: &mut Task, message: String, now: Timestamp) -> Marked {
     Marked { task: task.id.clone(), message }
 }
 
-/// The first task, of those from a place in the list on, that is in its own chain of dependencies and not completed; and the way
-/// round.
+/// The first task, of those from a place in the list on, that is in its own chain of dependencies
+/// and not completed; and the way round.
 pub fn first_circle(list: &TaskList, from: usize) -> Option<(usize, String)> {
     let edges = edges(list);
-    let is_circle = |component: &Vec<usize>| component.len() > 1 || edges[component[0]].contains(&component[0]);
+    let is_circle =
+        |component: &Vec<usize>| component.len() > 1 || edges[component[0]].contains(&component[0]);
     let all: Vec<_> = components(&edges).into_iter().filter(is_circle).collect();
     let open = |at: &usize| *at >= from && list.tasks[*at].status != Status::Completed;
     let (at, component) = all
@@ -88,7 +90,9 @@ fn mark_cycles(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
     messages.sort_by_key(|(at, _)| *at);
     messages
         .into_iter()
-        .map(|(at, path)| mark(&mut list.tasks[at], format!("Circular dependency detected: {path}"), now))
+        .map(|(at, path)| {
+            mark(&mut list.tasks[at], format!("Circular dependency detected: {path}"), now)
+        })
         .collect()
 }
 
@@ -107,16 +111,28 @@ pub fn circle(list: &TaskList, id: &str) -> Option<String> {
 /// The tasks each task depends on. Who is not there depends on nobody: parsing refuses that.
 fn edges(list: &TaskList) -> Vec<Vec<usize>> {
     let index = index(list);
-    let of = |task: &Task| task.depends_on.iter().filter_map(|id| index.get(id.as_str()).copied()).collect();
+    let of = |task: &Task| {
+        task.depends_on.iter().filter_map(|id| index.get(id.as_str()).copied()).collect()
+    };
     list.tasks.iter().map(of).collect()
 }
 
 /// The shortest way from a task back to itself.
-fn describe(list: &TaskList, edges: &[Vec<usize>], members: &HashSet<usize>, from: usize) -> String {
+fn describe(
+    list: &TaskList,
+    edges: &[Vec<usize>],
+    members: &HashSet<usize>,
+    from: usize,
+) -> String {
     let name = |at: usize| list.tasks[at].id.as_str();
     if members.len() > SPELT_OUT {
-        let next = edges[from].iter().find(|next| members.contains(next)).map_or("", |next| name(*next));
-        return format!("{0} -> {next} -> … ({1} tasks depend on each other) -> {0}", name(from), members.len());
+        let next =
+            edges[from].iter().find(|next| members.contains(next)).map_or("", |next| name(*next));
+        return format!(
+            "{0} -> {next} -> … ({1} tasks depend on each other) -> {0}",
+            name(from),
+            members.len()
+        );
     }
     let mut came_from = HashMap::new();
     let mut queue = VecDeque::from([from]);
@@ -141,7 +157,8 @@ fn describe(list: &TaskList, edges: &[Vec<usize>], members: &HashSet<usize>, fro
     name(from).into()
 }
 
-/// Strongly connected components (Tarjan), with a stack of our own: a chain may be ten thousand long.
+/// Strongly connected components (Tarjan), with a stack of our own: a chain may be ten thousand
+/// long.
 fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
     let mut order = vec![UNSEEN; edges.len()];
@@ -198,13 +215,18 @@ fn propagate_blocked(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
         }
     }
     let dead = |task: &Task| task.is_failed_for_good();
-    let mut queue: VecDeque<_> = (0..list.tasks.len()).filter(|at| dead(&list.tasks[*at])).collect();
+    let mut queue: VecDeque<_> =
+        (0..list.tasks.len()).filter(|at| dead(&list.tasks[*at])).collect();
     let mut marked = vec![];
     while let Some(at) = queue.pop_front() {
         let cause = list.tasks[at].id.clone();
         for dependant in &dependants[at] {
             if list.tasks[*dependant].can_be_marked() {
-                marked.push(mark(&mut list.tasks[*dependant], format!("Blocked by failed {cause}"), now));
+                marked.push(mark(
+                    &mut list.tasks[*dependant],
+                    format!("Blocked by failed {cause}"),
+                    now,
+                ));
                 queue.push_back(*dependant);
             }
         }
@@ -232,7 +254,9 @@ pub fn next(list: &TaskList, failures: &FailureTimes) -> Option<usize> {
 
 fn candidates(list: &TaskList) -> impl Iterator<Item = usize> {
     let index = index(list);
-    let done = |id: &String| index.get(id.as_str()).is_some_and(|at| list.tasks[*at].status == Status::Completed);
+    let done = |id: &String| {
+        index.get(id.as_str()).is_some_and(|at| list.tasks[*at].status == Status::Completed)
+    };
     let may = |task: &Task| match task.status {
         Status::Pending => true,
         Status::Failed => !task.is_failed_for_good(),

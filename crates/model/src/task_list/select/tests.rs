@@ -26,7 +26,8 @@ fn picked(list: &TaskList) -> Vec<&str> {
 
 #[test]
 fn a_cycle_fails_every_task_in_it_and_names_the_way_round() {
-    let mut list = list(&[("a", &["b"]), ("b", &["a"]), ("self", &["self"]), ("free", &[]), ("late", &["a"])]);
+    let mut list =
+        list(&[("a", &["b"]), ("b", &["a"]), ("self", &["self"]), ("free", &[]), ("late", &["a"])]);
     let marked = validate_dependencies(&mut list, now());
     let entries: Vec<_> = list.tasks.iter().map(|task| task.error_log.join("")).collect();
     assert_eq!(
@@ -56,15 +57,21 @@ fn what_is_completed_or_being_worked_on_is_not_marked() {
 
 #[test]
 fn blocked_propagates_until_no_more_tasks_can_be() {
-    let mut list = list(&[("d", &["c"]), ("c", &["b"]), ("b", &["a"]), ("a", &[]), ("e", &["f"]), ("f", &[])]);
+    let mut list =
+        list(&[("d", &["c"]), ("c", &["b"]), ("b", &["a"]), ("a", &[]), ("e", &["f"]), ("f", &[])]);
     list.tasks[3].max_attempts = 1;
     outcome::fail(&mut list.tasks[3], Category::TestFail, "no", now());
     outcome::fail(&mut list.tasks[5], Category::TestFail, "once", now());
     validate_dependencies(&mut list, now());
-    let last = |id: &str| list.get(id).and_then(|task| task.error_log.last().cloned()).unwrap_or_default();
+    let last =
+        |id: &str| list.get(id).and_then(|task| task.error_log.last().cloned()).unwrap_or_default();
     assert_eq!(last("b"), "[DEPENDENCY] Blocked by failed a");
     assert_eq!(last("d"), "[DEPENDENCY] Blocked by failed c");
-    assert_eq!(list.get("e").map(|task| task.status), Some(Status::Pending), "f will be tried again");
+    assert_eq!(
+        list.get("e").map(|task| task.status),
+        Some(Status::Pending),
+        "f will be tried again"
+    );
     assert_eq!(picked(&list), ["f"]);
 }
 
@@ -86,19 +93,33 @@ fn pass_one_is_by_priority_then_by_id_and_only_with_all_dependencies_completed()
 
 #[test]
 fn pass_two_is_by_priority_then_the_oldest_failure_and_comes_after_all_pending() {
-    let mut list =
-        list(&[("new", &[]), ("old", &[]), ("urgent", &[]), ("pending", &[]), ("spent", &[]), ("logged", &[])]);
-    let at = |hour: i8| now().checked_add(jiff::SignedDuration::from_hours(hour.into())).expect("an instant");
+    let mut list = list(&[
+        ("new", &[]),
+        ("old", &[]),
+        ("urgent", &[]),
+        ("pending", &[]),
+        ("spent", &[]),
+        ("logged", &[]),
+    ]);
+    let at = |hour: i8| {
+        now().checked_add(jiff::SignedDuration::from_hours(hour.into())).expect("an instant")
+    };
     for (task, hour) in [(0, 3), (1, 1), (2, 4), (4, 0)] {
         outcome::fail(&mut list.tasks[task], Category::TestFail, "no", at(hour));
     }
     list.tasks[2].priority = 0;
     list.tasks[3].priority = 2;
     list.tasks[4].attempts = 3;
-    outcome::fail(&mut list.tasks[5], Category::TestFail, "by another tool, which keeps no time", at(0));
+    outcome::fail(
+        &mut list.tasks[5],
+        Category::TestFail,
+        "by another tool, which keeps no time",
+        at(0),
+    );
     list.tasks[5].failed_at = None;
     let failures = FailureTimes::from([("logged".to_string(), at(2))]);
-    let order: Vec<_> = eligible(&list, &failures).into_iter().map(|at| list.tasks[at].id.as_str()).collect();
+    let order: Vec<_> =
+        eligible(&list, &failures).into_iter().map(|at| list.tasks[at].id.as_str()).collect();
     assert_eq!(order, ["pending", "urgent", "old", "logged", "new"]);
     assert_eq!(next(&list, &failures), Some(3));
 }
@@ -177,7 +198,11 @@ fn lists() -> impl proptest::strategy::Strategy<Value = TaskList> {
             let mut task = Task::new(format!("t{at}"), "x");
             task.status = Status::ALL[usize::from(status)];
             (task.attempts, task.priority) = (attempts, priority);
-            task.depends_on = needs.into_iter().filter(|need| *need < count).map(|need| format!("t{need}")).collect();
+            task.depends_on = needs
+                .into_iter()
+                .filter(|need| *need < count)
+                .map(|need| format!("t{need}"))
+                .collect();
             list.tasks.push(task);
         }
         list

@@ -37,18 +37,20 @@ impl Task {
     }
 }
 
-/// Why nobody may take task `id`, or any that is pending: in an exclusive list somebody works on another one, and two in
-/// one working directory would be committed, or rolled back, as one.
+/// Why nobody may take task `id`, or any that is pending: in an exclusive list somebody works on
+/// another one, and two in one working directory would be committed, or rolled back, as one.
 pub fn in_hand(list: &TaskList, id: Option<&str>, now: Timestamp) -> Option<Refused> {
     let is_other = |task: &&Task| task.status == Status::InProgress && Some(task.id.as_str()) != id;
     let others = || list.tasks.iter().filter(is_other).filter(|_| list.mode == Mode::Exclusive);
-    // To recover one that was interrupted would disturb whoever works there: that one is named first.
+    // To recover one that was interrupted would disturb whoever works there: that one is named
+    // first.
     let living = others().find(|task| task.is_held(now));
     living.map(held).or_else(|| Some(Refused::Interrupted(others().next()?.id.clone())))
 }
 
-/// Whether `worker` may recover a task: what somebody else has in hand was not interrupted, and a rollback would take it
-/// from under them. Of an exclusive list any task will do for that, since they share one working directory.
+/// Whether `worker` may recover a task: what somebody else has in hand was not interrupted, and a
+/// rollback would take it from under them. Of an exclusive list any task will do for that, since
+/// they share one working directory.
 ///
 /// # Errors
 /// Who has it, or that it is nothing to be recovered.
@@ -90,15 +92,20 @@ pub fn claim(
     let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
     match task.status {
         Status::Completed => return Err(Refused::Completed(id.into())),
-        Status::Failed if task.is_failed_for_good() => return Err(Refused::FailedForGood(id.into())),
-        Status::InProgress if task.claimed_by.as_deref() == Some(worker) && task.started_at_commit.is_some() => {
+        Status::Failed if task.is_failed_for_good() => {
+            return Err(Refused::FailedForGood(id.into()));
+        }
+        Status::InProgress
+            if task.claimed_by.as_deref() == Some(worker) && task.started_at_commit.is_some() =>
+        {
             return renew(list, id, worker, now, lease);
         }
         Status::InProgress if task.is_held(now) => return Err(held(task)),
         Status::InProgress => return Err(Refused::Interrupted(id.into())),
         Status::Pending | Status::Failed => {}
     }
-    let open = |needed: &&String| list.get(needed).is_none_or(|task| task.status != Status::Completed);
+    let open =
+        |needed: &&String| list.get(needed).is_none_or(|task| task.status != Status::Completed);
     if let Some(on) = task.depends_on.iter().find(open) {
         return Err(Refused::Waits { task: id.into(), on: on.clone() });
     }
@@ -124,7 +131,13 @@ fn held(task: &Task) -> Refused {
 ///
 /// # Errors
 /// When the task is not this worker's (any more).
-pub fn renew(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
+pub fn renew(
+    list: &mut TaskList,
+    id: &str,
+    worker: &str,
+    now: Timestamp,
+    lease: Duration,
+) -> Result<(), Refused> {
     let task = owned(list, id, worker)?;
     task.lease_expires_at = task.lease_expires_at.max(Some(after(now, lease)));
     Ok(())
@@ -134,7 +147,13 @@ pub fn renew(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease:
 ///
 /// # Errors
 /// As [`renew`].
-pub fn set_lease(list: &mut TaskList, id: &str, worker: &str, now: Timestamp, lease: Duration) -> Result<(), Refused> {
+pub fn set_lease(
+    list: &mut TaskList,
+    id: &str,
+    worker: &str,
+    now: Timestamp,
+    lease: Duration,
+) -> Result<(), Refused> {
     owned(list, id, worker)?.lease_expires_at = Some(after(now, lease));
     Ok(())
 }
@@ -157,8 +176,9 @@ pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a m
 /// Whether a list says of a task in hand what it said when the work began.
 pub fn is_kept(list: &TaskList, begun: &Task, worker: &str) -> bool {
     let begun = in_hand_of(begun, worker);
-    let is_same =
-        |found: &Task| tamper::standing(found, &begun).is_empty() && tamper::validation(found, &begun).is_empty();
+    let is_same = |found: &Task| {
+        tamper::standing(found, &begun).is_empty() && tamper::validation(found, &begun).is_empty()
+    };
     list.get(&begun.id).is_some_and(is_same)
 }
 
@@ -170,16 +190,25 @@ fn in_hand_of(begun: &Task, worker: &str) -> Task {
     task
 }
 
-/// Puts back what somebody has written over while `worker` had the task in hand, as it was when the work began: an agent can
-/// write `completed` into the file, and only its validation says that. Gives what there is to say about it.
+/// Puts back what somebody has written over while `worker` had the task in hand, as it was when the
+/// work began: an agent can write `completed` into the file, and only its validation says that.
+/// Gives what there is to say about it.
 ///
 /// # Errors
-/// When it is in other hands now, or no longer there. Of an exclusive list it is in nobody else's: the session holds the lock.
-pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp) -> Result<Vec<String>, Refused> {
+/// When it is in other hands now, or no longer there. Of an exclusive list it is in nobody else's:
+/// the session holds the lock.
+pub fn put_back(
+    list: &mut TaskList,
+    begun: &Task,
+    worker: &str,
+    now: Timestamp,
+) -> Result<Vec<String>, Refused> {
     let is_alone = list.mode == Mode::Exclusive;
     let found = list.get(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
     if !is_alone {
-        if found.status == Status::InProgress && found.claimed_by.as_deref().is_some_and(|by| by != worker) {
+        if found.status == Status::InProgress
+            && found.claimed_by.as_deref().is_some_and(|by| by != worker)
+        {
             return Err(held(found));
         }
         let since = found.error_log.get(begun.error_log.len()..).unwrap_or_default();
@@ -187,7 +216,10 @@ pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp)
             // Since then it was anybody's.
             let base = begun.started_at_commit.clone().unwrap_or_default();
             claim(list, &begun.id, worker, &base, now, LEASE)?;
-            return Ok(vec!["its lease was over while it was being worked on, and nobody has taken it since".into()]);
+            return Ok(vec![
+                "its lease was over while it was being worked on, and nobody has taken it since"
+                    .into(),
+            ]);
         }
     }
     let task = list.get_mut(&begun.id).ok_or_else(|| Refused::Unknown(begun.id.clone()))?;
@@ -207,7 +239,10 @@ pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp)
     }
     let fields = tamper::validation(task, &begun);
     if !fields.is_empty() {
-        said.push(format!("somebody has changed its {} while it was being worked on", fields.join(", ")));
+        said.push(format!(
+            "somebody has changed its {} while it was being worked on",
+            fields.join(", ")
+        ));
     }
     tamper::restore_standing(task, &begun);
     task.lease_expires_at = task.lease_expires_at.max(Some(after(now, LEASE)));
@@ -216,7 +251,11 @@ pub fn put_back(list: &mut TaskList, begun: &Task, worker: &str, now: Timestamp)
 
 /// Gives a claim back without an outcome: as if it had not been taken.
 pub fn release(task: &mut Task) {
-    task.status = if task.error_log.is_empty() && task.attempts == 0 { Status::Pending } else { Status::Failed };
+    task.status = if task.error_log.is_empty() && task.attempts == 0 {
+        Status::Pending
+    } else {
+        Status::Failed
+    };
     task.claimed_by = None;
     task.lease_expires_at = None;
 }
@@ -238,18 +277,21 @@ pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
 
 /// The tasks this worker has to look at before it takes anything new: what was interrupted.
 ///
-/// Exclusive: all that is in progress, since there is nobody else. Concurrent: its own, and those whose
-/// lease is over. What a living run works on (`alive`) was not interrupted.
+/// Exclusive: all that is in progress, since there is nobody else. Concurrent: its own, and those
+/// whose lease is over. What a living run works on (`alive`) was not interrupted.
 pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<usize> {
     let is_ours = |task: &Task| match list.mode {
         Mode::Exclusive => true,
         Mode::Concurrent => task.claimed_by.as_deref() == Some(worker) || !task.is_held(now),
     };
-    let is = |task: &Task| task.status == Status::InProgress && is_ours(task) && !alive.contains(&task.id);
+    let is = |task: &Task| {
+        task.status == Status::InProgress && is_ours(task) && !alive.contains(&task.id)
+    };
     list.tasks.iter().enumerate().filter(|(_, task)| is(task)).map(|(at, _)| at).collect()
 }
 
-/// Whether a task is still the one that was `seen`, with nobody at work on it but `worker`, who looks after what others left.
+/// Whether a task is still the one that was `seen`, with nobody at work on it but `worker`, who
+/// looks after what others left.
 ///
 /// # Errors
 /// Who has it, or that it was dealt with.
@@ -262,14 +304,16 @@ pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Resu
     if is_theirs { Err(held(found)) } else { Ok(()) }
 }
 
-/// Of a concurrent list: what others claimed and did not finish in time fails, and may be tried again. What
-/// they did lies in working directories of theirs, which nobody else touches. Gives the tasks' ids.
+/// Of a concurrent list: what others claimed and did not finish in time fails, and may be tried
+/// again. What they did lies in working directories of theirs, which nobody else touches. Gives the
+/// tasks' ids.
 pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<String> {
     if list.mode == Mode::Exclusive {
         return vec![];
     }
     let stale = interrupted(list, worker, now, alive);
-    let stale = stale.into_iter().filter(|at| list.tasks[*at].claimed_by.as_deref() != Some(worker));
+    let stale =
+        stale.into_iter().filter(|at| list.tasks[*at].claimed_by.as_deref() != Some(worker));
     let stale: Vec<_> = stale.collect();
     let mut ids = vec![];
     for at in stale {
@@ -341,7 +385,10 @@ mod tests {
                 task.command = Some("true".into());
                 assert!(!is_kept(&list, &begun, "me"));
                 let said = put_back(&mut list, &begun, "me", now).expect("it is still ours");
-                assert!(said[0].contains("attempts, completed_at in harness-tasks.json"), "{said:?}");
+                assert!(
+                    said[0].contains("attempts, completed_at in harness-tasks.json"),
+                    "{said:?}"
+                );
                 assert!(said[1].contains("validation.command"), "{said:?}");
                 list.tasks[0].command = None;
                 assert_eq!(list.tasks, kept.tasks, "{status:?}");
@@ -359,7 +406,10 @@ mod tests {
         let later = at("2025-07-01T11:00:00Z");
         expire(&mut list, "other", later, &[]);
         let mut again = list.clone();
-        assert!(put_back(&mut again, &begun, "me", later).is_ok_and(|said| said[0].contains("lease was over")));
+        assert!(
+            put_back(&mut again, &begun, "me", later)
+                .is_ok_and(|said| said[0].contains("lease was over"))
+        );
         assert_eq!((again.tasks[0].status, again.tasks[0].attempts), (Status::InProgress, 1));
         claim(&mut list, "a", "other", "abc", later, MINUTE).expect("its turn");
         crate::task_list::outcome::complete(&mut list.tasks[0], later);
@@ -372,12 +422,22 @@ mod tests {
         let mut list = list(Mode::Concurrent);
         claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
         assert_eq!(list.tasks[0].lease_expires_at, Some(at("2025-07-01T10:01:00Z")));
-        assert!(list.to_text().contains("\"lease_expires_at\": \"2025-07-01T10:01:00Z\""), "{}", list.to_text());
+        assert!(
+            list.to_text().contains("\"lease_expires_at\": \"2025-07-01T10:01:00Z\""),
+            "{}",
+            list.to_text()
+        );
         crate::task_list::outcome::fail(&mut list.tasks[0], Category::TaskExec, "x", now);
         list.tasks[1].lease_expires_at = Some(now);
         let text = list.to_text();
-        assert!(text.contains("\"failed_at\": \"2025-07-01T10:00:00Z\"") && !text.contains(".98"), "{text}");
-        assert_eq!(TaskList::parse(&text).expect("reads").tasks[0].failed_at, list.tasks[0].failed_at);
+        assert!(
+            text.contains("\"failed_at\": \"2025-07-01T10:00:00Z\"") && !text.contains(".98"),
+            "{text}"
+        );
+        assert_eq!(
+            TaskList::parse(&text).expect("reads").tasks[0].failed_at,
+            list.tasks[0].failed_at
+        );
         // What another tool wrote stays as it is.
         let other = text.replace("10:00:00Z", "10:00:00.5Z");
         assert_eq!(TaskList::parse(&other).expect("reads").to_text(), other);
@@ -392,14 +452,18 @@ mod tests {
         claim(&mut exclusive, "a", "me", "abc", now, MINUTE).expect("claimed");
         assert_eq!(in_hand(&exclusive, Some("a"), now), None);
         for id in [Some("c"), None] {
-            assert!(matches!(in_hand(&exclusive, id, now), Some(Refused::Held { task, .. }) if task == "a"));
+            assert!(
+                matches!(in_hand(&exclusive, id, now), Some(Refused::Held { task, .. }) if task == "a")
+            );
             let later = at("2025-07-01T10:02:00Z");
             assert_eq!(in_hand(&exclusive, id, later), Some(Refused::Interrupted("a".into())));
         }
         // Other tools may have left one behind: whoever is still at work is named first.
         exclusive.tasks[1].status = Status::InProgress;
         exclusive.tasks.swap(0, 1);
-        assert!(matches!(in_hand(&exclusive, None, now), Some(Refused::Held { task, .. }) if task == "a"));
+        assert!(
+            matches!(in_hand(&exclusive, None, now), Some(Refused::Held { task, .. }) if task == "a")
+        );
         exclusive.mode = Mode::Concurrent;
         assert_eq!(in_hand(&exclusive, Some("c"), now), None);
     }
@@ -410,15 +474,24 @@ mod tests {
         let later = at("2025-07-01T10:01:00Z");
         for mode in [Mode::Exclusive, Mode::Concurrent] {
             let mut list = list(mode);
-            assert!(matches!(recoverable(&list, "a", "w2", now), Err(Refused::NotYours { .. })), "nobody began it");
+            assert!(
+                matches!(recoverable(&list, "a", "w2", now), Err(Refused::NotYours { .. })),
+                "nobody began it"
+            );
             assert!(matches!(recoverable(&list, "c", "w2", now), Err(Refused::Unknown(_))));
             claim(&mut list, "a", "w1", "x", now, MINUTE).expect("claims");
-            assert!(matches!(recoverable(&list, "a", "w2", now), Err(Refused::Held { by, .. }) if by == "w1"));
+            assert!(
+                matches!(recoverable(&list, "a", "w2", now), Err(Refused::Held { by, .. }) if by == "w1")
+            );
             assert_eq!(recoverable(&list, "a", "w1", now), Ok(()), "its own");
             assert_eq!(recoverable(&list, "a", "w2", later), Ok(()), "its lease is over");
             list.tasks[1].status = Status::InProgress;
             let beside = recoverable(&list, "b", "w2", now);
-            assert_eq!(beside.is_err(), mode == Mode::Exclusive, "in the directory of another: {beside:?}");
+            assert_eq!(
+                beside.is_err(),
+                mode == Mode::Exclusive,
+                "in the directory of another: {beside:?}"
+            );
         }
     }
 
@@ -446,7 +519,10 @@ mod tests {
         assert!(matches!(claim(&mut list, "c", "w2", "x", now, LEASE), Err(Refused::Unknown(_))));
         assert_eq!(list, before, "a refused claim changes nothing");
         let later = at("2025-07-01T11:00:00Z");
-        assert!(matches!(claim(&mut list, "a", "w2", "x", later, LEASE), Err(Refused::Interrupted(_))));
+        assert!(matches!(
+            claim(&mut list, "a", "w2", "x", later, LEASE),
+            Err(Refused::Interrupted(_))
+        ));
     }
 
     #[test]
@@ -473,8 +549,15 @@ mod tests {
         ] {
             let mut list = list(mode);
             claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
-            assert_eq!(interrupted(&list, worker, when, &[]).len(), found, "{mode:?} {worker} {when}");
-            assert!(interrupted(&list, worker, when, &["a".into()]).is_empty(), "what lives was not interrupted");
+            assert_eq!(
+                interrupted(&list, worker, when, &[]).len(),
+                found,
+                "{mode:?} {worker} {when}"
+            );
+            assert!(
+                interrupted(&list, worker, when, &["a".into()]).is_empty(),
+                "what lives was not interrupted"
+            );
         }
     }
 
@@ -503,9 +586,16 @@ mod tests {
         renew(&mut list, "a", "gone", later, LEASE).expect("alive after all");
         assert!(is_stale(&list.tasks[0], &seen, "us", later).is_err());
         list.tasks[0].claimed_by = Some("us".into());
-        assert_eq!(is_stale(&list.tasks[0], &seen, "us", later), Ok(()), "a predecessor of ours took it over");
+        assert_eq!(
+            is_stale(&list.tasks[0], &seen, "us", later),
+            Ok(()),
+            "a predecessor of ours took it over"
+        );
         crate::task_list::outcome::complete(&mut list.tasks[0], later);
-        assert!(matches!(is_stale(&list.tasks[0], &seen, "us", later), Err(Refused::NotYours { .. })));
+        assert!(matches!(
+            is_stale(&list.tasks[0], &seen, "us", later),
+            Err(Refused::NotYours { .. })
+        ));
     }
 
     #[test]
@@ -515,7 +605,10 @@ mod tests {
         claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");
         assert!(expire(&mut list, "w2", at("2025-07-01T10:14:59Z"), &[]).is_empty());
         let later = at("2025-07-01T10:15:00Z");
-        assert!(expire(&mut list, "w1", later, &[]).is_empty(), "its own is recovered, not expired");
+        assert!(
+            expire(&mut list, "w1", later, &[]).is_empty(),
+            "its own is recovered, not expired"
+        );
         assert_eq!(expire(&mut list, "w2", later, &[]), ["a"]);
         assert_eq!(list.tasks[0].error_log, ["[SESSION_TIMEOUT] the lease of w1 is over"]);
         claim(&mut list, "a", "w2", "x", later, LEASE).expect("it may be tried again");

@@ -1,6 +1,7 @@
-//! Where HEAD stands when a task ends: where it began, with the commit it began at in its history. An agent that checks out
-//! another branch, or rewrites what was there, may pass its validation all the same; but a person looks for the work on
-//! their own branch, and for their own commits there too.
+//! Where HEAD stands when a task ends: where it began, with the commit it began at in its history.
+//! An agent that checks out another branch, or rewrites what was there, may pass its validation all
+//! the same; but a person looks for the work on their own branch, and for their own commits there
+//! too.
 
 use crate::task_list::log::short;
 
@@ -31,11 +32,12 @@ impl Stand {
     }
 }
 
-/// What is wrong with where an agent left HEAD, and what was expected. `has_base`: the commit that the task began at is
-/// HEAD, or in its history.
+/// What is wrong with where an agent left HEAD, and what was expected. `has_base`: the commit that
+/// the task began at is HEAD, or in its history.
 pub fn astray(wanted: &Stand, branch: Option<&str>, base: &str, has_base: bool) -> Option<String> {
     if !wanted.is_at(branch) {
-        let found = branch.map_or_else(|| "detached".to_string(), |branch| format!("on branch `{branch}`"));
+        let found =
+            branch.map_or_else(|| "detached".to_string(), |branch| format!("on branch `{branch}`"));
         let began = match wanted {
             Stand::On(wanted) => format!("began on `{wanted}`, and what is done has to be there"),
             _ => "began with HEAD detached, and it has to stay so".to_string(),
@@ -62,9 +64,19 @@ mod tests {
             (on("main"), Some("main"), true, None),
             (Stand::Detached, None, true, None),
             (Stand::Anywhere, Some("side"), false, None),
-            (on("main"), Some("side"), true, Some("HEAD on branch `side`; the task began on `main`")),
+            (
+                on("main"),
+                Some("side"),
+                true,
+                Some("HEAD on branch `side`; the task began on `main`"),
+            ),
             (on("main"), None, true, Some("HEAD detached; the task began on `main`")),
-            (Stand::Detached, Some("side"), true, Some("HEAD on branch `side`; the task began with HEAD detached")),
+            (
+                Stand::Detached,
+                Some("side"),
+                true,
+                Some("HEAD on branch `side`; the task began with HEAD detached"),
+            ),
             (on("main"), Some("main"), false, Some("took commit abc out of HEAD's history")),
             (Stand::Detached, None, false, Some("took commit abc out of HEAD's history")),
         ] {
@@ -75,6 +87,9 @@ mod tests {
             };
             assert!(fits, "{wanted:?} {branch:?} {has_base}: {found:?}");
         }
-        assert_eq!((Stand::of(None), Stand::of(Some("main".into()))), (Stand::Detached, on("main")));
+        assert_eq!(
+            (Stand::of(None), Stand::of(Some("main".into()))),
+            (Stand::Detached, on("main"))
+        );
     }
 }

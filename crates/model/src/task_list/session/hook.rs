@@ -1,4 +1,5 @@
-//! What the hooks of an agent's own session answer. Pure: the list, what was answered before, and the answer.
+//! What the hooks of an agent's own session answer. Pure: the list, what was answered before, and
+//! the answer.
 
 use crate::task_list::document::{Mode, Status, Task, TaskList, iso};
 use crate::task_list::select::{self, FailureTimes};
@@ -74,8 +75,8 @@ pub fn stop(
     refuse(list, memory, again, step)
 }
 
-/// What an agent that wants to stop is told where the list cannot be read. It is refused, as often as without
-/// any progress: nobody knows whether work is left.
+/// What an agent that wants to stop is told where the list cannot be read. It is refused, as often
+/// as without any progress: nobody knows whether work is left.
 pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
     refuse_at("unreadable".into(), memory, again, unreadable(why))
 }
@@ -98,7 +99,12 @@ fn unreadable(why: &str) -> String {
 }
 
 /// Whether a subagent may (`SubagentStop`): not while it holds a claim without an outcome.
-pub fn subagent_stop(list: &TaskList, memory: &mut Memory, again: bool, workers: &[String]) -> Answer {
+pub fn subagent_stop(
+    list: &TaskList,
+    memory: &mut Memory,
+    again: bool,
+    workers: &[String],
+) -> Answer {
     let held = |task: &&Task| {
         let by = task.claimed_by.as_deref().unwrap_or_default();
         task.status == Status::InProgress
@@ -106,7 +112,11 @@ pub fn subagent_stop(list: &TaskList, memory: &mut Memory, again: bool, workers:
     };
     let Some(task) = list.tasks.iter().find(held) else { return Answer::Silent };
     let by = task.claimed_by.as_deref().unwrap_or_default();
-    let step = format!("You hold a claim on {} and have not said how it ended. {}", task.id, finish(task, Some(by)));
+    let step = format!(
+        "You hold a claim on {} and have not said how it ended. {}",
+        task.id,
+        finish(task, Some(by))
+    );
     refuse(list, memory, again, step)
 }
 
@@ -196,13 +206,20 @@ fn next_step(
     if is_over(list) || limit_reached(list, memory) {
         return None;
     }
-    let own =
-        |task: &&Task| task.status == Status::InProgress && task.claimed_by.as_deref().is_none_or(|by| by == worker);
+    let own = |task: &&Task| {
+        task.status == Status::InProgress
+            && task.claimed_by.as_deref().is_none_or(|by| by == worker)
+    };
     if let Some(task) = list.tasks.iter().find(own) {
         if memory.is_interrupted(task) {
             return Some(recover(task));
         }
-        return Some(format!("{} ({}) is still in progress. {}", task.id, task.title.trim(), finish(task, None)));
+        return Some(format!(
+            "{} ({}) is still in progress. {}",
+            task.id,
+            task.title.trim(),
+            finish(task, None)
+        ));
     }
     match claim::in_hand(list, None, now) {
         None => {}
@@ -284,12 +301,17 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         return text;
     }
     if let Some(max) = scene.list.max_sessions.filter(|max| scene.session > *max) {
-        let _ = writeln!(text, "\nmax_sessions ({max}) is reached: do not go on with it unless a person raises it.");
+        let _ = writeln!(
+            text,
+            "\nmax_sessions ({max}) is reached: do not go on with it unless a person raises it."
+        );
         return text;
     }
     for id in scene.interrupted {
         let Some(task) = scene.list.get(id) else { continue };
-        if let Err(Refused::Held { task, by, until }) = claim::recoverable(scene.list, id, scene.worker, scene.now) {
+        if let Err(Refused::Held { task, by, until }) =
+            claim::recoverable(scene.list, id, scene.worker, scene.now)
+        {
             let _ = write!(
                 text,
                 "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone until then: somebody may be at \
@@ -303,7 +325,8 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         }
         let _ = writeln!(text, "\n{}", recover(task));
         for done in &task.checkpoints {
-            let _ = writeln!(text, "- checkpoint {}/{}: {}", done.step, done.total, done.description);
+            let _ =
+                writeln!(text, "- checkpoint {}/{}: {}", done.step, done.total, done.description);
         }
     }
     match select::next(scene.list, scene.failures).map(|at| &scene.list.tasks[at]) {
@@ -335,7 +358,11 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         ("The end of the log", scene.log),
     ] {
         if !body.trim().is_empty() {
-            let _ = write!(text, "\n## {title}\n\n```\n{}\n```\n", body.trim_end().replace("```", "'''"));
+            let _ = write!(
+                text,
+                "\n## {title}\n\n```\n{}\n```\n",
+                body.trim_end().replace("```", "'''")
+            );
         }
     }
     text
@@ -364,12 +391,19 @@ mod tests {
     #[test]
     fn stopping_is_refused_with_the_next_step_while_eligible_tasks_remain() {
         let (mut list, mut memory) = (list(), Memory::default());
-        let Answer::Refuse(reason) = stop(&list, &mut memory, false, "w", &FailureTimes::new(), now()) else {
+        let Answer::Refuse(reason) =
+            stop(&list, &mut memory, false, "w", &FailureTimes::new(), now())
+        else {
             panic!("refuses")
         };
-        assert!(reason.contains("0 of 2 completed") && reason.contains("muleteer tasks claim a"), "{reason}");
+        assert!(
+            reason.contains("0 of 2 completed") && reason.contains("muleteer tasks claim a"),
+            "{reason}"
+        );
         list.tasks[0].status = Status::InProgress;
-        let Answer::Refuse(reason) = stop(&list, &mut memory, true, "w", &FailureTimes::new(), now()) else {
+        let Answer::Refuse(reason) =
+            stop(&list, &mut memory, true, "w", &FailureTimes::new(), now())
+        else {
             panic!("refuses")
         };
         assert!(reason.contains("muleteer tasks complete a"), "{reason}");
@@ -382,10 +416,16 @@ mod tests {
     #[test]
     fn refusals_without_progress_are_bounded_and_progress_allows_more() {
         let (mut list, mut memory) = (list(), Memory::default());
-        assert_eq!((0..20).filter(|at| asked(&list, &mut memory, *at > 0)).count(), REFUSALS as usize);
+        assert_eq!(
+            (0..20).filter(|at| asked(&list, &mut memory, *at > 0)).count(),
+            REFUSALS as usize
+        );
         outcome::checkpoint(&mut list.tasks[0], 1, 2, "half", None, now());
         assert!(asked(&list, &mut memory, true), "a checkpoint is progress");
-        assert_eq!((0..20).filter(|_| asked(&list, &mut memory, true)).count(), REFUSALS as usize - 1);
+        assert_eq!(
+            (0..20).filter(|_| asked(&list, &mut memory, true)).count(),
+            REFUSALS as usize - 1
+        );
         assert!(asked(&list, &mut memory, false), "a stop of its own begins anew");
     }
 
@@ -393,7 +433,8 @@ mod tests {
     fn stopping_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
         let (list, mut memory) = (list(), Memory::default());
         let mut looks = Memory::default();
-        let given = (0..20).filter(|_| self_reflect_unreadable(&mut looks, "line 3") != Answer::Silent);
+        let given =
+            (0..20).filter(|_| self_reflect_unreadable(&mut looks, "line 3") != Answer::Silent);
         assert_eq!((given.count(), looks.refusals), (REFLECTIONS as usize, 0));
         let mut refused = |again| stop_unreadable(&mut memory, again, "line 3") != Answer::Silent;
         assert_eq!((0..20).filter(|at| refused(*at > 0)).count(), REFUSALS as usize);
@@ -420,7 +461,9 @@ mod tests {
         assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);
         list.tasks[0].status = Status::InProgress;
         list.tasks[0].claimed_by = Some("claude-1/tests".into());
-        let Answer::Refuse(reason) = subagent_stop(&list, &mut memory, false, &workers) else { panic!("refuses") };
+        let Answer::Refuse(reason) = subagent_stop(&list, &mut memory, false, &workers) else {
+            panic!("refuses")
+        };
         assert!(reason.contains("--worker claude-1/tests"), "{reason}");
         list.tasks[0].claimed_by = Some("claude-10".into());
         assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);
@@ -431,12 +474,17 @@ mod tests {
         let (mut list, mut memory) = (list(), Memory::default());
         list.mode = Mode::Concurrent;
         list.tasks[0].status = Status::InProgress;
-        let Answer::Refuse(text) = teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()) else {
+        let Answer::Refuse(text) =
+            teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now())
+        else {
             panic!("hands")
         };
         assert!(text.contains("muleteer tasks claim b --worker ann"), "{text}");
         list.tasks[1].status = Status::Completed;
-        assert_eq!(teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()), Answer::Silent);
+        assert_eq!(
+            teammate_idle(&list, &mut memory, "ann", &FailureTimes::new(), now()),
+            Answer::Silent
+        );
     }
 
     #[test]
@@ -444,9 +492,16 @@ mod tests {
         let (mut list, mut memory) = (list(), Memory::default());
         assert_eq!(self_reflect(&list, &mut memory), Answer::Silent, "not before");
         list.tasks.iter_mut().for_each(|task| outcome::complete(task, now()));
-        assert_eq!((0..9).filter(|_| self_reflect(&list, &mut memory) != Answer::Silent).count(), 5);
+        assert_eq!(
+            (0..9).filter(|_| self_reflect(&list, &mut memory) != Answer::Silent).count(),
+            5
+        );
         let mut empty = Memory::default();
-        assert_eq!(self_reflect(&TaskList::new(now()), &mut empty), Answer::Silent, "nothing was asked for");
+        assert_eq!(
+            self_reflect(&TaskList::new(now()), &mut empty),
+            Answer::Silent,
+            "nothing was asked for"
+        );
     }
 
     #[test]
@@ -492,7 +547,10 @@ mod tests {
             })
         };
         let beside = begins("w2", now());
-        assert!(beside.contains("`a` is claimed by w1 until") && !beside.contains("was interrupted"), "{beside}");
+        assert!(
+            beside.contains("`a` is claimed by w1 until") && !beside.contains("was interrupted"),
+            "{beside}"
+        );
         let later = now().checked_add(jiff::SignedDuration::from_mins(16)).expect("a time");
         // Two answers that agree: nothing for this session to do, or the same first step.
         let stops = |worker, now| {
@@ -504,7 +562,10 @@ mod tests {
         assert_eq!(stops("w2", now()), Answer::Silent);
         for (worker, now) in [("w1", now()), ("w2", later)] {
             let Answer::Refuse(step) = stops(worker, now) else { panic!("it is not done") };
-            assert!(begins(worker, now).contains(&step) && step.contains("tasks recover a"), "{step}");
+            assert!(
+                begins(worker, now).contains(&step) && step.contains("tasks recover a"),
+                "{step}"
+            );
         }
         let mut idle = Memory::default();
         assert_eq!(teammate_idle(&list, &mut idle, "ann", &failures, now()), Answer::Silent);

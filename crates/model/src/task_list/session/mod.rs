@@ -1,5 +1,6 @@
-//! Runs of task lists inside the daemon, folded from the events. The list's own file says how its tasks
-//! stand; this says what a daemon that was killed was about to do, so that the next one goes on.
+//! Runs of task lists inside the daemon, folded from the events. The list's own file says how its
+//! tasks stand; this says what a daemon that was killed was about to do, so that the next one goes
+//! on.
 //!
 //! ```text
 //!            session          begun ──────▶ judged ──────▶ ended
@@ -86,8 +87,8 @@ pub struct Work {
     pub base: String,
     pub resumed: bool,
     pub verdict: Option<Verdict>,
-    /// It passed, and what had passed was not yet brought home when the machine went down: files that nobody synced may be
-    /// gone, so it is to be judged again.
+    /// It passed, and what had passed was not yet brought home when the machine went down: files
+    /// that nobody synced may be gone, so it is to be judged again.
     pub doubted: bool,
 }
 
@@ -103,8 +104,10 @@ impl Run {
             Event::TaskListSession { session, .. } => self.session = Some(*session),
             Event::TaskBegun { worker, task, dispatch, base, resumed, .. } => {
                 let (task, dispatch, base) = (task.clone(), dispatch.clone(), base.clone());
-                self.workers
-                    .insert(*worker, Work { task, dispatch, base, resumed: *resumed, verdict: None, doubted: false });
+                self.workers.insert(
+                    *worker,
+                    Work { task, dispatch, base, resumed: *resumed, verdict: None, doubted: false },
+                );
             }
             Event::TaskJudged { worker, verdict, .. } => {
                 if let Some(work) = self.workers.get_mut(worker) {
@@ -116,7 +119,9 @@ impl Run {
                 self.workers.remove(worker);
                 self.done += u64::from(*counted);
             }
-            Event::TaskListStopping { now, .. } => self.stopping = Some(*now || self.stopping == Some(true)),
+            Event::TaskListStopping { now, .. } => {
+                self.stopping = Some(*now || self.stopping == Some(true))
+            }
             Event::TaskListFinished { finished, .. } => self.finished = Some(finished.clone()),
             _ => {}
         }

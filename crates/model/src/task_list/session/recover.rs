@@ -11,7 +11,8 @@ pub struct Evidence {
     /// There are commits since the base that name the task.
     pub commits: bool,
     pub checkpoints: bool,
-    /// The files are what they were at the last checkpoint. Only looked at where nothing else tells.
+    /// The files are what they were at the last checkpoint. Only looked at where nothing else
+    /// tells.
     pub checkpoint_holds: bool,
     /// `started_at_commit` is named and exists.
     pub base_exists: bool,
@@ -82,23 +83,28 @@ pub fn names(message: &str, task: &Task) -> bool {
     })
 }
 
-/// Where a failing task's rollback ends before its base: at the newest of the `commits` since then (newest first, with
-/// their messages) that another task was completed with. Workers may share a directory, and what is completed stays.
+/// Where a failing task's rollback ends before its base: at the newest of the `commits` since then
+/// (newest first, with their messages) that another task was completed with. Workers may share a
+/// directory, and what is completed stays.
 pub fn kept<'a>(
     commits: &'a [(String, String)],
     list: &TaskList,
     task: &str,
     completions: &[(String, String)],
 ) -> Option<&'a str> {
-    let others = || list.tasks.iter().filter(|other| other.id != task && other.status == Status::Completed);
+    let others =
+        || list.tasks.iter().filter(|other| other.id != task && other.status == Status::Completed);
     let logged = |commit: &str| {
-        let is_this =
-            |(by, with): &(String, String)| commit.starts_with(with.as_str()) && others().any(|other| other.id == *by);
+        let is_this = |(by, with): &(String, String)| {
+            commit.starts_with(with.as_str()) && others().any(|other| other.id == *by)
+        };
         completions.iter().any(is_this)
     };
     // The log's line comes after the list's.
     let named = |message: &str| {
-        others().any(|other| message.strip_prefix(other.id.as_str()).is_some_and(|rest| rest.starts_with(": ")))
+        others().any(|other| {
+            message.strip_prefix(other.id.as_str()).is_some_and(|rest| rest.starts_with(": "))
+        })
     };
     let is_other_s = |(commit, message): &&(String, String)| logged(commit) || named(message);
     commits.iter().find(is_other_s).map(|(commit, _)| commit.as_str())
@@ -114,19 +120,27 @@ mod tests {
         list.tasks = ["a", "b", "c", "d"].map(|id| Task::new(id, "")).into();
         list.tasks[1].status = Status::Completed;
         list.tasks[2].status = Status::Completed;
-        let commits =
-            |all: &[(&str, &str)]| all.iter().map(|(one, two)| (one.to_string(), two.to_string())).collect::<Vec<_>>();
+        let commits = |all: &[(&str, &str)]| {
+            all.iter().map(|(one, two)| (one.to_string(), two.to_string())).collect::<Vec<_>>()
+        };
         let log = commits(&[("a", "55555"), ("b", "44444"), ("d", "66666")]);
         let end = |all: &[(&str, &str)]| kept(&commits(all), &list, "a", &log).map(String::from);
         assert_eq!(
-            end(&[("666661", "a: mine"), ("555551", "d: another that is not done"), ("333331", "like b: it")]),
+            end(&[
+                ("666661", "a: mine"),
+                ("555551", "d: another that is not done"),
+                ("333331", "like b: it")
+            ]),
             None
         );
         assert_eq!(
             end(&[("555551", "mine"), ("444441", "by its agent"), ("333331", "c: older")]),
             Some("444441".into())
         );
-        assert_eq!(end(&[("555551", "mine"), ("333331", "c: not logged yet")]), Some("333331".into()));
+        assert_eq!(
+            end(&[("555551", "mine"), ("333331", "c: not logged yet")]),
+            Some("333331".into())
+        );
     }
 
     fn evidence(uncommitted: bool, commits: bool, checkpoints: bool) -> Evidence {
@@ -156,7 +170,10 @@ mod tests {
     #[test]
     fn nothing_is_rolled_back_to_a_commit_that_is_not_there() {
         for bits in 0..8 {
-            let found = Evidence { base_exists: false, ..evidence(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0) };
+            let found = Evidence {
+                base_exists: false,
+                ..evidence(bits & 1 != 0, bits & 2 != 0, bits & 4 != 0)
+            };
             assert_eq!(decide(found), Plan::NoBase);
         }
     }

@@ -5,8 +5,8 @@ pub(super) const LEVELS_LIMIT: usize = 2 * 1024 * 1024;
 
 const WORD: usize = u64::BITS as usize;
 
-/// A stack of bits. A container that is kept takes about 100 bytes: with these, a line of nothing but
-/// brackets used a hundred times its own length.
+/// A stack of bits. A container that is kept takes about 100 bytes: with these, a line of nothing
+/// but brackets used a hundred times its own length.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     /// A set bit is an array.

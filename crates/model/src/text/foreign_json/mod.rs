@@ -1,10 +1,11 @@
 //! Reads JSON that other programs wrote: agent CLIs, their transcripts, hooks, settings files.
 //!
-//! `serde_json` refuses input that JavaScript's `JSON.parse` accepts: half of a surrogate pair, `1e999`, more
-//! than 128 levels. A refused line loses everything it says, and with it the end of a turn, a permission request
-//! or a verdict. So every decoder of foreign JSON reads through this module. Well-formed input takes the fast
-//! path and reads exactly as `serde_json` reads it. Other input is repaired where its meaning is certain
-//! ([`Repair`]); where it is cut off or garbled, the part before the fault is returned with a [`Damage`].
+//! `serde_json` refuses input that JavaScript's `JSON.parse` accepts: half of a surrogate pair,
+//! `1e999`, more than 128 levels. A refused line loses everything it says, and with it the end of a
+//! turn, a permission request or a verdict. So every decoder of foreign JSON reads through this
+//! module. Well-formed input takes the fast path and reads exactly as `serde_json` reads it. Other
+//! input is repaired where its meaning is certain ([`Repair`]); where it is cut off or garbled, the
+//! part before the fault is returned with a [`Damage`].
 //!
 //! Repaired input may be used like any other. Damaged input never proves success.
 
@@ -19,7 +20,8 @@ use serde_json::Value;
 use std::fmt::{self, Display};
 use std::io::{self, Read};
 
-/// Containers inside each other that are kept: as many as `serde_json` reads back. Deeper ones become `null`.
+/// Containers inside each other that are kept: as many as `serde_json` reads back. Deeper ones
+/// become `null`.
 pub const DEPTH: usize = 127;
 
 /// A change that made input readable and kept its meaning.
@@ -37,7 +39,8 @@ pub enum Repair {
     TooDeep,
     /// An unescaped control character, or a NUL between values.
     ControlCharacter,
-    /// A long text was shortened in its middle, or list elements were left out, because the whole is long.
+    /// A long text was shortened in its middle, or list elements were left out, because the whole
+    /// is long.
     Shortened,
 }
 
@@ -123,7 +126,9 @@ pub fn typed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> 
         Err(error) => error,
     };
     match read(bytes) {
-        Document { value, damage: None, repairs, .. } if !repairs.is_empty() => serde_json::from_value(value),
+        Document { value, damage: None, repairs, .. } if !repairs.is_empty() => {
+            serde_json::from_value(value)
+        }
         _ => Err(error),
     }
 }
@@ -135,8 +140,8 @@ pub fn prefix(text: &str) -> (Document, usize) {
     (reader.finish(), length)
 }
 
-/// Reads one JSON value from `source` to its end. Memory is bounded: beyond `limit` bytes the document is
-/// shortened as it is read.
+/// Reads one JSON value from `source` to its end. Memory is bounded: beyond `limit` bytes the
+/// document is shortened as it is read.
 ///
 /// # Errors
 /// Those of `source`.
@@ -159,9 +164,11 @@ pub fn read_from(source: &mut dyn Read, limit: usize) -> io::Result<Document> {
     }
 }
 
-/// Whether a line may hold an object: white space, NULs and a byte order mark may stand before its brace.
+/// Whether a line may hold an object: white space, NULs and a byte order mark may stand before its
+/// brace.
 pub fn may_be_object(line: &[u8]) -> bool {
-    let first = |byte: &u8| !byte.is_ascii_whitespace() && *byte != 0 && !reader::MARK.contains(byte);
+    let first =
+        |byte: &u8| !byte.is_ascii_whitespace() && *byte != 0 && !reader::MARK.contains(byte);
     line.iter().find(|byte| first(byte)) == Some(&b'{')
 }
 

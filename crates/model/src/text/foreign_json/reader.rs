@@ -14,7 +14,8 @@ const WORD_LIMIT: usize = 16 * 1024;
 /// Bytes that one value costs beside its text.
 const VALUE_COST: usize = 48;
 
-/// Of a long document: a text's limit at first, after [`Level::Brief`], and after [`Level::Sparse`].
+/// Of a long document: a text's limit at first, after [`Level::Brief`], and after
+/// [`Level::Sparse`].
 const LONG_TEXT: usize = 1024 * 1024;
 const BRIEF_TEXT: usize = 4 * 1024;
 const SPARSE_TEXT: usize = 512;
@@ -104,7 +105,8 @@ impl Reader {
         }
     }
 
-    /// For a document of any length: long texts lose their middle, and less is kept the longer it is.
+    /// For a document of any length: long texts lose their middle, and less is kept the longer it
+    /// is.
     pub fn long() -> Self {
         Self { long: true, ..Self::whole() }
     }
@@ -136,12 +138,15 @@ impl Reader {
         at
     }
 
-    /// What was read. Containers that are still open are closed; a string or number that is begun is dropped.
+    /// What was read. Containers that are still open are closed; a string or number that is begun
+    /// is dropped.
     pub fn finish(mut self) -> Document {
-        let nothing = self.open.is_empty() && self.root.is_none() && matches!(self.token, Token::None);
+        let nothing =
+            self.open.is_empty() && self.root.is_none() && matches!(self.token, Token::None);
         let is_empty = nothing && self.damage.is_none() && self.mark == 0;
         // A number has no end of its own.
-        if self.damage.is_none() && self.open.is_empty() && matches!(self.token, Token::Word { .. }) {
+        if self.damage.is_none() && self.open.is_empty() && matches!(self.token, Token::Word { .. })
+        {
             self.end_word(0);
         }
         if self.root.is_none() {
@@ -205,7 +210,8 @@ impl Reader {
                 }
             }
             Token::Word { bytes: word, over } => {
-                let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+                let is_part =
+                    |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
                 let end = bytes.iter().position(|byte| !is_part(byte)).unwrap_or(bytes.len());
                 let room = WORD_LIMIT - word.len();
                 *over |= end > room;
@@ -244,7 +250,9 @@ impl Reader {
             (E::Key | E::FirstKey, b'"') => self.begin_text(true),
             (E::FirstItem | E::CommaOrEnd, b']') if self.in_array() => self.end(),
             (E::FirstKey | E::CommaOrEnd, b'}') if !self.in_array() => self.end(),
-            (E::CommaOrEnd, b',') => self.expected = if self.in_array() { E::Value } else { E::Key },
+            (E::CommaOrEnd, b',') => {
+                self.expected = if self.in_array() { E::Value } else { E::Key }
+            }
             (E::Colon, b':') => self.expected = E::Value,
             (E::Value | E::FirstItem, b'0'..=b'9' | b'-' | b'a'..=b'z' | b'A'..=b'Z') => {
                 self.token = Token::Word { bytes: vec![byte], over: false };
@@ -348,7 +356,9 @@ impl Reader {
     }
 
     fn end_text(&mut self) {
-        let Token::Text { text, is_key } = std::mem::replace(&mut self.token, Token::None) else { return };
+        let Token::Text { text, is_key } = std::mem::replace(&mut self.token, Token::None) else {
+            return;
+        };
         if !self.skipped.is_empty() {
             match is_key {
                 true => self.expected = Expected::Colon,
@@ -375,10 +385,14 @@ impl Reader {
 
     /// `ahead`: how far its end is from what was read.
     fn end_word(&mut self, ahead: usize) {
-        let Token::Word { bytes, over } = std::mem::replace(&mut self.token, Token::None) else { return };
+        let Token::Word { bytes, over } = std::mem::replace(&mut self.token, Token::None) else {
+            return;
+        };
         let value = match serde_json::from_slice::<Value>(&bytes) {
             Ok(value) if !over => value,
-            _ if is_number(&bytes) || matches!(bytes.as_slice(), b"NaN" | b"Infinity" | b"-Infinity") => {
+            _ if is_number(&bytes)
+                || matches!(bytes.as_slice(), b"NaN" | b"Infinity" | b"-Infinity") =>
+            {
                 self.repair(Repair::NumberOutOfRange);
                 Value::Null
             }
@@ -405,7 +419,8 @@ fn is_number(word: &[u8]) -> bool {
         rest = &fraction[count..];
     }
     if let [b'e' | b'E', exponent @ ..] = rest {
-        let exponent = exponent.strip_prefix(b"+").or(exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        let exponent =
+            exponent.strip_prefix(b"+").or(exponent.strip_prefix(b"-")).unwrap_or(exponent);
         let count = digits(exponent);
         return count > 0 && count == exponent.len();
     }

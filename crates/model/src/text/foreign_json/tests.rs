@@ -21,7 +21,8 @@ fn value() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(6, 60, 6, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::vec((any::<String>(), inner), 0..6).prop_map(|members| members.into_iter().collect()),
+            prop::collection::vec((any::<String>(), inner), 0..6)
+                .prop_map(|members| members.into_iter().collect()),
         ]
     })
 }
@@ -105,7 +106,12 @@ fn input_that_javascript_accepts_is_repaired() {
     for (bytes, repair, pointer, expected) in [
         (&br#"{"a":"x \ud83d y"}"#[..], Repair::LoneSurrogate, "/a", json!("x \u{fffd} y")),
         (br#"{"a":"\ude00"}"#, Repair::LoneSurrogate, "/a", json!("\u{fffd}")),
-        (br#"{"a":"\ud83d\ud83d\ude00\ud83d"}"#, Repair::LoneSurrogate, "/a", json!("\u{fffd}\u{1f600}\u{fffd}")),
+        (
+            br#"{"a":"\ud83d\ud83d\ude00\ud83d"}"#,
+            Repair::LoneSurrogate,
+            "/a",
+            json!("\u{fffd}\u{1f600}\u{fffd}"),
+        ),
         (br#"{"\ud83d":1}"#, Repair::LoneSurrogate, "/\u{fffd}", json!(1)),
         (b"{\"a\":\"caf\xe9\"}", Repair::NotUtf8, "/a", json!("caf\u{fffd}")),
         (b"{\"a\":\"\xf0\x9f\"}", Repair::NotUtf8, "/a", json!("\u{fffd}")),
@@ -143,7 +149,12 @@ fn damaged_input_keeps_what_stands_before_the_fault() {
         (b"not JSON", Damage::Garbled { at: 3 }, json!(null)),
     ] {
         let document = read(bytes);
-        assert_eq!((document.damage, &document.value), (Some(damage), &value), "{}", String::from_utf8_lossy(bytes));
+        assert_eq!(
+            (document.damage, &document.value),
+            (Some(damage), &value),
+            "{}",
+            String::from_utf8_lossy(bytes)
+        );
         assert_eq!(whole(bytes), Err(damage));
     }
 }
@@ -153,7 +164,10 @@ fn damaged_input_keeps_what_stands_before_the_fault() {
 fn a_million_levels_overflow_no_stack() {
     for text in ["[".repeat(1_000_000), "{\"a\":".repeat(1_000_000)] {
         let document = read(text.as_bytes());
-        assert_eq!((document.damage, &document.repairs[..]), (Some(Damage::CutOff), &[Repair::TooDeep][..]));
+        assert_eq!(
+            (document.damage, &document.repairs[..]),
+            (Some(Damage::CutOff), &[Repair::TooDeep][..])
+        );
     }
     let closed = ["[".repeat(1_000_000), "]".repeat(1_000_000)].concat();
     assert_eq!(read(closed.as_bytes()).damage, None);
@@ -162,7 +176,9 @@ fn a_million_levels_overflow_no_stack() {
 /// An agent may print brackets without end: memory must not grow with them.
 #[test]
 fn levels_beyond_the_limit_are_too_large() {
-    for (open, mut reader) in [("[", Reader::long()), ("{\"a\":", Reader::long()), ("[", Reader::whole())] {
+    for (open, mut reader) in
+        [("[", Reader::long()), ("{\"a\":", Reader::long()), ("[", Reader::whole())]
+    {
         reader.push(br#"{"type":"user","b":"#);
         let piece = open.repeat(1024 * 1024);
         (0..3).for_each(|_| reader.push(piece.as_bytes()));
@@ -176,10 +192,14 @@ fn levels_beyond_the_limit_are_too_large() {
 fn a_skipped_container_takes_its_place_as_null() {
     let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let kept = |levels: usize| (0..levels).fold(Value::Null, |inner, _| json!([inner]));
-    let text = format!(r#"{{"a":{},"b":[{},2,{{"c":{}}}],"d":4}}"#, deep(300), deep(126), deep(200));
+    let text =
+        format!(r#"{{"a":{},"b":[{},2,{{"c":{}}}],"d":4}}"#, deep(300), deep(126), deep(200));
     let document = read(text.as_bytes());
     assert_eq!((document.damage, &document.repairs[..]), (None, &[Repair::TooDeep][..]));
-    assert_eq!(document.value, json!({"a": kept(126), "b": [kept(125), 2, {"c": kept(124)}], "d": 4}));
+    assert_eq!(
+        document.value,
+        json!({"a": kept(126), "b": [kept(125), 2, {"c": kept(124)}], "d": 4})
+    );
 }
 
 #[test]
@@ -195,7 +215,11 @@ fn a_long_document_keeps_its_members_and_both_ends_of_its_texts() {
     assert_eq!((document.damage, &document.repairs[..]), (None, &[Repair::Shortened][..]));
     assert_eq!(document.value["result"], line["result"]);
     let kept = document.value["text"].as_str().unwrap();
-    assert!(kept.starts_with("begin") && kept.ends_with("end") && kept.len() < 2_000_000, "{} bytes", kept.len());
+    assert!(
+        kept.starts_with("begin") && kept.ends_with("end") && kept.len() < 2_000_000,
+        "{} bytes",
+        kept.len()
+    );
     assert!(document.value.to_string().len() < 16 * 1024 * 1024);
     assert_eq!(in_pieces(&bytes, 1_000_003, Reader::long()), document);
 }

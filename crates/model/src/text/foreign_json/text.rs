@@ -47,7 +47,8 @@ impl Text {
         while at < bytes.len() {
             match self.escape {
                 Escape::No => {
-                    let plain = bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
+                    let plain =
+                        bytes[at..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
                     let until = plain.map_or(bytes.len(), |ahead| at + ahead);
                     if until > at {
                         self.end_half(repair);
@@ -88,7 +89,9 @@ impl Text {
                     self.escape = Escape::No;
                 }
                 Escape::Unicode { digits, value } => {
-                    let Some(digit) = char::from(bytes[at]).to_digit(16) else { return Fed::Bad(at) };
+                    let Some(digit) = char::from(bytes[at]).to_digit(16) else {
+                        return Fed::Bad(at);
+                    };
                     let value = value * 16 + digit;
                     if digits == 3 {
                         self.escape = Escape::No;
@@ -124,7 +127,9 @@ impl Text {
     /// One unit of UTF-16.
     fn unit(&mut self, unit: u32, repair: &mut dyn FnMut(Repair)) {
         match (self.high.take(), unit) {
-            (Some(high), 0xdc00..0xe000) => self.character(0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00)),
+            (Some(high), 0xdc00..0xe000) => {
+                self.character(0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00))
+            }
             (before, unit) => {
                 if before.is_some() {
                     repair(Repair::LoneSurrogate);

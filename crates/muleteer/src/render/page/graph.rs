@@ -131,7 +131,8 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
     }
 }
 
-/// Left edge and middle of each node; those that wait for nothing and nobody stand in a block below.
+/// Left edge and middle of each node; those that wait for nothing and nobody stand in a block
+/// below.
 fn arrange(picture: &Picture, alone: &[usize], size: Size) -> (Vec<(f64, f64)>, f64, f64) {
     let mut places: Vec<(f64, f64)> = picture
         .places
@@ -143,9 +144,14 @@ fn arrange(picture: &Picture, alone: &[usize], size: Size) -> (Vec<(f64, f64)>, 
     let mut height = if drawn { size.y(picture.height) + size.height + MARGIN } else { MARGIN };
     if !alone.is_empty() {
         let pitch = size.width + size.lead;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
         let columns = {
-            let square = (alone.len() as f64 * (size.height + size.lead) * 2.0 / pitch).sqrt().ceil();
+            let square =
+                (alone.len() as f64 * (size.height + size.lead) * 2.0 / pitch).sqrt().ceil();
             let wanted = ((width - 2.0 * MARGIN) / pitch).floor().max(square);
             (wanted as usize).clamp(1, alone.len())
         };
@@ -153,7 +159,10 @@ fn arrange(picture: &Picture, alone: &[usize], size: Size) -> (Vec<(f64, f64)>, 
         #[allow(clippy::cast_precision_loss)]
         for (index, at) in alone.iter().enumerate() {
             let (column, row) = ((index % columns) as f64, (index / columns) as f64);
-            let place = (MARGIN + column * pitch, top + row * (size.height + size.lead) + size.height / 2.0);
+            let place = (
+                MARGIN + column * pitch,
+                top + row * (size.height + size.lead) + size.height / 2.0,
+            );
             places[*at] = place;
             width = width.max(place.0 + size.width + MARGIN);
             height = height.max(place.1 + size.height / 2.0 + MARGIN);
@@ -166,13 +175,21 @@ fn middle(size: Size, place: Place) -> f64 {
     size.y(place.row) + size.height / 2.0
 }
 
-/// A curve from the right edge of the first through the layers between to the left edge of the last.
+/// A curve from the right edge of the first through the layers between to the left edge of the
+/// last.
 fn route(from: (f64, f64), bends: &[Place], to: (f64, f64), size: Size) -> String {
     let (mut x, mut y) = (from.0 + size.width, from.1);
     let mut path = format!("M{} {}", round(x), round(y));
     let mut curve = |to_x: f64, to_y: f64, level: f64| {
         let half = round(f64::midpoint(x, to_x));
-        let _ = write!(path, "C{half} {} {half} {} {} {}", round(y), round(to_y), round(to_x), round(to_y));
+        let _ = write!(
+            path,
+            "C{half} {} {half} {} {} {}",
+            round(y),
+            round(to_y),
+            round(to_x),
+            round(to_y)
+        );
         if level > 0.0 {
             let _ = write!(path, "H{}", round(to_x + level));
         }
@@ -190,9 +207,14 @@ fn bead(run: &Run, task: &TaskState, (x, y): (f64, f64), size: Size) -> Markup {
     let (mark, word) = stage_words(task.stage);
     let top = y - size.height / 2.0;
     let title = cut(&task.planned.title, 120);
-    let told = if task.attempts > 1 { format!(", {} attempts", task.attempts) } else { String::new() };
+    let told =
+        if task.attempts > 1 { format!(", {} attempts", task.attempts) } else { String::new() };
     let again = if task.attempts > 1 { format!(" ↻{}", task.attempts) } else { String::new() };
-    let later = if task.iteration > 1 && run.iteration > 1 { format!(" i{}", task.iteration) } else { String::new() };
+    let later = if task.iteration > 1 && run.iteration > 1 {
+        format!(" i{}", task.iteration)
+    } else {
+        String::new()
+    };
     html! {
             g class={ "bead " (class(task)) } {
                 title { (cut(id, 80)) ": " (title) " (" (word) (told) ")" }

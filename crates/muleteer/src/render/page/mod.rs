@@ -1,8 +1,10 @@
-//! A run as one HTML page: self-contained (no script, nothing fetched), escaped by [`maud`], and of a bounded size.
+//! A run as one HTML page: self-contained (no script, nothing fetched), escaped by [`maud`], and of
+//! a bounded size.
 //!
-//! What stands in it was written by people and agents, who may wish the reader ill: all of it is text, cut to a
-//! length, and a link is one only where it begins with `https://` or `http://`. The page forbids itself everything
-//! but its own style, so even a mistake here would fetch and run nothing.
+//! What stands in it was written by people and agents, who may wish the reader ill: all of it is
+//! text, cut to a length, and a link is one only where it begins with `https://` or `http://`. The
+//! page forbids itself everything but its own style, so even a mistake here would fetch and run
+//! nothing.
 //!
 //! Pure: the same run gives the same page.
 
@@ -24,7 +26,8 @@ use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 const STYLE: &str = include_str!("style.css");
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 const TITLE: usize = 200;
 const PROSE: usize = 2000;
 
@@ -209,7 +212,8 @@ fn exact(time: Duration) -> String {
     }
 }
 
-/// At most so many columns, the end replaced by `…`. What moves a cursor or turns text around becomes a space.
+/// At most so many columns, the end replaced by `…`. What moves a cursor or turns text around
+/// becomes a space.
 fn cut(text: &str, width: usize) -> String {
     let clean = |c: char| if c.is_control() || turns(c) { ' ' } else { c };
     let mut kept = String::new();

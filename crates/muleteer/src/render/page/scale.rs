@@ -1,4 +1,5 @@
-//! Time as a length: the time a run rested is cut out, so that a night between two sittings doesn't squash both.
+//! Time as a length: the time a run rested is cut out, so that a night between two sittings doesn't
+//! squash both.
 
 use jiff::Timestamp;
 
@@ -94,16 +95,21 @@ impl Scale {
     pub fn cuts(&self) -> Vec<Cut> {
         let between = |pair: &[Piece]| {
             let end = pair[0].at + pair[0].to - pair[0].from;
-            Cut { at: end / self.length, width: (pair[1].at - end) / self.length, millis: pair[1].from - pair[0].to }
+            Cut {
+                at: end / self.length,
+                width: (pair[1].at - end) / self.length,
+                millis: pair[1].from - pair[0].to,
+            }
         };
         self.pieces.windows(2).map(between).collect()
     }
 
-    /// Marks for the reader: share of the width, and the time under way until then, in milliseconds.
+    /// Marks for the reader: share of the width, and the time under way until then, in
+    /// milliseconds.
     pub fn marks(&self) -> Vec<(f64, f64)> {
         const STEPS: [f64; 23] = [
-            0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0,
-            7200.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0, 604_800.0,
+            0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0,
+            1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0, 604_800.0,
         ];
         let total: f64 = self.pieces.iter().map(|piece| piece.to - piece.from).sum();
         let step = STEPS
@@ -145,9 +151,15 @@ mod tests {
 
     #[test]
     fn a_night_is_cut_out_and_a_breath_is_not() {
-        let scale =
-            Scale::new(&[(second(0), second(500)), (second(510), second(1000)), (second(30_000), second(31_000))]);
-        assert!(near(scale.at(second(500)), 0.25) && near(scale.at(second(1000)), 0.5), "{scale:?}");
+        let scale = Scale::new(&[
+            (second(0), second(500)),
+            (second(510), second(1000)),
+            (second(30_000), second(31_000)),
+        ]);
+        assert!(
+            near(scale.at(second(500)), 0.25) && near(scale.at(second(1000)), 0.5),
+            "{scale:?}"
+        );
         assert!(near(scale.at(second(30_000)), 0.5) && near(scale.at(second(31_000)), 1.0));
         // Within the cut: where it begins.
         assert_eq!(scale.at(second(20_000)).to_bits(), scale.at(second(1000)).to_bits());

@@ -58,7 +58,8 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Mark
     let x = |at: Timestamp| LEFT + scale.at(at) * (WIDTH - LEFT - RIGHT);
     let last = chronicle.stints.iter().map(|stint| stint.start.agent).max().unwrap_or(1);
     let lanes = last.clamp(1, LANES);
-    let shown: Vec<&Stint> = chronicle.stints.iter().filter(|stint| stint.start.agent <= LANES).take(BARS).collect();
+    let shown: Vec<&Stint> =
+        chronicle.stints.iter().filter(|stint| stint.start.agent <= LANES).take(BARS).collect();
     let hidden = chronicle.stints.len() - shown.len();
     let height = TOP + f64::from(lanes) * PITCH + 24.0;
     let used: Vec<Purpose> = PARTS

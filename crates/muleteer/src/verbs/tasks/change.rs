@@ -3,12 +3,16 @@
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::verbs::tasks::place::{begin, here, keep_out_of_git, listed, named, not_by_an_agent, root, task, unknown};
+use crate::verbs::tasks::place::{
+    begin, here, keep_out_of_git, listed, named, not_by_an_agent, root, task, unknown,
+};
 use jiff::Timestamp;
 use muleteer_model::config::Span;
 use muleteer_model::task_list::document::{parse_priority, valid_id};
 use muleteer_model::task_list::log::Entry;
-use muleteer_model::task_list::{DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select};
+use muleteer_model::task_list::{
+    DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select,
+};
 use muleteer_store::task_list::{Root, Tx};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -67,7 +71,9 @@ pub struct Add {
 
 /// Change a task
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  muleteer tasks edit task-002 --validate 'npm test' --timeout 300")]
+#[command(
+    after_help = "Example:\n  muleteer tasks edit task-002 --validate 'npm test' --timeout 300"
+)]
 pub struct Edit {
     /// The task
     id: String,
@@ -136,7 +142,8 @@ fn priority(text: &str) -> Result<u32, String> {
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
-    let span: Span = text.parse().map_err(|error: muleteer_model::config::BadSpan| error.to_string())?;
+    let span: Span =
+        text.parse().map_err(|error: muleteer_model::config::BadSpan| error.to_string())?;
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
         .ok_or_else(|| "at least a second is wanted".into())
@@ -145,7 +152,10 @@ fn seconds(text: &str) -> Result<u64, String> {
 pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let dir = absolute(args.path.as_deref().or(said).unwrap_or(&here()?));
     if !dir.is_dir() {
-        return Err(Failure::new("E_PROJECT_NOT_FOUND", format!("{} is not a directory", dir.display())));
+        return Err(Failure::new(
+            "E_PROJECT_NOT_FOUND",
+            format!("{} is not a directory", dir.display()),
+        ));
     }
     let root = Root::at(&dir);
     let created = !root.tasks().exists();
@@ -166,9 +176,12 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
         }
     }
     if args.script && !root.init_script().exists() {
-        let written = std::fs::write(root.init_script(), INIT_SCRIPT)
-            .and_then(|()| std::fs::set_permissions(root.init_script(), std::fs::Permissions::from_mode(0o755)));
-        written.map_err(|error| Failure::new("E_IO", format!("cannot write harness-init.sh: {error}")))?;
+        let written = std::fs::write(root.init_script(), INIT_SCRIPT).and_then(|()| {
+            std::fs::set_permissions(root.init_script(), std::fs::Permissions::from_mode(0o755))
+        });
+        written.map_err(|error| {
+            Failure::new("E_IO", format!("cannot write harness-init.sh: {error}"))
+        })?;
     }
     if !args.no_gitignore && (args.gitignore || asked(context)) {
         ignore(&root)?;
@@ -177,7 +190,11 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     if context.out.json {
         context.out.document(&json!({"root": root.path(), "created": created}))?;
     } else {
-        let what = if created { "a task list begins in" } else { "there is a task list already, and it is kept, in" };
+        let what = if created {
+            "a task list begins in"
+        } else {
+            "there is a task list already, and it is kept, in"
+        };
         context.out.note(format!("{what} {}", root.path().display()));
     }
     Ok(Exit::Done)
@@ -186,12 +203,18 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
 /// "Ask user: add harness files to .gitignore?"
 fn asked(context: &Context) -> bool {
     on_terminal(context)
-        && matches!(answer("Add the harness's files to .gitignore? [y/N]").to_lowercase().as_str(), "y" | "yes")
+        && matches!(
+            answer("Add the harness's files to .gitignore? [y/N]").to_lowercase().as_str(),
+            "y" | "yes"
+        )
 }
 
 /// Whether there is somebody to be asked.
 fn on_terminal(context: &Context) -> bool {
-    !context.out.json && !context.out.quiet && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    !context.out.json
+        && !context.out.quiet
+        && std::io::stdin().is_terminal()
+        && std::io::stderr().is_terminal()
 }
 
 fn answer(question: &str) -> String {
@@ -213,14 +236,19 @@ fn ask() -> Result<Fields, Failure> {
         depends_on: given("Depends on (ids, separated by commas) []:")
             .map(|text| text.split(',').map(|id| id.trim().to_string()).collect()),
         validate: given("Validation command [none yet]:"),
-        timeout: given("Its timeout [300s]:").map(|text| seconds(&text)).transpose().map_err(refused)?,
+        timeout: given("Its timeout [300s]:")
+            .map(|text| seconds(&text))
+            .transpose()
+            .map_err(refused)?,
         ..Fields::default()
     })
 }
 
 fn ignore(root: &Root) -> Result<(), Failure> {
     let path = root.path().join(".gitignore");
-    let fail = |error: std::io::Error| Failure::new("E_IO", format!("cannot write .gitignore: {error}")).file(&path);
+    let fail = |error: std::io::Error| {
+        Failure::new("E_IO", format!("cannot write .gitignore: {error}")).file(&path)
+    };
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -229,7 +257,9 @@ fn ignore(root: &Root) -> Result<(), Failure> {
     let files = OWN_FILES.iter().filter(|name| **name != muleteer_model::task_list::INIT);
     let missing: Vec<_> = files
         .map(|name| if *name == DAMAGED { format!("/{name}*") } else { format!("/{name}") })
-        .filter(|line| !text.lines().any(|known| known.trim() == line || known.trim() == &line[1..]))
+        .filter(|line| {
+            !text.lines().any(|known| known.trim() == line || known.trim() == &line[1..])
+        })
         .collect();
     if missing.is_empty() {
         return Ok(());
@@ -269,7 +299,8 @@ impl Fields {
     }
 }
 
-/// Tasks that are named by the beginnings of their ids; what names none is said to be wrong by [`check`].
+/// Tasks that are named by the beginnings of their ids; what names none is said to be wrong by
+/// [`check`].
 fn known(list: &TaskList, said: &[String]) -> Vec<String> {
     let said = said.iter().filter(|id| !id.is_empty());
     said.map(|id| list.find(id).map_or_else(|_| id.clone(), |task| task.id.clone())).collect()
@@ -282,7 +313,8 @@ fn check(tx: &Tx) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(Unreadable::Invalid(faults)) => {
             let fault = faults.into_iter().next();
-            let (message, hint) = fault.map_or_else(Default::default, |fault| (fault.to_string(), fault.hint));
+            let (message, hint) =
+                fault.map_or_else(Default::default, |fault| (fault.to_string(), fault.hint));
             Err(Failure::new("E_TASKS_INVALID", message).hint(hint))
         }
         Err(Unreadable::Corrupt { why, .. }) => Err(Failure::new("E_INTERNAL", why)),
@@ -296,9 +328,10 @@ fn tell(context: &Context, task: &Task) -> Result<Exit, Failure> {
         context.out.line(&task.id)?
     }
     if task.command.is_none() {
-        context
-            .out
-            .note(format!("{} has no validation command yet: without one it cannot be completed", task.id));
+        context.out.note(format!(
+            "{} has no validation command yet: without one it cannot be completed",
+            task.id
+        ));
     }
     Ok(Exit::Done)
 }
@@ -344,9 +377,12 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
     }
     let task = task.clone();
     check(&tx)?;
-    if let Some(circle) = args.fields.depends_on.as_ref().and_then(|_| select::circle(&tx.list, &task.id)) {
+    if let Some(circle) =
+        args.fields.depends_on.as_ref().and_then(|_| select::circle(&tx.list, &task.id))
+    {
         let message = format!("{} would depend on itself: {circle}", task.id);
-        return Err(Failure::new("E_GRAPH_CYCLE", message).hint("--depends-on replaces what it depended on before"));
+        return Err(Failure::new("E_GRAPH_CYCLE", message)
+            .hint("--depends-on replaces what it depended on before"));
     }
     tx.commit().map_err(|error| listed(&error))?;
     tell(context, &task)
@@ -361,7 +397,8 @@ pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exi
     let id = task.id.clone();
     if task.status != Status::Failed {
         let message = format!("`{}` is {}, not failed", task.id, task.status.as_str());
-        return Err(Failure::new("E_TASK_CLAIMED", message).hint("only a failed task is given its attempts back"));
+        return Err(Failure::new("E_TASK_CLAIMED", message)
+            .hint("only a failed task is given its attempts back"));
     }
     let again = outcome::retry(&mut tx.list, &id);
     for id in &again {
@@ -383,7 +420,11 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     let root = root(said)?;
     not_by_an_agent(&root)?;
     let unreadable = |error: std::io::Error| {
-        let code = if error.kind() == std::io::ErrorKind::NotFound { "E_NOT_FOUND" } else { "E_BAD_INPUT" };
+        let code = if error.kind() == std::io::ErrorKind::NotFound {
+            "E_NOT_FOUND"
+        } else {
+            "E_BAD_INPUT"
+        };
         Failure::new(code, format!("cannot read it: {error}")).file(&args.file)
     };
     let file = std::fs::File::open(&args.file).map_err(unreadable)?;
@@ -391,7 +432,9 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     file.take(IMPORT_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > IMPORT_LIMIT {
         let message = format!("it is over {} MiB", IMPORT_LIMIT >> 20);
-        return Err(Failure::new("E_BAD_INPUT", message).file(&args.file).hint("import it in parts"));
+        return Err(Failure::new("E_BAD_INPUT", message)
+            .file(&args.file)
+            .hint("import it in parts"));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
@@ -441,9 +484,10 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             ));
         }
         if dropped.len() > DROPPED_SHOWN {
-            context
-                .out
-                .note(format!("{} more dependencies are left out so", dropped.len() - DROPPED_SHOWN));
+            context.out.note(format!(
+                "{} more dependencies are left out so",
+                dropped.len() - DROPPED_SHOWN
+            ));
         }
         context.out.note(format!("{} added ({open} open), {skipped} there already", ids.len()));
     }

@@ -19,7 +19,9 @@ const LOG_LINES: usize = 5;
 
 /// How the list stands: counts, a line a task, the end of the log
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks status\n  muleteer tasks status --json\n\nTakes no lock.")]
+#[command(
+    after_help = "Examples:\n  muleteer tasks status\n  muleteer tasks status --json\n\nTakes no lock."
+)]
 pub struct Status {}
 
 /// One task in full
@@ -38,9 +40,9 @@ pub struct Graph {}
 fn read(root: &Root, context: &Context) -> Result<TaskList, Failure> {
     let read = root.read().map_err(|error| listed(&error))?;
     if read.from_backup {
-        context
-            .out
-            .note("harness-tasks.json is damaged; this is its backup, and the next change restores it");
+        context.out.note(
+            "harness-tasks.json is damaged; this is its backup, and the next change restores it",
+        );
     }
     Ok(read.list)
 }
@@ -114,7 +116,8 @@ fn dead(list: &TaskList) -> HashSet<&str> {
 }
 
 fn summary(dead: &HashSet<&str>, task: &Task) -> Value {
-    let blocked = task.status == State::Pending && task.depends_on.iter().any(|id| dead.contains(id.as_str()));
+    let blocked = task.status == State::Pending
+        && task.depends_on.iter().any(|id| dead.contains(id.as_str()));
     json!({
         "id": task.id, "title": task.title, "status": task.status.as_str(), "blocked": blocked,
         "priority": format!("P{}", task.priority), "depends_on": task.depends_on, "attempts": task.attempts,
@@ -156,23 +159,35 @@ pub fn graph(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
         let edges: Vec<_> = list
             .tasks
             .iter()
-            .flat_map(|task| task.depends_on.iter().map(|on| json!({"task": task.id, "depends_on": on})))
+            .flat_map(|task| {
+                task.depends_on.iter().map(|on| json!({"task": task.id, "depends_on": on}))
+            })
             .collect();
         let dead = dead(&list);
         let nodes: Vec<_> = list.tasks.iter().map(|task| summary(&dead, task)).collect();
-        let faults: Vec<_> = marked.iter().map(|one| json!({"task": one.task, "message": one.message})).collect();
-        context
-            .out
-            .document(&json!({"tasks": nodes, "edges": edges, "eligible": next, "problems": faults}))?;
+        let faults: Vec<_> =
+            marked.iter().map(|one| json!({"task": one.task, "message": one.message})).collect();
+        context.out.document(
+            &json!({"tasks": nodes, "edges": edges, "eligible": next, "problems": faults}),
+        )?;
         return Ok(Exit::Done);
     }
     let mut text = String::new();
     for at in in_order(&list) {
         let task = &list.tasks[at];
-        let after =
-            if task.depends_on.is_empty() { String::new() } else { format!(" <- {}", task.depends_on.join(", ")) };
+        let after = if task.depends_on.is_empty() {
+            String::new()
+        } else {
+            format!(" <- {}", task.depends_on.join(", "))
+        };
         let mark = if next.first() == Some(&task.id) { " (next)" } else { "" };
-        let _ = writeln!(text, "[{}] {}: {}{after}{mark}", task.status.as_str(), task.id, one_line(&task.title));
+        let _ = writeln!(
+            text,
+            "[{}] {}: {}{after}{mark}",
+            task.status.as_str(),
+            task.id,
+            one_line(&task.title)
+        );
     }
     for one in marked {
         let _ = writeln!(text, "{}: {}", one.task, one.message);
@@ -192,7 +207,8 @@ fn in_order(list: &TaskList) -> Vec<usize> {
         }
     }
     let mut order = vec![];
-    let mut ready: std::collections::VecDeque<_> = (0..list.tasks.len()).filter(|at| waits[*at] == 0).collect();
+    let mut ready: std::collections::VecDeque<_> =
+        (0..list.tasks.len()).filter(|at| waits[*at] == 0).collect();
     while let Some(at) = ready.pop_front() {
         order.push(at);
         for next in &dependants[at] {

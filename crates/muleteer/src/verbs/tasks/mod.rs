@@ -1,5 +1,5 @@
-//! `tasks`: the task-list harness. What changes only the list is done here, under its lock; a run is the
-//! daemon's.
+//! `tasks`: the task-list harness. What changes only the list is done here, under its lock; a run
+//! is the daemon's.
 
 mod change;
 mod look;

@@ -22,18 +22,21 @@ fn variable(name: &str) -> Option<String> {
 /// one. A validation has no variable that says so, but the mark that all processes of Muleteer's
 /// have.
 pub fn of_run() -> Option<String> {
-    variable(RUN_VARIABLE).or_else(|| muleteer_supervisor::task_list::run::marked(&variable(NONCE_VAR)?))
+    variable(RUN_VARIABLE)
+        .or_else(|| muleteer_supervisor::task_list::run::marked(&variable(NONCE_VAR)?))
 }
 
-/// What tasks are, and how they are judged, is not for those to say who are judged: an agent of a run may not change it, nor
-/// one that somebody else dispatched while a run works on the list.
+/// What tasks are, and how they are judged, is not for those to say who are judged: an agent of a
+/// run may not change it, nor one that somebody else dispatched while a run works on the list.
 ///
 /// # Errors
 /// `E_FORBIDDEN`.
 pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
-    let run = of_run().or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| SessionLock::run_on(root)));
+    let run = of_run()
+        .or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| SessionLock::run_on(root)));
     let Some(run) = run else { return Ok(()) };
-    let message = format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
+    let message =
+        format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
     Err(Failure::new("E_FORBIDDEN", message)
         .hint("say in your result what should be changed: a person can when the run has ended (`muleteer tasks add` may add a task)"))
 }
@@ -52,20 +55,22 @@ pub fn here() -> Result<PathBuf, Failure> {
 /// # Errors
 /// `E_TASKS_MISSING`.
 pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
-    let pinned = said.map(Path::to_path_buf).or_else(|| variable("HARNESS_STATE_ROOT").map(PathBuf::from));
+    let pinned =
+        said.map(Path::to_path_buf).or_else(|| variable("HARNESS_STATE_ROOT").map(PathBuf::from));
     Root::find(&here()?, pinned.as_deref()).map_err(|error| listed(&error))
 }
 
-/// What is ours alone beside a list is kept out of `git status`, and out of reach of `git clean -fd`, in whichever working directory
-/// of the repository. Where that cannot be done the list is worked on all the same.
+/// What is ours alone beside a list is kept out of `git status`, and out of reach of
+/// `git clean -fd`, in whichever working directory of the repository. Where that cannot be done the
+/// list is worked on all the same.
 pub fn keep_out_of_git(root: &Root) {
     if let Ok(git) = Git::open(root.path()) {
         drop(muleteer_supervisor::vcs::worktree::exclude(git.common_dir()));
     }
 }
 
-/// Begins a change of the list. That it was damaged is said, also to whoever wants to hear nothing else: something of theirs
-/// may be in what was set aside.
+/// Begins a change of the list. That it was damaged is said, also to whoever wants to hear nothing
+/// else: something of theirs may be in what was set aside.
 pub fn begin(root: &Root) -> Result<Tx, Failure> {
     if !root.private().exists() {
         // Begun by another tool, or by hand.
@@ -80,7 +85,8 @@ pub fn begin(root: &Root) -> Result<Tx, Failure> {
     Ok(tx)
 }
 
-/// Where the work of this process is: the repository it stands in, which may be a worktree of its own.
+/// Where the work of this process is: the repository it stands in, which may be a worktree of its
+/// own.
 pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Failure> {
     let project = Git::open(root.path()).map_err(|error| git(&error))?;
     let here = here()?;
@@ -88,10 +94,15 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
     let own = Git::open(&here).ok();
     let (work, dir) = match own {
         Some(work) if work.top() != project.top() => {
-            let below = root.path().strip_prefix(project.top()).unwrap_or(Path::new("")).to_path_buf();
-            let is_copy = work.exists(&project.head().map_err(|error| git(&error))?) || work.shares(&project);
-            let work =
-                if is_copy { Git::open_clone(&here, &project).map_err(|error| git(&error))? } else { project.clone() };
+            let below =
+                root.path().strip_prefix(project.top()).unwrap_or(Path::new("")).to_path_buf();
+            let is_copy =
+                work.exists(&project.head().map_err(|error| git(&error))?) || work.shares(&project);
+            let work = if is_copy {
+                Git::open_clone(&here, &project).map_err(|error| git(&error))?
+            } else {
+                project.clone()
+            };
             let dir = if is_copy { work.top().join(below) } else { root.path().to_path_buf() };
             (work, dir)
         }
@@ -99,8 +110,8 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
     };
     let config = settings::config(context, Some(root.path()))?;
     settings::warn(context, config.ignored(), "env.pass");
-    let vars =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let vars = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     Ok(Place {
         root: root.clone(),
         hold: of_run().map_or(Hold::Own, Hold::Run),
@@ -128,10 +139,14 @@ pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
     list.find(said).map_err(|unfound| match unfound {
         Unfound::Unknown => unknown(said),
         Unfound::Ambiguous(ids) => {
-            let (shown, count) = (ids.iter().take(CANDIDATES).map(String::as_str).collect::<Vec<_>>(), ids.len());
+            let (shown, count) =
+                (ids.iter().take(CANDIDATES).map(String::as_str).collect::<Vec<_>>(), ids.len());
             let more = if count > shown.len() { ", …" } else { "" };
-            Failure::new("E_AMBIGUOUS", format!("`{said}` fits {count} tasks: {}{more}", shown.join(", ")))
-                .hint("give more of the id")
+            Failure::new(
+                "E_AMBIGUOUS",
+                format!("`{said}` fits {count} tasks: {}{more}", shown.join(", ")),
+            )
+            .hint("give more of the id")
         }
     })
 }
@@ -145,7 +160,8 @@ pub fn named(list: &TaskList, said: &str) -> Result<String, Failure> {
 }
 
 pub fn unknown(id: &str) -> Failure {
-    Failure::new("E_TASK_UNKNOWN", format!("there is no task `{id}`")).hint("`muleteer tasks status` lists them")
+    Failure::new("E_TASK_UNKNOWN", format!("there is no task `{id}`"))
+        .hint("`muleteer tasks status` lists them")
 }
 
 pub fn listed(error: &TaskListError) -> Failure {
@@ -199,10 +215,13 @@ pub fn refused(error: &muleteer_model::task_list::session::claim::Refused) -> Fa
     let failure = |code, hint: &str| Failure::new(code, error.to_string()).hint(hint);
     match error {
         Refused::Unknown(id) => unknown(id),
-        Refused::Held { .. } => failure("E_TASK_CLAIMED", "claim another one, or wait until the lease is over"),
-        Refused::NotYours { .. } => {
-            failure("E_TASK_CLAIMED", "claim it first; --worker or HARNESS_WORKER_ID says who you are")
+        Refused::Held { .. } => {
+            failure("E_TASK_CLAIMED", "claim another one, or wait until the lease is over")
         }
+        Refused::NotYours { .. } => failure(
+            "E_TASK_CLAIMED",
+            "claim it first; --worker or HARNESS_WORKER_ID says who you are",
+        ),
         Refused::Interrupted(id) => {
             let hint = format!("`muleteer tasks recover {id}` looks at what is there and decides");
             failure("E_TASK_CLAIMED", &hint)
@@ -210,6 +229,8 @@ pub fn refused(error: &muleteer_model::task_list::session::claim::Refused) -> Fa
         Refused::Completed(_) | Refused::FailedForGood(_) => {
             failure("E_TASK_CLAIMED", "`muleteer tasks retry ID` gives it its attempts back")
         }
-        Refused::Waits { .. } => failure("E_TASK_CLAIMED", "`muleteer tasks graph` shows what waits for what"),
+        Refused::Waits { .. } => {
+            failure("E_TASK_CLAIMED", "`muleteer tasks graph` shows what waits for what")
+        }
     }
 }

@@ -114,8 +114,10 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
     }
     let following = follow(context, &root, &id, from_seq);
     if context.out.json {
-        let left = Failure::new("E_CANCELLED", format!("nobody waits for run {id} any more; it goes on"));
-        return or_left(context, left.run(&id).hint("`muleteer tasks stop` ends it"), following).await;
+        let left =
+            Failure::new("E_CANCELLED", format!("nobody waits for run {id} any more; it goes on"));
+        return or_left(context, left.run(&id).hint("`muleteer tasks stop` ends it"), following)
+            .await;
     }
     let goes_on = format!("run {id} goes on (`muleteer tasks stop` ends it)");
     until_interrupted(context, &goes_on, Exit::Interrupted, following).await
@@ -124,7 +126,11 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
 fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Failure> {
     let config = settings::config(context, Some(root.path()))?;
     settings::warn(context, config.ignored(), "");
-    let backend = spawn::implied_backend(args.backend.as_deref(), args.command.is_some(), args.scenario.is_some());
+    let backend = spawn::implied_backend(
+        args.backend.as_deref(),
+        args.command.is_some(),
+        args.scenario.is_some(),
+    );
     let project = spawn::utf8(root.path().to_path_buf())?;
     let dispatch = Spawn {
         role: args.role.clone(),
@@ -142,7 +148,13 @@ fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Fail
         ..Spawn::default()
     };
     let max_tasks = if args.once { Some(1) } else { args.max_tasks };
-    Ok(TasksRun { id: spawn::new_id()?, root: project, dispatch, concurrency: args.concurrency, max_tasks })
+    Ok(TasksRun {
+        id: spawn::new_id()?,
+        root: project,
+        dispatch,
+        concurrency: args.concurrency,
+        max_tasks,
+    })
 }
 
 /// Shows what happens until the run has ended, and exits by how.
@@ -151,8 +163,12 @@ async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Resu
     let in_hand = RefCell::new(HashSet::new());
     let mut each = |seen: history::Seen<'_>| {
         match seen.record.map(|record| &record.entry.event) {
-            Some(Event::TaskBegun { list, task, .. }) if list == id => drop(in_hand.borrow_mut().insert(task.clone())),
-            Some(Event::TaskEnded { list, task, .. }) if list == id => drop(in_hand.borrow_mut().remove(task)),
+            Some(Event::TaskBegun { list, task, .. }) if list == id => {
+                _ = in_hand.borrow_mut().insert(task.clone());
+            }
+            Some(Event::TaskEnded { list, task, .. }) if list == id => {
+                _ = in_hand.borrow_mut().remove(task);
+            }
             _ => {}
         }
         if let Some(line) = seen.record.and_then(|record| line(&record.entry.event, id)) {
@@ -180,7 +196,8 @@ async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Resu
     conclude(context, root, &ended)
 }
 
-/// Says whose claims a run waits for that has nothing in hand itself: they can last as long as their leases.
+/// Says whose claims a run waits for that has nothing in hand itself: they can last as long as
+/// their leases.
 async fn name_others(context: &Context, root: &Root, in_hand: &RefCell<HashSet<String>>) {
     let mut told = HashSet::new();
     loop {
@@ -190,10 +207,14 @@ async fn name_others(context: &Context, root: &Root, in_hand: &RefCell<HashSet<S
         for task in others.filter(|_| in_hand.borrow().is_empty()) {
             let who = task.claimed_by.as_deref().unwrap_or("somebody");
             if told.insert((task.id.clone(), who.to_string())) {
-                let until = task.lease_expires_at.map(|at| format!(", until {at:.0} at most")).unwrap_or_default();
-                context
-                    .out
-                    .note(safe(&format!("{}  is claimed by {who}, who is waited for{until}", task.id)));
+                let until = task
+                    .lease_expires_at
+                    .map(|at| format!(", until {at:.0} at most"))
+                    .unwrap_or_default();
+                context.out.note(safe(&format!(
+                    "{}  is claimed by {who}, who is waited for{until}",
+                    task.id
+                )));
             }
         }
     }
@@ -201,8 +222,12 @@ async fn name_others(context: &Context, root: &Root, in_hand: &RefCell<HashSet<S
 
 fn line(event: &Event, id: &str) -> Option<String> {
     match event {
-        Event::TaskListSession { list, session } if list == id => Some(format!("session {session}")),
-        Event::TaskBegun { list, task, dispatch, .. } if list == id => Some(format!("{task}  begun by {dispatch}")),
+        Event::TaskListSession { list, session } if list == id => {
+            Some(format!("session {session}"))
+        }
+        Event::TaskBegun { list, task, dispatch, .. } if list == id => {
+            Some(format!("{task}  begun by {dispatch}"))
+        }
         Event::TaskEnded { list, task, status, message, .. } if list == id => {
             let color = state_color(status);
             Some(safe_line(&format!("{task}  {status}  {message}"), color))
@@ -267,7 +292,11 @@ pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result
     let root = root(said)?;
     let id = spawn::utf8(root.path().to_path_buf())?;
     if context.connect_if_running().await?.is_none() {
-        let unfinished = crate::client::live_fleet::LiveFleet::open(context)?.fleet().task_lists.on(&id).is_some();
+        let unfinished = crate::client::live_fleet::LiveFleet::open(context)?
+            .fleet()
+            .task_lists
+            .on(&id)
+            .is_some();
         if !unfinished {
             return Err(Failure::new("E_NOT_FOUND", "no run works on this list"));
         }
@@ -277,7 +306,8 @@ pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result
             context.out.document(&json!({"run_id": ended.id, "now": args.now}))?;
         }
         Reply::TasksEnded(ended) => {
-            let what = if args.now { "is being ended" } else { "ends when the tasks in hand are done" };
+            let what =
+                if args.now { "is being ended" } else { "ends when the tasks in hand are done" };
             context.out.note(format!("run {} {what}", ended.id));
         }
         other => return Err(unexpected(&other)),

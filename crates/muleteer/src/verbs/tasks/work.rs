@@ -1,10 +1,13 @@
-//! What an agent calls that works through the list in a session of its own, and a person who helps it.
+//! What an agent calls that works through the list in a session of its own, and a person who helps
+//! it.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::render::safe;
-use crate::verbs::tasks::place::{begin, git, listed, named, of_run, place, refused, root, stepped, task, worker};
+use crate::verbs::tasks::place::{
+    begin, git, listed, named, of_run, place, refused, root, stepped, task, worker,
+};
 use jiff::Timestamp;
 use muleteer_model::config::{BadSpan, Span};
 use muleteer_model::task_list::Category;
@@ -69,7 +72,9 @@ pub struct Renew {
 
 /// Note that a step of a task is done, and prolong its claim
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\"")]
+#[command(
+    after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\""
+)]
 pub struct Checkpoint {
     /// The task
     id: String,
@@ -127,7 +132,8 @@ pub struct Recover {
     /// Who goes on with it [default: HARNESS_WORKER_ID, or `local`]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     worker: Option<String>,
-    /// Also if somebody else has claimed it and the lease is not over: that worker is known to be gone
+    /// Also if somebody else has claimed it and the lease is not over: that worker is known to be
+    /// gone
     #[arg(long, requires = "id")]
     force: bool,
 }
@@ -159,7 +165,11 @@ fn step(text: &str) -> Result<(u64, u64), String> {
 /// What is said of a step or a failure: whoever comes after has nothing else to go by.
 fn words(text: &[String]) -> Result<String, Failure> {
     let text = text.join(" ");
-    if text.trim().is_empty() { Err(Failure::new("E_USAGE", "the TEXT is empty")) } else { Ok(text) }
+    if text.trim().is_empty() {
+        Err(Failure::new("E_USAGE", "the TEXT is empty"))
+    } else {
+        Ok(text)
+    }
 }
 
 fn category(text: &str) -> Result<Category, String> {
@@ -167,8 +177,8 @@ fn category(text: &str) -> Result<Category, String> {
     Category::parse(text).ok_or_else(|| format!("one of {} is wanted", names()))
 }
 
-/// Whether somebody has had enough (Ctrl-C, TERM, a terminal that is closed), from now on: what runs in a group of its own
-/// does not hear that by itself, and would go on without us.
+/// Whether somebody has had enough (Ctrl-C, TERM, a terminal that is closed), from now on: what
+/// runs in a group of its own does not hear that by itself, and would go on without us.
 fn interrupt() -> Result<impl Fn() -> bool, Failure> {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
     let signals = RefCell::new(Signals::catch(&signals).map_err(Failure::from)?);
@@ -186,24 +196,34 @@ pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Resu
     let at = place(&root, worker(None), context)?;
     let Some(id) = &args.id else {
         let mut checked = list.clone();
-        let damaged = "harness-tasks.json is damaged: this is its backup, and the next change restores it";
+        let damaged =
+            "harness-tasks.json is damaged: this is its backup, and the next change restores it";
         let damaged = read.from_backup.then(|| (String::new(), damaged.to_string()));
         let unmet = select::validate_dependencies(&mut checked, Timestamp::now()).into_iter();
         let unmet = unmet.map(|one| (one.task, format!("[DEPENDENCY] {}", one.message)));
         let mut problems: Vec<_> = damaged.into_iter().chain(unmet).collect();
-        for task in list.tasks.iter().filter(|task| muleteer_model::task_list::stats::is_open(task)) {
+        for task in list.tasks.iter().filter(|task| muleteer_model::task_list::stats::is_open(task))
+        {
             match &task.command {
-                None => problems.push((task.id.clone(), "[CONFIG] Missing validation.command".into())),
+                None => {
+                    problems.push((task.id.clone(), "[CONFIG] Missing validation.command".into()))
+                }
                 Some(command) => {
                     if let Some(program) = at.missing_program(command).map_err(stepped)? {
-                        problems.push((task.id.clone(), format!("[ENV_SETUP] `{program}` is not installed")));
+                        problems.push((
+                            task.id.clone(),
+                            format!("[ENV_SETUP] `{program}` is not installed"),
+                        ));
                     }
                 }
             }
         }
         if context.out.json {
             let of = |task: &str| if task.is_empty() { Value::Null } else { task.into() };
-            let all: Vec<_> = problems.iter().map(|(task, text)| json!({"task": of(task), "message": text})).collect();
+            let all: Vec<_> = problems
+                .iter()
+                .map(|(task, text)| json!({"task": of(task), "message": text}))
+                .collect();
             context.out.document(&json!({"ok": problems.is_empty(), "problems": all}))?;
         } else {
             for (task, text) in &problems {
@@ -221,7 +241,9 @@ pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Resu
     }
     let (output, passed) = match &verdict {
         Verdict::Passed { output } => (output.as_str(), true),
-        Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => (output.as_str(), false),
+        Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => {
+            (output.as_str(), false)
+        }
         _ => ("", false),
     };
     let (category, message) = describe(&verdict, None);
@@ -252,22 +274,29 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     tx.forget_ended_holder(&worker);
     root.end_leases(&mut tx.list, now);
     for id in claims::expire(&mut tx.list, &worker, now, &[]) {
-        tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the lease of its worker is over"));
+        tx.log(Entry::error(
+            Some(&id),
+            Category::SessionTimeout,
+            "the lease of its worker is over",
+        ));
     }
     for marked in select::validate_dependencies(&mut tx.list, now) {
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
     }
     let chosen = match &args.id {
-        Some(said) => named(&tx.list, said).and_then(|id| match claims::in_hand(&tx.list, Some(&id), now) {
-            None => Ok(id),
-            Some(other) => Err(refused(&other)),
-        }),
+        Some(said) => {
+            named(&tx.list, said).and_then(|id| match claims::in_hand(&tx.list, Some(&id), now) {
+                None => Ok(id),
+                Some(other) => Err(refused(&other)),
+            })
+        }
         None => next(&tx.list, &worker, &root, now),
     };
     let claimed = chosen.and_then(|id| {
         let was_ours = tx.list.get(&id).is_some_and(|task| task.status == Status::InProgress);
         let lease = args.lease.unwrap_or(claims::LEASE);
-        claims::claim(&mut tx.list, &id, &worker, &base, now, lease).map_err(|error| refused(&error))?;
+        claims::claim(&mut tx.list, &id, &worker, &base, now, lease)
+            .map_err(|error| refused(&error))?;
         Ok((id, was_ours))
     });
     let (id, was_ours) = match claimed {
@@ -289,9 +318,9 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     }
     tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {
-        context
-            .out
-            .document(&json!({"task": task.to_value(), "worker": worker, "base": task.started_at_commit}))?;
+        context.out.document(
+            &json!({"task": task.to_value(), "worker": worker, "base": task.started_at_commit}),
+        )?;
     } else {
         context.out.line(&id)?;
         context.out.note(format!(
@@ -305,10 +334,9 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
 
 /// Its own unfinished one first.
 fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<String, Failure> {
-    let own = list
-        .tasks
-        .iter()
-        .find(|task| task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker));
+    let own = list.tasks.iter().find(|task| {
+        task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker)
+    });
     if let Some(own) = own {
         return Ok(own.id.clone());
     }
@@ -343,7 +371,11 @@ pub fn renew(args: &Renew, said: Option<&Path>, context: &Context) -> Result<Exi
     Ok(Exit::Done)
 }
 
-pub fn checkpoint(args: &Checkpoint, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
+pub fn checkpoint(
+    args: &Checkpoint,
+    said: Option<&Path>,
+    context: &Context,
+) -> Result<Exit, Failure> {
     let root = root(said)?;
     let worker = worker(args.worker.as_deref());
     let (number, total) = args.step;
@@ -357,7 +389,8 @@ pub fn checkpoint(args: &Checkpoint, said: Option<&Path>, context: &Context) -> 
     let before = task.checkpoints.len();
     outcome::checkpoint(task, number, total, &text, tree, now);
     let is_new = task.checkpoints.len() > before;
-    claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE).map_err(|error| refused(&error))?;
+    claims::renew(&mut tx.list, &id, &worker, now, claims::LEASE)
+        .map_err(|error| refused(&error))?;
     if is_new {
         tx.log(Entry::checkpoint(&id, number, total, &text));
     }
@@ -375,10 +408,11 @@ pub fn checkpoint(args: &Checkpoint, said: Option<&Path>, context: &Context) -> 
 fn not_of_a_run() -> Result<(), Failure> {
     match of_run() {
         None => Ok(()),
-        Some(run) => {
-            Err(Failure::new("E_FORBIDDEN", format!("run {run} decides by the validation when you have ended"))
-                .hint("end your turn; `muleteer tasks checkpoint` notes what is done"))
-        }
+        Some(run) => Err(Failure::new(
+            "E_FORBIDDEN",
+            format!("run {run} decides by the validation when you have ended"),
+        )
+        .hint("end your turn; `muleteer tasks checkpoint` notes what is done")),
     }
 }
 
@@ -442,9 +476,9 @@ fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failur
         }))?;
     } else {
         context.out.line(format!("{id} {status}"))?;
-        context
-            .out
-            .note(next.map_or_else(|| "nothing else can be taken".into(), |next| format!("next: {next}")));
+        context.out.note(
+            next.map_or_else(|| "nothing else can be taken".into(), |next| format!("next: {next}")),
+        );
     }
     Ok(Exit::Done)
 }
@@ -483,7 +517,8 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
     let chosen: Vec<_> = match &args.id {
         Some(said) => {
             let id = &named(&list, said)?;
-            let task = claims::in_progress(&list, id, &at.worker).map_err(|error| refused(&error))?;
+            let task =
+                claims::in_progress(&list, id, &at.worker).map_err(|error| refused(&error))?;
             if !args.force {
                 recoverable(id).map_err(|error| in_other_hands(&error))?;
             }
@@ -548,7 +583,10 @@ pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit,
     let ignored = tx.list.save_ignored.clone();
     let kept = work.undo(&chosen, &ignored).map_err(|error| git(&error))?;
     let task = chosen.task();
-    tx.log(Entry::warn(task.as_deref(), &format!("undone: {} is back in the working directory", chosen.name)));
+    tx.log(Entry::warn(
+        task.as_deref(),
+        &format!("undone: {} is back in the working directory", chosen.name),
+    ));
     tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {
         context

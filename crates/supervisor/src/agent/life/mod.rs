@@ -86,7 +86,8 @@ impl Actor for Life {
         myself: ActorRef<LifeMsg>,
         (daemon, id): (Arc<Daemon>, DispatchId),
     ) -> Result<State, ActorProcessingErr> {
-        let dispatch = daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
+        let dispatch =
+            daemon.snapshot().get(&id).cloned().ok_or("the dispatch is not in the ledger")?;
         let backend = muleteer_backends::by_name(&dispatch.created.backend)?;
         let slots = daemon.agent(&id);
         slots.life.set(myself.clone());
@@ -117,10 +118,15 @@ impl Actor for Life {
 }
 
 impl State {
-    async fn on(&mut self, myself: &ActorRef<LifeMsg>, message: LifeMsg) -> Result<(), ActorProcessingErr> {
+    async fn on(
+        &mut self,
+        myself: &ActorRef<LifeMsg>,
+        message: LifeMsg,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             LifeMsg::Boot | LifeMsg::Wake => {
-                // It may have come early, or the clock may have been set back: then it is armed again.
+                // It may have come early, or the clock may have been set back: then it is armed
+                // again.
                 self.carried.retain(|key| !key.starts_with("WakeAt"));
                 // The gate appends prompts by itself.
                 self.refresh()?;
@@ -154,7 +160,9 @@ impl State {
                     && current == epoch
                     && self.leaving
                 {
-                    self.slots.link.cast(LinkMsg::Do(Command::terminate(&format!("overdue/{epoch}"))));
+                    self.slots
+                        .link
+                        .cast(LinkMsg::Do(Command::terminate(&format!("overdue/{epoch}"))));
                 }
             }
             LifeMsg::Failed(error) => return Err(error.into()),
@@ -226,8 +234,8 @@ impl State {
         self.settle().await
     }
 
-    /// The monitor hears of all output, also of what leaves no event, and before it is durable: whether
-    /// an agent is silent is a matter of now.
+    /// The monitor hears of all output, also of what leaves no event, and before it is durable:
+    /// whether an agent is silent is a matter of now.
     fn pass_on(&self, steps: &[Step]) {
         let now = Timestamp::now().as_millisecond();
         let unix_now = now as f64 / 1000.0;
@@ -246,8 +254,12 @@ impl State {
     fn stage(&self, decided: Vec<Decided>, scratch: &mut Dispatch, entries: &mut Vec<Entry>) {
         for (at, event) in decided {
             let entry = entry(&self.id, at, event);
-            let record =
-                Record { v: muleteer_model::event::VERSION, seq: 0, ts: Timestamp::now(), entry: entry.clone() };
+            let record = Record {
+                v: muleteer_model::event::VERSION,
+                seq: 0,
+                ts: Timestamp::now(),
+                entry: entry.clone(),
+            };
             scratch.apply(&record);
             entries.push(entry);
         }
@@ -313,13 +325,19 @@ impl State {
         Ok(())
     }
 
-    async fn carry(&mut self, myself: &ActorRef<LifeMsg>, effect: Effect, key: &str) -> Result<(), ActorProcessingErr> {
+    async fn carry(
+        &mut self,
+        myself: &ActorRef<LifeMsg>,
+        effect: Effect,
+        key: &str,
+    ) -> Result<(), ActorProcessingErr> {
         let epoch = self.dispatch.epoch;
         match effect {
             Effect::Admit => {}
             Effect::EnsureShim { epoch, resume } => {
                 fault::point("life.attempt_durable");
-                if let (Phase::Starting { .. }, Some(journal)) = (&self.dispatch.phase, self.slots.journal.get())
+                if let (Phase::Starting { .. }, Some(journal)) =
+                    (&self.dispatch.phase, self.slots.journal.get())
                     && !self.slots.has_journal.load(Ordering::SeqCst)
                 {
                     let _ = journal.call(JournalMsg::Ready, Some(JOURNAL_PATIENCE)).await;
@@ -335,7 +353,9 @@ impl State {
                 let bytes = match said {
                     Said::Prompt(text) => self.backend.prompt(self.session(), &key, &text),
                     // Only accepted for a backend that has commands.
-                    Said::CliCommand(text) => self.backend.cli_command(self.session(), &key, &text).unwrap_or_default(),
+                    Said::CliCommand(text) => {
+                        self.backend.cli_command(self.session(), &key, &text).unwrap_or_default()
+                    }
                 };
                 self.leaving = false;
                 self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, close)));
@@ -344,7 +364,11 @@ impl State {
             Effect::Call(call) => {
                 let settings = launch::settings_for(&self.daemon, &call).await;
                 if let Some(bytes) = self.backend.call(&call, self.session(), settings) {
-                    self.slots.link.cast(LinkMsg::Do(Command::write(&format!("call/{key}"), bytes, false)));
+                    self.slots.link.cast(LinkMsg::Do(Command::write(
+                        &format!("call/{key}"),
+                        bytes,
+                        false,
+                    )));
                 }
             }
             Effect::CloseStdin => {
@@ -360,7 +384,11 @@ impl State {
                 // Where only a new process can, the next one will.
                 let by = self.dispatch.model_by.as_deref();
                 if let Some(bytes) = self.backend.set_model(self.session(), by, &key, &model) {
-                    self.slots.link.cast(LinkMsg::Do(Command::write(&format!("model/{key}"), bytes, false)));
+                    self.slots.link.cast(LinkMsg::Do(Command::write(
+                        &format!("model/{key}"),
+                        bytes,
+                        false,
+                    )));
                 }
             }
             Effect::Interrupt { key } => {
@@ -371,10 +399,13 @@ impl State {
                 self.slots.link.cast(LinkMsg::Do(command));
             }
             Effect::Terminate => {
-                self.slots.link.cast(LinkMsg::Do(Command::terminate(&format!("terminate/{epoch}"))));
+                self.slots
+                    .link
+                    .cast(LinkMsg::Do(Command::terminate(&format!("terminate/{epoch}"))));
             }
             Effect::FetchWork => {
-                let (daemon, dispatch, myself) = (self.daemon.clone(), self.dispatch.clone(), myself.clone());
+                let (daemon, dispatch, myself) =
+                    (self.daemon.clone(), self.dispatch.clone(), myself.clone());
                 self.tasks.spawn(async move {
                     let message = match survive(fetch::fetch_work(&daemon, &dispatch)).await {
                         Ok(work) => LifeMsg::Input(Input::WorkFetched(work)),
@@ -384,13 +415,17 @@ impl State {
                 });
             }
             Effect::Probe { key } => {
-                let (daemon, dispatch, backend) = (self.daemon.clone(), self.dispatch.clone(), self.backend);
+                let (daemon, dispatch, backend) =
+                    (self.daemon.clone(), self.dispatch.clone(), self.backend);
                 let myself = myself.clone();
                 self.tasks.spawn(async move {
-                    let message = match survive(transcript_probe::probe(&daemon, &dispatch, backend, &key)).await {
-                        Ok(reading) => LifeMsg::Input(Input::Probed { epoch, key, reading }),
-                        Err(error) => LifeMsg::Failed(error),
-                    };
+                    let message =
+                        match survive(transcript_probe::probe(&daemon, &dispatch, backend, &key))
+                            .await
+                        {
+                            Ok(reading) => LifeMsg::Input(Input::Probed { epoch, key, reading }),
+                            Err(error) => LifeMsg::Failed(error),
+                        };
                     let _ = myself.cast(message);
                 });
             }
@@ -404,7 +439,9 @@ impl State {
 
     /// Tells the agent an answer, and the monitor that nobody is waited for.
     fn answer(&self, id: &str) {
-        let Some((pending, answer)) = self.dispatch.asks.answered().find(|(pending, _)| pending.id == id) else {
+        let Some((pending, answer)) =
+            self.dispatch.asks.answered().find(|(pending, _)| pending.id == id)
+        else {
             return;
         };
         fault::point("link.before_answer");
@@ -413,7 +450,9 @@ impl State {
                 let key = format!("answer/{}/{id}", self.dispatch.epoch);
                 self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, false)));
             }
-            None => tracing::error!(id = %self.id, request = id, "this backend cannot be told an answer"),
+            None => {
+                tracing::error!(id = %self.id, request = id, "this backend cannot be told an answer")
+            }
         }
         fault::point("link.after_answer");
         self.slots.monitor.cast(MonitorMsg::Heard(stall::answered(id)));
@@ -431,9 +470,16 @@ impl State {
 }
 
 /// What the monitors make of a line, once: whole words, and none that were read before.
-fn seen_in<'a>(dispatch: &Dispatch, input: &'a Input) -> impl Iterator<Item = monitor::Seen> + use<'a> {
+fn seen_in<'a>(
+    dispatch: &Dispatch,
+    input: &'a Input,
+) -> impl Iterator<Item = monitor::Seen> + use<'a> {
     let events: &[AgentEvent] = match input {
-        Input::Line { at, events } if *at > dispatch.position && dispatch.created.watched.is_on() => events,
+        Input::Line { at, events }
+            if *at > dispatch.position && dispatch.created.watched.is_on() =>
+        {
+            events
+        }
         _ => &[],
     };
     events.iter().filter_map(monitor::observe)

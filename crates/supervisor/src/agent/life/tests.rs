@@ -24,7 +24,11 @@ struct Scene {
 
 impl Scene {
     /// Of a dispatch that was so created, and to which this has happened since.
-    async fn of(daemon: Arc<Daemon>, created: Event, past: impl IntoIterator<Item = Event>) -> Self {
+    async fn of(
+        daemon: Arc<Daemon>,
+        created: Event,
+        past: impl IntoIterator<Item = Event>,
+    ) -> Self {
         let id = test_daemon::id("abcd2345");
         [created].into_iter().chain(past).for_each(|event| daemon.fold(&id, event));
         let (ledger, asked) = test_daemon::stand_in().await;
@@ -114,7 +118,8 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     let (agents, mut asked) = test_daemon::stand_in().await;
     daemon.agent(&test_daemon::id("abcd2345")).journal.set(journal);
     daemon.agents.set(agents);
-    let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+    let finished =
+        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
     let scene = Scene::of(daemon, created(), [finished]).await;
     let flushed = tokio::select! {
         Some(message) = written.recv() => message,
@@ -124,35 +129,44 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     assert!(asked.is_empty());
     reply.send(()).unwrap();
     let removed = tokio::time::timeout(PATIENCE, asked.recv()).await;
-    assert!(matches!(&removed, Ok(Some(BranchMsg::Remove(known))) if *known == scene.id), "{removed:?}");
+    assert!(
+        matches!(&removed, Ok(Some(BranchMsg::Remove(known))) if *known == scene.id),
+        "{removed:?}"
+    );
 }
 
-/// Spoken to after its end, and killed while it waits: what its first life has done is to be done again.
+/// Spoken to after its end, and killed while it waits: what its first life has done is to be done
+/// again.
 #[tokio::test]
 async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
-    let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"].map(test_daemon::sample);
+    let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"]
+        .map(test_daemon::sample);
     let mut scene = Scene::of(nowhere(), created(), past).await;
     scene.until_finished().await;
     let (key, by, kind) = ("k9".into(), "operator".into(), PromptKind::Send);
     scene.daemon.fold(&scene.id, Event::PromptQueued { key, kind, by, trace: None });
     scene.life.cast(LifeMsg::Wake).unwrap();
     let life = scene.life.clone();
-    let killed = scene.until("the kill", life.call(|reply| LifeMsg::Command(kill(), reply), None)).await;
+    let killed =
+        scene.until("the kill", life.call(|reply| LifeMsg::Command(kill(), reply), None)).await;
     assert!(matches!(killed, Ok(CallResult::Success(true))), "{killed:?}");
     scene.until_finished().await;
     let end = "work_fetched dispatch_finished";
     assert_eq!(scene.names(), format!("{end} kill_requested dispatch_closing {end}"));
 }
 
-/// A CLI that goes on for ever after its last turn would keep its place, and the dispatch would never end.
+/// A CLI that goes on for ever after its last turn would keep its place, and the dispatch would
+/// never end.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_does_not_leave_is_ended() {
     let daemon = nowhere();
     let (link, mut asked) = test_daemon::stand_in().await;
     daemon.agent(&test_daemon::id("abcd2345")).link.set(link);
-    let past = ["attempt_started", "agent_spawned", "turn_started", "turn_finished"].map(test_daemon::sample);
+    let past = ["attempt_started", "agent_spawned", "turn_started", "turn_finished"]
+        .map(test_daemon::sample);
     let _scene = Scene::of(daemon, created(), past).await;
-    let mut next = async || tokio::time::timeout(LEAVE_GRACE * 2, asked.recv()).await.unwrap().unwrap();
+    let mut next =
+        async || tokio::time::timeout(LEAVE_GRACE * 2, asked.recv()).await.unwrap().unwrap();
     assert!(matches!(next().await, LinkMsg::Ensure { epoch: 1, .. }));
     let (closes, ends) = (format!("{:?}", next().await), format!("{:?}", next().await));
     assert!(closes.contains("close: true") && ends.contains("Terminate"), "{closes}, {ends}");
@@ -168,8 +182,10 @@ async fn what_is_said_in_pieces_that_come_again_is_said_once() {
     let (monitor, mut heard) = test_daemon::stand_in().await;
     daemon.agent(&test_daemon::id("abcd2345")).monitor.set(monitor);
     let mut scene = Scene::of(daemon, Event::DispatchCreated(acp), past).await;
-    let says = |text: &str| AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() };
-    let calls = AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: serde_json::json!({}) };
+    let says =
+        |text: &str| AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() };
+    let calls =
+        AgentEvent::ToolCall { id: "c".into(), name: "Bash".into(), input: serde_json::json!({}) };
     let said = [says("I l"), says("ook."), calls];
     let step = |(at, event): (u64, &AgentEvent)| Step {
         at: Position { epoch: 1, offset: at, skip: 0 },

@@ -58,7 +58,8 @@ pub struct AgentSlots {
     pub monitor: Slot<crate::agent::monitor::MonitorMsg>,
     pub life: Slot<crate::agent::life::LifeMsg>,
     pub link: Slot<crate::agent::link::LinkMsg>,
-    /// When it last put something out, in milliseconds of Unix time: plain output leaves no event. 0 before.
+    /// When it last put something out, in milliseconds of Unix time: plain output leaves no event.
+    /// 0 before.
     pub heard: AtomicI64,
     /// Its journal was made, or could not be: nobody has to wait for that.
     pub has_journal: AtomicBool,
@@ -86,8 +87,9 @@ pub struct Loaded {
     pub config: Arc<Config>,
 }
 
-/// What has happened to each unfinished dispatch before its journal follows it: read once for all of them, and kept
-/// up by the ledger, because each reading the log by itself would make a start of many agents quadratic.
+/// What has happened to each unfinished dispatch before its journal follows it: read once for all
+/// of them, and kept up by the ledger, because each reading the log by itself would make a start of
+/// many agents quadratic.
 #[derive(Debug, Default)]
 pub struct Backlog {
     records: HashMap<DispatchId, Vec<Record>>,
@@ -101,14 +103,17 @@ impl Backlog {
     /// Records kept for one dispatch; beyond it, its journal reads the log.
     const LIMIT: usize = 256;
 
-    /// Keeps a record that `fleet` has just folded in, until its dispatch has finished or is followed.
+    /// Keeps a record that `fleet` has just folded in, until its dispatch has finished or is
+    /// followed.
     pub fn take(&mut self, fleet: &Fleet, record: &Record) {
         let Some(id) = &record.entry.dispatch_id else { return };
         if matches!(record.entry.event, Event::DispatchCreated(_)) {
             self.records.insert(id.clone(), vec![record.clone()]);
         } else if let Some(known) = self.records.get_mut(id) {
             // One that was finished and goes on begins elsewhere: its journal reads the log itself.
-            if known.len() == Self::LIMIT || fleet.get(id).is_some_and(|dispatch| dispatch.is_finished()) {
+            if known.len() == Self::LIMIT
+                || fleet.get(id).is_some_and(|dispatch| dispatch.is_finished())
+            {
                 self.records.remove(id);
             } else {
                 known.push(record.clone());
@@ -185,7 +190,17 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn new(paths: Paths, boot: Boot) -> Self {
-        let Boot { opened, backlog, generation, muleteer, shim, lease_ms, pool_limits, retention, telemetry } = boot;
+        let Boot {
+            opened,
+            backlog,
+            generation,
+            muleteer,
+            shim,
+            lease_ms,
+            pool_limits,
+            retention,
+            telemetry,
+        } = boot;
         let fleet = opened.as_ref().map(|opened| opened.fleet.clone()).unwrap_or_default();
         Self {
             paths,
@@ -224,20 +239,24 @@ impl Daemon {
         }
     }
 
-    /// The caller's place in a trace; where there is none, a new trace whose root is the span `root`.
+    /// The caller's place in a trace; where there is none, a new trace whose root is the span
+    /// `root`.
     pub fn place_in_trace(&self, given: Option<String>, root: [u8; 8]) -> String {
         self.given_place(given).unwrap_or_else(|| {
             let mut trace = [0u8; 16];
-            // Without randomness the id is not unique, which costs a muddled trace and nothing else.
+            // Without randomness the id is not unique, which costs a muddled trace and nothing
+            // else.
             if getrandom::fill(&mut trace).is_err() {
                 trace[8..].copy_from_slice(&root);
             }
-            let sampled = self.telemetry.as_ref().is_none_or(|settings| settings.sampler.root(trace));
+            let sampled =
+                self.telemetry.as_ref().is_none_or(|settings| settings.sampler.root(trace));
             telemetry::Context { trace, span: root, sampled }.to_string()
         })
     }
 
-    /// A place that somebody gave, if it is one; whether it is looked at further is the sampler's to say.
+    /// A place that somebody gave, if it is one; whether it is looked at further is the sampler's
+    /// to say.
     pub fn given_place(&self, given: Option<String>) -> Option<String> {
         let context = telemetry::Context::parse(&given?)?;
         let sampler = self.telemetry.as_ref().map(|settings| settings.sampler).unwrap_or_default();
@@ -249,8 +268,9 @@ impl Daemon {
         self.fleet.borrow().clone()
     }
 
-    /// Held while a dispatch of this id is made: its files are written before the ledger knows it, so
-    /// two that are asked for under one id at once must not both write them. Two ids seldom share one.
+    /// Held while a dispatch of this id is made: its files are written before the ledger knows it,
+    /// so two that are asked for under one id at once must not both write them. Two ids seldom
+    /// share one.
     pub async fn creating(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = std::hash::DefaultHasher::new();
         id.hash(&mut hasher);
@@ -277,8 +297,9 @@ impl Daemon {
         self.closed.send_modify(|closed| *closed += 1);
     }
 
-    /// The records of a dispatch so far, where they are known, else where in the log they are to be read from. Who
-    /// asks must be where life and gate send what comes next: nothing is kept for it any more.
+    /// The records of a dispatch so far, where they are known, else where in the log they are to be
+    /// read from. Who asks must be where life and gate send what comes next: nothing is kept for it
+    /// any more.
     pub fn history(&self, dispatch: &Dispatch) -> Result<Vec<Record>, Start> {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         match backlog.records.remove(&dispatch.id) {
@@ -303,8 +324,8 @@ impl Daemon {
         records.iter().for_each(|record| backlog.take(fleet, record));
     }
 
-    /// Asks the pool to look at the fleet as it is now. Many who ask at once are answered by one look, since each look
-    /// goes through the whole fleet.
+    /// Asks the pool to look at the fleet as it is now. Many who ask at once are answered by one
+    /// look, since each look goes through the whole fleet.
     pub fn look(&self) {
         if !self.looking.swap(true, Ordering::SeqCst) {
             self.pool.cast(PoolMsg::Look);
@@ -327,7 +348,10 @@ impl Daemon {
 
     /// Notes a fault of one dispatch.
     pub fn fault(&self, id: &DispatchId, what: impl Into<String>, message: impl Into<String>) {
-        self.note_entry(Some(id.clone()), Event::Fault { what: what.into(), message: message.into() });
+        self.note_entry(
+            Some(id.clone()),
+            Event::Fault { what: what.into(), message: message.into() },
+        );
     }
 
     fn note_entry(&self, dispatch_id: Option<DispatchId>, event: Event) {
@@ -361,8 +385,13 @@ impl Ring {
         if dropped > 0 {
             let message = format!("{dropped} restart events were dropped");
             let event = Event::Fault { what: "restart ring".into(), message };
-            ring.0
-                .push_front(Entry { id: random_key(), dispatch_id: None, at: None, more: false, event });
+            ring.0.push_front(Entry {
+                id: random_key(),
+                dispatch_id: None,
+                at: None,
+                more: false,
+                event,
+            });
         }
         ring.0.iter().cloned().collect()
     }
@@ -393,7 +422,13 @@ mod tests {
     use muleteer_model::event::FinalState;
 
     fn record(seq: u64, id: &DispatchId, event: Event) -> Record {
-        let entry = Entry { id: format!("e{seq}"), dispatch_id: Some(id.clone()), at: None, more: false, event };
+        let entry = Entry {
+            id: format!("e{seq}"),
+            dispatch_id: Some(id.clone()),
+            at: None,
+            more: false,
+            event,
+        };
         Record { v: 1, seq, ts: jiff::Timestamp::UNIX_EPOCH, entry }
     }
 
@@ -433,7 +468,11 @@ mod tests {
         assert_eq!(kept(&backlog), None, "too much");
 
         next(&mut backlog, &created[0]);
-        let finished = Event::DispatchFinished { state: FinalState::Killed, reason: String::new(), result: None };
+        let finished = Event::DispatchFinished {
+            state: FinalState::Killed,
+            reason: String::new(),
+            result: None,
+        };
         next(&mut backlog, &finished);
         assert_eq!(kept(&backlog), None, "finished");
     }

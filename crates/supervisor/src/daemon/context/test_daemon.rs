@@ -27,7 +27,8 @@ pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
 
 /// The catalog's event of this name.
 pub(crate) fn sample(name: &str) -> Event {
-    let mut samples = muleteer_store::events::catalog::samples().into_iter().map(|record| record.entry.event);
+    let mut samples =
+        muleteer_store::events::catalog::samples().into_iter().map(|record| record.entry.event);
     samples.find(|event| event.name() == name).expect("a sample")
 }
 
@@ -43,7 +44,12 @@ impl<M: Message> Actor for StandIn<M> {
         Ok(())
     }
 
-    async fn handle(&self, _: ActorRef<M>, message: M, (): &mut ()) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<M>,
+        message: M,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
         Ok(self.0.send(message).await.map_err(|_| "nobody plays this part any more")?)
     }
 }
@@ -126,10 +132,12 @@ impl Shim {
 impl Daemon {
     /// Folds an event in, as a ledger does once it is durable.
     pub(crate) fn fold(&self, id: &DispatchId, event: Event) {
-        let entry = Entry { id: random_key(), dispatch_id: Some(id.clone()), at: None, more: false, event };
+        let entry =
+            Entry { id: random_key(), dispatch_id: Some(id.clone()), at: None, more: false, event };
         self.fleet.send_modify(|fleet| {
             let seq = fleet.seq + 1;
-            let record = Record { v: muleteer_model::event::VERSION, seq, ts: Timestamp::now(), entry };
+            let record =
+                Record { v: muleteer_model::event::VERSION, seq, ts: Timestamp::now(), entry };
             Arc::make_mut(fleet).apply(&record);
         });
     }

@@ -1,8 +1,8 @@
 //! Claude Code's own settings in a repository: their hooks, variables and MCP servers run before
 //! anybody is asked, so they count only where the user trusts them as they are.
 //!
-//! Claude Code cannot be told to leave out one of the files. Where one is untrusted, an agent starts
-//! without any of the repository's settings.
+//! Claude Code cannot be told to leave out one of the files. Where one is untrusted, an agent
+//! starts without any of the repository's settings.
 
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 /// The ACP agent that is Claude Code.
 const AGENT: &str = "claude-agent-acp";
 
-/// The files that count for an agent which starts in `dir`, and that the user does not trust as they
-/// are. A file that is there and cannot be read is one of them. `dir` must be absolute.
+/// The files that count for an agent which starts in `dir`, and that the user does not trust as
+/// they are. A file that is there and cannot be read is one of them. `dir` must be absolute.
 pub fn untrusted(paths: &Paths, dir: &Path) -> Vec<PathBuf> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let top = repository(&dir);
@@ -41,7 +41,8 @@ pub fn settings_in(paths: &Paths, dir: &Path) -> ProjectSettings {
     if untrusted(paths, dir).is_empty() { ProjectSettings::Count } else { ProjectSettings::Ignored }
 }
 
-/// Says in one line that an agent in `dir` starts without the settings; `None` if it starts with them.
+/// Says in one line that an agent in `dir` starts without the settings; `None` if it starts with
+/// them.
 pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
     let files = untrusted(paths, dir);
     let first = files.first()?.display();
@@ -80,7 +81,11 @@ pub fn is_claude(backend: &str, saved: &Saved) -> bool {
 
 /// What could be trusted of a repository, as seen from `dir` in it: there, at its top, and what was
 /// trusted before.
-pub(super) fn candidates(records: &Records, root: &Path, dir: &Path) -> Result<Vec<Candidate>, Unreadable> {
+pub(super) fn candidates(
+    records: &Records,
+    root: &Path,
+    dir: &Path,
+) -> Result<Vec<Candidate>, Unreadable> {
     let known = records.names().filter(|name| is_claude_file(name)).map(|name| root.join(name));
     let inside = read_from(root, dir).into_iter().filter(|file| file.starts_with(root));
     let mut found = vec![];
@@ -100,7 +105,8 @@ fn is_claude_file(name: &str) -> bool {
 
 /// Every file that Claude Code may read when it starts in `dir`, whether it is there or not.
 fn read_from(top: &Path, dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = [dir, top].iter().flat_map(|dir| SETTINGS.map(|file| dir.join(file))).collect();
+    let mut files: Vec<_> =
+        [dir, top].iter().flat_map(|dir| SETTINGS.map(|file| dir.join(file))).collect();
     // Above the top only within another repository: what lies in no repository is the user's own.
     let above = dir.ancestors().filter(|dir| dir.starts_with(top) || is_in_repository(dir));
     files.extend(above.map(|dir| dir.join(SERVERS)));
@@ -155,7 +161,9 @@ mod tests {
 
         fn untrusted(&self, name: &str) -> Vec<String> {
             let files = untrusted(&self.paths, &self.root.join(name));
-            let name = |file: &PathBuf| file.strip_prefix(&self.root).expect("inside").display().to_string();
+            let name = |file: &PathBuf| {
+                file.strip_prefix(&self.root).expect("inside").display().to_string()
+            };
             files.iter().map(name).collect()
         }
     }
@@ -203,7 +211,10 @@ mod tests {
         assert_eq!(place.untrusted(clone), [format!("{clone}/.claude/settings.json")]);
         assert!(place.untrusted("shop").is_empty());
         let said = note(&place.paths, &place.root.join(clone)).expect("a note");
-        assert!(said.ends_with(&format!("`muleteer trust {}`)", place.root.join("shop").display())), "{said}");
+        assert!(
+            said.ends_with(&format!("`muleteer trust {}`)", place.root.join("shop").display())),
+            "{said}"
+        );
     }
 
     #[test]
@@ -213,7 +224,10 @@ mod tests {
         place.write("shop/.mcp.json", "{}");
         place.write("shop/web/.claude/settings.json", "{}");
         place.write(".mcp.json", "{}");
-        assert_eq!(place.untrusted("shop/web"), ["shop/.mcp.json", "shop/web/.claude/settings.json"]);
+        assert_eq!(
+            place.untrusted("shop/web"),
+            ["shop/.mcp.json", "shop/web/.claude/settings.json"]
+        );
         place.trust("shop");
         assert_eq!(place.untrusted("shop/web"), ["shop/web/.claude/settings.json"]);
         place.trust("shop/web");

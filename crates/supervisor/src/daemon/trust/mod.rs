@@ -1,14 +1,16 @@
-//! Which repositories' configuration the user trusts: one private file for each repository in the state
-//! directory, with the hash of every file that was trusted. A file that changes is untrusted again.
+//! Which repositories' configuration the user trusts: one private file for each repository in the
+//! state directory, with the hash of every file that was trusted. A file that changes is untrusted
+//! again.
 //!
-//! A checkout that Muleteer or `git worktree` made of a trusted repository inherits its trust, file by file
-//! and only for the same content: what an agent changes in its clone is untrusted.
+//! A checkout that Muleteer or `git worktree` made of a trusted repository inherits its trust, file
+//! by file and only for the same content: what an agent changes in its clone is untrusted.
 
 pub mod claude;
 
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{
-    self, PROJECT_FILE, Unreadable, is_worktree_of, main_checkout, outermost, project_file, read_if_there, repository,
+    self, PROJECT_FILE, Unreadable, is_worktree_of, main_checkout, outermost, project_file,
+    read_if_there, repository,
 };
 use muleteer_model::agent::role::{self, Catalog, RoleError, RoleLayer, RoleSource};
 use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust};
@@ -49,7 +51,8 @@ pub enum TrustError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The records that speak for a checkout: its own, and those of the repository that it is a copy of.
+/// The records that speak for a checkout: its own, and those of the repository that it is a copy
+/// of.
 #[derive(Debug, Default)]
 pub(crate) struct Records(Vec<Record>);
 
@@ -102,7 +105,8 @@ fn read(paths: &Paths, root: &Path) -> Option<Record> {
     }
 }
 
-/// A file of a repository that configures Muleteer or Claude Code, and what it says only once it is trusted.
+/// A file of a repository that configures Muleteer or Claude Code, and what it says only once it is
+/// trusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Its path in the repository.
@@ -130,9 +134,11 @@ impl Examined {
 /// Reads what the repository that `dir` lies in would be trusted with. Nothing is run.
 ///
 /// # Errors
-/// When a file of the repository or of the user is invalid or cannot be read: nobody can be shown what it allows.
+/// When a file of the repository or of the user is invalid or cannot be read: nobody can be shown
+/// what it allows.
 pub fn examine(paths: &Paths, dir: &Path) -> Result<Examined, TrustError> {
-    let dir = dir.canonicalize().map_err(|source| TrustError::Io { path: dir.to_owned(), source })?;
+    let dir =
+        dir.canonicalize().map_err(|source| TrustError::Io { path: dir.to_owned(), source })?;
     let root = repository(&dir);
     let records = Records::of(paths, Some(&root));
     let mut sources: Vec<Source> = settings::sources(paths, None, None)?;
@@ -156,15 +162,17 @@ fn candidate(records: &Records, file: String, text: &str) -> Candidate {
     Candidate { sha256: sha256(text.as_bytes()), trusted, file, allows: vec![] }
 }
 
-/// Every file of a role that could count, each as if no other of the repository had its name: one that
-/// another hides counts once that one is gone. A file that cannot be read as a role is not recorded.
+/// Every file of a role that could count, each as if no other of the repository had its name: one
+/// that another hides counts once that one is gone. A file that cannot be read as a role is not
+/// recorded.
 fn role_candidates(
     records: &Records,
     root: &Path,
     config: &Config,
     roles: Vec<RoleSource>,
 ) -> Result<Vec<Candidate>, TrustError> {
-    let (own, of_repository): (Vec<_>, Vec<_>) = roles.into_iter().partition(|role| role.layer <= RoleLayer::User);
+    let (own, of_repository): (Vec<_>, Vec<_>) =
+        roles.into_iter().partition(|role| role.layer <= RoleLayer::User);
     let named = |source: &RoleSource| role::parse(source).ok().map(|role| role.name);
     let names: Vec<_> = of_repository.iter().map(named).collect();
     let mut files = vec![];
@@ -184,7 +192,11 @@ fn role_candidates(
             let sources: Vec<_> = own.iter().cloned().chain(other).chain([this]).collect();
             match Catalog::new(&sources).in_force(name, config, &sources) {
                 Ok(found) => {
-                    let new = found.ignored.into_iter().filter(|one| !file.allows.contains(one)).collect::<Vec<_>>();
+                    let new = found
+                        .ignored
+                        .into_iter()
+                        .filter(|one| !file.allows.contains(one))
+                        .collect::<Vec<_>>();
                     file.allows.extend(new);
                 }
                 Err(RoleError::Invalid(error)) => return Err(TrustError::Config(vec![error])),
@@ -204,7 +216,8 @@ pub fn record(paths: &Paths, examined: &Examined, now: String) -> Result<(), Tru
     let folder = paths.trust();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|source| TrustError::Io { path: folder.clone(), source })?;
-    let files = examined.files.iter().map(|file| (file.file.clone(), file.sha256.clone())).collect();
+    let files =
+        examined.files.iter().map(|file| (file.file.clone(), file.sha256.clone())).collect();
     let record = Record { v: 1, root: examined.root.clone(), files, trusted_at: now };
     let mut text = serde_json::to_string_pretty(&record).unwrap_or_default();
     text.push('\n');
@@ -319,18 +332,22 @@ mod tests {
     #[test]
     fn trust_is_of_one_repository_and_its_checkouts() {
         let place = Place::new();
-        for name in ["shop", "copy", "shop/sub", "shop/.muleteer/worktrees/agent", "beside", "liar"] {
+        for name in ["shop", "copy", "shop/sub", "shop/.muleteer/worktrees/agent", "beside", "liar"]
+        {
             place.write(&format!("{name}/.muleteer/config.yaml"), RUNS);
         }
         let shop = place.dir.path().canonicalize().expect("a path").join("shop");
         // As `git worktree` does; `liar` says so of itself, and the repository does not know it.
         fs::create_dir_all(shop.join(".git/worktrees/beside")).expect("a folder");
         for name in ["beside", "liar"] {
-            place
-                .write(&format!("{name}/.git"), &format!("gitdir: {}\n", shop.join(".git/worktrees/beside").display()));
+            place.write(
+                &format!("{name}/.git"),
+                &format!("gitdir: {}\n", shop.join(".git/worktrees/beside").display()),
+            );
         }
         let back = place.dir.path().join("beside/.git");
-        fs::write(shop.join(".git/worktrees/beside/gitdir"), format!("{}\n", back.display())).expect("a file");
+        fs::write(shop.join(".git/worktrees/beside/gitdir"), format!("{}\n", back.display()))
+            .expect("a file");
         place.trust("shop");
         for (name, trusted) in [
             ("shop", true),
@@ -365,8 +382,10 @@ mod tests {
         let place = Place::new();
         place.write("shop/.muleteer/config.yaml", RUNS);
         place.trust("shop");
-        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
-        let file = fs::read_dir(place.paths.trust()).expect("records").flatten().next().expect("a record");
+        let mode =
+            |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        let file =
+            fs::read_dir(place.paths.trust()).expect("records").flatten().next().expect("a record");
         assert_eq!((mode(&place.paths.trust()), mode(&file.path())), (0o700, 0o600));
     }
 
@@ -376,7 +395,9 @@ mod tests {
         let config = place.write("shop/.muleteer/config.yaml", "");
         fs::remove_file(&config).expect("removed");
         rustix::fs::mkfifoat(rustix::fs::CWD, &config, rustix::fs::Mode::RWXU).expect("a pipe");
-        let refused = |place: &Place| examine(&place.paths, &place.dir.path().join("shop")).expect_err("no file");
+        let refused = |place: &Place| {
+            examine(&place.paths, &place.dir.path().join("shop")).expect_err("no file")
+        };
         assert!(refused(&place).to_string().contains("no regular file"));
         fs::remove_file(&config).expect("removed");
         fs::File::create(&config).and_then(|file| file.set_len(1 << 40)).expect("a large file");
@@ -389,15 +410,20 @@ mod tests {
     #[test]
     fn role_of_a_repository_is_trusted_by_its_own_file() {
         let place = Place::new();
-        place.write("shop/.muleteer/roles/a.md", "---\npermissions: {allow: [Bash]}\n---\nYou are.\n");
+        place.write(
+            "shop/.muleteer/roles/a.md",
+            "---\npermissions: {allow: [Bash]}\n---\nYou are.\n",
+        );
         place.write("shop/.claude/agents/b.md", "---\ndescription: b\n---\nYou are.\n");
         let trust = |place: &Place| {
-            let roles = settings::roles(&place.paths, Some(&place.dir.path().join("shop"))).expect("roles");
+            let roles =
+                settings::roles(&place.paths, Some(&place.dir.path().join("shop"))).expect("roles");
             roles.iter().map(|role| role.trust == Trust::Trusted).collect::<Vec<_>>()
         };
         assert_eq!(trust(&place), [false, false]);
         let examined = place.trust("shop");
-        let allows: Vec<_> = examined.files.iter().map(|file| (file.file.as_str(), file.allows.len())).collect();
+        let allows: Vec<_> =
+            examined.files.iter().map(|file| (file.file.as_str(), file.allows.len())).collect();
         assert_eq!(allows, [(".claude/agents/b.md", 0), (".muleteer/roles/a.md", 1)]);
         assert_eq!(trust(&place), [true, true]);
         place.write("shop/.claude/agents/b.md", "You are another.\n");
@@ -407,8 +433,13 @@ mod tests {
     #[test]
     fn hidden_and_duplicate_roles_are_shown_with_what_they_allow() {
         let place = Place::new();
-        let loose = |name: &str| format!("---\nname: {name}\npermissions: {{allow: [Bash]}}\n---\nYou are.\n");
-        place.write("shop/.claude/agents/a.md", "---\nname: a\npermissionMode: plan\n---\nYou are.\n");
+        let loose = |name: &str| {
+            format!("---\nname: {name}\npermissions: {{allow: [Bash]}}\n---\nYou are.\n")
+        };
+        place.write(
+            "shop/.claude/agents/a.md",
+            "---\nname: a\npermissionMode: plan\n---\nYou are.\n",
+        );
         place.write("shop/.muleteer/roles/a.md", "---\nname: a\n---\nYou are.\n");
         place.write("shop/.muleteer/roles/twice.md", &loose("b"));
         place.write("shop/.muleteer/roles/b.md", &loose("b"));
@@ -417,8 +448,10 @@ mod tests {
         place.write("shop/.claude/agents/c.md", "---\nname: c\n---\nYou are.\n");
         place.write("shop/.muleteer/roles/c.md", "---\ntools: [Read]\n---\nYou are.\n");
         let examined = place.trust("shop");
-        let keys = |file: &Candidate| file.allows.iter().map(|one| one.key.clone()).collect::<Vec<_>>();
-        let shown: Vec<_> = examined.files.iter().map(|file| (file.file.as_str(), keys(file))).collect();
+        let keys =
+            |file: &Candidate| file.allows.iter().map(|one| one.key.clone()).collect::<Vec<_>>();
+        let shown: Vec<_> =
+            examined.files.iter().map(|file| (file.file.as_str(), keys(file))).collect();
         let one = |key: &str| vec![key.to_string()];
         assert_eq!(
             shown,

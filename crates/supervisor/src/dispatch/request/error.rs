@@ -22,8 +22,9 @@ pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
     WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
 }
 
-/// A file that could not be written; a full disk is a state with a name, and neither that nor what else the system
-/// refuses us (permissions, descriptors, a file system that is mounted for reading) is a fault of ours.
+/// A file that could not be written; a full disk is a state with a name, and neither that nor what
+/// else the system refuses us (permissions, descriptors, a file system that is mounted for reading)
+/// is a fault of ours.
 pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
@@ -37,7 +38,11 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
 }
 
 pub fn disk_full() -> WireError {
-    fault("E_DISK_FULL", "the disk with the state directory is full: nothing new is begun", "make room, then ask again")
+    fault(
+        "E_DISK_FULL",
+        "the disk with the state directory is full: nothing new is begun",
+        "make room, then ask again",
+    )
 }
 
 pub fn internal(message: &str) -> WireError {
@@ -52,10 +57,16 @@ mod tests {
 
     #[test]
     fn a_quota_that_is_used_up_is_a_full_disk_too() {
-        let codes = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::PermissionDenied].map(|kind| {
-            let source = io::Error::from(kind);
-            unwritten(&StoreError::Io { file: "/state/request.json".into(), doing: "write", source }).code
-        });
+        let codes = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::PermissionDenied]
+            .map(|kind| {
+                let source = io::Error::from(kind);
+                unwritten(&StoreError::Io {
+                    file: "/state/request.json".into(),
+                    doing: "write",
+                    source,
+                })
+                .code
+            });
         assert_eq!(codes, ["E_DISK_FULL", "E_DISK_FULL", "E_STORE_IO"]);
     }
 }

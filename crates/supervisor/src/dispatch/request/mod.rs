@@ -43,7 +43,8 @@ use std::sync::Arc;
 pub struct Saved {
     pub v: u16,
     pub env: Vec<(String, String)>,
-    /// Other CLIs' keys, which passed and are not this agent's business; who it dispatches may be one of them.
+    /// Other CLIs' keys, which passed and are not this agent's business; who it dispatches may be
+    /// one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withheld: Vec<(String, String)>,
     pub extra_env: Vec<(String, String)>,
@@ -72,17 +73,23 @@ impl Saved {
     pub fn read(agent_dir: &Path) -> Result<Self, String> {
         let path = agent_dir.join(SAVED);
         let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let saved: Self = serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        let saved: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         if saved.v > SAVED_VERSION {
-            return Err(format!("{} has version {}, this muleteer knows {SAVED_VERSION}", path.display(), saved.v));
+            return Err(format!(
+                "{} has version {}, this muleteer knows {SAVED_VERSION}",
+                path.display(),
+                saved.v
+            ));
         }
         Ok(saved)
     }
 
-    /// Makes `agents/<id>/` with what must be there before anything is durable: this, the first prompt, and the
-    /// directories of the rest.
+    /// Makes `agents/<id>/` with what must be there before anything is durable: this, the first
+    /// prompt, and the directories of the rest.
     fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
-        let bytes = serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
+        let bytes =
+            serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
         let prompt_file = prompt_file(agent_dir, key)?;
         let put = || {
             let above = agent_dir.parent().unwrap_or(agent_dir);
@@ -92,7 +99,8 @@ impl Saved {
                 atomic::create_dir(dir, 0o700)?;
             }
             // There is no such dispatch yet: nobody reads what is there in part.
-            let files = [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
+            let files =
+                [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
             let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
             atomic::write_first(&files, &[agent_dir, &prompts, above], 0o600)
         };
@@ -141,8 +149,8 @@ impl Asker {
     }
 }
 
-/// Checks a request and writes the files of its dispatch; returns the entries that make it durable, and the place it
-/// then has where they say that it begins: to be held until they are appended.
+/// Checks a request and writes the files of its dispatch; returns the entries that make it durable,
+/// and the place it then has where they say that it begins: to be held until they are appended.
 ///
 /// # Errors
 /// What is wrong with the request; nothing that matters was changed then.
@@ -152,7 +160,8 @@ pub async fn prepare(
     asker: &Asker,
     trace: Option<String>,
 ) -> Result<(Vec<Entry>, Reservation), WireError> {
-    let id = DispatchId::try_from(spawn.id.clone()).map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    let id = DispatchId::try_from(spawn.id.clone())
+        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     let project = PathBuf::from(&spawn.project);
     if !project.is_absolute() || !project.is_dir() {
         let message = format!("the project {} is not a directory", project.display());
@@ -169,15 +178,18 @@ pub async fn prepare(
             "give it as an argument, with --prompt-file, or on stdin",
         ));
     }
-    // A clone of its own is not made yet; who works through a list or a spec was told at its beginning.
-    let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_))).then_some(project.as_path());
+    // A clone of its own is not made yet; who works through a list or a spec was told at its
+    // beginning.
+    let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_)))
+        .then_some(project.as_path());
     let parent = match asker {
         Asker::Agent(parent) => Some(parent.clone()),
         Asker::Operator | Asker::Tasks(_) | Asker::Run(_) => None,
     };
     let fleet = daemon.snapshot();
     let above = parent.as_ref().and_then(|parent| fleet.get(parent));
-    let held = above.map(|above| child_limits::policy(&above.created, &spawn.project, spawn.worktree));
+    let held =
+        above.map(|above| child_limits::policy(&above.created, &spawn.project, spawn.worktree));
     let held = held.filter(|policy| !policy.is_open());
     let holder = above.map(|above| &*above.created).filter(|_| held.is_some());
     let fingerprint = fingerprint(spawn);
@@ -185,30 +197,37 @@ pub async fn prepare(
         Some(above) => resolve::of_parent(daemon, spawn, &above.id)?,
         None => spawn.clone(),
     };
-    let Means { config, role, backend, configured, agent } = means(daemon, spawn, &project, place, holder)?;
+    let Means { config, role, backend, configured, agent } =
+        means(daemon, spawn, &project, place, holder)?;
     let category = config
         .category(&role.category)
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
-    // The configuration comes with the request, so an agent could choose it: it may only ask for less than the daemon's.
+    // The configuration comes with the request, so an agent could choose it: it may only ask for
+    // less than the daemon's.
     let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
     admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of).map_err(|error| {
         let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the daemon is started";
         fault("E_TOO_DEEP", &error.to_string(), hint)
     })?;
 
-    let command = spawn
-        .command
-        .clone()
-        .map(from_wire)
-        .or_else(|| configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config));
-    let (model, source) = config::resolve_model(spawn.model.as_deref(), role.model.as_deref(), &role.category, &config);
+    let command = spawn.command.clone().map(from_wire).or_else(|| {
+        configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config)
+    });
+    let (model, source) = config::resolve_model(
+        spawn.model.as_deref(),
+        role.model.as_deref(),
+        &role.category,
+        &config,
+    );
     let capabilities = backend.capabilities();
     let mut limits = category.limits();
     limits.budget_usd = match asker {
         // What the run has left: nobody meant one agent to use all of it.
         Asker::Run(_) => spawn.budget_usd.into_iter().chain(limits.budget_usd).reduce(f64::min),
-        Asker::Operator | Asker::Agent(_) | Asker::Tasks(_) => spawn.budget_usd.or(limits.budget_usd),
+        Asker::Operator | Asker::Agent(_) | Asker::Tasks(_) => {
+            spawn.budget_usd.or(limits.budget_usd)
+        }
     };
     limits.max_turns = spawn.max_turns.or(limits.max_turns);
     limits.timeout_s = spawn.timeout_s.or(limits.timeout_s);
@@ -223,7 +242,9 @@ pub async fn prepare(
     let permissions = permissions(backend, &role, &config, category, (spawn, agent), held)?;
     let mut own = passed(daemon, spawn, asker);
     own.retain(|(name, _)| !name.starts_with(config::ENV_PREFIX));
-    let keeps = |name: &str| config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name);
+    let keeps = |name: &str| {
+        config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name)
+    };
     let (env, withheld): (Vec<_>, Vec<_>) = own.into_iter().partition(|(name, _)| keeps(name));
     let part = match asker {
         Asker::Run(part) => Some(part),
@@ -246,33 +267,50 @@ pub async fn prepare(
             .join(".agents/journals")
             .join(&feature)
     };
-    let journal = part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
+    let journal =
+        part.and_then(|part| part.journals.clone()).unwrap_or_else(open).join(format!("{id}.md"));
     let clone = top.join(".muleteer/worktrees").join(id.as_str());
     if let Some(Repository { git_dir, .. }) = &repository {
-        worktree::exclude(git_dir)
-            .map_err(|error| internal(&format!("{}: {error}", git_dir.join("info/exclude").display())))?;
+        worktree::exclude(git_dir).map_err(|error| {
+            internal(&format!("{}: {error}", git_dir.join("info/exclude").display()))
+        })?;
     } else if spawn.worktree {
         if let Some(why) = worktree::refusal(&project).await {
-            let message = format!("--worktree needs a git repository, and that of {}: {why}", project.display());
+            let message = format!(
+                "--worktree needs a git repository, and that of {}: {why}",
+                project.display()
+            );
             return Err(fault("E_NOT_A_REPOSITORY", &message, ""));
         }
-        let message = format!("--worktree needs a git repository, and {} is in none", project.display());
-        return Err(fault("E_NOT_A_REPOSITORY", &message, "run `git init` there, or leave --worktree out"));
+        let message =
+            format!("--worktree needs a git repository, and {} is in none", project.display());
+        return Err(fault(
+            "E_NOT_A_REPOSITORY",
+            &message,
+            "run `git init` there, or leave --worktree out",
+        ));
     }
     if spawn.worktree {
-        worktree::lends(top)
-            .map_err(|why| fault("E_NOT_A_REPOSITORY", &format!("--worktree: {why}"), worktree::RENAME))?;
+        worktree::lends(top).map_err(|why| {
+            fault("E_NOT_A_REPOSITORY", &format!("--worktree: {why}"), worktree::RENAME)
+        })?;
     }
     if spawn.worktree && worktree::head(top).await.is_none() {
-        let message = format!("--worktree makes a clone of a commit, and {} has none yet", top.display());
-        return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first, or leave --worktree out"));
+        let message =
+            format!("--worktree makes a clone of a commit, and {} has none yet", top.display());
+        return Err(fault(
+            "E_NOT_A_REPOSITORY",
+            &message,
+            "commit something first, or leave --worktree out",
+        ));
     }
     if spawn.worktree {
         check_branch(top, &id).await?;
     }
     let checked_out = repository.as_ref().and_then(|repository| repository.branch.clone());
     let branch = if spawn.worktree { Some(format!("muleteer/{id}")) } else { checked_out };
-    let wants_result = part.is_none() && category.result && (capabilities.multi_turn || capabilities.resumable);
+    let wants_result =
+        part.is_none() && category.result && (capabilities.multi_turn || capabilities.resumable);
     let clone = spawn.worktree.then(|| clone.display().to_string());
     let briefing = Briefing {
         role: &role.name,
@@ -286,7 +324,8 @@ pub async fn prepare(
             (true, false) => ResultForm::InText,
         },
     };
-    let mut args = config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
+    let mut args =
+        config.backends.get(choice_of(backend)).map(|backend| backend.args).unwrap_or_default();
     if part.is_some_and(|part| part.only_reads) {
         backend.keep_from_writing(&mut args);
     }
@@ -301,7 +340,10 @@ pub async fn prepare(
         model_source: model.is_some().then(|| source.as_str().to_string()),
         model,
         limits,
-        purse: part.map_or_else(|| above.and_then(|above| above.created.purse.clone()), |part| part.purse.clone()),
+        purse: part.map_or_else(
+            || above.and_then(|above| above.created.purse.clone()),
+            |part| part.purse.clone(),
+        ),
         worktree: clone.clone(),
         branch,
         journal: journal.display().to_string(),
@@ -309,7 +351,9 @@ pub async fn prepare(
         by: asker.name(),
         multi_turn: capabilities.multi_turn,
         resumable: capabilities.resumable,
-        calls: backend.by_calls().then(|| Calls { timeout_s: acp_program::call_timeout_s(&config) }),
+        calls: backend
+            .by_calls()
+            .then(|| Calls { timeout_s: acp_program::call_timeout_s(&config) }),
         program: backend
             .by_calls()
             .then(|| muleteer_backends::acp::program(agent, command.as_ref(), &args))
@@ -320,7 +364,13 @@ pub async fn prepare(
         trace,
         api: Terms {
             price,
-            ..terms(backend.name(), (spawn, &env), configured.as_ref(), category, (&args, command.as_ref()))
+            ..terms(
+                backend.name(),
+                (spawn, &env),
+                configured.as_ref(),
+                category,
+                (&args, command.as_ref()),
+            )
         },
         watched: watched(category, &role.scope, part.is_some()),
         ask_on_crash: part.is_none() && category.on_crash == config::OnCrash::Ask,
@@ -335,15 +385,22 @@ pub async fn prepare(
         withheld,
         extra_env: spawn.extra_env.clone(),
         program_path: holder.and_then(|_| resolve::program_path(resolve::path_of(spawn))),
-        backend_env: configured.map(|backend| backend.env.into_iter().collect()).unwrap_or_default(),
+        backend_env: configured
+            .map(|backend| backend.env.into_iter().collect())
+            .unwrap_or_default(),
         agent: agent.map(|agent| agent.name.to_string()),
         command,
         args,
         scenario: spawn.scenario.clone(),
-        system_prompt: Some(match part.map(|part| part.rules.trim()).filter(|rules| !rules.is_empty()) {
-            Some(rules) => format!("{}\n\n## Guidelines\n\n{rules}\n", prompt::system_append(&briefing).trim_end()),
-            None => prompt::system_append(&briefing),
-        }),
+        system_prompt: Some(
+            match part.map(|part| part.rules.trim()).filter(|rules| !rules.is_empty()) {
+                Some(rules) => format!(
+                    "{}\n\n## Guidelines\n\n{rules}\n",
+                    prompt::system_append(&briefing).trim_end()
+                ),
+                None => prompt::system_append(&briefing),
+            },
+        ),
         confined: part.and_then(|part| part.confined.clone()),
         schema: part.and_then(|part| part.schema.clone()),
     };
@@ -354,11 +411,18 @@ pub async fn prepare(
     let written = tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text));
     let mut entries = vec![
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
-        named(&id, "initial", Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None }),
+        named(
+            &id,
+            "initial",
+            Event::PromptQueued { key, kind: PromptKind::Initial, by: asker.name(), trace: None },
+        ),
     ];
-    let ((reservation, begun), written) = tokio::join!(Reservation::ask(daemon, &id, &entries), written);
+    let ((reservation, begun), written) =
+        tokio::join!(Reservation::ask(daemon, &id, &entries), written);
     written.map_err(|error| internal(&error.to_string()))??;
-    entries.extend(begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)));
+    entries.extend(
+        begun.into_iter().enumerate().map(|(n, event)| named(&id, &format!("begun/{n}"), event)),
+    );
     Ok((entries, reservation))
 }
 
@@ -366,7 +430,9 @@ pub async fn prepare(
 fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
     match asker {
         Asker::Run(_) | Asker::Tasks(_) => true,
-        Asker::Operator | Asker::Agent(_) => above.is_some_and(|above| above.created.unattended_s.is_some()),
+        Asker::Operator | Asker::Agent(_) => {
+            above.is_some_and(|above| above.created.unattended_s.is_some())
+        }
     }
 }
 
@@ -374,7 +440,8 @@ fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
 fn watched(category: &config::Category, scope: &[String], in_a_run: bool) -> monitor::Terms {
     let mut responses = category.monitors;
     if in_a_run && scope.is_empty() {
-        // What it is handed lies outside of its directory too, and what it is not the sandbox keeps from it.
+        // What it is handed lies outside of its directory too, and what it is not the sandbox keeps
+        // from it.
         responses.drift = monitor::Response::Ignore;
     }
     monitor::Terms { responses, scope: scope.to_vec() }
@@ -403,7 +470,8 @@ fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, Str
     env
 }
 
-/// The branch that the work is to come home as can be made. That it cannot would be known only once the work is done.
+/// The branch that the work is to come home as can be made. That it cannot would be known only once
+/// the work is done.
 async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     let name = format!("muleteer/{id}");
     let Some(other) = worktree::branch_in_the_way(top, &name).await else { return Ok(()) };
@@ -416,12 +484,19 @@ async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
 
 /// Ids made from the dispatch's: the same create again is recognised by the ledger.
 fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
-    Entry { id: format!("{id}/{what}"), dispatch_id: Some(id.clone()), at: None, more: false, event }
+    Entry {
+        id: format!("{id}/{what}"),
+        dispatch_id: Some(id.clone()),
+        at: None,
+        more: false,
+        event,
+    }
 }
 
 /// A prompt is on disk before it is durable in the ledger.
 pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
-    atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
+    atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600)
+        .map_err(|error| unwritten(&error))
 }
 
 /// What is said to an agent that is there.
@@ -442,21 +517,32 @@ pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Res
         return write_prompt(agent_dir, said.key, said.text);
     }
     if !said.text.starts_with('/') {
-        return Err(fault("E_USAGE", "a command of the agent's CLI begins with a slash", "leave out --cli-command"));
+        return Err(fault(
+            "E_USAGE",
+            "a command of the agent's CLI begins with a slash",
+            "leave out --cli-command",
+        ));
     }
     let known = muleteer_backends::by_name(backend);
     if !known.is_ok_and(|known| known.cli_command(None, said.key, said.text).is_some()) {
         let message = format!("the {backend} backend has no commands of its CLI's own");
         return Err(fault("E_UNSUPPORTED", &message, "leave out --cli-command"));
     }
-    let file = prompt_file(agent_dir, said.key)?.with_file_name(crate::dispatch::launch::command_file(said.key));
+    let file = prompt_file(agent_dir, said.key)?
+        .with_file_name(crate::dispatch::launch::command_file(said.key));
     atomic::write_atomic(&file, said.text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
 }
 
 fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
-    let ok = !key.is_empty() && key.len() <= 64 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let ok = !key.is_empty()
+        && key.len() <= 64
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !ok {
-        return Err(fault("E_BAD_INPUT", "a prompt's key is 1 to 64 letters, digits and dashes", ""));
+        return Err(fault(
+            "E_BAD_INPUT",
+            "a prompt's key is 1 to 64 letters, digits and dashes",
+            "",
+        ));
     }
     Ok(agent_dir.join("prompt").join(format!("{key}.md")))
 }
@@ -466,7 +552,9 @@ fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
 pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
     match model.filter(|model| !config::is_model_name(model)) {
         None => Ok(()),
-        Some(_) => Err(fault("E_BAD_INPUT", "that is no name of a model", "leave it out for the default")),
+        Some(_) => {
+            Err(fault("E_BAD_INPUT", "that is no name of a model", "leave it out for the default"))
+        }
     }
 }
 
@@ -488,8 +576,15 @@ fn check_feature(feature: &str) -> Result<(), WireError> {
 
 /// Of what was asked, so that the same id with another content is told apart.
 fn fingerprint(spawn: &v1::Spawn) -> String {
-    let asked =
-        (&spawn.role, &spawn.project, &spawn.prompt, &spawn.command, &spawn.backend, &spawn.feature, &spawn.model);
+    let asked = (
+        &spawn.role,
+        &spawn.project,
+        &spawn.prompt,
+        &spawn.command,
+        &spawn.backend,
+        &spawn.feature,
+        &spawn.model,
+    );
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in format!("{asked:?}").bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

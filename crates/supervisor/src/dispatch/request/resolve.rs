@@ -1,4 +1,5 @@
-//! Who does what is asked for: configuration, role and backend, the way to the model, and what it may do.
+//! Who does what is asked for: configuration, role and backend, the way to the model, and what it
+//! may do.
 
 use crate::daemon::context::{Daemon, Loaded};
 use crate::daemon::settings;
@@ -34,7 +35,8 @@ pub(super) struct Means {
     pub agent: Option<Known>,
 }
 
-/// `place`: where the agent will work, as far as that is there already. `holder`: whoever asks, if a policy holds it.
+/// `place`: where the agent will work, as far as that is there already. `holder`: whoever asks, if
+/// a policy holds it.
 pub(super) fn means(
     daemon: &Daemon,
     spawn: &v1::Spawn,
@@ -45,7 +47,8 @@ pub(super) fn means(
     let top = settings::repository(project);
     let mut config = load_config(daemon, spawn, &top)?;
     if holder.is_some() {
-        // Another program, or a flag of its own, would take the policy away: these are the user's to say.
+        // Another program, or a flag of its own, would take the policy away: these are the user's
+        // to say.
         if spawn.command.is_some() {
             return Err(unheld("which program it runs is not an agent's to say"));
         }
@@ -57,13 +60,22 @@ pub(super) fn means(
     let path = held.as_deref().or_else(|| path_of(spawn));
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
     // It does what its scenario says, and asks only where that says so.
-    if backend.name() == "rehearsal" && holder.is_some_and(|holder| !child_limits::is_rehearsed(holder)) {
+    if backend.name() == "rehearsal"
+        && holder.is_some_and(|holder| !child_limits::is_rehearsed(holder))
+    {
         return Err(unheld("a rehearsal is held by no policy"));
     }
     let capabilities = backend.capabilities();
     if spawn.max_turns.is_some() && !(capabilities.multi_turn || capabilities.resumable) {
-        let message = format!("--max-turns cannot be kept: the {} backend has no turns to count", backend.name());
-        return Err(fault("E_USAGE", &message, "leave --max-turns out; --timeout ends a command that takes too long"));
+        let message = format!(
+            "--max-turns cannot be kept: the {} backend has no turns to count",
+            backend.name()
+        );
+        return Err(fault(
+            "E_USAGE",
+            &message,
+            "leave --max-turns out; --timeout ends a command that takes too long",
+        ));
     }
     let agent = if backend.by_calls() { acp_program::agent(spawn, &config, path)? } else { None };
     if backend.name() == "rehearsal"
@@ -80,8 +92,8 @@ pub(super) fn path_of(spawn: &v1::Spawn) -> Option<&str> {
     all.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str())
 }
 
-/// Where the program of a child is looked for whose parent a policy holds: on the daemon's PATH, and then on the one
-/// that its parent was given. What the parent itself says does not count.
+/// Where the program of a child is looked for whose parent a policy holds: on the daemon's PATH,
+/// and then on the one that its parent was given. What the parent itself says does not count.
 pub(super) fn program_path(given: Option<&str>) -> Option<String> {
     let own = std::env::var("PATH").ok().filter(|path| !path.is_empty());
     match (own, given.filter(|path| !path.is_empty())) {
@@ -90,21 +102,35 @@ pub(super) fn program_path(given: Option<&str>) -> Option<String> {
     }
 }
 
-/// The request of an agent that a policy holds, with what decides which code its child runs as its own: by such a variable
-/// the child would run what the policy does not allow, before anybody is asked.
+/// The request of an agent that a policy holds, with what decides which code its child runs as its
+/// own: by such a variable the child would run what the policy does not allow, before anybody is
+/// asked.
 ///
 /// # Errors
 /// `E_FORBIDDEN` where the agent asks for another value by name.
-pub(super) fn of_parent(daemon: &Daemon, spawn: &v1::Spawn, parent: &DispatchId) -> Result<v1::Spawn, WireError> {
-    if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| child_limits::loads_code(name)) {
-        let message =
-            format!("{name} decides which code a child runs, and {parent} is held by a policy: it may not set it");
-        return Err(fault("E_FORBIDDEN", &message, "leave that variable out: the child gets its parent's value"));
+pub(super) fn of_parent(
+    daemon: &Daemon,
+    spawn: &v1::Spawn,
+    parent: &DispatchId,
+) -> Result<v1::Spawn, WireError> {
+    if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| child_limits::loads_code(name))
+    {
+        let message = format!(
+            "{name} decides which code a child runs, and {parent} is held by a policy: it may not set it"
+        );
+        return Err(fault(
+            "E_FORBIDDEN",
+            &message,
+            "leave that variable out: the child gets its parent's value",
+        ));
     }
-    let own = Saved::read(&daemon.paths.agent(parent.as_str())).map_err(|error| internal(&error))?;
+    let own =
+        Saved::read(&daemon.paths.agent(parent.as_str())).map_err(|error| internal(&error))?;
     let mut spawn = spawn.clone();
     spawn.env.retain(|(name, _)| !child_limits::loads_code(name));
-    for (name, value) in own.env.iter().chain(&own.extra_env).filter(|(name, _)| child_limits::loads_code(name)) {
+    for (name, value) in
+        own.env.iter().chain(&own.extra_env).filter(|(name, _)| child_limits::loads_code(name))
+    {
         spawn.env.retain(|(known, _)| known != name);
         spawn.env.push((name.clone(), value.clone()));
     }
@@ -119,7 +145,8 @@ pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
     means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
 }
 
-/// Its way to the model API, as far as its environment tells: names of variables, never their values.
+/// Its way to the model API, as far as its environment tells: names of variables, never their
+/// values.
 pub(super) fn terms(
     backend: &str,
     (spawn, env): (&v1::Spawn, &[(String, String)]),
@@ -128,7 +155,12 @@ pub(super) fn terms(
     (args, command): (&[String], Option<&Command>),
 ) -> Terms {
     let find = |name: &str| {
-        let given = spawn.extra_env.iter().chain(env).find(|(known, _)| known == name).map(|(_, value)| value);
+        let given = spawn
+            .extra_env
+            .iter()
+            .chain(env)
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value);
         given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty())
     };
     let mut credential = api_error::credential(backend, |name| find(name).is_some());
@@ -145,7 +177,8 @@ pub(super) fn terms(
     };
     let mut channel = api_error::channel(backend, &credential, address.as_deref());
     if let Some(command) = command.filter(|_| backend == "subprocess") {
-        // What one command prints of its limits says nothing of another's. By a hash: it may hold a secret.
+        // What one command prints of its limits says nothing of another's. By a hash: it may hold a
+        // secret.
         let hash = sha256(format!("{command:?}").as_bytes());
         channel = format!("{channel}, command {}", &hash[..8]);
     }
@@ -171,7 +204,8 @@ fn codex_config(home: Option<&Path>) -> String {
     }
 }
 
-/// What the agent may do without asking, and whether its backend can be held to it; `held`: to what by those above it.
+/// What the agent may do without asking, and whether its backend can be held to it; `held`: to what
+/// by those above it.
 pub(super) fn permissions(
     backend: &dyn Backend,
     role: &Role,
@@ -182,10 +216,13 @@ pub(super) fn permissions(
 ) -> Result<Policy, WireError> {
     // What a rehearsal asks was written to be asked.
     let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
-    let mut policy = Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
+    let mut policy =
+        Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
     policy.restrict(role.tools.as_deref(), &role.disallowed_tools, role.permission_mode);
     let env = spawn.env.iter().chain(&spawn.extra_env).rev();
-    if let Some((_, home)) = env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/')) {
+    if let Some((_, home)) =
+        env.into_iter().find(|(name, home)| name == "HOME" && home.starts_with('/'))
+    {
         policy.at_home(home);
     }
     if let Some(held) = held {
@@ -194,7 +231,8 @@ pub(super) fn permissions(
     if !policy.is_open() {
         check_arguments(backend, &policy, config, (spawn, role))?;
     }
-    let only_claude = policy.permission_mode == Some(PermissionMode::Auto) && backend.name() != "claude-code";
+    let only_claude =
+        policy.permission_mode == Some(PermissionMode::Auto) && backend.name() != "claude-code";
     let never_asks = (backend.by_calls() && !policy.is_open())
         .then(|| never_asks(agent, config, spawn))
         .flatten();
@@ -211,13 +249,21 @@ pub(super) fn permissions(
     if backend.keeps(&policy) && !only_claude {
         return Ok(policy);
     }
-    let message = format!("the {} backend can neither ask for permission nor be refused it", backend.name());
+    let message =
+        format!("the {} backend can neither ask for permission nor be refused it", backend.name());
     if policy.is_held() {
         return Err(unheld(&message));
     }
     if let Some(keys) = role.restricts() {
-        let message = format!("the {} backend cannot keep what role `{}` says of {keys}", backend.name(), role.name);
-        let hint = format!("name a backend that can (`--backend claude-code`), or take {keys} out of {}", role.file);
+        let message = format!(
+            "the {} backend cannot keep what role `{}` says of {keys}",
+            backend.name(),
+            role.name
+        );
+        let hint = format!(
+            "name a backend that can (`--backend claude-code`), or take {keys} out of {}",
+            role.file
+        );
         return Err(fault("E_UNSUPPORTED", &message, &hint));
     }
     Err(fault(
@@ -239,16 +285,19 @@ fn check_arguments(
     let configured = config.backends.get(choice);
     let own = || configured.as_ref()?.command.clone().map(from_config);
     let section = format!("backends.{}", choice.as_str().replace('-', "_"));
-    let command_key = if spawn.command.is_some() { "--command".into() } else { format!("{section}.command") };
+    let command_key =
+        if spawn.command.is_some() { "--command".into() } else { format!("{section}.command") };
     let command = spawn.command.clone().map(from_wire).or_else(own);
     let args = configured.as_ref().map(|backend| backend.args.clone()).unwrap_or_default();
-    for (key, words) in
-        [(format!("{section}.args"), flag_words(None, &args)), (command_key, flag_words(command.as_ref(), &[]))]
-    {
+    for (key, words) in [
+        (format!("{section}.args"), flag_words(None, &args)),
+        (command_key, flag_words(command.as_ref(), &[])),
+    ] {
         let Some(found) = backend.loosened_by(policy, &words) else { continue };
         let name = &role.name;
-        let message =
-            format!("`{found}` in {key} would let the agent do what the permissions of role `{name}` restrict");
+        let message = format!(
+            "`{found}` in {key} would let the agent do what the permissions of role `{name}` restrict"
+        );
         if policy.is_held() {
             return Err(unheld(&message));
         }
@@ -286,8 +335,8 @@ fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Con
     load(daemon, spawn.config.as_deref(), Some(top), env)
 }
 
-/// The configuration in force for a project, as the asking client's environment has it; `top` is the project's
-/// [`settings::repository`], if it is to count.
+/// The configuration in force for a project, as the asking client's environment has it; `top` is
+/// the project's [`settings::repository`], if it is to count.
 pub(crate) fn load(
     daemon: &Daemon,
     given: Option<&str>,
@@ -301,7 +350,9 @@ pub(crate) fn load(
     })?;
     env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
     let known = || daemon.config.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = known().as_ref().filter(|known| known.sources == sources && known.env == env) {
+    if let Some(known) =
+        known().as_ref().filter(|known| known.sources == sources && known.env == env)
+    {
         return Ok(known.config.clone());
     }
     let config = settings::config(&sources, &env).map_err(|errors| {
@@ -311,7 +362,11 @@ pub(crate) fn load(
             .next()
             .map_or_else(|| internal("the configuration is invalid"), located);
         if count > 1 {
-            wire.message = format!("{} (and {} more: `muleteer config check` lists them)", wire.message, count - 1);
+            wire.message = format!(
+                "{} (and {} more: `muleteer config check` lists them)",
+                wire.message,
+                count - 1
+            );
         }
         wire
     })?;
@@ -328,7 +383,12 @@ pub(crate) fn ignored(daemon: &Daemon, spawn: &v1::Spawn) -> Vec<Ignored> {
     config.ignored().iter().cloned().chain(of_role.unwrap_or_default()).collect()
 }
 
-fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) -> Result<InForce, WireError> {
+fn find_role(
+    daemon: &Daemon,
+    spawn: &v1::Spawn,
+    top: &Path,
+    config: &Config,
+) -> Result<InForce, WireError> {
     let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
         ..fault(config::CODE, &error.to_string(), "")
@@ -348,7 +408,8 @@ fn find_role(daemon: &Daemon, spawn: &v1::Spawn, top: &Path, config: &Config) ->
     }
 }
 
-/// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot start.
+/// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot
+/// start.
 fn check_scenario(path: &str) -> Result<(), WireError> {
     let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
     let unreadable = |why: &dyn std::fmt::Display| {

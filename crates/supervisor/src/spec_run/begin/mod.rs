@@ -24,7 +24,9 @@ use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
-use preconditions::{check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec};
+use preconditions::{
+    check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec,
+};
 use ractor::rpc::CallResult;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -37,7 +39,11 @@ const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
 ///
 /// # Errors
 /// What keeps it from beginning; then nothing that matters was made.
-pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run, trace: Option<String>) -> Result<String, WireError> {
+pub async fn begin(
+    daemon: &Arc<Daemon>,
+    request: &v1::Run,
+    trace: Option<String>,
+) -> Result<String, WireError> {
     let _one = daemon.runs.gate.lock().await;
     let run_id = request.run_id.clone();
     // Of a run that never began there is nothing to be asked for by its id.
@@ -49,7 +55,8 @@ pub async fn begin(daemon: &Arc<Daemon>, request: &v1::Run, trace: Option<String
         true => WireError { run_id: Some(run_id.clone()), ..error },
         false => error,
     };
-    let key = key_of(&run_id).ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
+    let key = key_of(&run_id)
+        .ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
     match request.resume {
         true => resume(daemon, request, key, trace).await,
         false => create(daemon, request, key, trace).await,
@@ -74,7 +81,8 @@ async fn create(
     if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
         // The same request again, after a lost answer: it was begun, and may even be over.
         return match places.live().exists() {
-            true => host(daemon, &places, key, None).map(|hosted| hosted.give_for_push(&request.push_env)),
+            true => host(daemon, &places, key, None)
+                .map(|hosted| hosted.give_for_push(&request.push_env)),
             false => Ok(()),
         };
     }
@@ -89,18 +97,30 @@ async fn create(
     }
     if top.is_none_or(|top| top != repo) {
         let message = format!("{} is not the top of a git repository", repo.display());
-        return Err(fault("E_NOT_A_REPOSITORY", &message, "a run works in a git repository: `git init` makes one"));
+        return Err(fault(
+            "E_NOT_A_REPOSITORY",
+            &message,
+            "a run works in a git repository: `git init` makes one",
+        ));
     }
     if worktree::head(&repo).await.is_none() {
         let message = format!("{} has no commit yet", repo.display());
-        return Err(fault("E_NOT_A_REPOSITORY", &message, "commit something first: agents start from a commit"));
+        return Err(fault(
+            "E_NOT_A_REPOSITORY",
+            &message,
+            "commit something first: agents start from a commit",
+        ));
     }
     let settings = confine(daemon, request, &config, run_settings(request, &config)?).await;
     let bead_label = request
         .bead_label
         .clone()
         .or_else(|| config.run.phases.decompose.existing_selector.clone());
-    let store = Store::new(&crate::daemon::settings::beads_home(&repo), &config.run.beads, Some(request.env.clone()));
+    let store = Store::new(
+        &crate::daemon::settings::beads_home(&repo),
+        &config.run.beads,
+        Some(request.env.clone()),
+    );
     scope(store, bead_label.clone(), config.run.phases.decompose.auto).await?;
     let target = request.target.clone().unwrap_or_else(|| config.run.target_branch.clone());
     check_branch(&repo, &target).await?;
@@ -109,7 +129,11 @@ async fn create(
         && !repo.join(path).is_dir()
     {
         let message = format!("the acceptance criteria {path} are no directory");
-        return Err(fault("E_ACCEPTANCE_MISSING", &message, "it is `run.acceptance.path`, relative to the repository"));
+        return Err(fault(
+            "E_ACCEPTANCE_MISSING",
+            &message,
+            "it is `run.acceptance.path`, relative to the repository",
+        ));
     }
     for dir in [&places.private, &places.sealed] {
         create_dir_durable(dir, 0o700).map_err(|error| unwritten(&error))?;
@@ -131,9 +155,15 @@ async fn create(
         trace: Some(daemon.place_in_trace(trace, trace_ids::run(run_id, 0))),
     };
     let lock = take_lock(&places, run_id)?;
-    let (mut log, _) = EventLog::open(&places.events(), 0, |_| ()).map_err(|error| internal(&launch::chain(&error)))?;
-    let entry =
-        |name: &str, event| Entry { id: format!("{run_id}/{name}"), dispatch_id: None, at: None, more: false, event };
+    let (mut log, _) = EventLog::open(&places.events(), 0, |_| ())
+        .map_err(|error| internal(&launch::chain(&error)))?;
+    let entry = |name: &str, event| Entry {
+        id: format!("{run_id}/{name}"),
+        dispatch_id: None,
+        at: None,
+        more: false,
+        event,
+    };
     let begun = [
         Entry { more: true, ..entry("started", Event::RunStarted(Box::new(started))) },
         entry("freeze", Event::PhaseChanged { phase: spec_run::event::Phase::Freeze }),
@@ -164,7 +194,13 @@ async fn resume(
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, &request.run_id);
     recovery::leave_aside(daemon, &request.run_id).await;
-    let missing = || fault("E_NOT_FOUND", &format!("there is no run {}", request.run_id), "`muleteer runs` lists them");
+    let missing = || {
+        fault(
+            "E_NOT_FOUND",
+            &format!("there is no run {}", request.run_id),
+            "`muleteer runs` lists them",
+        )
+    };
     if !places.saved().exists() {
         return Err(missing());
     }
@@ -187,12 +223,18 @@ async fn resume(
         }
     };
     let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
-        let store = Store::new(&crate::daemon::settings::beads_home(&repo), &chosen.beads, Some(kept.env.clone()));
+        let store = Store::new(
+            &crate::daemon::settings::beads_home(&repo),
+            &chosen.beads,
+            Some(kept.env.clone()),
+        );
         let settled = settled(store, run)?;
         match from.map(|from| spec_run::may_go_on(run, from, request.yes, &settled)) {
             Some(Err(barred)) => {
-                let message = format!("run {} cannot go on from there: {}", request.run_id, barred.message);
-                let hint = format!("`muleteer run --resume {}` goes on where it stands", request.run_id);
+                let message =
+                    format!("run {} cannot go on from there: {}", request.run_id, barred.message);
+                let hint =
+                    format!("`muleteer run --resume {}` goes on where it stands", request.run_id);
                 Err(fault(barred.code, &message, &hint))
             }
             _ => Ok(settled),
@@ -220,8 +262,16 @@ async fn resume(
                 None => look(&read(&places)?.ok_or_else(missing)?)?,
             };
             if !hosted.claim() {
-                let message = format!("run {} is already in progress (pid {})", request.run_id, std::process::id());
-                return Err(fault("E_RUN_LOCKED", &message, "`muleteer run --status` shows how it stands"));
+                let message = format!(
+                    "run {} is already in progress (pid {})",
+                    request.run_id,
+                    std::process::id()
+                );
+                return Err(fault(
+                    "E_RUN_LOCKED",
+                    &message,
+                    "`muleteer run --status` shows how it stands",
+                ));
             }
             (hosted, settled, false)
         }
@@ -314,7 +364,11 @@ async fn go_on(
 
 fn not_taken(run_id: &str) -> WireError {
     let hint = "`muleteer run --status` shows how it stands; try again";
-    fault("E_BUSY", &format!("run {run_id} has moved on meanwhile, and was not told to go on"), hint)
+    fault(
+        "E_BUSY",
+        &format!("run {run_id} has moved on meanwhile, and was not told to go on"),
+        hint,
+    )
 }
 
 /// What a person has closed or reopened while nobody of the run was at it.
@@ -322,15 +376,20 @@ fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
     if !run.accepted || run.beads.values().all(|task| task.stage == Stage::Done) {
         return Ok(vec![]);
     }
-    let beads =
-        tokio::task::block_in_place(|| store.read().cloned()).map_err(|error| crate::spec_run::beads::wire(&error))?;
-    let left = run.beads.iter().filter(|(_, task)| matches!(task.stage, Stage::Open | Stage::Blocked));
+    let beads = tokio::task::block_in_place(|| store.read().cloned())
+        .map_err(|error| crate::spec_run::beads::wire(&error))?;
+    let left =
+        run.beads.iter().filter(|(_, task)| matches!(task.stage, Stage::Open | Stage::Blocked));
     Ok(left
         .filter_map(|(id, task)| {
             let bead = beads.get(id)?;
             let closed = bead.status == Status::Closed;
             let reopened = task.stage == Stage::Blocked && bead.status == Status::Open;
-            (closed || reopened).then(|| Settled { bead: id.clone(), closed, no_change: bead.no_change })
+            (closed || reopened).then(|| Settled {
+                bead: id.clone(),
+                closed,
+                no_change: bead.no_change,
+            })
         })
         .collect())
 }
@@ -385,13 +444,18 @@ async fn bring_up(daemon: &Daemon, hosted: &Hosted) {
 }
 
 fn saved(path: &Path) -> Result<Saved, WireError> {
-    let bytes = std::fs::read(path).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
-    let saved: Saved =
-        serde_json::from_slice(&bytes).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
+    let bytes =
+        std::fs::read(path).map_err(|error| internal(&format!("{}: {error}", path.display())))?;
+    let saved: Saved = serde_json::from_slice(&bytes)
+        .map_err(|error| internal(&format!("{}: {error}", path.display())))?;
     if saved.v > SAVED_VERSION {
         return Err(fault(
             "E_CHECKPOINT_CORRUPT",
-            &format!("{} has version {}, this muleteer knows {SAVED_VERSION}", path.display(), saved.v),
+            &format!(
+                "{} has version {}, this muleteer knows {SAVED_VERSION}",
+                path.display(),
+                saved.v
+            ),
             "a newer muleteer wrote it: use that one",
         ));
     }
@@ -404,7 +468,9 @@ pub fn obstacle(paths: &Paths, run_id: &str) -> String {
     let private = paths.run(run_id);
     if !private.exists() {
         let dir = paths.state_dir.display();
-        return format!("its state directory, {dir}, has no such run: it was begun with another one");
+        return format!(
+            "its state directory, {dir}, has no such run: it was begun with another one"
+        );
     }
     match saved(&private.join("run.json")) {
         Err(error) if error.code == "E_CHECKPOINT_CORRUPT" => {
@@ -434,14 +500,22 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
         file: Some(path.display().to_string()),
         ..match &error {
             StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
-            _ => fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be gone on with as it stands"),
+            _ => fault(
+                "E_CHECKPOINT_CORRUPT",
+                &launch::chain(&error),
+                "the run cannot be gone on with as it stands",
+            ),
         }
     })?;
     let checkpoint = places.public.join("checkpoint.yml");
     if run.is_none() && checkpoint.exists() {
-        let message = format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
+        let message =
+            format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
         let hint = "durable events are missing: restore the file from a backup";
-        return Err(WireError { file: Some(path.display().to_string()), ..fault("E_EVENTS_SHORT", &message, hint) });
+        return Err(WireError {
+            file: Some(path.display().to_string()),
+            ..fault("E_EVENTS_SHORT", &message, hint)
+        });
     }
     Ok(run)
 }

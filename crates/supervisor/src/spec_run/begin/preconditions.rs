@@ -1,4 +1,5 @@
-//! What a run is begun with, and what keeps it from that: its spec, its branch, its backend, its settings.
+//! What a run is begun with, and what keeps it from that: its spec, its branch, its backend, its
+//! settings.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
@@ -7,7 +8,9 @@ use crate::spec_run::host::Chosen;
 use crate::vcs::worktree;
 use muleteer_model::beads::graph::Graph;
 use muleteer_model::beads::{Bead, Scope};
-use muleteer_model::config::{self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy};
+use muleteer_model::config::{
+    self, BackendChoice, Config, MaintainTrigger, OnComplete, WorktreeStrategy,
+};
 use muleteer_model::spec_run;
 use muleteer_model::spec_run::event::RunSettings;
 use muleteer_protocol::v1::{self, WireError};
@@ -18,7 +21,11 @@ use std::sync::Arc;
 /// A spec goes into every prompt.
 const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
 
-pub(super) fn load_config(daemon: &Daemon, request: &v1::Run, repo: &Path) -> Result<Arc<Config>, WireError> {
+pub(super) fn load_config(
+    daemon: &Daemon,
+    request: &v1::Run,
+    repo: &Path,
+) -> Result<Arc<Config>, WireError> {
     crate::dispatch::request::load(
         daemon,
         request.config.as_deref(),
@@ -33,11 +40,13 @@ pub(super) fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
         file: Some(path.clone()),
         ..fault("E_SPEC_NOT_FOUND", &why, "--spec names a markdown file")
     };
-    let meta = std::fs::metadata(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    let meta = std::fs::metadata(&path)
+        .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
     if !meta.is_file() || meta.len() > SPEC_LIMIT {
         return Err(bad(format!("the spec {path} is no file of at most {SPEC_LIMIT} bytes")));
     }
-    let text = std::fs::read_to_string(&path).map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
     if spec_run::spec::is_blank(&text) {
         return Err(bad(format!("the spec {path} is empty")));
     }
@@ -52,12 +61,18 @@ pub(super) fn shown(repo: &Path, spec: &str) -> String {
 }
 
 /// Open beads that nothing selects are somebody else's; those that are selected can be worked on.
-pub(super) async fn scope(mut store: Store, label: Option<String>, auto: bool) -> Result<(), WireError> {
+pub(super) async fn scope(
+    mut store: Store,
+    label: Option<String>,
+    auto: bool,
+) -> Result<(), WireError> {
     let asked = label.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let beads = store.read()?;
         let own: Vec<&Bead> = match &asked {
-            Some(label) => beads.values().filter(|bead| bead.has_label(label) && bead.is_free("")).collect(),
+            Some(label) => {
+                beads.values().filter(|bead| bead.has_label(label) && bead.is_free("")).collect()
+            }
             None => vec![],
         };
         let circle = spec_run::circle(&Graph::of_beads(own.iter().copied()), &own);
@@ -99,7 +114,8 @@ fn unscoped(count: usize) -> String {
 /// With the place of the key that is at fault.
 fn placed(config: &Config, key: &str, error: WireError) -> WireError {
     let Some(origin) = config.origin(key) else { return error };
-    let (file, line, column) = (origin.file.clone(), origin.line.map(u64::from), origin.column.map(u64::from));
+    let (file, line, column) =
+        (origin.file.clone(), origin.line.map(u64::from), origin.column.map(u64::from));
     WireError { file, line, column, ..error }
 }
 
@@ -109,7 +125,8 @@ pub(super) async fn check_base(repo: &Path, config: &Config) -> Result<(), WireE
     if worktree::tip(repo, name).await.is_some() {
         return Ok(());
     }
-    let message = format!("run.worktree.base_branch is `{name}`, which is no branch of the repository");
+    let message =
+        format!("run.worktree.base_branch is `{name}`, which is no branch of the repository");
     let hint = "name a branch that `git branch` lists, or leave it out";
     Err(placed(config, "run.worktree.base_branch", fault(config::CODE, &message, hint)))
 }
@@ -118,7 +135,11 @@ pub(super) async fn check_branch(repo: &Path, target: &str) -> Result<(), WireEr
     if target == "auto" || worktree::is_branch_name(repo, target).await {
         return Ok(());
     }
-    Err(fault("E_BAD_INPUT", &format!("`{target}` cannot be a branch"), "`auto` makes one of the run's own"))
+    Err(fault(
+        "E_BAD_INPUT",
+        &format!("`{target}` cannot be a branch"),
+        "`auto` makes one of the run's own",
+    ))
 }
 
 /// The backend of a run's agents, as each of them is asked for: `acp:NAME` keeps its agent.
@@ -153,8 +174,10 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
     let run = &config.run;
     let (maintain, judge) = (run.phases.maintain, &run.phases.judge);
     if maintain.max_concurrency > 1 {
-        let message =
-            format!("run.phases.maintain.max_concurrency is {}: there is one at most", maintain.max_concurrency);
+        let message = format!(
+            "run.phases.maintain.max_concurrency is {}: there is one at most",
+            maintain.max_concurrency
+        );
         return Err(fault(
             config::CODE,
             &message,
@@ -163,14 +186,23 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
     }
     for name in &run.phases.implement.guidelines {
         if crate::spec_run::job::guideline(Path::new(&request.repo), name).is_none() {
-            let message = format!("run.phases.implement.guidelines names `{name}`, and there are no such guidelines");
+            let message = format!(
+                "run.phases.implement.guidelines names `{name}`, and there are no such guidelines"
+            );
             let hint = format!("they are .muleteer/guidelines/{name}.md in the repository");
-            return Err(placed(config, "run.phases.implement.guidelines", fault(config::CODE, &message, &hint)));
+            return Err(placed(
+                config,
+                "run.phases.implement.guidelines",
+                fault(config::CODE, &message, &hint),
+            ));
         }
     }
-    // Agents that share a branch without clones of their own would work one after the other: so do these.
+    // Agents that share a branch without clones of their own would work one after the other: so do
+    // these.
     let places = match run.worktree.strategy {
-        WorktreeStrategy::PerAgent => request.concurrency.unwrap_or(run.agent.max_concurrency).max(1),
+        WorktreeStrategy::PerAgent => {
+            request.concurrency.unwrap_or(run.agent.max_concurrency).max(1)
+        }
         WorktreeStrategy::Shared => 1,
     };
     check_model(request.model.as_deref())?;
@@ -180,7 +212,11 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         max_concurrency: places,
         max_retries: run.agent.max_retries_per_bead,
         timeout_s: run.agent.timeout_per_bead.as_secs().max(1),
-        maintain_every: if maintain.trigger == MaintainTrigger::EveryNBeads { maintain.n } else { 0 },
+        maintain_every: if maintain.trigger == MaintainTrigger::EveryNBeads {
+            maintain.n
+        } else {
+            0
+        },
         maintain_after_all: maintain.trigger == MaintainTrigger::AfterAll,
         maintain_parallel: maintain.parallel,
         judge: judge.enabled,
@@ -218,8 +254,14 @@ pub(super) fn chosen(config: &Config) -> Chosen {
     }
 }
 
-/// Whether its agents are held back by the kernel, or it is only looked at afterwards what they did.
-pub(super) async fn confine(daemon: &Daemon, request: &v1::Run, config: &Config, settings: RunSettings) -> RunSettings {
+/// Whether its agents are held back by the kernel, or it is only looked at afterwards what they
+/// did.
+pub(super) async fn confine(
+    daemon: &Daemon,
+    request: &v1::Run,
+    config: &Config,
+    settings: RunSettings,
+) -> RunSettings {
     let repo = Path::new(&request.repo);
     let unconfined = match config.sandbox.exceptions() {
         None => "the configuration says `sandbox: off`".into(),
@@ -237,7 +279,8 @@ pub(super) async fn confine(daemon: &Daemon, request: &v1::Run, config: &Config,
     RunSettings { confined, unconfined: committed, exposed, ..settings }
 }
 
-/// Why the run's agents may write files of its repository: one of them may have a HOME that is there.
+/// Why the run's agents may write files of its repository: one of them may have a HOME that is
+/// there.
 fn exposed(request: &v1::Run, config: &Config) -> String {
     let asked = request.env.iter().chain(&request.extra_env).rev().find(|(name, _)| name == "HOME");
     let of_backends = BackendChoice::ALL
@@ -267,10 +310,15 @@ mod tests {
     #[test]
     fn a_home_in_the_repository_is_told_whoever_says_it() {
         let elsewhere = Config::defaults().unwrap();
-        let source =
-            config::Source::new(config::Layer::User, "config.yaml", "backends: {codex: {env: {HOME: /repo/h}}}\n");
+        let source = config::Source::new(
+            config::Layer::User,
+            "config.yaml",
+            "backends: {codex: {env: {HOME: /repo/h}}}\n",
+        );
         let of_a_backend = config::load(&[source], &[]).unwrap();
-        let home = |path: Option<&str>| path.map(|path| ("HOME".into(), path.into())).into_iter().collect();
+        let home = |path: Option<&str>| {
+            path.map(|path| ("HOME".into(), path.into())).into_iter().collect()
+        };
         for (env, extra, config, expected) in [
             (Some("/home/p"), None, &elsewhere, false),
             (Some("/repo"), None, &elsewhere, true),
@@ -279,8 +327,12 @@ mod tests {
             (None, None, &elsewhere, false),
             (Some("/home/p"), None, &of_a_backend, true),
         ] {
-            let request =
-                v1::Run { repo: "/repo".into(), env: home(env), extra_env: home(extra), ..v1::Run::default() };
+            let request = v1::Run {
+                repo: "/repo".into(),
+                env: home(env),
+                extra_env: home(extra),
+                ..v1::Run::default()
+            };
             assert_eq!(!exposed(&request, config).is_empty(), expected, "{env:?} {extra:?}");
         }
     }
@@ -289,9 +341,13 @@ mod tests {
     fn a_run_asks_for_a_model_by_its_name() {
         let config = Config::defaults().unwrap();
         let asked = |model: &str| {
-            let (backend, command) = (Some("subprocess".into()), Some(v1::Command::Shell("true".into())));
-            let request = v1::Run { backend, command, model: Some(model.into()), ..v1::Run::default() };
-            run_settings(&request, &config).map(|settings| settings.model).map_err(|error| error.code)
+            let (backend, command) =
+                (Some("subprocess".into()), Some(v1::Command::Shell("true".into())));
+            let request =
+                v1::Run { backend, command, model: Some(model.into()), ..v1::Run::default() };
+            run_settings(&request, &config)
+                .map(|settings| settings.model)
+                .map_err(|error| error.code)
         };
         assert_eq!(asked("haiku").unwrap().as_deref(), Some("haiku"));
         assert_eq!(asked(" ").unwrap_err(), "E_BAD_INPUT");

@@ -1,16 +1,17 @@
 //! Going on with the runs that were under way when the last daemon died.
 //!
-//! A run can hold something that crashes the daemon which goes on with it, as an agent's files once did. So
-//! that such a run does not crash one daemon after the other, each of them writes `recovering` into the
-//! run's directory before it goes on: how many daemons have crashed so. Progress of the run, a minute of
-//! it, or an orderly end of the daemon removes the file. After [`LIMIT`] crashes the run is set aside with
-//! its reason, and `run --resume` goes on with it. A daemon that was killed has not crashed.
+//! A run can hold something that crashes the daemon which goes on with it, as an agent's files once
+//! did. So that such a run does not crash one daemon after the other, each of them writes
+//! `recovering` into the run's directory before it goes on: how many daemons have crashed so.
+//! Progress of the run, a minute of it, or an orderly end of the daemon removes the file. After
+//! [`LIMIT`] crashes the run is set aside with its reason, and `run --resume` goes on with it. A
+//! daemon that was killed has not crashed.
 //!
-//! Several runs go on at once, and a crash does not tell which of them caused it. So all of them are
-//! suspects after the first crash, and from then on suspects go on one at a time: each waits for the
-//! one before it to be outlived, and a crash counts only for the run whose trial it was. Otherwise one
-//! run would have others set aside that only waited for their agents. A suspect that a person stops
-//! leaves this queue and is ended at once; a crash counts for it too then.
+//! Several runs go on at once, and a crash does not tell which of them caused it. So all of them
+//! are suspects after the first crash, and from then on suspects go on one at a time: each waits
+//! for the one before it to be outlived, and a crash counts only for the run whose trial it was.
+//! Otherwise one run would have others set aside that only waited for their agents. A suspect that
+//! a person stops leaves this queue and is ended at once; a crash counts for it too then.
 //!
 //! A run that is set aside rests at once, and what there is of its work is brought into the
 //! repository afterwards, by a task of the daemon ([`keep_set_aside`]). `keeping` says that this is
@@ -74,7 +75,8 @@ impl Mark {
 
     /// The mark once another daemon goes on with the run; `crashed`: the one before it did.
     fn after(before: Option<Self>, crashed: bool) -> Self {
-        let crashes = before.map_or(0, |mark| mark.crashes.saturating_add(u32::from(crashed && !mark.is_waiting)));
+        let crashes = before
+            .map_or(0, |mark| mark.crashes.saturating_add(u32::from(crashed && !mark.is_waiting)));
         Self { crashes, is_waiting: crashes > 0 }
     }
 
@@ -87,7 +89,8 @@ impl Mark {
     }
 }
 
-/// Whether a daemon has crashed while the run was one of those that went on: it waits for its trial.
+/// Whether a daemon has crashed while the run was one of those that went on: it waits for its
+/// trial.
 pub fn is_suspect(places: &Places) -> bool {
     Mark::read(&mark(places)).is_some_and(|mark| mark.crashes > 0)
 }
@@ -114,8 +117,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Hosts the runs that were under way; tells which could not be, and why. `crashed`: the daemon before this one did. Blocks;
-/// called before the tree starts.
+/// Hosts the runs that were under way; tells which could not be, and why. `crashed`: the daemon
+/// before this one did. Blocks; called before the tree starts.
 pub fn boot(daemon: &Daemon, crashed: bool) -> Vec<(String, WireError)> {
     let mut troubles = Vec::new();
     let Ok(entries) = std::fs::read_dir(daemon.paths.runs()) else { return troubles };
@@ -153,7 +156,8 @@ fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result
 /// Has the run rest, and says why, in its log and to the caller. Its work is kept afterwards.
 fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireError> {
     let failed = |message: String| crate::dispatch::request::internal(&message);
-    let why = format!("{before} daemons crashed while they went on with this run, so it was set aside");
+    let why =
+        format!("{before} daemons crashed while they went on with this run, so it was set aside");
     let run = hosted.open_log().map_err(|error| failed(crate::dispatch::launch::chain(&error)))?;
     Mark { crashes: 0, is_waiting: false }.write(&keeping(&hosted.places))?;
     fault::point("aside.noted");
@@ -197,7 +201,8 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
 
 /// Begins to bring the work of the runs that [`boot`] found set aside into their repositories.
 pub fn keep_set_aside(daemon: &Arc<Daemon>) {
-    let found = std::mem::take(&mut *daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner));
+    let found =
+        std::mem::take(&mut *daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner));
     let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
     for hosted in found {
         let run_id = hosted.run_id.clone();
@@ -285,7 +290,9 @@ mod tests {
         // One that was killed has not crashed.
         assert_eq!(Mark::after(Some(mark(0, false)), false), mark(0, false));
         assert_eq!(Mark::after(Some(mark(1, false)), false), mark(1, true));
-        for (text, read) in [("1", mark(1, false)), ("1 waiting", mark(1, true)), ("?", mark(0, false))] {
+        for (text, read) in
+            [("1", mark(1, false)), ("1 waiting", mark(1, true)), ("?", mark(0, false))]
+        {
             assert_eq!(Mark::parse(text), read, "{text}");
         }
     }

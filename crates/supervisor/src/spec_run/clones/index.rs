@@ -28,12 +28,11 @@ pub(super) struct Index(PathBuf);
 
 impl Index {
     pub fn new(hosted: &Hosted, dir: &Path) -> Self {
-        Self(
-            hosted
-                .places
-                .private
-                .join(format!("index-{}-{}", name_of(dir), crate::daemon::context::random_key())),
-        )
+        Self(hosted.places.private.join(format!(
+            "index-{}-{}",
+            name_of(dir),
+            crate::daemon::context::random_key()
+        )))
     }
 
     pub fn git(&self, hosted: &Hosted, dir: &Path) -> tokio::process::Command {
@@ -66,11 +65,14 @@ impl Index {
         base: &str,
         (patience, what): (Duration, &str),
     ) -> Result<(), String> {
-        let add = async || run_within(self.git(hosted, dir).args(["add", "--all"]), patience, what).await.map(drop);
+        let add = async || {
+            run_within(self.git(hosted, dir).args(["add", "--all"]), patience, what).await.map(drop)
+        };
         if add().await.is_ok() {
             return Ok(());
         }
-        // A file that lies there as the index has it is not read by `git add`. It complains of others.
+        // A file that lies there as the index has it is not read by `git add`. It complains of
+        // others.
         let mut refresh = self.plain(hosted, dir, base);
         drop(run(refresh.args(["update-index", "-q", "--refresh"]), what).await);
         let mut paths = vec![];
@@ -85,9 +87,14 @@ impl Index {
         add().await
     }
 
-    /// Sees to it that no git that uses this index reads a file that is too large: of one that is tracked it is believed
-    /// that it has not changed, and one that is not is taken for tracked.
-    pub async fn leave_out_large(&self, hosted: &Hosted, dir: &Path, base: &str) -> Result<LeftOut, String> {
+    /// Sees to it that no git that uses this index reads a file that is too large: of one that is
+    /// tracked it is believed that it has not changed, and one that is not is taken for tracked.
+    pub async fn leave_out_large(
+        &self,
+        hosted: &Hosted,
+        dir: &Path,
+        base: &str,
+    ) -> Result<LeftOut, String> {
         const WHAT: &str = "cannot list the files";
         let tracked = run_bytes(self.git(hosted, dir).args(["ls-files", "-z"]), WHAT).await?;
         let new = ["ls-files", "-z", "--others", "--exclude-standard"];
@@ -103,7 +110,8 @@ impl Index {
             return Ok(LeftOut { new, all });
         }
         let blob = large_files::empty_blob(base);
-        let entries: Vec<u8> = new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
+        let entries: Vec<u8> =
+            new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
         self.update(hosted, dir, (&["--index-info"], &entries), WHAT).await?;
         let mut read = 0;
         for one in tracked.iter().filter(|one| !one.is_untouched) {
@@ -150,11 +158,12 @@ impl Index {
         self.0.with_extension("list")
     }
 
-    /// `git add` asks what is known as a submodule whether it has changed, by a git in it that heeds its
-    /// configuration. As unknown ones only their commit is looked at.
+    /// `git add` asks what is known as a submodule whether it has changed, by a git in it that
+    /// heeds its configuration. As unknown ones only their commit is looked at.
     pub async fn forget_submodules(&self, hosted: &Hosted, dir: &Path) -> Result<(), String> {
         let mut list = self.git(hosted, dir);
-        let listed = run_bytes(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
+        let listed =
+            run_bytes(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
         let paths: Vec<u8> = listed
             .split_inclusive(|byte| *byte == 0)
             .filter(|entry| entry.starts_with(b"160000 "))

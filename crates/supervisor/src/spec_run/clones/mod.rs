@@ -1,7 +1,6 @@
-//! The private clones of a run's agents (docs/design/git-and-clones.md).
-//! Nothing is run *in* one once it is an agent's: what is
-//! looked at is looked at with the harness's own repository, an index of our own, and the clone as a mere
-//! directory of files.
+//! The private clones of a run's agents (docs/design/git-and-clones.md). Nothing is run *in* one
+//! once it is an agent's: what is looked at is looked at with the harness's own repository, an
+//! index of our own, and the clone as a mere directory of files.
 
 mod index;
 
@@ -11,7 +10,8 @@ use crate::spec_run::reflog;
 use crate::vcs::untrusted_path;
 use crate::vcs::user_repo::large_files::{self, Large};
 use crate::vcs::worktree::{
-    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room, own_config, run,
+    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room,
+    own_config, run,
 };
 use index::Index;
 use muleteer_process::clock;
@@ -45,8 +45,8 @@ pub struct Work {
     /// Since the clone was made.
     pub commits: u32,
     pub on_target: bool,
-    /// Some of these were made here, and the target has everything that was: no branch of it and no rebase that
-    /// was broken off has more. Who was cut off and left it so had pushed what it did.
+    /// Some of these were made here, and the target has everything that was: no branch of it and no
+    /// rebase that was broken off has more. Who was cut off and left it so had pushed what it did.
     pub whole: bool,
     /// What its agent has made of it is nothing that could be looked at: why.
     pub unreadable: Option<String>,
@@ -63,7 +63,9 @@ fn name_of(dir: &Path) -> String {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    make_parent(path).and_then(|()| std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display())))
+    make_parent(path).and_then(|()| {
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    })
 }
 
 /// Writes down what is counted on later.
@@ -95,9 +97,10 @@ pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), St
 }
 
 /// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
-/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on with. That is made anew
-/// as well where the machine went down since, with what was committed in it: nobody knows what else the disk had of it.
-/// Tells what was put aside, if anything, which is a fault to be recorded.
+/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on
+/// with. That is made anew as well where the machine went down since, with what was committed in
+/// it: nobody knows what else the disk had of it. Tells what was put aside, if anything, which is a
+/// fault to be recorded.
 pub async fn worktree(
     hosted: &Hosted,
     dir: &Path,
@@ -116,21 +119,27 @@ pub async fn worktree(
             Err(why) if no_room(&why) => return Err(why),
             Err(why) => fault = Some(set_aside(dir, &why)?),
             Ok(kept) if !whole => {
-                let kept = kept.unwrap_or_else(|| "nothing: there was nothing but what had been committed".into());
-                fault = Some(format!("its agent took the git directory away; kept of its files is {kept}"));
+                let kept = kept.unwrap_or_else(|| {
+                    "nothing: there was nothing but what had been committed".into()
+                });
+                fault = Some(format!(
+                    "its agent took the git directory away; kept of its files is {kept}"
+                ));
             }
             Ok(_) => {}
         }
     }
     // Also where we were killed since it was taken away.
-    let gone_on_with = if reuse { known(hosted, "heads", &clone).zip(base(hosted, &clone)) } else { None };
+    let gone_on_with =
+        if reuse { known(hosted, "heads", &clone).zip(base(hosted, &clone)) } else { None };
     let tip = crate::spec_run::hub::tip(hosted, target).await?;
     let form = form(hosted, target).await?;
     let (begin, base) = gone_on_with.unwrap_or_else(|| (tip.clone(), tip.clone()));
     let partial = dir.with_file_name(format!(".{clone}.partial"));
     remove(&partial).await?;
     remove(dir).await?;
-    copy(&form, &partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
+    copy(&form, &partial.join(".git"))
+        .map_err(|error| format!("{}: {error}", partial.display()))?;
     write(
         &partial.join(".git/packed-refs"),
         &format!(
@@ -155,7 +164,8 @@ pub async fn worktree(
     Ok(fault)
 }
 
-/// The machine was started anew since the clone was made: git does not sync what it checks out, nor an agent what it writes.
+/// The machine was started anew since the clone was made: git does not sync what it checks out, nor
+/// an agent what it writes.
 pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
     made_at(hosted, dir).is_some_and(clock::is_before_boot)
 }
@@ -173,8 +183,8 @@ fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
     Ok(format!("it cannot be gone on with ({why}), and is put aside as {}", aside.display()))
 }
 
-/// The git directory that every clone of the run begins with; made once, for asking git for one takes longer than
-/// all else about an agent's beginning.
+/// The git directory that every clone of the run begins with; made once, for asking git for one
+/// takes longer than all else about an agent's beginning.
 async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let _one = hosted.git.lock().await;
     let form = hosted.places.private.join("clone");
@@ -184,9 +194,14 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let partial = hosted.places.private.join(".clone.partial");
     remove(&partial).await?;
     let own = hosted.places.keep();
-    let format = run(git(&own).args(["rev-parse", "--show-object-format"]), "cannot make a clone").await?;
+    let format =
+        run(git(&own).args(["rev-parse", "--show-object-format"]), "cannot make a clone").await?;
     let format = format!("--object-format={format}");
-    run(git(&own).args(["init", "--quiet", "--template=", &format]).arg(&partial), "cannot make a clone").await?;
+    run(
+        git(&own).args(["init", "--quiet", "--template=", &format]).arg(&partial),
+        "cannot make a clone",
+    )
+    .await?;
     let hub = hosted.places.hub().display().to_string();
     let name = format!("refs/heads/{target}");
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot make a clone").await?;
@@ -252,8 +267,8 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
     Ok(found)
 }
 
-/// A clone that could not be read because the disk is full is not broken: its agent has not failed, and the run waits or
-/// ends with what it is.
+/// A clone that could not be read because the disk is full is not broken: its agent has not failed,
+/// and the run waits or ends with what it is.
 fn of_its_own_doing(found: Work) -> Result<Work, String> {
     match found.unreadable {
         Some(why) if no_room(&why) => Err(why),
@@ -283,7 +298,8 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
     };
     if others.len() > BRANCHES_LIMIT {
-        let why = format!("it has {} branches, and at most {BRANCHES_LIMIT} are looked at", others.len());
+        let why =
+            format!("it has {} branches, and at most {BRANCHES_LIMIT} are looked at", others.len());
         return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
     }
     let mut whole = on_target;
@@ -293,7 +309,9 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         }
         whole = false;
         let name = format!("{LEFT}/{clone}/{other}");
-        if let Err(why) = private_repo::fetch(hosted, &git_dir, other, &[&name], "cannot keep a branch").await {
+        if let Err(why) =
+            private_repo::fetch(hosted, &git_dir, other, &[&name], "cannot keep a branch").await
+        {
             return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
         }
     }
@@ -302,7 +320,11 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         Some(base) if *base == head => vec![],
         Some(base) => {
             let mut list = git(&hosted.places.keep());
-            list.args(["rev-list", &format!("--max-count={COMMITS_LIMIT}"), &format!("{base}..{head}")]);
+            list.args([
+                "rev-list",
+                &format!("--max-count={COMMITS_LIMIT}"),
+                &format!("{base}..{head}"),
+            ]);
             run(&mut list, "cannot count commits").await?.lines().map(String::from).collect()
         }
         None => vec![head.clone()],
@@ -316,7 +338,11 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
     if let (None, Some(made), Some(base)) = (&own, &made, &base) {
         // It may have made and pushed it on another branch, or gone back since.
         let mut list = git(&hosted.places.keep());
-        list.args(["rev-list", &format!("--max-count={COMMITS_LIMIT}"), &format!("{base}..{branch}")]);
+        list.args([
+            "rev-list",
+            &format!("--max-count={COMMITS_LIMIT}"),
+            &format!("{base}..{branch}"),
+        ]);
         let pushed = run(&mut list, "cannot count commits").await?;
         let pushed: Vec<&str> = pushed.lines().filter(|commit| made.contains(*commit)).collect();
         own = pushed.first().map(ToString::to_string);
@@ -333,11 +359,15 @@ fn branch_of(clone: &str) -> &str {
     clone.rsplit_once('-').map_or(clone, |(branch, _)| branch)
 }
 
-/// What was made in it was written down once, and is not any more, or not to where it stands, as a power cut may leave it.
+/// What was made in it was written down once, and is not any more, or not to where it stands, as a
+/// power cut may leave it.
 fn forgot(git_dir: &Path) -> bool {
-    let Ok(Some(log)) = untrusted_path::read(git_dir, Path::new(LOG), REFLOG_LIMIT) else { return false };
+    let Ok(Some(log)) = untrusted_path::read(git_dir, Path::new(LOG), REFLOG_LIMIT) else {
+        return false;
+    };
     let newest = log.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
-    let newest = newest.and_then(|line| private_repo::hash(line.split(|byte| *byte == b' ').nth(1)?));
+    let newest =
+        newest.and_then(|line| private_repo::hash(line.split(|byte| *byte == b' ').nth(1)?));
     newest.is_none() || private_repo::head(git_dir).is_some_and(|head| newest != Some(head))
 }
 
@@ -350,17 +380,27 @@ fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
         .flatten()
         .flatten()
         .take(BRANCHES_LIMIT);
-    logs.extend(beside.filter_map(|entry| Some(format!("{BESIDE}/{}/{LOG}", entry.file_name().to_str()?))));
-    let read = |name: &String| untrusted_path::read(git_dir, Path::new(name), REFLOG_LIMIT).ok().flatten();
+    logs.extend(
+        beside.filter_map(|entry| Some(format!("{BESIDE}/{}/{LOG}", entry.file_name().to_str()?))),
+    );
+    let read =
+        |name: &String| untrusted_path::read(git_dir, Path::new(name), REFLOG_LIMIT).ok().flatten();
     let found: Vec<_> = logs.iter().filter_map(read).collect();
-    (!found.is_empty()).then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())
+    (!found.is_empty())
+        .then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())
 }
 
-/// Where the clone's work stands beside what is checked out: on its branches, and on the one that is being rebased.
-async fn others(hosted: &Hosted, git_dir: &Path, branch: &str, head: &str) -> Result<BTreeSet<String>, String> {
-    let rebased = ["rebase-merge/orig-head", "rebase-apply/orig-head"]
-        .iter()
-        .filter_map(|name| private_repo::hash(&untrusted_path::read(git_dir, Path::new(name), HASH_LIMIT).ok()??));
+/// Where the clone's work stands beside what is checked out: on its branches, and on the one that
+/// is being rebased.
+async fn others(
+    hosted: &Hosted,
+    git_dir: &Path,
+    branch: &str,
+    head: &str,
+) -> Result<BTreeSet<String>, String> {
+    let rebased = ["rebase-merge/orig-head", "rebase-apply/orig-head"].iter().filter_map(|name| {
+        private_repo::hash(&untrusted_path::read(git_dir, Path::new(name), HASH_LIMIT).ok()??)
+    });
     let mut found: BTreeSet<String> = rebased.collect();
     match only_branch(git_dir, branch) {
         Some(commit) => drop(found.insert(commit)),
@@ -378,13 +418,15 @@ fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
         .filter(|line| line.windows(12).any(|part| part == b" refs/heads/"));
     let mut loose = std::fs::read_dir(git_dir.join("refs/heads")).ok()?;
     let alone = loose.all(|entry| entry.is_ok_and(|entry| entry.file_name() == branch));
-    (alone && packed.count() <= 1).then(|| private_repo::loose(git_dir, &format!("refs/heads/{branch}")))?
+    (alone && packed.count() <= 1)
+        .then(|| private_repo::loose(git_dir, &format!("refs/heads/{branch}")))?
 }
 
-/// The commit that is checked out, brought into the harness's own repository unless it is one of those, which
-/// are there.
+/// The commit that is checked out, brought into the harness's own repository unless it is one of
+/// those, which are there.
 async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
-    let (clone, git_dir, what) = (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
+    let (clone, git_dir, what) =
+        (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
     let head = match private_repo::head(&git_dir) {
         Some(head) => head,
         None => private_repo::asked(hosted, &git_dir, "HEAD")
@@ -397,9 +439,9 @@ async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result
     Ok(head)
 }
 
-/// Whether an earlier attempt at the bead has brought commits of its own to the target. Of one whose clone could not be
-/// looked at it may be so where the target has any since: nobody can tell whose they are, and whoever finds nothing
-/// left to be done is believed.
+/// Whether an earlier attempt at the bead has brought commits of its own to the target. Of one
+/// whose clone could not be looked at it may be so where the target has any since: nobody can tell
+/// whose they are, and whoever finds nothing left to be done is believed.
 pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
     let target = format!("refs/heads/{target}");
     for clone in attempts(hosted, "own", bead) {
@@ -454,8 +496,8 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
     let left_out = index.leave_out_large(hosted, dir, base).await?;
     let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path.display()));
-    // Against the commit as well: an index made anew says nothing of files that are gone. What is a repository
-    // of its own in there is never asked: it would be asked with its own configuration.
+    // Against the commit as well: an index made anew says nothing of files that are gone. What is a
+    // repository of its own in there is never asked: it would be asked with its own configuration.
     let status = [
         "status",
         "--porcelain",
@@ -475,23 +517,29 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     Ok(text
         .lines()
         .filter(|line| !line.starts_with("## "))
-        .filter(|line| !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D "))
+        .filter(|line| {
+            !line.starts_with("M ") && !line.starts_with("A ") && !line.starts_with("D ")
+        })
         .map(String::from)
         .chain(left_out)
         .collect::<Vec<_>>()
         .join("\n"))
 }
 
-/// Keeps what stands in a clone and in no commit as a commit: its name, and the files that are too large to be kept.
+/// Keeps what stands in a clone and in no commit as a commit: its name, and the files that are too
+/// large to be kept.
 async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
     let clone = name_of(dir);
     let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
     let Some(head) = head else { return Ok((None, vec![])) };
-    let changes = changes(hosted, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
-        // The clone is the only place where they are, and stays.
-        true => "it is dirty, and has too many untracked files to list and to keep elsewhere".into(),
-        false => why,
-    });
+    let changes =
+        changes(hosted, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
+            // The clone is the only place where they are, and stays.
+            true => {
+                "it is dirty, and has too many untracked files to list and to keep elsewhere".into()
+            }
+            false => why,
+        });
     if changes?.is_empty() {
         return Ok((None, vec![]));
     }
@@ -517,7 +565,8 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
             .env(format!("GIT_{role}_EMAIL"), "rescue@muleteer.invalid");
     }
     let message = format!("what {clone} had not committed");
-    let commit = run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
+    let commit =
+        run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
     let name = format!("{RESCUE}/{clone}");
     private_repo::set(hosted, &name, &commit, what).await?;
     Ok((Some(name), left_out.all))
@@ -526,8 +575,8 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
 /// Of a clone that nobody needs any more, which may be half taken away: `.<name>.gone`.
 const GONE: &str = ".gone";
 
-/// Takes a clone away, after what exists nowhere else is kept. Killed on the way it is done with by the next call
-/// for the folder's new name: half a clone could not be looked at any more.
+/// Takes a clone away, after what exists nowhere else is kept. Killed on the way it is done with by
+/// the next call for the folder's new name: half a clone could not be looked at any more.
 pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
     let name = name_of(dir);
     if name.starts_with('.') && name.ends_with(GONE) {
@@ -544,8 +593,11 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     if !left_out.is_empty() {
         // It is the only place where they are, and stays.
         let names = large_files::names(&left_out);
-        let rest = kept.map(|kept| format!("; what else was not committed is {kept}")).unwrap_or_default();
-        return Err(format!("it holds files that are too large to be kept elsewhere: {names}{rest}"));
+        let rest =
+            kept.map(|kept| format!("; what else was not committed is {kept}")).unwrap_or_default();
+        return Err(format!(
+            "it holds files that are too large to be kept elsewhere: {names}{rest}"
+        ));
     }
     let gone = dir.with_file_name(format!(".{name}{GONE}"));
     remove(&gone).await?;
@@ -555,14 +607,15 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     Ok(kept)
 }
 
-/// Removes a tree that may be an agent's, of any depth. A killed daemon's git, or a killed shim's agent, may be at work in it
-/// for a moment longer.
+/// Removes a tree that may be an agent's, of any depth. A killed daemon's git, or a killed shim's
+/// agent, may be at work in it for a moment longer.
 pub async fn remove(path: &Path) -> Result<(), String> {
     const TRIES: usize = 20;
     for last in (0..=TRIES).map(|n| n == TRIES) {
         let tree = path.to_owned();
         // An agent decides how long it takes: no task of the daemon's waits for it.
-        let removing = tokio::task::spawn_blocking(move || removal::remove_tree(&tree, removal::PATIENCE));
+        let removing =
+            tokio::task::spawn_blocking(move || removal::remove_tree(&tree, removal::PATIENCE));
         match removing.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -1,6 +1,6 @@
-//! The hub of a run: a bare repository that its agents push to. They can write it, so the harness never has git
-//! work *in* it: it fetches from it into a repository of its own (`keep`), decides there, and writes the one
-//! ref that it puts back as a file.
+//! The hub of a run: a bare repository that its agents push to. They can write it, so the harness
+//! never has git work *in* it: it fetches from it into a repository of its own (`keep`), decides
+//! there, and writes the one ref that it puts back as a file.
 
 mod repair;
 mod structure;
@@ -17,9 +17,12 @@ use muleteer_store::atomic::put_dir;
 use repair::Pushes;
 use std::path::{Path, PathBuf};
 
-pub use crate::spec_run::clones::{discard, is_dirty, outlived_the_machine, was_pushed, work, worktree};
+pub use crate::spec_run::clones::{
+    discard, is_dirty, outlived_the_machine, was_pushed, work, worktree,
+};
 
-/// Makes the hub and the harness's own repository, with the integration branch at `base`, unless they are there.
+/// Makes the hub and the harness's own repository, with the integration branch at `base`, unless
+/// they are there.
 pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), String> {
     let _one = hosted.git.lock().await;
     private_repo::ensure(hosted, target, Some(base)).await?;
@@ -62,16 +65,22 @@ async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     }
     // Nor is there anything else that may be pushed: what is not the target's nobody would look at.
     for hidden in ["refs", &format!("!{name}")] {
-        run(git(&partial).args(["config", "--add", "receive.hideRefs", hidden]), "cannot configure the hub").await?;
+        run(
+            git(&partial).args(["config", "--add", "receive.hideRefs", hidden]),
+            "cannot configure the hub",
+        )
+        .await?;
     }
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
     // Made before any agent can write here.
-    run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch").await?;
+    run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch")
+        .await?;
     repair::remember(&hosted.places, &partial)?;
     Ok(partial)
 }
 
-/// Repairs the hub, if nobody is at work with it just now. Agents that work meanwhile can push again.
+/// Repairs the hub, if nobody is at work with it just now. Agents that work meanwhile can push
+/// again.
 pub async fn watch(hosted: &Hosted, target: &str) -> Result<(), String> {
     let Ok(_one) = hosted.git.try_lock() else { return Ok(()) };
     if !hosted.places.keep().join("HEAD").exists() {
@@ -93,7 +102,11 @@ pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
     let mut found = vec![own.clone()];
     let mut next = vec![own];
     while let Some(objects) = next.pop().filter(|_| found.len() < 100) {
-        let lent = untrusted_path::read(&objects, Path::new("info/alternates"), private_repo::ALTERNATES_LIMIT);
+        let lent = untrusted_path::read(
+            &objects,
+            Path::new("info/alternates"),
+            private_repo::ALTERNATES_LIMIT,
+        );
         let lent = lent.ok().flatten().unwrap_or_default();
         for line in String::from_utf8_lossy(&lent).lines().filter(|line| line.starts_with('/')) {
             let path = PathBuf::from(line);
@@ -117,9 +130,13 @@ enum Pushed {
     Rewritten(Option<String>),
 }
 
-/// What an agent that can write the hub has done to the target: anything but a fast-forward is undone, and
-/// kept beside it. Says so, to the job that has ended also when it is asked again.
-pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
+/// What an agent that can write the hub has done to the target: anything but a fast-forward is
+/// undone, and kept beside it. Says so, to the job that has ended also when it is asked again.
+pub async fn guard(
+    hosted: &Hosted,
+    target: &str,
+    job: Option<&str>,
+) -> Result<Option<String>, String> {
     let _one = hosted.git.lock().await;
     private_repo::ensure(hosted, target, None).await?;
     repair::mend(hosted, target, true).await?;
@@ -132,18 +149,26 @@ pub async fn guard(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<O
         if let Some(now) = &now {
             private_repo::set(hosted, &kept, now, "cannot keep what was pushed").await?;
         }
-        let said = format!("a push to {target} that was no fast-forward was undone: {kept} is what it brought");
+        let said = format!(
+            "a push to {target} that was no fast-forward was undone: {kept} is what it brought"
+        );
         return undo(hosted, target, job, said).await.map(Some);
     }
     let noted = noted(hosted, job)?;
     Ok(noted.or_else(|| {
-        led_away.then(|| "a file `commondir` that led the hub to another repository was taken away".into())
+        led_away.then(|| {
+            "a file `commondir` that led the hub to another repository was taken away".into()
+        })
     }))
 }
 
-/// Lets the target be what it was verified to be: from when it is judged nobody has anything more to push. What was
-/// pushed nevertheless is undone, and kept beside it. Says so, as [`guard`] does.
-pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Option<String>, String> {
+/// Lets the target be what it was verified to be: from when it is judged nobody has anything more
+/// to push. What was pushed nevertheless is undone, and kept beside it. Says so, as [`guard`] does.
+pub async fn hold(
+    hosted: &Hosted,
+    target: &str,
+    job: Option<&str>,
+) -> Result<Option<String>, String> {
     let _one = hosted.git.lock().await;
     private_repo::ensure(hosted, target, None).await?;
     repair::mend(hosted, target, true).await?;
@@ -163,22 +188,31 @@ pub async fn hold(hosted: &Hosted, target: &str, job: Option<&str>) -> Result<Op
     }
     let mut kept = kept_as(now.as_deref());
     if let Some(now) = &now
-        && let Err(why) =
-            private_repo::fetch(hosted, &hub, now, &[&format!("+{kept}")], "cannot keep what was pushed").await
+        && let Err(why) = private_repo::fetch(
+            hosted,
+            &hub,
+            now,
+            &[&format!("+{kept}")],
+            "cannot keep what was pushed",
+        )
+        .await
     {
         if no_room(&why) {
             return Err(why);
         }
         kept = format!("nothing that can be read ({why})");
     }
-    let said = format!("a push to {target} while it was judged, or after, was undone: {kept} is what it brought");
+    let said = format!(
+        "a push to {target} while it was judged, or after, was undone: {kept} is what it brought"
+    );
     undo(hosted, target, job, said).await.map(Some)
 }
 
 /// What was said when a push was undone for this job.
 fn noted(hosted: &Hosted, job: Option<&str>) -> Result<Option<String>, String> {
     let Some(path) = job.map(|job| hosted.places.undone(job)) else { return Ok(None) };
-    crate::daemon::settings::read_if_there(&path).map_err(|error| crate::dispatch::launch::chain(&error))
+    crate::daemon::settings::read_if_there(&path)
+        .map_err(|error| crate::dispatch::launch::chain(&error))
 }
 
 /// Where a push that is undone is kept, in words where it brought nothing.
@@ -186,10 +220,15 @@ fn kept_as(now: Option<&str>) -> String {
     now.map_or_else(|| "nothing".into(), |now| format!("{UNDONE}/{now}"))
 }
 
-/// Puts the target back to what was verified. What it was is kept by then. What is `said` of it is noted for the job
-/// first: once it is undone nothing shows it any more, and whoever dies before it is on record would have let the job
-/// pass for one that pushed nothing.
-async fn undo(hosted: &Hosted, target: &str, job: Option<&str>, said: String) -> Result<String, String> {
+/// Puts the target back to what was verified. What it was is kept by then. What is `said` of it is
+/// noted for the job first: once it is undone nothing shows it any more, and whoever dies before it
+/// is on record would have let the job pass for one that pushed nothing.
+async fn undo(
+    hosted: &Hosted,
+    target: &str,
+    job: Option<&str>,
+    said: String,
+) -> Result<String, String> {
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
     let seen = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
@@ -198,7 +237,9 @@ async fn undo(hosted: &Hosted, target: &str, job: Option<&str>, said: String) ->
             .map_err(|error| crate::dispatch::launch::chain(&error))?;
     }
     fault::point("hub.push_noted");
-    if let Err(error) = untrusted_path::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes()) {
+    if let Err(error) =
+        untrusted_path::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
+    {
         repair::rebuild(hosted, target, &format!("{name}: {error}"), Pushes::LeftOut).await?;
     }
     fault::point("hub.push_undone");
@@ -215,8 +256,8 @@ async fn stands(hosted: &Hosted, name: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// The commit to begin from: the target, with what was pushed to it since. What is to be undone is left to
-/// [`guard`].
+/// The commit to begin from: the target, with what was pushed to it since. What is to be undone is
+/// left to [`guard`].
 pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
     let _one = hosted.git.lock().await;
     private_repo::ensure(hosted, target, None).await?;
@@ -225,8 +266,8 @@ pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
     commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))
 }
 
-/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again, and what could be taken out
-/// of it is looked at.
+/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again, and
+/// what could be taken out of it is looked at.
 async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
     if let Some(pushed) = take_once(hosted, target).await? {
         return Ok(pushed);
@@ -254,10 +295,13 @@ async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, Stri
     let names = [name.as_str(), &format!("+{HUB}")];
     let mut why = String::new();
     for _ in 0..TAKE_TRIES {
-        why = match private_repo::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed").await {
-            Ok(()) => return Ok(Some(Pushed::Forward)),
-            Err(why) => why,
-        };
+        why =
+            match private_repo::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed")
+                .await
+            {
+                Ok(()) => return Ok(Some(Pushed::Forward)),
+                Err(why) => why,
+            };
         let brought = private_repo::at(hosted, HUB).await.as_ref() == Some(&now);
         if brought && !private_repo::is_ancestor(hosted, &seen, &now).await {
             return Ok(Some(Pushed::Rewritten(Some(now))));

@@ -1,9 +1,11 @@
-//! The repair of a hub that an agent has removed or damaged. It is built again from the harness's own repository, which
-//! has everything that was gathered. A push that was only in the damaged one is taken out of it first, where its commits
-//! can be read whole, and put back: it is looked at then as any push is. The damaged one is put aside as `hub.damaged`. An
-//! agent whose push could not be read finds that its commits are not there, and pushes them again.
+//! The repair of a hub that an agent has removed or damaged. It is built again from the harness's
+//! own repository, which has everything that was gathered. A push that was only in the damaged one
+//! is taken out of it first, where its commits can be read whole, and put back: it is looked at
+//! then as any push is. The damaged one is put aside as `hub.damaged`. An agent whose push could
+//! not be read finds that its commits are not there, and pushes them again.
 //!
-//! The directory itself stays where it can: the sandbox of an agent that is at work shows it that very one.
+//! The directory itself stays where it can: the sandbox of an agent that is at work shows it that
+//! very one.
 
 use crate::spec_run::clones;
 use crate::spec_run::host::{Hosted, Places};
@@ -36,11 +38,13 @@ pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
     for (name, kept) in FIXED {
         let path = made.join(name);
         let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        write_atomic(&form.join(kept), &bytes, 0o600).map_err(|error| crate::dispatch::launch::chain(&error))?;
+        write_atomic(&form.join(kept), &bytes, 0o600)
+            .map_err(|error| crate::dispatch::launch::chain(&error))?;
     }
     // Empty where the person's repository has its whole past.
     let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
-    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::dispatch::launch::chain(&error))
+    write_atomic(&form.join(SHALLOW), &roots, 0o600)
+        .map_err(|error| crate::dispatch::launch::chain(&error))
 }
 
 /// Whether this run has had a hub.
@@ -48,7 +52,8 @@ pub(super) fn is_known(places: &Places) -> bool {
     places.private.join(FORM).join("HEAD").exists()
 }
 
-/// Repairs the hub if it is damaged, and notes that. `objects` says whether its objects are looked at, too.
+/// Repairs the hub if it is damaged, and notes that. `objects` says whether its objects are looked
+/// at, too.
 ///
 /// The caller holds [`Hosted::git`].
 pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result<(), String> {
@@ -68,8 +73,12 @@ pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result
 async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
     let hub = hosted.places.hub();
     for (name, kept) in FIXED {
-        let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(kept)) else { continue };
-        if untrusted_path::read(&hub, Path::new(name), FIXED_LIMIT).is_ok_and(|there| there.as_ref() == Some(&wanted)) {
+        let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(kept)) else {
+            continue;
+        };
+        if untrusted_path::read(&hub, Path::new(name), FIXED_LIMIT)
+            .is_ok_and(|there| there.as_ref() == Some(&wanted))
+        {
             continue;
         }
         let lock = format!("{name}.lock");
@@ -80,18 +89,25 @@ async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
         hosted.note_repair(format!("the file {name} of the hub was changed, and is put back"));
     }
     // A hub that an earlier version made has no form of this one.
-    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(SHALLOW)) else { return Ok(()) };
+    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(SHALLOW)) else {
+        return Ok(());
+    };
     match untrusted_path::read(&hub, Path::new(SHALLOW), structure::REFS_LIMIT) {
         Ok(there) if there.as_deref().unwrap_or_default() == wanted => Ok(()),
         _ => rebuild(hosted, target, "shallow was changed", Pushes::Taken).await,
     }
 }
 
-/// Puts back where the objects of the hub are borrowed from, so that they can be read. Where that cannot be, they are not.
+/// Puts back where the objects of the hub are borrowed from, so that they can be read. Where that
+/// cannot be, they are not.
 pub(super) fn put_back_alternates(hosted: &Hosted) {
     let (name, hub) = (Path::new("objects/info/alternates"), hosted.places.hub());
-    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join("alternates")) else { return };
-    if untrusted_path::read(&hub, name, FIXED_LIMIT).is_ok_and(|there| there.as_ref() == Some(&wanted)) {
+    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join("alternates")) else {
+        return;
+    };
+    if untrusted_path::read(&hub, name, FIXED_LIMIT)
+        .is_ok_and(|there| there.as_ref() == Some(&wanted))
+    {
         return;
     }
     untrusted_path::remove(&hub, Path::new("objects/info/alternates.lock"));
@@ -99,10 +115,16 @@ pub(super) fn put_back_alternates(hosted: &Hosted) {
     drop(untrusted_path::replace(&hub, name, &wanted));
 }
 
-/// Builds the hub again, and notes why. What is pushed to it is put back as it was, for the caller to look at.
+/// Builds the hub again, and notes why. What is pushed to it is put back as it was, for the caller
+/// to look at.
 ///
 /// The caller holds [`Hosted::git`].
-pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str, pushes: Pushes) -> Result<(), String> {
+pub(super) async fn rebuild(
+    hosted: &Hosted,
+    target: &str,
+    why: &str,
+    pushes: Pushes,
+) -> Result<(), String> {
     let pushed = match pushes {
         Pushes::Taken => taken::take(hosted, target).await?,
         Pushes::LeftOut => None,
@@ -126,11 +148,16 @@ pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str, pushes: Pu
                     clones::remove(&partial).await?;
                     let partial = crate::spec_run::hub::build(hosted, target).await?;
                     if let Some(pushed) = &pushed {
-                        untrusted_path::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes())
-                            .map_err(io)?;
+                        untrusted_path::replace(
+                            &partial,
+                            Path::new(&name),
+                            format!("{pushed}\n").as_bytes(),
+                        )
+                        .map_err(io)?;
                     }
                     std::fs::rename(&hub, aside.join("whole")).map_err(io)?;
-                    put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?;
+                    put_dir(&partial, &hub)
+                        .map_err(|error| crate::dispatch::launch::chain(&error))?;
                 }
             }
         }
@@ -138,7 +165,9 @@ pub(super) async fn rebuild(hosted: &Hosted, target: &str, why: &str, pushes: Pu
             std::fs::rename(&hub, &aside).map_err(io)?;
             put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?;
         }
-        Err(_) => put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?,
+        Err(_) => {
+            put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?
+        }
     }
     let what = match pushed {
         Some(pushed) => format!("with the push of {pushed} that was in it"),

@@ -1,4 +1,5 @@
-//! Whether a hub is one that git can work with. It is looked at as mere files: no git is run in what agents can write.
+//! Whether a hub is one that git can work with. It is looked at as mere files: no git is run in
+//! what agents can write.
 
 use crate::spec_run::host::Places;
 use crate::spec_run::hub::repair::{FIXED, FIXED_LIMIT, is_known};
@@ -25,7 +26,8 @@ const FILES: [&str; 9] = [
     "index.lock",
     "shallow.lock",
 ];
-const FOLDERS: [&str; 7] = ["objects", "refs", "refs/heads", "objects/info", "objects/pack", "hooks", "info"];
+const FOLDERS: [&str; 7] =
+    ["objects", "refs", "refs/heads", "objects/info", "objects/pack", "hooks", "info"];
 /// Of more objects than these, the rest is not looked at.
 const OBJECTS_LIMIT: usize = 20_000;
 /// A hub has one branch, and 256 folders of objects.
@@ -113,11 +115,16 @@ fn misplaced(hub: &Path) -> Option<String> {
 /// A list of commits that git cannot read: then it reads nothing at all.
 fn unreadable(hub: &Path) -> Option<String> {
     let is_list = |name: &str, is_line: fn(&[u8]) -> bool| {
-        let text = untrusted_path::read(hub, Path::new(name), REFS_LIMIT).map(Option::unwrap_or_default);
+        let text =
+            untrusted_path::read(hub, Path::new(name), REFS_LIMIT).map(Option::unwrap_or_default);
         let whole = text.as_ref().is_ok_and(|text| text.is_empty() || text.ends_with(b"\n"));
-        whole && text.is_ok_and(|text| text.split(|byte| *byte == b'\n').all(|line| line.is_empty() || is_line(line)))
+        whole
+            && text.is_ok_and(|text| {
+                text.split(|byte| *byte == b'\n').all(|line| line.is_empty() || is_line(line))
+            })
     };
-    let lists: [(&str, fn(&[u8]) -> bool); 2] =
+    type IsReadable = fn(&[u8]) -> bool;
+    let lists: [(&str, IsReadable); 2] =
         [(PACKED, is_packed), (SHALLOW, |line| private_repo::hash(line).is_some())];
     let broken = lists.into_iter().find(|(name, is_line)| !is_list(name, *is_line));
     broken.map(|(name, _)| format!("{name} cannot be read"))
@@ -136,7 +143,8 @@ fn is_packed(line: &[u8]) -> bool {
 pub(super) fn packed(line: &[u8]) -> Option<(String, &[u8])> {
     let space = line.iter().position(|byte| *byte == b' ')?;
     let name = &line[space + 1..];
-    let is_name = name.starts_with(b"refs/") && !name.iter().any(|byte| byte.is_ascii_control() || *byte == b' ');
+    let is_name = name.starts_with(b"refs/")
+        && !name.iter().any(|byte| byte.is_ascii_control() || *byte == b' ');
     private_repo::hash(&line[..space]).filter(|_| is_name).map(|hash| (hash, name))
 }
 
@@ -144,8 +152,8 @@ fn is_fan_out(name: &str) -> bool {
     name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// An object file that is none: not a file, or without the beginning that git gives each. No more are looked at once the
-/// run is stopped.
+/// An object file that is none: not a file, or without the beginning that git gives each. No more
+/// are looked at once the run is stopped.
 pub(super) fn broken_object(hub: &Path, halt: &CancellationToken) -> Option<String> {
     let folder = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
     let objects = hub.join("objects");

@@ -1,5 +1,5 @@
-//! Takes what agents have pushed out of a hub that is to be built again. Nothing but its objects is read, through a
-//! repository of the harness's own: whatever else is damaged leads no git astray.
+//! Takes what agents have pushed out of a hub that is to be built again. Nothing but its objects is
+//! read, through a repository of the harness's own: whatever else is damaged leads no git astray.
 
 use crate::spec_run::clones;
 use crate::spec_run::host::Hosted;
@@ -14,8 +14,8 @@ use std::path::Path;
 const TAKEN: &str = "refs/muleteer/taken";
 const REFLOG_LIMIT: u64 = 4 << 20;
 
-/// The commit that the hub's target was at, brought into the harness's own repository, unless that has it on the target.
-/// `None` where the hub does not say, or its objects cannot be read.
+/// The commit that the hub's target was at, brought into the harness's own repository, unless that
+/// has it on the target. `None` where the hub does not say, or its objects cannot be read.
 pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
     let name = format!("refs/heads/{target}");
     let objects = hosted.places.hub().join("objects");
@@ -41,13 +41,14 @@ pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>
     }
 }
 
-/// Where the hub's branch was: its file says so, or the list of packed refs, or else the end of its log. What was undone
-/// is in the log too, and does not come back.
+/// Where the hub's branch was: its file says so, or the list of packed refs, or else the end of its
+/// log. What was undone is in the log too, and does not come back.
 async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
     let hub = hosted.places.hub();
     let loose = private_repo::loose(&hub, name);
-    let read =
-        |file: &str, limit: u64| untrusted_path::read(&hub, Path::new(file), limit).ok().flatten().unwrap_or_default();
+    let read = |file: &str, limit: u64| {
+        untrusted_path::read(&hub, Path::new(file), limit).ok().flatten().unwrap_or_default()
+    };
     let packed = || {
         let text = read(PACKED, REFS_LIMIT);
         let found = text.split(|byte| *byte == b'\n').filter_map(packed);
@@ -74,7 +75,9 @@ async fn bring(hosted: &Hosted, dir: &Path, objects: &Path, now: &str) -> Result
     let lenders = dir.join("objects/info/alternates");
     let known = std::fs::read_to_string(&lenders).map_err(io)?;
     let own = hosted.places.keep().join("objects");
-    std::fs::write(&lenders, format!("{known}{}\n{}\n", own.display(), objects.display())).map_err(io)?;
+    std::fs::write(&lenders, format!("{known}{}\n{}\n", own.display(), objects.display()))
+        .map_err(io)?;
     std::fs::write(dir.join("refs/heads/taken"), format!("{now}\n")).map_err(io)?;
-    private_repo::fetch(hosted, dir, now, &[&format!("+{TAKEN}")], "cannot take what was pushed").await
+    private_repo::fetch(hosted, dir, now, &[&format!("+{TAKEN}")], "cannot take what was pushed")
+        .await
 }

@@ -19,7 +19,12 @@ use std::path::{Path, PathBuf};
 /// Guidelines longer than this are cut: they go into every prompt.
 const GUIDELINES_LIMIT: usize = 64 * 1024;
 
-pub(super) fn variables(hosted: &Hosted, run: &Run, job: &Job, request: &v1::Run) -> Vec<(String, String)> {
+pub(super) fn variables(
+    hosted: &Hosted,
+    run: &Run,
+    job: &Job,
+    request: &v1::Run,
+) -> Vec<(String, String)> {
     let purpose = job.start.purpose;
     let mut variables = request.extra_env.clone();
     let mut set = |name: &str, value: String| variables.push((name.into(), value));
@@ -40,7 +45,10 @@ pub(super) fn variables(hosted: &Hosted, run: &Run, job: &Job, request: &v1::Run
         if let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) {
             set("MULETEER_ACCEPTANCE_DIR", sealed.path.clone());
         }
-        set("MULETEER_OBSERVATIONS", run.observations.iter().cloned().collect::<Vec<_>>().join(","));
+        set(
+            "MULETEER_OBSERVATIONS",
+            run.observations.iter().cloned().collect::<Vec<_>>().join(","),
+        );
     }
     variables
 }
@@ -99,8 +107,12 @@ pub(super) async fn prompt(
             let mut blockers = vec![];
             for on in bead.blockers() {
                 if let Ok(answer) = store(Op::Show { id: on.into() }, String::new()).await {
-                    blockers
-                        .extend(answer.beads.iter().map(|bead| (bead.id.clone(), bead.status.as_str().to_string())));
+                    blockers.extend(
+                        answer
+                            .beads
+                            .iter()
+                            .map(|bead| (bead.id.clone(), bead.status.as_str().to_string())),
+                    );
                 }
             }
             let chosen = hosted.chosen();
@@ -142,12 +154,19 @@ pub(super) async fn prompt(
                     observations.extend(answer.beads);
                 }
             }
-            let folder = run.sealed.as_ref().map(|sealed| sealed.path.as_str()).filter(|path| !path.is_empty());
+            let folder = run
+                .sealed
+                .as_ref()
+                .map(|sealed| sealed.path.as_str())
+                .filter(|path| !path.is_empty());
             prompts::judge(&scene, run.settings.spec_drift, folder, &observations)
         }
         (Purpose::Structure, _) => {
             let JudgeStage::Structure { round, .. } = run.judge else {
-                return Err(Trouble::new("E_INTERNAL", "there is no reasoning to give structure to"));
+                return Err(Trouble::new(
+                    "E_INTERNAL",
+                    "there is no reasoning to give structure to",
+                ));
             };
             let path = reasoning(hosted, run, round);
             let text = std::fs::read_to_string(&path)
@@ -167,8 +186,9 @@ pub(super) fn reasoning(hosted: &Hosted, run: &Run, round: u32) -> PathBuf {
         .join(format!("iteration-{iteration}-judging-{judging}-round-{round}.md"))
 }
 
-/// Guidelines go into the system prompt, beside the CLI's own, where the backend has a place for them there: they
-/// are rules, not a task, and outlive a compaction. Elsewhere they are part of the prompt.
+/// Guidelines go into the system prompt, beside the CLI's own, where the backend has a place for
+/// them there: they are rules, not a task, and outlive a compaction. Elsewhere they are part of the
+/// prompt.
 fn apart(run: &Run) -> bool {
     muleteer_backends::by_name(crate::dispatch::acp_program::split(&run.settings.backend).0)
         .is_ok_and(|backend| backend.capabilities().briefed == Briefed::InSystemPrompt)
@@ -192,14 +212,19 @@ pub(super) async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<Strin
 /// Guidelines that come with Muleteer; a repository's own of the same name go before them.
 const SHIPPED: [(&str, &str); 2] = [
     ("typescript-rules", include_str!("../../../../../config/guidelines/typescript-rules.md")),
-    ("general-tdd-guidelines", include_str!("../../../../../config/guidelines/general-tdd-guidelines.md")),
+    (
+        "general-tdd-guidelines",
+        include_str!("../../../../../config/guidelines/general-tdd-guidelines.md"),
+    ),
 ];
 
 /// Guidelines by their name.
 pub fn guideline(repo: &Path, name: &str) -> Option<String> {
-    let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let fine = !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     let path = repo.join(".muleteer/guidelines").join(format!("{name}.md"));
-    let shipped = || SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_string());
+    let shipped =
+        || SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_string());
     settings::read_if_there(&path).ok().flatten().filter(|_| fine).or_else(shipped)
 }
 
@@ -213,7 +238,10 @@ fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
         }
     }
     match text.len() > GUIDELINES_LIMIT {
-        true => format!("{}\n\n(cut: they are longer than {GUIDELINES_LIMIT} bytes)", cut(&text, GUIDELINES_LIMIT)),
+        true => format!(
+            "{}\n\n(cut: they are longer than {GUIDELINES_LIMIT} bytes)",
+            cut(&text, GUIDELINES_LIMIT)
+        ),
         false => text,
     }
 }
@@ -238,8 +266,11 @@ fn commands(dir: &Path) -> Commands {
             .zip(["pnpm-lock.yaml", "yarn.lock", "package.json"])
             .find(|(_, lock)| has(lock))
             .map_or("npm", |(runner, _)| runner);
-        for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
-        {
+        for (name, list) in [
+            ("test", &mut commands.test),
+            ("build", &mut commands.build),
+            ("lint", &mut commands.lint),
+        ] {
             if scripts.get(name).is_some() {
                 list.push(format!("{runner} run {name}"));
             }
@@ -259,8 +290,11 @@ fn commands(dir: &Path) -> Commands {
     // Agents can put a link here that leads to a file without end.
     if let Ok(Some(text)) = settings::read_if_there(&dir.join("Makefile")) {
         let target = |name: &str| text.lines().any(|line| line.starts_with(&format!("{name}:")));
-        for (name, list) in [("test", &mut commands.test), ("build", &mut commands.build), ("lint", &mut commands.lint)]
-        {
+        for (name, list) in [
+            ("test", &mut commands.test),
+            ("build", &mut commands.build),
+            ("lint", &mut commands.lint),
+        ] {
             if target(name) {
                 list.push(format!("make {name}"));
             }
@@ -279,8 +313,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join(".muleteer/guidelines");
         std::fs::create_dir_all(&folder).unwrap();
-        assert!(guideline(dir.path(), "typescript-rules").is_some_and(|text| text.contains("unknown")));
-        assert_eq!((guideline(dir.path(), "../../etc/passwd"), guideline(dir.path(), "nope")), (None, None));
+        assert!(
+            guideline(dir.path(), "typescript-rules").is_some_and(|text| text.contains("unknown"))
+        );
+        assert_eq!(
+            (guideline(dir.path(), "../../etc/passwd"), guideline(dir.path(), "nope")),
+            (None, None)
+        );
         std::fs::write(folder.join("typescript-rules.md"), "ours\n").unwrap();
         std::fs::write(folder.join("long.md"), "x".repeat(GUIDELINES_LIMIT + 1)).unwrap();
         assert_eq!(guidelines(dir.path(), &["typescript-rules".into()], &[]).trim(), "ours");

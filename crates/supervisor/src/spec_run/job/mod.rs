@@ -31,8 +31,8 @@ use std::time::Duration;
 const CRITERIA: [&str; 3] = ["user-stories.md", "edge-cases.md", "negative-tests.md"];
 const KILL_PATIENCE: Duration = Duration::from_secs(45);
 
-/// Sees to it that the agent runs, waits for its end, and says what it came to; nothing if it is being ended before
-/// it began, which [`end`] speaks of.
+/// Sees to it that the agent runs, waits for its end, and says what it came to; nothing if it is
+/// being ended before it began, which [`end`] speaks of.
 pub async fn run(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,
@@ -58,7 +58,12 @@ pub async fn run(
 ///
 /// # Errors
 /// `E_BUSY` when it has not ended in time: to be tried again.
-pub async fn end(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job: &Job) -> Result<Input, Trouble> {
+pub async fn end(
+    daemon: &Arc<Daemon>,
+    hosted: &Arc<Hosted>,
+    run: &Arc<Run>,
+    job: &Job,
+) -> Result<Input, Trouble> {
     let id = id_of(job)?;
     let mut end = JobEnd::new(Outcome::Failure, "the run was stopped");
     hosted.halt.cancel();
@@ -67,14 +72,20 @@ pub async fn end(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job
     ledger::settled(daemon).await.map_err(|error| Trouble::new("E_BUSY", error.to_string()))?;
     if daemon.snapshot().get(&id).is_some() {
         gate::bring_up(daemon, &id).await;
-        let kill = life::Input::Kill { reason: "the run was stopped".into(), by: format!("run/{}", hosted.run_id) };
+        let kill = life::Input::Kill {
+            reason: "the run was stopped".into(),
+            by: format!("run/{}", hosted.run_id),
+        };
         gate::command(daemon, &id, kill)
             .await
             .map_err(|error| Trouble::new(&error.code, error.message))?;
         tokio::time::timeout(KILL_PATIENCE, ended(daemon, &id)).await.map_err(|_| {
             Trouble::new(
                 "E_BUSY",
-                format!("dispatch {id} had not ended {} s after it was killed", KILL_PATIENCE.as_secs()),
+                format!(
+                    "dispatch {id} had not ended {} s after it was killed",
+                    KILL_PATIENCE.as_secs()
+                ),
             )
         })?;
         match settle(daemon, hosted, run, job, &id).await {
@@ -89,12 +100,14 @@ pub async fn end(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>, run: &Arc<Run>, job
 }
 
 fn id_of(job: &Job) -> Result<DispatchId, Trouble> {
-    DispatchId::try_from(job.start.dispatch.clone()).map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))
+    DispatchId::try_from(job.start.dispatch.clone())
+        .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))
 }
 
 async fn ended(daemon: &Daemon, id: &DispatchId) {
     let mut fleet = daemon.fleet.subscribe();
-    let _ = fleet.wait_for(|fleet| fleet.get(id).is_some_and(|dispatch| dispatch.is_finished())).await;
+    let _ =
+        fleet.wait_for(|fleet| fleet.get(id).is_some_and(|dispatch| dispatch.is_finished())).await;
 }
 
 /// Where the agent works.
@@ -121,9 +134,10 @@ async fn begin(
         .as_ref()
         .filter(|_| purpose == Purpose::Implement || purpose == Purpose::Maintain);
     hub::unlock(hosted, &run.target()).await;
-    let fault = hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
-        .await
-        .map_err(|message| Trouble::new("E_GIT", message))?;
+    let fault =
+        hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
+            .await
+            .map_err(|message| Trouble::new("E_GIT", message))?;
     hub::report(daemon, hosted);
     if let Some(message) = fault {
         daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message });
@@ -135,11 +149,19 @@ async fn begin(
     let spent = daemon.snapshot().purse_usd(&hosted.run_id);
     if let Some(purse) = purse.as_ref().filter(|purse| spent >= purse.usd) {
         // By those that are at work still, and so not in what the run knows of.
-        return Err(Trouble::new("E_BUDGET", format!("{spent:.2} USD of {:.2} are spent", purse.usd)));
+        return Err(Trouble::new(
+            "E_BUDGET",
+            format!("{spent:.2} USD of {:.2} are spent", purse.usd),
+        ));
     }
     let spawn = v1::Spawn {
         id: id.to_string(),
-        role: if matches!(purpose, Purpose::Judge | Purpose::Structure) { "reviewer" } else { "developer" }.into(),
+        role: if matches!(purpose, Purpose::Judge | Purpose::Structure) {
+            "reviewer"
+        } else {
+            "developer"
+        }
+        .into(),
         project: dir.display().to_string(),
         prompt,
         feature: Some(hosted.run_id.clone()),
@@ -215,7 +237,8 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         Purpose::Judge => confined.show.extend([workdir, hub]),
         Purpose::Implement | Purpose::Maintain => {
             // The harness runs git there: what git would run for it is not the agents' to say.
-            let ours = ["config", "hooks", "HEAD", "info", "objects/info"].map(|name| hub.join(name));
+            let ours =
+                ["config", "hooks", "HEAD", "info", "objects/info"].map(|name| hub.join(name));
             confined.show.extend(ours);
             confined.write.extend([workdir, hub]);
         }
@@ -253,7 +276,8 @@ fn model(hosted: &Hosted, purpose: Purpose, request: &v1::Run) -> Option<String>
 
 /// `iteration-1.yml`, and `iteration-1-2.yml` for a second verdict of the same iteration.
 fn verdict_name(run: &Run) -> String {
-    let before = run.verdicts.iter().filter(|end| end.iteration == run.iteration && end.result.is_some());
+    let before =
+        run.verdicts.iter().filter(|end| end.iteration == run.iteration && end.result.is_some());
     match before.count() {
         0 => format!("iteration-{}.yml", run.iteration),
         before => format!("iteration-{}-{}.yml", run.iteration, before + 1),
@@ -281,7 +305,8 @@ async fn settle(
     let mut end = outcome(&dispatch, job);
     if matches!(&dispatch.stop, Some(Stop::Limit { limit: Limit::Budget, .. })) {
         let spent = daemon.snapshot().purse_usd(&hosted.run_id);
-        end.penniless = Some(spent).filter(|spent| run.settings.budget_usd.is_some_and(|budget| *spent >= budget));
+        end.penniless = Some(spent)
+            .filter(|spent| run.settings.budget_usd.is_some_and(|budget| *spent >= budget));
     }
     let dir = workdir(hosted, job);
     let said = {
@@ -292,7 +317,8 @@ async fn settle(
     };
     end.last_lines = said.tail();
     let outlived = hub::outlived_the_machine(hosted, &dir);
-    let only_word = matches!(job.start.purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
+    let only_word =
+        matches!(job.start.purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
     if outlived && only_word && end.outcome == Outcome::Success {
         // What it said and wrote waited for no disk, and nothing tells whether it is all there.
         (end.outcome, end.reason) =
@@ -303,21 +329,27 @@ async fn settle(
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();
             hub::unlock(hosted, &run.target()).await;
-            end.undone = hub::guard(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
+            end.undone =
+                hub::guard(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
             hub::report(daemon, hosted);
             let target = run.target();
-            let (work, remote) =
-                tokio::join!(hub::work(hosted, &dir, &target), crate::spec_run::publish::remote_lately(hosted, run));
+            let (work, remote) = tokio::join!(
+                hub::work(hosted, &dir, &target),
+                crate::spec_run::publish::remote_lately(hosted, run)
+            );
             let work = work.map_err(git)?;
             end.trespassed = crate::spec_run::publish::trespassed(hosted, run, remote).await;
             (end.commits, end.on_target, end.whole) = (work.commits, work.on_target, work.whole);
             if let Some(why) = work.unreadable {
                 // The attempt has failed, not the run: another one gets another clone.
-                (end.outcome, end.reason) = (Outcome::Failure, cut(&format!("its clone is broken: {why}"), 300));
+                (end.outcome, end.reason) =
+                    (Outcome::Failure, cut(&format!("its clone is broken: {why}"), 300));
             }
             if end.commits == 0 && job.start.attempt > 0 {
-                // All that was to be done may have been pushed by an attempt that then failed to say so.
-                end.pushed_before = hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;
+                // All that was to be done may have been pushed by an attempt that then failed to
+                // say so.
+                end.pushed_before =
+                    hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;
             }
             settle_bead(hosted, run, job, &bead, &mut end).await?;
             end.observations = observations(hosted).await?;
@@ -343,12 +375,14 @@ async fn settle(
             .filter(|bead| bead.staged.as_ref() == Some(&mark))
             .count();
             if made == 0 {
-                (end.outcome, end.reason) = (Outcome::Failure, "it ended well and made no beads".into());
+                (end.outcome, end.reason) =
+                    (Outcome::Failure, "it ended well and made no beads".into());
                 end.empty = true;
             }
         }
         Purpose::Judge => {
-            end.undone = hub::hold(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
+            end.undone =
+                hub::hold(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
             hub::report(daemon, hosted);
             // It is not the judge's doing that the disk has less.
             let dirty = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
@@ -361,7 +395,9 @@ async fn settle(
                 make_dir(&hosted.places.verdicts(), 0o700)?;
                 let path = reasoning(hosted, run, round);
                 muleteer_store::atomic::write_atomic(&path, said.answer().as_bytes(), 0o600)
-                    .map_err(|error| Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(&error)))?;
+                    .map_err(|error| {
+                        Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(&error))
+                    })?;
             }
         }
         Purpose::Structure if end.outcome == Outcome::Success => {
@@ -387,8 +423,10 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
         muleteer_model::dispatch::Phase::Finished { state } => state,
         _ => FinalState::Failed,
     };
-    let timed_out = matches!(&dispatch.stop, Some(Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. }))
-        || reason.starts_with("timeout");
+    let timed_out = matches!(
+        &dispatch.stop,
+        Some(Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. })
+    ) || reason.starts_with("timeout");
     let limited = matches!(&dispatch.stop, Some(Stop::Limit { .. }));
     let outcome = match state {
         _ if timed_out => Outcome::Timeout,
@@ -404,16 +442,17 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
         .iter()
         .any(|mark| reason.contains(mark));
     // It waited as long as it was allowed to; what is waited for is no failure of the bead's.
-    end.rate_limited =
-        outcome == Outcome::Failure && dispatch.outage.as_ref().is_some_and(|outage| outage.trouble.presses());
+    end.rate_limited = outcome == Outcome::Failure
+        && dispatch.outage.as_ref().is_some_and(|outage| outage.trouble.presses());
     end.cost_usd = dispatch.spend.cost_usd;
     let took = dispatch.since.as_millisecond() - job.started_at.as_millisecond();
     end.duration_ms = took.max(0) as u64;
     end
 }
 
-/// Who pushed and did not close is closed by the harness; who did not finish leaves the bead open, or blocked if
-/// it was its last try. The store says so before the run does: a daemon killed in between does it again.
+/// Who pushed and did not close is closed by the harness; who did not finish leaves the bead open,
+/// or blocked if it was its last try. The store says so before the run does: a daemon killed in
+/// between does it again.
 async fn settle_bead(
     hosted: &Arc<Hosted>,
     run: &Arc<Run>,
@@ -428,19 +467,24 @@ async fn settle_bead(
     end.no_change = bead.no_change;
     let pushed = end.whole;
     let maintained = purpose == Purpose::Maintain;
-    let complete =
-        end.closed && (end.has_pushed() || (end.no_change && end.commits == 0)) || (maintained && end.closed);
+    let complete = end.closed && (end.has_pushed() || (end.no_change && end.commits == 0))
+        || (maintained && end.closed);
     let finished = end.outcome == Outcome::Success || (end.unknown && !maintained);
     let close = !end.closed && finished && (pushed || maintained);
     // It goes on meanwhile.
     let newest = || hosted.run().unwrap_or_else(|| run.clone());
     fault::point("run.before_bead");
     let op = if close {
-        let reason = if pushed { "its commits are on the target branch" } else { "maintenance has ended" };
+        let reason =
+            if pushed { "its commits are on the target branch" } else { "maintenance has ended" };
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: !pushed })
     } else if !complete && maintained {
         // Another one comes in the place of one whose run was stopped.
-        let reason = if newest().stopping.is_some() { "the run was stopped" } else { "maintenance has failed" };
+        let reason = if newest().stopping.is_some() {
+            "the run was stopped"
+        } else {
+            "maintenance has failed"
+        };
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: true })
     } else if !complete {
         Some(Op::Reopen { id: bead.id.clone() })
@@ -467,13 +511,16 @@ async fn settle_bead(
     Ok(())
 }
 
-/// Opens a bead again whose work could not be looked at. Closed by its agent, it would pass for done by a person when
-/// the run is gone on with.
+/// Opens a bead again whose work could not be looked at. Closed by its agent, it would pass for
+/// done by a person when the run is gone on with.
 ///
 /// # Errors
 /// `E_BUSY`: to be tried again.
 async fn take_back(hosted: &Arc<Hosted>, job: &Job) -> Result<(), Trouble> {
-    let Some(id) = job.start.bead_id.clone().filter(|_| job.start.purpose == Purpose::Implement) else { return Ok(()) };
+    let Some(id) = job.start.bead_id.clone().filter(|_| job.start.purpose == Purpose::Implement)
+    else {
+        return Ok(());
+    };
     let busy = |trouble: Trouble| Trouble::new("E_BUSY", trouble.message);
     let found = beads::with_store(hosted, Op::Show { id: id.clone() }, String::new())
         .await
@@ -506,9 +553,11 @@ mod tests {
     #[tokio::test]
     async fn a_bead_is_not_blocked_whose_run_is_stopped_while_the_store_opens_it_again() {
         let dir = tempfile::tempdir().unwrap();
-        let past = ["run_started", "beads_created", "beads_accepted", "bead_assigned", "agent_started"];
+        let past =
+            ["run_started", "beads_created", "beads_accepted", "bead_assigned", "agent_started"];
         let samples = muleteer_store::events::catalog::samples();
-        let of = |name: &&str| samples.iter().find(|record| record.entry.event.name() == *name).unwrap();
+        let of =
+            |name: &&str| samples.iter().find(|record| record.entry.event.name() == *name).unwrap();
         let mut run = Run::fold(past.iter().map(of)).unwrap();
         run.settings.max_retries = 0;
         let run = Arc::new(run);
@@ -539,7 +588,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let mut stopped = Run::clone(&run);
-            stopped.stopping = Some(spec_run::Stopping { code: String::new(), message: "enough".into() });
+            stopped.stopping =
+                Some(spec_run::Stopping { code: String::new(), message: "enough".into() });
             hosted.state.send_replace(Some(Arc::new(stopped)));
             drop(between);
         };

@@ -1,4 +1,5 @@
-//! The work of a run that ends before it passed, or is stopped: its branch is brought into the repository all the same.
+//! The work of a run that ends before it passed, or is stopped: its branch is brought into the
+//! repository all the same.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
@@ -18,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// An agent has pushed past the judge.
 const TRESPASSED: &str = "E_REMOTE_CHANGED";
 
-/// Brings the branch, and says where it is. `None` where the run has no branch yet, or its result was published. It never
-/// fails: a run ends whatever becomes of this.
+/// Brings the branch, and says where it is. `None` where the run has no branch yet, or its result
+/// was published. It never fails: a run ends whatever becomes of this.
 pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
         let trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
@@ -37,7 +38,8 @@ async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     fault::point("run.before_kept");
     let bringing = bring(daemon, hosted, run, &frozen.base_commit, &mut kept);
     let brought = tokio::time::timeout(PATIENCE, bringing).await;
-    let outcome = brought.unwrap_or_else(|_| Err(format!("it took more than {} s", PATIENCE.as_secs())));
+    let outcome =
+        brought.unwrap_or_else(|_| Err(format!("it took more than {} s", PATIENCE.as_secs())));
     fault::point("run.after_kept");
     if let Err(why) = outcome {
         kept.branch = None;
@@ -54,7 +56,13 @@ fn clones(hosted: &Hosted) -> Option<String> {
     entries.any(|entry| is_clone(&entry.file_name())).then(|| folder.display().to_string())
 }
 
-async fn bring(daemon: &Daemon, hosted: &Hosted, run: &Run, base: &str, kept: &mut KeptWork) -> Result<(), String> {
+async fn bring(
+    daemon: &Daemon,
+    hosted: &Hosted,
+    run: &Run,
+    base: &str,
+    kept: &mut KeptWork,
+) -> Result<(), String> {
     let target = run.target();
     hub::unlock(hosted, &target).await;
     // Agents that were ended may have pushed just before. Once it is judged nobody pushes any more.
@@ -64,12 +72,17 @@ async fn bring(daemon: &Daemon, hosted: &Hosted, run: &Run, base: &str, kept: &m
     };
     hub::report(daemon, hosted);
     match gathered {
-        Ok(Some(message)) => daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message }),
+        Ok(Some(message)) => {
+            daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message })
+        }
         Ok(None) => {}
         // What was gathered before is in the harness's own repository.
-        Err(error) => tracing::warn!(run = %hosted.run_id, %error, "failed to look at what was pushed last"),
+        Err(error) => {
+            tracing::warn!(run = %hosted.run_id, %error, "failed to look at what was pushed last")
+        }
     }
-    let tip = hub::commit(hosted, &target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
+    let tip =
+        hub::commit(hosted, &target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
     let mut count = git(&hosted.places.keep());
     count.args(["rev-list", "--count", &format!("{base}..{tip}")]);
     let counted = git_run(&mut count, "cannot count the commits").await?;
@@ -82,9 +95,14 @@ async fn bring(daemon: &Daemon, hosted: &Hosted, run: &Run, base: &str, kept: &m
     Ok(())
 }
 
-/// Brings the branch under a name that is the run's own. A branch that a person chose by name is not moved by what has
-/// not passed.
-async fn bring_beside(hosted: &Hosted, run: &Run, target: &str, tip: &str) -> Result<String, String> {
+/// Brings the branch under a name that is the run's own. A branch that a person chose by name is
+/// not moved by what has not passed.
+async fn bring_beside(
+    hosted: &Hosted,
+    run: &Run,
+    target: &str,
+    tip: &str,
+) -> Result<String, String> {
     let (repo, own) = (&hosted.repo, &hosted.places.keep());
     if run.stopping.as_ref().is_some_and(|stop| stop.code == TRESPASSED) {
         // It is there to be looked at, and to be merged by nobody unawares.

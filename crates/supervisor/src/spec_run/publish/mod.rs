@@ -1,4 +1,5 @@
-//! The end of a run: its branch in the repository, and a pull request where there is somewhere to make one.
+//! The end of a run: its branch in the repository, and a pull request where there is somewhere to
+//! make one.
 
 // git and gh are short-lived children that we wait for and that die with their handle.
 #![allow(clippy::disallowed_methods)]
@@ -11,7 +12,9 @@ use crate::spec_run::hub;
 use crate::spec_run::private_repo;
 use crate::vcs::git_repair;
 use crate::vcs::user_repo::{Git, GitError};
-use crate::vcs::worktree::{self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run};
+use crate::vcs::worktree::{
+    self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run,
+};
 use muleteer_model::agent::event::cut;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::forge::{self, Forge};
@@ -31,8 +34,8 @@ mod tests;
 pub use early::keep_early;
 use remote::{Remote, settings};
 
-/// In the harness's own repository: the branch as it was rebased, by what it was before, and what was pushed, by
-/// its name.
+/// In the harness's own repository: the branch as it was rebased, by what it was before, and what
+/// was pushed, by its name.
 const REBASED: &str = "refs/muleteer/rebased";
 const PUSHED: &str = "refs/muleteer/pushed";
 /// The remote's base branch.
@@ -67,15 +70,20 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
         .ok_or_else(|| failed(format!("the branch {target} is gone")))?;
     let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
     let remote = Remote::find(&hosted.repo, &base).await;
-    if let Some(message) = trespassed(hosted, run, remote_now(hosted, run, remote.clone()).await).await {
+    if let Some(message) =
+        trespassed(hosted, run, remote_now(hosted, run, remote.clone()).await).await
+    {
         return Err(Trouble::new("E_REMOTE_CHANGED", message));
     }
     fault::point("run.before_publish");
     let branch = bring_home(hosted, &target).await.map_err(failed)?;
     crate::spec_run::steps::keep_base(hosted, None).await;
     fault::point("run.after_publish");
-    let merge =
-        if branch == base { format!("it is on {base}") } else { format!("git checkout {base} && git merge {branch}") };
+    let merge = if branch == base {
+        format!("it is on {base}")
+    } else {
+        format!("git checkout {base} && git merge {branch}")
+    };
     let wanted = (run.settings.pull_request || run.settings.push) && run.pr_url.is_none();
     let pr = match remote.filter(|_| wanted) {
         Some(remote) => Some(pull_request(hosted, run, remote, &base).await),
@@ -107,14 +115,18 @@ async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) ->
                 false => Err(None),
             };
             let page = forge::pull_request_page(&address, base, &branch).filter(|_| base != "HEAD");
-            asked.map_or_else(|trouble| PullRequest::Pushed { branch, page, trouble }, PullRequest::Made)
+            asked.map_or_else(
+                |trouble| PullRequest::Pushed { branch, page, trouble },
+                PullRequest::Made,
+            )
         }
     };
     fault::point("run.after_pr");
     made
 }
 
-/// Where the remote's base branch is, asked with the person's own credentials. `None` where it does not answer soon.
+/// Where the remote's base branch is, asked with the person's own credentials. `None` where it does
+/// not answer soon.
 async fn remote_base(hosted: &Hosted, remote: Remote, base: &str) -> Option<String> {
     let place = Place::new(hosted, PathBuf::new(), remote, vec![]);
     let name = format!("refs/heads/{base}");
@@ -155,8 +167,8 @@ pub async fn remember_remote(hosted: &Hosted, base: &str) {
     }
 }
 
-/// Says so if the real remote's base branch has got a commit that an agent of this run made. What others push
-/// there is not in the run's repository.
+/// Says so if the real remote's base branch has got a commit that an agent of this run made. What
+/// others push there is not in the run's repository.
 pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Option<String> {
     let (before, now) = (std::fs::read_to_string(remembered(hosted)).ok()?, now?);
     if now == before {
@@ -164,11 +176,14 @@ pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Opti
     }
     let base = &run.frozen.as_ref()?.base_branch;
     let object = format!("{now}^{{commit}}");
-    let ours = git_run(git(&hosted.places.keep()).args(["cat-file", "-e", &object]), "").await.is_ok();
+    let ours =
+        git_run(git(&hosted.places.keep()).args(["cat-file", "-e", &object]), "").await.is_ok();
     // The person may have pushed what the repository had already.
     let known = git_run(git(&hosted.repo).args(["cat-file", "-e", &object]), "").await.is_ok();
     let first = now.get(..12).unwrap_or(&now);
-    (ours && !known).then(|| format!("an agent has pushed {first} to {base} of the remote by itself; look at it first"))
+    (ours && !known).then(|| {
+        format!("an agent has pushed {first} to {base} of the remote by itself; look at it first")
+    })
 }
 
 /// Fetches the integration branch into the repository, under its name if that can be.
@@ -191,7 +206,9 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
         // Only what is a fast-forward, and harms nothing in the working directory.
         let came = format!("refs/muleteer/run/{}", hosted.run_id);
         run_fetch(repo, own, &format!("+refs/heads/{target}:{came}")).await?;
-        let commit = git_run(git(repo).args(["rev-parse", &format!("{came}^{{commit}}")]), "nothing came").await?;
+        let commit =
+            git_run(git(repo).args(["rev-parse", &format!("{came}^{{commit}}")]), "nothing came")
+                .await?;
         let dir = repo.clone();
         let merged = tokio::task::spawn_blocking(move || forward(&dir, &commit)).await;
         git_run(git(repo).args(["update-ref", "-d", &came]), "cannot tidy").await?;
@@ -200,15 +217,18 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
             Err(error) => tracing::info!(%error, "the branch is brought beside"),
         }
     }
-    // It moved on by itself, or the working directory is in the way: beside it, then. Only forward there too: what a
-    // person has committed on an earlier result stays.
-    let commit = hub::commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
+    // It moved on by itself, or the working directory is in the way: beside it, then. Only forward
+    // there too: what a person has committed on an earlier result stays.
+    let commit =
+        hub::commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
     let beside = format!("muleteer/{}", hosted.run_id);
     let beside = if beside == target { format!("{beside}-result") } else { beside };
     let mut refused = String::new();
     // Where there is a branch `muleteer`, git has no room for one below it.
     for name in [beside, format!("muleteer-{}", hosted.run_id)] {
-        for name in [name.clone()].into_iter().chain((2..MOST_BESIDE).map(|n| format!("{name}-{n}"))) {
+        for name in
+            [name.clone()].into_iter().chain((2..MOST_BESIDE).map(|n| format!("{name}-{n}")))
+        {
             let has_it = ["merge-base", "--is-ancestor", &commit, &format!("refs/heads/{name}")];
             if git_run(git(repo).args(has_it), "").await.is_ok() {
                 return Ok(name);
@@ -251,9 +271,10 @@ async fn sweep(hosted: &Hosted, run: &Run) {
             continue;
         }
         let blocked = |name: &str| {
-            run.beads
-                .values()
-                .any(|task| task.stage == Stage::Blocked && name.starts_with(&format!("bead-{}-", task.planned.id)))
+            run.beads.values().any(|task| {
+                task.stage == Stage::Blocked
+                    && name.starts_with(&format!("bead-{}-", task.planned.id))
+            })
         };
         if !entry.file_name().to_str().is_some_and(blocked)
             && let Err(error) = hub::discard(hosted, &entry.path(), &run.target()).await
@@ -298,7 +319,12 @@ impl Place {
         command
     }
 
-    async fn out(&self, command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
+    async fn out(
+        &self,
+        command: &mut Command,
+        patience: Duration,
+        what: &str,
+    ) -> Result<String, String> {
         let output = output(command, patience).await.map_err(|error| format!("{what}: {error}"))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
@@ -306,8 +332,14 @@ impl Place {
         Err(format!("{what}: {}", complaint(&output.stderr)))
     }
 
-    /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of theirs would.
-    async fn with_own(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
+    /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of
+    /// theirs would.
+    async fn with_own(
+        &self,
+        args: &[&str],
+        patience: Duration,
+        what: &str,
+    ) -> Result<String, String> {
         let own = self.own.display().to_string();
         self.git(&[&["--git-dir", own.as_str()], args].concat(), patience, what).await
     }
@@ -330,7 +362,13 @@ impl Place {
 
     /// Asks `gh` for a pull request of the pushed branch `head`, unless there is one from before a
     /// crash.
-    async fn pull_request(&self, run: &Run, head: &str, base: &str, conflicts: &str) -> Result<String, String> {
+    async fn pull_request(
+        &self,
+        run: &Run,
+        head: &str,
+        base: &str,
+        conflicts: &str,
+    ) -> Result<String, String> {
         if let Some(url) = self.known(head).await {
             return Ok(url);
         }
@@ -338,7 +376,9 @@ impl Place {
         let body = body(run, conflicts);
         let ask = async |more: &[&str]| {
             let mut create = self.command(&self.gh);
-            create.args(["pr", "create", "--head", head, "--base", base, "--title", &title, "--body", &body]);
+            create.args([
+                "pr", "create", "--head", head, "--base", base, "--title", &title, "--body", &body,
+            ]);
             self.out(create.args(more), GH_PATIENCE, "the pull request could not be made").await
         };
         // A repository need not have the labels, and `gh` refuses those it does not know.
@@ -358,19 +398,31 @@ impl Place {
     /// Pushes the branch, for a pull request on top of what the remote's base has come to. Gives
     /// its name at the remote, and the files that conflict. Each step looks first whether it was
     /// taken before a crash.
-    async fn pushed(&self, hosted: &Hosted, run: &Run, base: &str) -> Result<(String, String), String> {
+    async fn pushed(
+        &self,
+        hosted: &Hosted,
+        run: &Run,
+        base: &str,
+    ) -> Result<(String, String), String> {
         let target = run.target();
         let (commit, conflicts) = match run.settings.pull_request {
             true => self.rebased(hosted, &target, base).await?,
-            false => (hub::commit(hosted, &target).await.ok_or("the branch is gone")?, String::new()),
+            false => {
+                (hub::commit(hosted, &target).await.ok_or("the branch is gone")?, String::new())
+            }
         };
         let branch = self.push_beside(hosted, &commit, &target).await?;
         Ok((branch, conflicts))
     }
 
-    /// Pushes under the branch's name, or one beside it where that is protected, somebody else's or in the way of
-    /// another.
-    async fn push_beside(&self, hosted: &Hosted, commit: &str, target: &str) -> Result<String, String> {
+    /// Pushes under the branch's name, or one beside it where that is protected, somebody else's or
+    /// in the way of another.
+    async fn push_beside(
+        &self,
+        hosted: &Hosted,
+        commit: &str,
+        target: &str,
+    ) -> Result<String, String> {
         let mut refused = String::new();
         for name in [target.to_string(), format!("{target}-rebased"), target.replace('/', "-")] {
             match self.push(hosted, commit, &name).await {
@@ -392,30 +444,49 @@ impl Place {
         said.lines().find(|line| line.starts_with("http")).map(str::to_string)
     }
 
-    /// The branch on top of what the remote's base has come to, kept so that a second try makes no other commits;
-    /// where that conflicts the branch as it is, and the files.
-    async fn rebased(&self, hosted: &Hosted, target: &str, base: &str) -> Result<(String, String), String> {
+    /// The branch on top of what the remote's base has come to, kept so that a second try makes no
+    /// other commits; where that conflicts the branch as it is, and the files.
+    async fn rebased(
+        &self,
+        hosted: &Hosted,
+        target: &str,
+        base: &str,
+    ) -> Result<(String, String), String> {
         let tip = hub::commit(hosted, target).await.ok_or("the branch is gone")?;
         let kept = format!("{REBASED}/{tip}");
         if let Some(commit) = private_repo::at(hosted, &kept).await {
             return Ok((commit, String::new()));
         }
         let refspec = format!("+refs/heads/{base}:{BASE}");
-        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &self.remote.fetch, &refspec];
+        let fetch = [
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            &self.remote.fetch,
+            &refspec,
+        ];
         if self.with_own(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
             // Nothing of it is there yet: there is nothing to be rebased onto.
             return Ok((tip, String::new()));
         }
         let onto = private_repo::at(hosted, BASE).await.ok_or("the base branch was not brought")?;
-        // Where no agent gets at it, and with none of the person's filters and drivers: what they would be
-        // given is the agents'.
+        // Where no agent gets at it, and with none of the person's filters and drivers: what they
+        // would be given is the agents'.
         let dir = hosted.places.private.join("finish");
         hub::worktree(hosted, &dir, target, None, false).await?;
         let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
             Ok(_) => {
                 let commit = worktree::head(&dir).await.ok_or("the rebase left nothing")?;
                 let what = "cannot keep the rebased branch";
-                private_repo::fetch(hosted, &dir.join(".git"), &commit, &[&format!("+{kept}")], what).await?;
+                private_repo::fetch(
+                    hosted,
+                    &dir.join(".git"),
+                    &commit,
+                    &[&format!("+{kept}")],
+                    what,
+                )
+                .await?;
                 (commit, String::new())
             }
             Err(_) => {
@@ -437,10 +508,13 @@ impl Place {
             return Ok(());
         }
         let ours = format!("{PUSHED}/{name}");
-        if !there.is_empty() && private_repo::at(hosted, &ours).await.as_deref() != Some(there.as_str()) {
+        if !there.is_empty()
+            && private_repo::at(hosted, &ours).await.as_deref() != Some(there.as_str())
+        {
             return Err(format!("{name} is there already, and not by this run"));
         }
-        let (lease, refspec) = (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
+        let (lease, refspec) =
+            (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
         let push = ["push", "--quiet", &lease, to, &refspec];
         self.with_own(&push, TRANSFER, "cannot push the branch").await?;
         private_repo::set(hosted, &ours, commit, "cannot remember what was pushed").await

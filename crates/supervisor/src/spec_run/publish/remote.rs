@@ -11,10 +11,12 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The one that `base` is configured to follow, else the only one there is, else `origin`: as git chooses.
+    /// The one that `base` is configured to follow, else the only one there is, else `origin`: as
+    /// git chooses.
     pub async fn find(repo: &Path, base: &str) -> Option<Self> {
         let said = |args: Vec<String>| async move { git_run(git(repo).args(args), "").await.ok() };
-        let of_branch = ["config", "--get", &format!("branch.{base}.remote")].map(String::from).to_vec();
+        let of_branch =
+            ["config", "--get", &format!("branch.{base}.remote")].map(String::from).to_vec();
         // `.` is the repository itself.
         let of_branch = said(of_branch).await.filter(|name| !name.is_empty() && name != ".");
         let all = said(vec!["remote".into()]).await.unwrap_or_default();
@@ -26,7 +28,9 @@ impl Remote {
             said(asked.into_iter().map(String::from).collect())
         };
         match (address(&[]).await, address(&["--push"]).await) {
-            (Some(fetch), Some(push)) => Some(Self { fetch: absolute(repo, fetch), push: absolute(repo, push) }),
+            (Some(fetch), Some(push)) => {
+                Some(Self { fetch: absolute(repo, fetch), push: absolute(repo, push) })
+            }
             // A branch may follow an address that has no name.
             _ if all.lines().all(|known| known != name) && name.contains([':', '/']) => {
                 let there = absolute(repo, name);
@@ -43,11 +47,13 @@ fn absolute(repo: &Path, url: String) -> String {
     if is_address { url } else { repo.join(&url).display().to_string() }
 }
 
-/// How the person's repository says that its remote is reached; what the person says for all of them, git reads by
-/// itself. No clone of an agent's is asked.
+/// How the person's repository says that its remote is reached; what the person says for all of
+/// them, git reads by itself. No clone of an agent's is asked.
 pub async fn settings(repo: &Path) -> Vec<(String, String)> {
-    const REACHING: &str = r"^(core\.(sshcommand|gitproxy|askpass)|ssh\.variant|credential\.|http\.)";
-    let said = git_run(git(repo).args(["config", "--includes", "-z", "--get-regexp", REACHING]), "").await;
+    const REACHING: &str =
+        r"^(core\.(sshcommand|gitproxy|askpass)|ssh\.variant|credential\.|http\.)";
+    let said =
+        git_run(git(repo).args(["config", "--includes", "-z", "--get-regexp", REACHING]), "").await;
     let said = said.unwrap_or_default();
     said.split('\0')
         .filter_map(|setting| match setting.split_once('\n') {

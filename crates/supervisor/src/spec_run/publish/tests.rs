@@ -6,7 +6,14 @@ use crate::spec_run::publish::*;
 use std::os::unix::fs::PermissionsExt;
 
 fn git_in(dir: &Path, args: &[&str]) -> String {
-    let who = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "init.defaultBranch=main"];
+    let who = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.invalid",
+        "-c",
+        "init.defaultBranch=main",
+    ];
     let output = std::process::Command::new("git")
         .arg("-C")
         .arg(dir)
@@ -18,8 +25,8 @@ fn git_in(dir: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
 
-/// A person's repository, the harness's own, and a remote behind an `ssh` that only the repository knows of, by a way
-/// that begins in it.
+/// A person's repository, the harness's own, and a remote behind an `ssh` that only the repository
+/// knows of, by a way that begins in it.
 fn stage(root: &Path) -> (PathBuf, PathBuf) {
     let (repo, own) = (root.join("repo"), root.join("own.git"));
     for (dir, kind) in [(&repo, &["init", "--quiet"][..]), (&own, &["init", "--quiet", "--bare"])] {
@@ -66,7 +73,8 @@ async fn only_how_the_remote_is_reached_is_taken_from_the_repository() {
     let repo = root.path().join("repo");
     std::fs::create_dir(&repo).unwrap();
     git_in(&repo, &["init", "--quiet"]);
-    std::fs::write(repo.join("more"), "[http]\n\tproxy = http://proxy.invalid\n\tsslVerify\n").unwrap();
+    std::fs::write(repo.join("more"), "[http]\n\tproxy = http://proxy.invalid\n\tsslVerify\n")
+        .unwrap();
     for (key, value) in [
         ("include.path", "../more"),
         ("credential.helper", ""),
@@ -83,7 +91,10 @@ async fn only_how_the_remote_is_reached_is_taken_from_the_repository() {
         ("credential.helper", ""),
         ("credential.https://a.invalid.helper", "!f() {\necho x; }; f"),
     ];
-    assert_eq!(settings(&repo).await, expected.map(|(key, value)| (key.to_string(), value.to_string())));
+    assert_eq!(
+        settings(&repo).await,
+        expected.map(|(key, value)| (key.to_string(), value.to_string()))
+    );
     assert_eq!(settings(&root.path().join("none")).await, []);
 }
 

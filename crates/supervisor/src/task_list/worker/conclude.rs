@@ -1,4 +1,5 @@
-//! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and the outcome is written.
+//! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and
+//! the outcome is written.
 
 use crate::task_list::run::{Driven, record};
 use crate::task_list::steps::{Place, Recorded, StepError, Verdict, describe};
@@ -11,7 +12,8 @@ use muleteer_model::task_list::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::task_list::{Category, Task};
 use muleteer_process::fault;
 
-/// What was validated on a tip that has moved on is validated again, so often before others have to wait.
+/// What was validated on a tip that has moved on is validated again, so often before others have to
+/// wait.
 const LANDINGS: u32 = 3;
 
 /// Carries a verdict out.
@@ -36,7 +38,8 @@ pub(super) async fn conclude(
                 return Ok(Some(End::Finished(Finished { status: "error".into(), reason, code })));
             }
             Landing::Failed(category, message) => {
-                verdict = Judged { passed: false, category: Some(category.as_str().into()), message };
+                verdict =
+                    Judged { passed: false, category: Some(category.as_str().into()), message };
                 note_verdict(driven, worker, work, &verdict).await?;
             }
         }
@@ -44,7 +47,11 @@ pub(super) async fn conclude(
     if verdict.passed && !driven.has_clones() {
         let (at, base) = (place.clone(), task.started_at_commit.clone().unwrap_or_default());
         if let Some(message) = driven.step(worker, move || at.astray(&base)).await?? {
-            verdict = Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message };
+            verdict = Judged {
+                passed: false,
+                category: Some(Category::TaskExec.as_str().into()),
+                message,
+            };
             note_verdict(driven, worker, work, &verdict).await?;
         }
     }
@@ -60,13 +67,18 @@ pub(super) async fn conclude(
     });
     let recorded = match done.await? {
         Ok(Some(recorded)) => recorded,
-        Ok(None) => match failed(driven, worker, place, task, verdict.category(), verdict.message.clone()).await? {
-            Some(recorded) => recorded,
-            None => return Ok(Some(End::DaemonStops)),
-        },
+        Ok(None) => {
+            match failed(driven, worker, place, task, verdict.category(), verdict.message.clone())
+                .await?
+            {
+                Some(recorded) => recorded,
+                None => return Ok(Some(End::DaemonStops)),
+            }
+        }
         // Something else would be committed than what passed.
         Err(StepError::Git(error @ GitError::Filter { .. })) => {
-            match failed(driven, worker, place, task, Category::TaskExec, error.to_string()).await? {
+            match failed(driven, worker, place, task, Category::TaskExec, error.to_string()).await?
+            {
                 Some(recorded) => recorded,
                 None => return Ok(Some(End::DaemonStops)),
             }
@@ -80,8 +92,8 @@ pub(super) async fn conclude(
     close(driven, worker, work, status, &recorded.message, true).await
 }
 
-/// Rolls an attempt back, cleans up and records that it failed. `None`: the daemon stops, and the next one begins with the
-/// clean-up again. A run that is stopped at once cuts it short.
+/// Rolls an attempt back, cleans up and records that it failed. `None`: the daemon stops, and the
+/// next one begins with the clean-up again. A run that is stopped at once cuts it short.
 async fn failed(
     driven: &Driven,
     worker: u32,
@@ -110,7 +122,8 @@ enum Landing {
 }
 
 fn barred(place: &Place, task: &str, said: &str) -> String {
-    let clone = place.git.top().strip_prefix(place.project.top()).unwrap_or(place.git.top()).display();
+    let clone =
+        place.git.top().strip_prefix(place.project.top()).unwrap_or(place.git.top()).display();
     format!(
         "{task} has passed and cannot be brought home: {said}; commit that, stash it or move it away, and `muleteer tasks run` \
          brings it home (its commits are kept in {clone})"
@@ -118,17 +131,25 @@ fn barred(place: &Place, task: &str, said: &str) -> String {
 }
 
 /// Brings a clone's work onto the start branch: rebased, validated again there, fast-forwarded.
-async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Result<Landing, StepError> {
+async fn land(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    task: &Task,
+) -> Result<Landing, StepError> {
     for attempt in 0.. {
         // Others that keep being quicker are made to wait.
-        let _alone = if attempt >= LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
-        let (at, of, off, project) = (place.clone(), task.clone(), driven.called_off(), driven.project.clone());
+        let _alone =
+            if attempt >= LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
+        let (at, of, off, project) =
+            (place.clone(), task.clone(), driven.called_off(), driven.project.clone());
         let prepared = driven.step(worker, move || rebased(&at, &project, &of, &off)).await??;
         let tip = match prepared {
             Ok(tip) => tip,
             Err(landing) => return Ok(landing),
         };
-        let _turn = if attempt < LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
+        let _turn =
+            if attempt < LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
         let (at, project) = (place.clone(), driven.project.clone());
         let landed = driven.step(worker, move || {
             let branch = at.branch.clone().unwrap_or_default();
@@ -140,14 +161,22 @@ async fn land(driven: &Driven, worker: u32, place: &Place, task: &Task) -> Resul
                 return Ok(Landing::Landed);
             }
             Ok(false) => {}
-            Err(GitError::InTheWay { said }) => return Ok(Landing::Barred(barred(place, &task.id, &said))),
-            Err(error) => return Ok(Landing::Failed(Category::TaskExec, format!("cannot be brought home: {error}"))),
+            Err(GitError::InTheWay { said }) => {
+                return Ok(Landing::Barred(barred(place, &task.id, &said)));
+            }
+            Err(error) => {
+                return Ok(Landing::Failed(
+                    Category::TaskExec,
+                    format!("cannot be brought home: {error}"),
+                ));
+            }
         }
     }
     unreachable!("the loop has no end")
 }
 
-/// Commits what is left, rebases, and validates again if that changed anything. The tip it stands on.
+/// Commits what is left, rebases, and validates again if that changed anything. The tip it stands
+/// on.
 fn rebased(
     place: &Place,
     project: &Git,
@@ -158,7 +187,8 @@ fn rebased(
     let base = task.started_at_commit.clone().unwrap_or_default();
     place.disown(&task.id, &base);
     let start = place.git.start(&task.id, &base)?;
-    if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some() {
+    if place.git.commits_since(&base)?.is_empty() || place.git.uncommitted_since(&start)?.is_some()
+    {
         match place.git.commit(&start, &format!("{}: {}", task.id, task.title)) {
             Err(error @ GitError::Filter { .. }) => {
                 return Ok(Err(Landing::Failed(Category::TaskExec, error.to_string())));
@@ -191,17 +221,27 @@ fn rebased(
 }
 
 /// Lands what an earlier run left in a clone, at a session's start: nobody else is there yet.
-pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<(), StepError> {
+pub fn land_blocking(
+    driven: &Driven,
+    place: &Place,
+    task: &Task,
+    off: &dyn Fn() -> bool,
+) -> Result<(), StepError> {
     for _ in 0..=LANDINGS {
         match rebased(place, &driven.project, task, off)? {
-            Err(Landing::Failed(category, message)) => return place.fail(task, category, &message, off).map(drop),
+            Err(Landing::Failed(category, message)) => {
+                return place.fail(task, category, &message, off).map(drop);
+            }
             Err(_) => return Err(StepError::Other("it was called off".into())),
             Ok(tip) => {
                 let branch = place.branch.clone().unwrap_or_default();
-                let landed = driven.project.land(&place.git, &branch, &tip).map_err(|error| match error {
-                    GitError::InTheWay { said } => GitError::InTheWay { said: barred(place, &task.id, &said) },
-                    error => error,
-                });
+                let landed =
+                    driven.project.land(&place.git, &branch, &tip).map_err(|error| match error {
+                        GitError::InTheWay { said } => {
+                            GitError::InTheWay { said: barred(place, &task.id, &said) }
+                        }
+                        error => error,
+                    });
                 if landed? {
                     return place.record_success(&task.id, vec![]).map(drop);
                 }
@@ -213,7 +253,8 @@ pub fn land_blocking(driven: &Driven, place: &Place, task: &Task, off: &dyn Fn()
         .map(drop)
 }
 
-/// The run was stopped at once: the task stays as it is, for the next session to recover, but nobody holds it.
+/// The run was stopped at once: the task stays as it is, for the next session to recover, but
+/// nobody holds it.
 pub(super) async fn interrupted(
     driven: &Driven,
     worker: u32,
@@ -225,7 +266,13 @@ pub(super) async fn interrupted(
 }
 
 /// Lets go of a task that stays in progress.
-async fn leave(driven: &Driven, worker: u32, place: &Place, work: &Work, why: &str) -> Result<(), StepError> {
+async fn leave(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+    why: &str,
+) -> Result<(), StepError> {
     let (at, id, text) = (place.clone(), work.task.clone(), why.to_string());
     let let_go = driven.step(worker, move || -> Result<(), StepError> {
         let mut tx = at.begin()?;

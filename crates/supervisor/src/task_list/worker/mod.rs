@@ -1,12 +1,13 @@
-//! One worker of a run: takes a task, has it done by a dispatch, judges it by its validation, records the
-//! outcome, and takes the next.
+//! One worker of a run: takes a task, has it done by a dispatch, judges it by its validation,
+//! records the outcome, and takes the next.
 //!
 //! ```text
 //!   take ──▶ TaskBegun ──▶ claim ──▶ dispatch ──▶ validate ──▶ TaskJudged ──▶ commit, land │ roll back
 //!            (durable)     (file)    (by its id)               (durable)          ──▶ outcome (file) ──▶ TaskEnded
 //! ```
 //!
-//! A daemon killed anywhere comes back to `go_on`, which finds how far it came: each step is a probe.
+//! A daemon killed anywhere comes back to `go_on`, which finds how far it came: each step is a
+//! probe.
 
 mod conclude;
 mod run_task;
@@ -59,14 +60,22 @@ pub async fn work(driven: Driven, worker: u32) -> End {
         Err(_) if driven.stopping() == Some(true) => End::Nothing,
         Err(StepError::List(error)) => {
             let reason = error.to_string();
-            End::Finished(Finished { status: "invalid".into(), reason, code: Some(error.code().into()) })
+            End::Finished(Finished {
+                status: "invalid".into(),
+                reason,
+                code: Some(error.code().into()),
+            })
         }
         Err(StepError::Dispatch(code, reason)) => {
             End::Finished(Finished { status: "error".into(), reason, code: Some(code) })
         }
         Err(error) => {
             let code = if matches!(error, StepError::Git(_)) { "E_TASKS_GIT" } else { "E_IO" };
-            End::Finished(Finished { status: "error".into(), reason: error.to_string(), code: Some(code.into()) })
+            End::Finished(Finished {
+                status: "error".into(),
+                reason: error.to_string(),
+                code: Some(code.into()),
+            })
         }
     }
 }
@@ -90,7 +99,8 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
         }
         let Some(run) = driven.run() else { return Ok(End::Nothing) };
         if let Some(work) = run.workers.get(&worker) {
-            let lost = std::mem::take(&mut lost) && work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
+            let lost = std::mem::take(&mut lost)
+                && work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
             let work = Work { doubted: work.doubted || lost, ..work.clone() };
             if let Some(end) = go_on(driven, worker, &place, &work).await? {
                 return Ok(end);
@@ -108,7 +118,9 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
         // Until it is begun: whoever looked before that would take the same task.
         let taking = driven.shared.taking.lock().await;
         match take(driven, worker, &place).await? {
-            Taken::Task(task, base, resumed) => begin(driven, worker, &task.id, &base, resumed).await?,
+            Taken::Task(task, base, resumed) => {
+                begin(driven, worker, &task.id, &base, resumed).await?
+            }
             Taken::End(end) => return Ok(end),
             Taken::Wait => {
                 drop(taking);
@@ -124,20 +136,38 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
 
 fn start_branch(driven: &Driven) -> Result<String, StepError> {
     let branch = driven.run().and_then(|run| run.started.branch.clone());
-    branch.ok_or_else(|| StepError::Other("concurrent workers need a branch to come back to: HEAD is detached".into()))
+    branch.ok_or_else(|| {
+        StepError::Other(
+            "concurrent workers need a branch to come back to: HEAD is detached".into(),
+        )
+    })
 }
 
-async fn begin(driven: &Driven, worker: u32, task: &str, base: &str, resumed: bool) -> Result<(), StepError> {
+async fn begin(
+    driven: &Driven,
+    worker: u32,
+    task: &str,
+    base: &str,
+    resumed: bool,
+) -> Result<(), StepError> {
     let bytes = random_key();
-    let dispatch = DispatchId::try_from(bytes[..8].to_string()).map_err(|error| StepError::Other(error.to_string()))?;
-    let event =
-        Event::TaskBegun { list: driven.list.clone(), worker, task: task.into(), dispatch, base: base.into(), resumed };
+    let dispatch = DispatchId::try_from(bytes[..8].to_string())
+        .map_err(|error| StepError::Other(error.to_string()))?;
+    let event = Event::TaskBegun {
+        list: driven.list.clone(),
+        worker,
+        task: task.into(),
+        dispatch,
+        base: base.into(),
+        resumed,
+    };
     record(&driven.daemon, event, &random_key()).await.map_err(StepError::Other)?;
     fault::point("tasks.intent_durable");
     Ok(())
 }
 
-/// Begins a change of the list. That it was damaged, or written over by somebody, is told to whoever follows the run.
+/// Begins a change of the list. That it was damaged, or written over by somebody, is told to
+/// whoever follows the run.
 fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     let tx = place.begin()?;
     if let Some(message) = &tx.restored {
@@ -177,7 +207,8 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
     let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
     let done = run.done + in_hand.len() as u64;
     let (place, limit) = (place.clone(), driven.asked.max_tasks);
-    let (off, has_clones, project) = (driven.called_off(), driven.has_clones(), driven.project.clone());
+    let (off, has_clones, project) =
+        (driven.called_off(), driven.has_clones(), driven.project.clone());
     let branch = place.branch.clone();
     let (name, telling) = (driven.worker_name(worker), driven.clone());
     driven
@@ -186,7 +217,11 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
             let now = tx.now();
             let expired = claim::expire(&mut tx.list, &name, now, &in_hand);
             for id in &expired {
-                tx.log(Entry::error(Some(id), Category::SessionTimeout, "the lease of its worker is over"));
+                tx.log(Entry::error(
+                    Some(id),
+                    Category::SessionTimeout,
+                    "the lease of its worker is over",
+                ));
             }
             let marked = select::validate_dependencies(&mut tx.list, now);
             for marked in &marked {
@@ -211,7 +246,9 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
             }
             let failures = place.root.failure_times(&list);
             let mut eligible = select::eligible(&list, &failures).into_iter();
-            let Some(at) = eligible.find(|at| !in_hand.contains(&list.tasks[*at].id)) else { return Ok(Taken::Wait) };
+            let Some(at) = eligible.find(|at| !in_hand.contains(&list.tasks[*at].id)) else {
+                return Ok(Taken::Wait);
+            };
             let task = list.tasks[at].clone();
             if let Some(end) = check(&place, &task, &off)? {
                 return Ok(Taken::End(end));
@@ -241,16 +278,25 @@ fn reset(place: &Place, project: &Git, branch: &str) -> Result<String, StepError
     Ok(place.git.reset_clone(project, branch)?)
 }
 
-/// A person has checked something else out since the run began: what comes now belongs there no more than here.
+/// A person has checked something else out since the run began: what comes now belongs there no
+/// more than here.
 fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     let found = place.git.stands_on()?;
     if place.stand.is_at(found.as_deref()) {
         return Ok(None);
     }
-    let name = |branch: Option<&str>| branch.map_or_else(|| "detached".into(), |branch| format!("on `{branch}`"));
+    let name = |branch: Option<&str>| {
+        branch.map_or_else(|| "detached".into(), |branch| format!("on `{branch}`"))
+    };
     let (found, began) = (name(found.as_deref()), name(place.branch.as_deref()));
-    let reason = format!("HEAD is {found} now, and was {began} when the run began: go back, or begin another run here");
-    Ok(Some(End::Finished(Finished { status: "error".into(), reason, code: Some("E_TASKS_GIT".into()) })))
+    let reason = format!(
+        "HEAD is {found} now, and was {began} when the run began: go back, or begin another run here"
+    );
+    Ok(Some(End::Finished(Finished {
+        status: "error".into(),
+        reason,
+        code: Some("E_TASKS_GIT".into()),
+    })))
 }
 
 /// Whether the task can be validated at all, before an agent is spent on it.
@@ -258,8 +304,12 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
     let Some(command) = &task.command else {
         let message = "Missing validation.command";
         place.note(vec![Entry::error(Some(&task.id), Category::Config, message)]);
-        let reason = format!("{}: {message}; `muleteer tasks edit {0} --validate CMD` gives it one", task.id);
-        let finished = Finished { status: "invalid".into(), reason, code: Some("E_TASKS_INVALID".into()) };
+        let reason = format!(
+            "{}: {message}; `muleteer tasks edit {0} --validate CMD` gives it one",
+            task.id
+        );
+        let finished =
+            Finished { status: "invalid".into(), reason, code: Some("E_TASKS_INVALID".into()) };
         return Ok(Some(End::Finished(finished)));
     };
     let Some(program) = place.missing_program(command)? else { return Ok(None) };
@@ -277,11 +327,20 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
     }
     place.note(vec![Entry::error(Some(&task.id), category, &message)]);
     let reason = format!("{}: {message}", task.id);
-    Ok(Some(End::Finished(Finished { status: "environment".into(), reason, code: Some("E_TASKS_ENV".into()) })))
+    Ok(Some(End::Finished(Finished {
+        status: "environment".into(),
+        reason,
+        code: Some("E_TASKS_ENV".into()),
+    })))
 }
 
 /// Takes a task that was begun to its end, from wherever it stands. `Some`: the worker ends.
-async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Result<Option<End>, StepError> {
+async fn go_on(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    work: &Work,
+) -> Result<Option<End>, StepError> {
     let list = read(driven, worker, place).await?;
     let Some(task) = list.get(&work.task).cloned() else {
         return close(driven, worker, work, "released", "it is no longer in the list", false).await;
@@ -297,7 +356,8 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
     } else {
         task
     };
-    let ours = task.status == Status::InProgress && task.claimed_by.as_deref() == Some(&place.worker);
+    let ours =
+        task.status == Status::InProgress && task.claimed_by.as_deref() == Some(&place.worker);
     let verdict = match (&work.verdict, ours) {
         // The outcome was written, and the daemon died before it said so.
         (Some(verdict), false) => {
@@ -307,7 +367,10 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
         _ => {
             let task = match claimed(driven, worker, place, work, task, ours).await? {
                 Some(task) => task,
-                None => return close(driven, worker, work, "released", "somebody else has it", false).await,
+                None => {
+                    return close(driven, worker, work, "released", "somebody else has it", false)
+                        .await;
+                }
             };
             let Some(dispatch) = dispatched(driven, worker, place, work, &task).await? else {
                 return Ok(Some(End::DaemonStops));
@@ -321,30 +384,50 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
             };
             let (at, project, base) = (place.clone(), driven.project.clone(), work.base.clone());
             let broken = driven.step(worker, move || match &at.branch {
-                Some(branch) if at.is_in_clone() => project.renew_clone(at.git.top(), branch, &base),
+                Some(branch) if at.is_in_clone() => {
+                    project.renew_clone(at.git.top(), branch, &base)
+                }
                 _ => Ok(None),
             });
             if let Some(message) = broken.await?? {
-                Judged { passed: false, category: Some(Category::TaskExec.as_str().into()), message }
+                Judged {
+                    passed: false,
+                    category: Some(Category::TaskExec.as_str().into()),
+                    message,
+                }
             } else if was_stopped_with_daemon(&dispatch) {
                 // The agent did not fail; what it left is looked at.
                 let (place, off) = (place.clone(), driven.called_off());
-                let recovered = driven.step(worker, move || place.recover(&task, &off).map(|done| (place, task, done)));
+                let recovered = driven.step(worker, move || {
+                    place.recover(&task, &off).map(|done| (place, task, done))
+                });
                 let (place, task, recovered) = recovered.await??;
                 match recovered {
                     Recovered::Failed(_) => {
-                        return close(driven, worker, work, "failed", "stopped with the daemon", true).await;
+                        return close(
+                            driven,
+                            worker,
+                            work,
+                            "failed",
+                            "stopped with the daemon",
+                            true,
+                        )
+                        .await;
                     }
                     Recovered::Resume => {
                         place.hand_over(&task.id, Some(place.worker.clone()))?;
-                        return close(driven, worker, work, "released", "to be resumed", false).await;
+                        return close(driven, worker, work, "released", "to be resumed", false)
+                            .await;
                     }
-                    Recovered::Passed => Judged { passed: true, category: None, message: String::new() },
+                    Recovered::Passed => {
+                        Judged { passed: true, category: None, message: String::new() }
+                    }
                 }
             } else {
                 let (at, task) = (place.clone(), task.clone());
                 let off = driven.called_off();
-                let judged = driven.step(worker, move || judge(&at, &task, &dispatch, &off)).await??;
+                let judged =
+                    driven.step(worker, move || judge(&at, &task, &dispatch, &off)).await??;
                 let Some(judged) = judged else {
                     if driven.daemon.stop.is_cancelled() {
                         return Ok(Some(End::DaemonStops));
@@ -362,17 +445,27 @@ async fn go_on(driven: &Driven, worker: u32, place: &Place, work: &Work) -> Resu
     conclude(driven, worker, place, work, verdict).await
 }
 
-/// Whether the list calls a task completed that was never judged to be, by a predecessor of this daemon: its agent can write
-/// that there. Of a concurrent list somebody else may have completed it by rights.
+/// Whether the list calls a task completed that was never judged to be, by a predecessor of this
+/// daemon: its agent can write that there. Of a concurrent list somebody else may have completed it
+/// by rights.
 fn is_forged(driven: &Driven, work: &Work, task: &Task) -> bool {
     let passed = work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
     let has_begun = driven.daemon.snapshot().get(&work.dispatch).is_some();
     task.status == Status::Completed && !passed && has_begun && driven.mode == Mode::Exclusive
 }
 
-async fn note_verdict(driven: &Driven, worker: u32, work: &Work, verdict: &Judged) -> Result<(), StepError> {
-    let event =
-        Event::TaskJudged { list: driven.list.clone(), worker, task: work.task.clone(), verdict: verdict.clone() };
+async fn note_verdict(
+    driven: &Driven,
+    worker: u32,
+    work: &Work,
+    verdict: &Judged,
+) -> Result<(), StepError> {
+    let event = Event::TaskJudged {
+        list: driven.list.clone(),
+        worker,
+        task: work.task.clone(),
+        verdict: verdict.clone(),
+    };
     record(&driven.daemon, event, &random_key()).await.map_err(StepError::Other)
 }
 
@@ -400,7 +493,14 @@ async fn claimed(
             place.git.settle()?;
             let mut tx = place.begin()?;
             let now = tx.now();
-            match claim::claim(&mut tx.list, &work.task, &place.worker, &work.base, now, claim::LEASE) {
+            match claim::claim(
+                &mut tx.list,
+                &work.task,
+                &place.worker,
+                &work.base,
+                now,
+                claim::LEASE,
+            ) {
                 Ok(()) => {}
                 Err(refused) => {
                     tracing::info!(task = %work.task, %refused, "not claimed");
@@ -418,9 +518,14 @@ async fn claimed(
     Ok(claimed)
 }
 
-/// The task after its agent had it: whatever that has written over in the list is put back. `None` if somebody else has it
-/// by rights, or it is gone.
-async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task) -> Result<Option<Task>, StepError> {
+/// The task after its agent had it: whatever that has written over in the list is put back. `None`
+/// if somebody else has it by rights, or it is gone.
+async fn claimed_again(
+    driven: &Driven,
+    worker: u32,
+    place: &Place,
+    begun: Task,
+) -> Result<Option<Task>, StepError> {
     let (place, telling) = (place.clone(), driven.clone());
     // Whatever is put back of a list that a session holds is put back here already.
     read(driven, worker, &place).await?;
@@ -457,7 +562,12 @@ async fn claimed_again(driven: &Driven, worker: u32, place: &Place, begun: Task)
 }
 
 /// What came of it: first whether the agent worked at all, then the validation. `None`: called off.
-fn judge(place: &Place, task: &Task, dispatch: &Dispatch, off: &dyn Fn() -> bool) -> Result<Option<Judged>, StepError> {
+fn judge(
+    place: &Place,
+    task: &Task,
+    dispatch: &Dispatch,
+    off: &dyn Fn() -> bool,
+) -> Result<Option<Judged>, StepError> {
     let failed = |category: Category, message: String| {
         Ok(Some(Judged { passed: false, category: Some(category.as_str().into()), message }))
     };
@@ -469,11 +579,14 @@ fn judge(place: &Place, task: &Task, dispatch: &Dispatch, off: &dyn Fn() -> bool
     let verdict = place.validate(task, off)?;
     match &verdict {
         Verdict::Stopped => Ok(None),
-        Verdict::Passed { .. } => Ok(Some(Judged { passed: true, category: None, message: String::new() })),
+        Verdict::Passed { .. } => {
+            Ok(Some(Judged { passed: true, category: None, message: String::new() }))
+        }
         other => {
             place.remember(task, other);
             let before = place.kept_output(&task.id, "before");
-            let (category, message) = describe(other, before.as_deref().filter(|text| !text.starts_with(PASSED)));
+            let (category, message) =
+                describe(other, before.as_deref().filter(|text| !text.starts_with(PASSED)));
             failed(category, message)
         }
     }
@@ -486,7 +599,9 @@ fn agent_failed(dispatch: &Dispatch) -> Option<(Category, String)> {
         return None;
     }
     let category = match &dispatch.stop {
-        Some(Stopped::Limit { limit: Limit::Timeout, .. } | Stopped::Stall { .. }) => Category::Timeout,
+        Some(Stopped::Limit { limit: Limit::Timeout, .. } | Stopped::Stall { .. }) => {
+            Category::Timeout
+        }
         _ => Category::TaskExec,
     };
     let said = dispatch

@@ -23,8 +23,8 @@ const LOG_LINES: usize = 200;
 const LOG_BYTES: usize = 16 * 1024;
 const COMMITS: usize = 20;
 
-/// Has the task done: makes its dispatch unless it is there, and waits until that has ended. `None` when the
-/// daemon stops.
+/// Has the task done: makes its dispatch unless it is there, and waits until that has ended. `None`
+/// when the daemon stops.
 pub(super) async fn dispatched(
     driven: &Driven,
     worker: u32,
@@ -92,7 +92,11 @@ async fn refused(
 ) -> Result<StepError, StepError> {
     let (at, id) = (place.clone(), work.task.clone());
     let text = format!("{} ({})", error.message, error.code);
-    let line = Entry::error(Some(&work.task), Category::EnvSetup, &format!("no agent can be dispatched: {text}"));
+    let line = Entry::error(
+        Some(&work.task),
+        Category::EnvSetup,
+        &format!("no agent can be dispatched: {text}"),
+    );
     let released = driven.step(worker, move || -> Result<(), StepError> {
         let mut tx = at.begin()?;
         if let Ok(task) = claim::owned(&mut tx.list, &id, &at.worker) {
@@ -107,14 +111,20 @@ async fn refused(
     Ok(StepError::Dispatch(error.code.clone(), error.message.clone()))
 }
 
-/// What the agent is told. Before the first attempt the validation is run once: to tell what failed before,
-/// and to warn of one that proves nothing. `None` if that was called off.
-fn brief(place: &Place, task: &Task, resumed: bool, off: &dyn Fn() -> bool) -> Result<Option<String>, StepError> {
+/// What the agent is told. Before the first attempt the validation is run once: to tell what failed
+/// before, and to warn of one that proves nothing. `None` if that was called off.
+fn brief(
+    place: &Place,
+    task: &Task,
+    resumed: bool,
+    off: &dyn Fn() -> bool,
+) -> Result<Option<String>, StepError> {
     if !resumed && (task.attempts == 0 || place.kept_output(&task.id, "before").is_none()) {
         let before = match place.validate(task, off)? {
             Verdict::Stopped => return Ok(None),
             Verdict::Passed { output } => {
-                let warning = "validation passes already, before any work on the task: it proves little";
+                let warning =
+                    "validation passes already, before any work on the task: it proves little";
                 place.note(vec![Entry::warn(Some(&task.id), warning)]);
                 format!("{PASSED}{output}")
             }
@@ -131,7 +141,14 @@ fn brief(place: &Place, task: &Task, resumed: bool, off: &dyn Fn() -> bool) -> R
     let last = if task.attempts > 0 { place.kept_output(&task.id, "last") } else { None };
     let log = place.root.log_tail_within(LOG_LINES, LOG_BYTES).join("\n");
     let commits = place.git.recent(COMMITS);
-    Ok(Some(prompt(&Brief { task, resumed, before, last: last.as_deref(), log: &log, commits: &commits })))
+    Ok(Some(prompt(&Brief {
+        task,
+        resumed,
+        before,
+        last: last.as_deref(),
+        log: &log,
+        commits: &commits,
+    })))
 }
 
 /// The first line of a kept output that came with exit 0.

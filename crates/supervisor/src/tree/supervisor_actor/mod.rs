@@ -11,7 +11,9 @@ use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::restart::{Decision, Window, affected, seed};
 use muleteer_protocol::v1::TreeNode;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent};
+use ractor::{
+    Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -73,7 +75,11 @@ impl Actor for Branch {
     type State = State;
     type Arguments = Args;
 
-    async fn pre_start(&self, myself: ActorRef<BranchMsg>, args: Args) -> Result<State, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<BranchMsg>,
+        args: Args,
+    ) -> Result<State, ActorProcessingErr> {
         let Args { daemon, node, id } = args;
         let children = match &node.start {
             Start::Branch(nodes) => nodes.iter().map(|node| Child::new(node, id.clone())).collect(),
@@ -82,9 +88,12 @@ impl Actor for Branch {
                 .unfinished()
                 .map(|dispatch| Child::new(template, Some(dispatch.id.clone())))
                 .collect(),
-            Start::PerRun(template) => {
-                daemon.runs.all().iter().map(|run| Child::new(template, Some(run.key.clone()))).collect()
-            }
+            Start::PerRun(template) => daemon
+                .runs
+                .all()
+                .iter()
+                .map(|run| Child::new(template, Some(run.key.clone())))
+                .collect(),
             Start::Leaf(_) => vec![],
         };
         if let Start::PerDispatch(_) = node.start {
@@ -98,7 +107,11 @@ impl Actor for Branch {
         Ok(State { daemon, node, id, children, window, describing: JoinSet::new() })
     }
 
-    async fn post_stop(&self, _: ActorRef<BranchMsg>, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _: ActorRef<BranchMsg>,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         // Stopping a parent would kill its children without their `post_stop`.
         for child in state.children.iter_mut().rev() {
             child.stop().await;
@@ -142,12 +155,18 @@ impl Actor for Branch {
             }
             // It may have been spoken to since it asked to be taken away.
             BranchMsg::Remove(id)
-                if state.daemon.snapshot().get(&id).is_some_and(|dispatch| !dispatch.is_finished()) =>
+                if state
+                    .daemon
+                    .snapshot()
+                    .get(&id)
+                    .is_some_and(|dispatch| !dispatch.is_finished()) =>
             {
                 state.daemon.agent(&id).life.cast(LifeMsg::Wake);
             }
             BranchMsg::Remove(id) => {
-                if let Some(at) = state.children.iter().position(|child| child.id.as_ref() == Some(&id)) {
+                if let Some(at) =
+                    state.children.iter().position(|child| child.id.as_ref() == Some(&id))
+                {
                     state.children[at].stop().await;
                     state.children.remove(at);
                     state.daemon.forget_agent(&id);
@@ -160,7 +179,8 @@ impl Actor for Branch {
             BranchMsg::Describe(reply) => {
                 // Asked from a task of its own: a child busy starting must not stop us answering.
                 let node = state.describe();
-                let children: Vec<_> = state.children.iter().map(|child| child.probe(&state.daemon)).collect();
+                let children: Vec<_> =
+                    state.children.iter().map(|child| child.probe(&state.daemon)).collect();
                 while state.describing.try_join_next().is_some() {}
                 state.describing.spawn(async move {
                     let mut node = node;
@@ -188,7 +208,9 @@ impl Actor for Branch {
             }
             _ => return Ok(()),
         };
-        let Some(at) = state.children.iter().position(|child| child.is(cell)) else { return Ok(()) };
+        let Some(at) = state.children.iter().position(|child| child.is(cell)) else {
+            return Ok(());
+        };
         state.children[at].actor = None;
         if !state.children[at].node.restart.restarts(failed) {
             state.children[at].state = "stopped";
@@ -199,7 +221,11 @@ impl Actor for Branch {
 }
 
 impl State {
-    async fn start(&mut self, myself: &ActorRef<BranchMsg>, at: usize) -> Result<(), ActorProcessingErr> {
+    async fn start(
+        &mut self,
+        myself: &ActorRef<BranchMsg>,
+        at: usize,
+    ) -> Result<(), ActorProcessingErr> {
         let (node, id) = (self.children[at].node, self.children[at].id.clone());
         match start_node(&self.daemon, node, id, myself.get_cell()).await {
             Ok(cell) => {
@@ -223,14 +249,20 @@ impl State {
         self.children[at].restarts.record(now);
         let Decision::RestartAfter(delay) = self.window.record(now) else {
             let reason = format!("{actor} failed too often: {reason}");
-            self.daemon
-                .note(Event::ActorEscalated { actor: self.node.name_for(self.id.as_ref()), reason: reason.clone() });
+            self.daemon.note(Event::ActorEscalated {
+                actor: self.node.name_for(self.id.as_ref()),
+                reason: reason.clone(),
+            });
             return Err(reason.into());
         };
         let restarts_in_window = self.window.restarts(now);
         let delay_ms = delay.as_millis() as u64;
-        self.daemon
-            .note(Event::ActorRestarted { actor, reason: reason.into(), restarts_in_window, delay_ms });
+        self.daemon.note(Event::ActorRestarted {
+            actor,
+            reason: reason.into(),
+            restarts_in_window,
+            delay_ms,
+        });
         let places = affected(self.node.strategy, self.children.len(), at);
         for &place in places.iter().rev() {
             self.children[place].stop().await;
@@ -284,8 +316,9 @@ impl Child {
     }
 
     fn shown_state(&self, daemon: &Daemon) -> String {
-        let held_back = (self.node.name == "pool" && self.state == "running")
-            .then(|| crate::dispatch::view::pool_state(&daemon.snapshot(), daemon.pool_limits.max_agents));
+        let held_back = (self.node.name == "pool" && self.state == "running").then(|| {
+            crate::dispatch::view::pool_state(&daemon.snapshot(), daemon.pool_limits.max_agents)
+        });
         held_back.flatten().unwrap_or_else(|| self.state.into())
     }
 

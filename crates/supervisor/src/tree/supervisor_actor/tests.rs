@@ -1,4 +1,5 @@
-//! The strategies with real actors: who is started again, in which order, and when a branch gives up.
+//! The strategies with real actors: who is started again, in which order, and when a branch gives
+//! up.
 
 use crate::daemon::context::test_daemon;
 use crate::tree::Starting;
@@ -33,7 +34,12 @@ impl Actor for Leaf {
         Ok(())
     }
 
-    async fn handle(&self, myself: ActorRef<Die>, message: Die, (): &mut ()) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Die>,
+        message: Die,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Die::Panic => panic!("as asked"),
             Die::Normally => myself.stop(None),
@@ -43,20 +49,37 @@ impl Actor for Leaf {
 }
 
 fn begin(name: &'static str, supervisor: ActorCell) -> Starting {
-    Box::pin(async move { Ok(Leaf::spawn_linked(None, Leaf(name), (), supervisor).await?.0.get_cell()) })
+    Box::pin(
+        async move { Ok(Leaf::spawn_linked(None, Leaf(name), (), supervisor).await?.0.get_cell()) },
+    )
 }
 
-const QUICK: Backoff = Backoff { base: Duration::from_millis(1), max: Duration::from_millis(2), jitter: 0.0 };
+const QUICK: Backoff =
+    Backoff { base: Duration::from_millis(1), max: Duration::from_millis(2), jitter: 0.0 };
 
 const fn leaf(name: &'static str, restart: RestartClass, start: crate::tree::StartFn) -> Node {
     let intensity = Intensity { max: 0, window: Duration::from_secs(60) };
-    Node { name, strategy: Strategy::OneForOne, restart, intensity, backoff: QUICK, start: Start::Leaf(start) }
+    Node {
+        name,
+        strategy: Strategy::OneForOne,
+        restart,
+        intensity,
+        backoff: QUICK,
+        start: Start::Leaf(start),
+    }
 }
 
 const fn branch(strategy: Strategy, max: u32, children: &'static [Node]) -> Node {
     let intensity = Intensity { max, window: Duration::from_secs(60) };
     let restart = RestartClass::Permanent;
-    Node { name: "branch", strategy, restart, intensity, backoff: QUICK, start: Start::Branch(children) }
+    Node {
+        name: "branch",
+        strategy,
+        restart,
+        intensity,
+        backoff: QUICK,
+        start: Start::Branch(children),
+    }
 }
 
 macro_rules! leaves {
@@ -65,13 +88,18 @@ macro_rules! leaves {
     };
 }
 
-async fn run(node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>, Arc<Daemon>) {
+async fn run(
+    node: &'static Node,
+) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>, Arc<Daemon>) {
     let daemon = test_daemon::daemon(std::path::Path::new("/nowhere"), Pool::default());
     let (actor, ended) = run_for(&daemon, node).await;
     (actor, ended, daemon)
 }
 
-async fn run_for(daemon: &Arc<Daemon>, node: &'static Node) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>) {
+async fn run_for(
+    daemon: &Arc<Daemon>,
+    node: &'static Node,
+) -> (ActorRef<BranchMsg>, tokio::task::JoinHandle<()>) {
     let args = Args { daemon: daemon.clone(), node, id: None };
     #[allow(clippy::disallowed_methods)]
     Branch::spawn(None, Branch, args).await.expect("a branch")
@@ -92,14 +120,19 @@ fn tell(name: &str, message: Die) {
 async fn until(names: &[&str], wanted: &[&str]) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while starts(names) != wanted {
-        assert!(tokio::time::Instant::now() < deadline, "{:?} instead of {wanted:?}", starts(names));
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{:?} instead of {wanted:?}",
+            starts(names)
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 #[tokio::test]
 async fn one_for_one_restarts_the_failed_child_alone() {
-    static NODE: Node = branch(Strategy::OneForOne, 3, leaves!["a1" Permanent, "a2" Permanent, "a3" Permanent]);
+    static NODE: Node =
+        branch(Strategy::OneForOne, 3, leaves!["a1" Permanent, "a2" Permanent, "a3" Permanent]);
     let names = ["a1", "a2", "a3"];
     let (actor, _, _) = run(&NODE).await;
     until(&names, &["a1", "a2", "a3"]).await;
@@ -110,7 +143,8 @@ async fn one_for_one_restarts_the_failed_child_alone() {
 
 #[tokio::test]
 async fn rest_for_one_takes_the_later_ones_along_and_keeps_the_earlier() {
-    static NODE: Node = branch(Strategy::RestForOne, 3, leaves!["b1" Permanent, "b2" Permanent, "b3" Permanent]);
+    static NODE: Node =
+        branch(Strategy::RestForOne, 3, leaves!["b1" Permanent, "b2" Permanent, "b3" Permanent]);
     let names = ["b1", "b2", "b3"];
     let (actor, _, _) = run(&NODE).await;
     until(&names, &["b1", "b2", "b3"]).await;
@@ -152,19 +186,25 @@ async fn beyond_its_intensity_a_branch_fails_itself_and_every_restart_is_an_even
         until(&["e1"], &vec!["e1"; round]).await;
     }
     tell("e1", Die::Panic);
-    let _ = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the branch gives up");
-    let noted: Vec<_> = daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
+    let _ =
+        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the branch gives up");
+    let noted: Vec<_> =
+        daemon.restarts.waiting().into_iter().map(|entry| entry.event.name()).collect();
     assert_eq!(noted, ["actor_restarted", "actor_restarted", "actor_escalated"]);
 }
 
-/// Who speaks to a dispatch just after it has ended may be heard before the word that it is to be taken away.
+/// Who speaks to a dispatch just after it has ended may be heard before the word that it is to be
+/// taken away.
 #[tokio::test]
 async fn a_dispatch_that_goes_on_is_not_taken_away() {
-    static NODE: Node = Node { start: Start::PerDispatch(&LEAF), ..branch(Strategy::OneForOne, 3, &[]) };
-    static LEAF: Node = leaf("f1", RestartClass::Permanent, |_, _, supervisor| begin("f1", supervisor));
+    static NODE: Node =
+        Node { start: Start::PerDispatch(&LEAF), ..branch(Strategy::OneForOne, 3, &[]) };
+    static LEAF: Node =
+        leaf("f1", RestartClass::Permanent, |_, _, supervisor| begin("f1", supervisor));
     let daemon = test_daemon::daemon(std::path::Path::new("/nowhere"), Pool::default());
     let id = test_daemon::id("abcd2345");
-    let finished = Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
+    let finished =
+        Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
     daemon.fold(&id, test_daemon::sample("dispatch_created"));
     let (actor, _) = run_for(&daemon, &NODE).await;
     until(&["f1"], &["f1"]).await;

@@ -13,13 +13,19 @@ impl Git {
     /// Whether this is a clone or worktree of the same repository.
     pub fn shares(&self, other: &Self) -> bool {
         self.common_dir == other.common_dir
-            || std::fs::read_to_string(self.common_dir.join("objects/info/alternates"))
-                .is_ok_and(|text| text.lines().any(|line| Path::new(line).starts_with(&other.common_dir)))
+            || std::fs::read_to_string(self.common_dir.join("objects/info/alternates")).is_ok_and(
+                |text| text.lines().any(|line| Path::new(line).starts_with(&other.common_dir)),
+            )
     }
 
-    /// Mends what a power cut may have left of a worker's clone; one in which git cannot work any more is put aside. Then it
-    /// says where, and why. The clone's agent may live and be at work in it.
-    pub fn mend_clone(&self, dir: &Path, branch: &str) -> Result<Option<(PathBuf, GitError)>, GitError> {
+    /// Mends what a power cut may have left of a worker's clone; one in which git cannot work any
+    /// more is put aside. Then it says where, and why. The clone's agent may live and be at work in
+    /// it.
+    pub fn mend_clone(
+        &self,
+        dir: &Path,
+        branch: &str,
+    ) -> Result<Option<(PathBuf, GitError)>, GitError> {
         if !dir.exists() {
             return Ok(None);
         }
@@ -45,13 +51,20 @@ impl Git {
         Ok(Some((aside, error)))
     }
 
-    /// Makes a worker's clone anew, with `base` checked out, where its agent has left none that git can work in. Then it says
-    /// why; what is left of the old one is put aside.
-    pub fn renew_clone(&self, dir: &Path, branch: &str, base: &str) -> Result<Option<String>, GitError> {
+    /// Makes a worker's clone anew, with `base` checked out, where its agent has left none that git
+    /// can work in. Then it says why; what is left of the old one is put aside.
+    pub fn renew_clone(
+        &self,
+        dir: &Path,
+        branch: &str,
+        base: &str,
+    ) -> Result<Option<String>, GitError> {
         let why = if dir.exists() {
             let Some((aside, error)) = self.mend_clone(dir, branch)? else { return Ok(None) };
             let aside = aside.strip_prefix(&self.top).unwrap_or(&aside).display();
-            format!("git cannot work in its clone any more ({error}); what is left of it is put aside as {aside}")
+            format!(
+                "git cannot work in its clone any more ({error}); what is left of it is put aside as {aside}"
+            )
         } else {
             "its clone is gone".into()
         };
@@ -70,20 +83,29 @@ impl Git {
         if is_left() {
             drop(self.git(&["rebase", "--abort"]));
         }
-        if is_left() { Err(failed("rebase", "what was left of one cannot be undone")) } else { Ok(()) }
+        if is_left() {
+            Err(failed("rebase", "what was left of one cannot be undone"))
+        } else {
+            Ok(())
+        }
     }
 
-    /// Puts back what the machine's end has emptied: git does not sync the files that it checks out, and they would look
-    /// like files that a task has emptied. Only in a clone, where no person works. What cannot be put back is left to the
-    /// validation.
+    /// Puts back what the machine's end has emptied: git does not sync the files that it checks
+    /// out, and they would look like files that a task has emptied. Only in a clone, where no
+    /// person works. What cannot be put back is left to the validation.
     pub(super) fn fill_emptied(&self) {
-        let modified = self.git(&["ls-files", "-z", "--modified", "--deduplicate"]).unwrap_or_default();
+        let modified =
+            self.git(&["ls-files", "-z", "--modified", "--deduplicate"]).unwrap_or_default();
         let emptied = modified.split('\0').filter(|path| !path.is_empty());
         let emptied = emptied.filter(|path| git_repair::is_stale_and_empty(&self.top.join(path)));
         let emptied: Vec<String> = emptied.map(|path| format!(":(top,literal){path}")).collect();
         for some in emptied.chunks(200) {
             let paths = some.iter().map(String::as_str);
-            drop(self.git(&["checkout", "--quiet", "--"].into_iter().chain(paths).collect::<Vec<_>>()));
+            drop(
+                self.git(
+                    &["checkout", "--quiet", "--"].into_iter().chain(paths).collect::<Vec<_>>(),
+                ),
+            );
         }
     }
 
@@ -98,19 +120,21 @@ impl Git {
         if names.is_empty() {
             return Ok(());
         }
-        let types = self.git_with(&["cat-file", "--batch-check=%(objecttype)"], names.as_bytes(), None)?;
+        let types =
+            self.git_with(&["cat-file", "--batch-check=%(objecttype)"], names.as_bytes(), None)?;
         match types.lines().find(|line| line.ends_with(" missing")) {
             Some(missing) => Err(failed("cat-file", missing)),
             None => Ok(()),
         }
     }
 
-    /// Makes a worker's clone, or brings it up to date: on a branch of its own at the tip of `branch`.
-    /// Whatever is in it is saved in the project first.
+    /// Makes a worker's clone, or brings it up to date: on a branch of its own at the tip of
+    /// `branch`. Whatever is in it is saved in the project first.
     pub fn prepare_clone(&self, dir: &Path, branch: &str) -> Result<Self, GitError> {
         self.check_filters(true)?;
         if !dir.join(".git").exists() {
-            let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
+            let fail =
+                |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
             if let Some(parent) = dir.parent() {
                 std::fs::create_dir_all(parent).map_err(fail)?;
             }
@@ -140,12 +164,14 @@ impl Git {
         self.git(&["rev-parse", "FETCH_HEAD"])
     }
 
-    /// Whether a clone was made and no task has begun in it since: what one had passed with before lay in another.
+    /// Whether a clone was made and no task has begun in it since: what one had passed with before
+    /// lay in another.
     pub fn is_made_anew(&self) -> bool {
         self.git_dir.join(ANEW).exists()
     }
 
-    /// Throws away what is in a clone and stands at the tip of the project's branch, for a task to begin.
+    /// Throws away what is in a clone and stands at the tip of the project's branch, for a task to
+    /// begin.
     pub fn reset_clone(&self, project: &Self, branch: &str) -> Result<String, GitError> {
         let tip = self.fetch(&project.top, branch)?;
         drop(self.git(&["rebase", "--abort"]));
@@ -153,7 +179,9 @@ impl Git {
         self.git(&["reset", "--quiet", "--hard", &tip])?;
         self.git(&["clean", "-fdq"])?;
         match std::fs::remove_file(self.git_dir.join(ANEW)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed("clone", &error.to_string())),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(failed("clone", &error.to_string()))
+            }
             _ => Ok(tip),
         }
     }
@@ -168,7 +196,8 @@ impl Git {
         Ok(tip)
     }
 
-    /// Brings a clone's commits onto the project's branch, if that still stands at `tip`. False if not.
+    /// Brings a clone's commits onto the project's branch, if that still stands at `tip`. False if
+    /// not.
     pub fn land(&self, clone: &Self, branch: &str, tip: &str) -> Result<bool, GitError> {
         if self.tip(branch)? != tip {
             return Ok(false);

@@ -33,7 +33,14 @@ pub(super) fn bare(dir: &Path) -> Command {
         .arg("-C")
         .arg(dir)
         .args(HARMLESS.iter().flat_map(|setting| ["-c", setting]))
-        .args(["-c", "core.quotePath=false", "-c", "protocol.ext.allow=never", "-c", "commit.gpgSign=false"])
+        .args([
+            "-c",
+            "core.quotePath=false",
+            "-c",
+            "protocol.ext.allow=never",
+            "-c",
+            "commit.gpgSign=false",
+        ])
         // A snapshot may be of thousands of files: for those git waits once, at the end.
         .args(["-c", DURABLE, "-c", "core.fsyncMethod=batch"])
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -51,13 +58,18 @@ pub(super) fn run(command: Command, stdin: &[u8], what: &str) -> Result<String, 
     run_bytes(command, stdin, what).map(words)
 }
 
-/// Only git's own words are trimmed: what is NUL-separated keeps its separators. A path that is no text names nothing then.
+/// Only git's own words are trimmed: what is NUL-separated keeps its separators. A path that is no
+/// text names nothing then.
 pub(super) fn words(said: Vec<u8>) -> String {
     String::from_utf8_lossy(&said).trim_matches('\n').trim_end_matches('\0').to_string()
 }
 
 /// Runs it to its end.
-pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Result<Vec<u8>, GitError> {
+pub(super) fn run_bytes(
+    mut command: Command,
+    stdin: &[u8],
+    what: &str,
+) -> Result<Vec<u8>, GitError> {
     let unheard = |said: String| GitError::Unheard { what: format!("git {what}"), said };
     let fail = |error: std::io::Error| unheard(error.to_string());
     if !stdin.is_empty() {
@@ -74,7 +86,8 @@ pub(super) fn run_bytes(mut command: Command, stdin: &[u8], what: &str) -> Resul
     // Its complaints are read beside its answer, or it could wait for us for ever.
     let stderr = child.stderr.take();
     let complaints = std::thread::spawn(move || at_most(stderr, WORD_LIMIT));
-    // One byte more than is allowed tells that there was more; then its pipe is closed, and it ends.
+    // One byte more than is allowed tells that there was more; then its pipe is closed, and it
+    // ends.
     let stdout = at_most(child.stdout.take(), OUTPUT_LIMIT + 1);
     await_end(child.id()).map_err(fail)?;
     // Before its end is taken note of: its number is not somebody else's until then.

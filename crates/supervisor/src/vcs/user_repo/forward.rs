@@ -1,6 +1,7 @@
-//! Bringing commits into the working directory that a person has. git writes the files first, then the index, then the
-//! branch; where it died with the machine, what it had written by then would be in its way for good. So what is about
-//! to be done is noted before, when nothing is in the way, and whoever comes next finishes it or takes it back.
+//! Bringing commits into the working directory that a person has. git writes the files first, then
+//! the index, then the branch; where it died with the machine, what it had written by then would be
+//! in its way for good. So what is about to be done is noted before, when nothing is in the way,
+//! and whoever comes next finishes it or takes it back.
 
 use crate::vcs::user_repo::command::failed;
 use crate::vcs::user_repo::merge::Name;
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 const NOTE: &str = "muleteer-forward";
 
 impl Git {
-    /// Moves HEAD, index and files forward from one commit to another, or refuses and changes nothing. To be
-    /// followed by [`Self::forwarded`], once all of it is on the disk.
+    /// Moves HEAD, index and files forward from one commit to another, or refuses and changes
+    /// nothing. To be followed by [`Self::forwarded`], once all of it is on the disk.
     pub fn forward(&self, from: &str, to: &str) -> Result<(), GitError> {
         self.mend_forward()?;
         let index = self.index();
@@ -46,13 +47,16 @@ impl Git {
         let fail = |error: std::io::Error| failed("merge", &format!("{NOTE}: {error}"));
         match std::fs::remove_file(self.git_dir.join(NOTE)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            // A person may empty a file now: that must not look like a power cut's work after the next one.
-            done => done.and_then(|()| std::fs::File::open(&self.git_dir)?.sync_all()).map_err(fail),
+            // A person may empty a file now: that must not look like a power cut's work after the
+            // next one.
+            done => {
+                done.and_then(|()| std::fs::File::open(&self.git_dir)?.sync_all()).map_err(fail)
+            }
         }
     }
 
-    /// Takes back what was begun and not done, or finishes what was done in part: how many files were put right. What somebody has
-    /// written since stays.
+    /// Takes back what was begun and not done, or finishes what was done in part: how many files
+    /// were put right. What somebody has written since stays.
     pub fn mend_forward(&self) -> Result<usize, GitError> {
         let Ok(note) = std::fs::read_to_string(self.git_dir.join(NOTE)) else { return Ok(0) };
         let mut mended = 0;
@@ -69,13 +73,19 @@ impl Git {
         Ok(mended)
     }
 
-    /// Puts the files that differ between two commits to the state of one, where they have that of the other, or of it in part.
+    /// Puts the files that differ between two commits to the state of one, where they have that of
+    /// the other, or of it in part.
     fn put_right(&self, wanted: &str, other: &str) -> Result<usize, GitError> {
         let (at, of_other) = (self.at(wanted)?, self.at(other)?);
-        let changed = names(&self.bytes(&["diff-tree", "-r", "-z", "--name-only", other, wanted], b"", None)?);
+        let changed = names(&self.bytes(
+            &["diff-tree", "-r", "-z", "--name-only", other, wanted],
+            b"",
+            None,
+        )?);
         let [unlike, unlike_other] = [&at, &of_other].map(|index| self.unlike(index));
         let (unlike, unlike_other) = (unlike?, unlike_other?);
-        let [tracked, tracked_by_other] = [wanted, other].map(|commit| self.names_of(commit, &changed));
+        let [tracked, tracked_by_other] =
+            [wanted, other].map(|commit| self.names_of(commit, &changed));
         let (tracked, tracked_by_other) = (tracked?, tracked_by_other?);
         let is_wrong = |name: &&Name| {
             let there = std::fs::symlink_metadata(self.place(name)).is_ok();
@@ -86,8 +96,10 @@ impl Git {
             !is_at(&tracked, &unlike) && (whole || !there || self.is_part(name, [wanted, other]))
         };
         let wrong: Vec<&Name> = changed.iter().filter(is_wrong).collect();
-        let (back, gone): (Vec<&Name>, Vec<&Name>) = wrong.iter().partition(|name| tracked.contains(**name));
-        let listed: Vec<u8> = back.iter().flat_map(|name| [name.as_slice(), b"\0"].concat()).collect();
+        let (back, gone): (Vec<&Name>, Vec<&Name>) =
+            wrong.iter().partition(|name| tracked.contains(**name));
+        let listed: Vec<u8> =
+            back.iter().flat_map(|name| [name.as_slice(), b"\0"].concat()).collect();
         if !listed.is_empty() {
             self.with(&at, &["checkout-index", "-f", "-z", "--stdin"].map(String::from), &listed)?;
         }
@@ -104,14 +116,23 @@ impl Git {
 
     /// What is in the index as the other commit has it. What a person has staged stays.
     fn put_index_right(&self, wanted: &str, other: &str) -> Result<(), GitError> {
-        let staged = names(&self.bytes(&["diff-index", "--cached", "-z", "--name-only", other, "--"], b"", None)?);
+        let staged = names(&self.bytes(
+            &["diff-index", "--cached", "-z", "--name-only", other, "--"],
+            b"",
+            None,
+        )?);
         let staged: HashSet<Name> = staged.into_iter().collect();
         let is_others = |line: &&[u8]| {
             let name = line.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default();
             !staged.contains(name.strip_suffix(b"\0").unwrap_or(name))
         };
         let changes = self.changes(other, wanted)?;
-        let info: Vec<u8> = changes.split_inclusive(|byte| *byte == 0).filter(is_others).flatten().copied().collect();
+        let info: Vec<u8> = changes
+            .split_inclusive(|byte| *byte == 0)
+            .filter(is_others)
+            .flatten()
+            .copied()
+            .collect();
         if !info.is_empty() {
             self.git_with(&["update-index", "-z", "--index-info"], &info, None)?;
         }
@@ -140,23 +161,30 @@ impl Git {
 
     /// Those of `among` that a commit has.
     fn names_of(&self, commit: &str, among: &[Name]) -> Result<HashSet<Name>, GitError> {
-        let all: HashSet<Name> =
-            names(&self.bytes(&["ls-tree", "-r", "-z", "--name-only", "--full-tree", commit], b"", None)?)
-                .into_iter()
-                .collect();
+        let all: HashSet<Name> = names(&self.bytes(
+            &["ls-tree", "-r", "-z", "--name-only", "--full-tree", commit],
+            b"",
+            None,
+        )?)
+        .into_iter()
+        .collect();
         Ok(among.iter().filter(|name| all.contains(*name)).cloned().collect())
     }
 
     /// The disk has the beginning of what one of the commits has there, or nothing of it.
     fn is_part(&self, name: &[u8], of: [&str; 2]) -> bool {
         let place = self.place(name);
-        let Some(meta) = std::fs::symlink_metadata(&place).ok().filter(std::fs::Metadata::is_file) else {
+        let Some(meta) = std::fs::symlink_metadata(&place).ok().filter(std::fs::Metadata::is_file)
+        else {
             return false;
         };
         of.iter().any(|commit| {
             let object = [commit.as_bytes(), b":", name].concat();
-            let asked = OsStr::from_bytes(&object).to_str().map(|object| ["cat-file", "--filters", object]);
-            let Some(whole) = asked.and_then(|args| self.bytes(&args, b"", None).ok()) else { return false };
+            let asked =
+                OsStr::from_bytes(&object).to_str().map(|object| ["cat-file", "--filters", object]);
+            let Some(whole) = asked.and_then(|args| self.bytes(&args, b"", None).ok()) else {
+                return false;
+            };
             let mut part = vec![];
             meta.len() <= whole.len() as u64
                 && std::fs::File::open(&place)

@@ -3,8 +3,9 @@
 //!
 //! The commits that an agent made since its task began are made anew without these files: each has
 //! what its first parent has of them. Author, dates and message stay. Commits that were there
-//! before, or that came from somewhere else (a remote, a tag, a fetch), stay as they are; where HEAD
-//! still tracks the files then, a commit of the harness stops that. The files are never touched.
+//! before, or that came from somewhere else (a remote, a tag, a fetch), stay as they are; where
+//! HEAD still tracks the files then, a commit of the harness stops that. The files are never
+//! touched.
 
 use crate::vcs::untrusted_path;
 use crate::vcs::user_repo::command::failed;
@@ -34,7 +35,8 @@ impl Git {
             self.forget_refs(task);
             return Ok(());
         }
-        let text: String = all.lines().map(|line| format!("{line}\n")).chain([END.into()]).collect();
+        let text: String =
+            all.lines().map(|line| format!("{line}\n")).chain([END.into()]).collect();
         write_atomic(&self.refs_file(task), text.as_bytes(), 0o600)
             .map_err(|error| failed("for-each-ref", &crate::dispatch::launch::chain(&error)))?;
         muleteer_process::fault::point("tasks.refs_written");
@@ -100,14 +102,24 @@ impl Git {
         // As in a task's commit: an index ahead of HEAD is what is about to be committed.
         self.git_with(&["update-index", "-z", "--index-info"], &removed, None)?;
         self.git(&["update-ref", "-m", "muleteer: task list untracked", "HEAD", &commit, &head])?;
-        Ok(Some(format!("git tracked files of the harness: commit {} stops that, and the files stay", &commit[..12])))
+        Ok(Some(format!(
+            "git tracked files of the harness: commit {} stops that, and the files stay",
+            &commit[..12]
+        )))
     }
 
     /// How many commits were made anew.
     fn make_anew(&self, task: &str, base: &str) -> Result<usize, GitError> {
         let since = self.commits_of(task, base)?;
         let list = |more: &[String]| -> Result<Vec<String>, GitError> {
-            let args = ["rev-list", "--full-history", "--topo-order", "--reverse", "--ignore-missing", "--stdin"];
+            let args = [
+                "rev-list",
+                "--full-history",
+                "--topo-order",
+                "--reverse",
+                "--ignore-missing",
+                "--stdin",
+            ];
             let names: Vec<&str> = since.iter().chain(more).map(String::as_str).collect();
             let text = self.git_with(&args, (names.join("\n") + "\n").as_bytes(), None)?;
             Ok(text.lines().map(String::from).collect())
@@ -134,23 +146,32 @@ impl Git {
     /// branches that were not there when it began, and that came from nowhere else since.
     fn commits_of(&self, task: &str, base: &str) -> Result<Vec<String>, GitError> {
         let mut names = vec!["HEAD".to_string(), format!("^{base}")];
-        let others = self.git(&["for-each-ref", "--format=^%(objectname)", "refs/remotes", "refs/tags"])?;
+        let others =
+            self.git(&["for-each-ref", "--format=^%(objectname)", "refs/remotes", "refs/tags"])?;
         names.extend(others.lines().map(String::from));
         names.extend(self.fetched().iter().map(|id| format!("^{id}")));
         let Some(before) = self.remembered_refs(task) else { return Ok(names) };
         let known: HashSet<&str> = before.iter().map(|(_, name)| name.as_str()).collect();
-        let ids: HashSet<&str> = before.iter().map(|(id, _)| id.as_str()).filter(|id| is_id(id)).collect();
+        let ids: HashSet<&str> =
+            before.iter().map(|(id, _)| id.as_str()).filter(|id| is_id(id)).collect();
         names.extend(ids.iter().map(|id| format!("^{id}")));
         let branches = self.free_branches()?;
-        names.extend(branches.into_iter().filter(|(_, name)| !known.contains(name.as_str())).map(|(id, _)| id));
+        names.extend(
+            branches
+                .into_iter()
+                .filter(|(_, name)| !known.contains(name.as_str()))
+                .map(|(id, _)| id),
+        );
         Ok(names)
     }
 
     /// The commits that were fetched last, as a pull from an address leaves them under no ref.
     fn fetched(&self) -> Vec<String> {
-        let text = untrusted_path::read(&self.git_dir, Path::new(FETCHED), FETCHED_LIMIT).ok().flatten();
+        let text =
+            untrusted_path::read(&self.git_dir, Path::new(FETCHED), FETCHED_LIMIT).ok().flatten();
         let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
-        let id = |line: &str| line.split_whitespace().next().filter(|id| is_id(id)).map(String::from);
+        let id =
+            |line: &str| line.split_whitespace().next().filter(|id| is_id(id)).map(String::from);
         text.lines().filter_map(id).collect()
     }
 
@@ -170,12 +191,18 @@ impl Git {
     /// The commit with the parents that are made anew, and with what the first of them has of the
     /// harness's files. One that is empty then, and was not, is left out: its parent takes its
     /// place.
-    fn without_own(&self, commit: &str, anew: &HashMap<String, String>) -> Result<String, GitError> {
+    fn without_own(
+        &self,
+        commit: &str,
+        anew: &HashMap<String, String>,
+    ) -> Result<String, GitError> {
         let raw = self.bytes(&["cat-file", "commit", commit], b"", None)?;
         let (head, message) = split(&raw);
         let header = |key: &str| -> Vec<String> {
-            let line =
-                |line: &&[u8]| line.strip_prefix(key.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned());
+            let line = |line: &&[u8]| {
+                line.strip_prefix(key.as_bytes())
+                    .map(|name| String::from_utf8_lossy(name).into_owned())
+            };
             head.split(|byte| *byte == b'\n').filter_map(|one| line(&one)).collect()
         };
         let parents = header("parent ");
@@ -197,11 +224,17 @@ impl Git {
             None => vec![],
         };
         let there = self.own_in(commit)?;
-        // A commit that stops tracking them does what is to be done. The script is a person's to track.
+        // A commit that stops tracking them does what is to be done. The script is a person's to
+        // track.
         wanted.retain(|entry| {
-            path_of(entry).ends_with(INIT.as_bytes()) || there.iter().any(|one| path_of(one) == path_of(entry))
+            path_of(entry).ends_with(INIT.as_bytes())
+                || there.iter().any(|one| path_of(one) == path_of(entry))
         });
-        let tree = if there == wanted { old_tree.clone() } else { self.tree_with_own(commit, &there, &wanted)? };
+        let tree = if there == wanted {
+            old_tree.clone()
+        } else {
+            self.tree_with_own(commit, &there, &wanted)?
+        };
         if tree == old_tree && new == parents {
             return Ok(commit.into());
         }
@@ -220,12 +253,18 @@ impl Git {
         self.git_with(&["hash-object", "-t", "commit", "-w", "--stdin"], &text, None)
     }
 
-    fn tree_with_own(&self, commit: &str, there: &[Vec<u8>], wanted: &[Vec<u8>]) -> Result<String, GitError> {
+    fn tree_with_own(
+        &self,
+        commit: &str,
+        there: &[Vec<u8>],
+        wanted: &[Vec<u8>],
+    ) -> Result<String, GitError> {
         let mut info: Vec<u8> = there.iter().flat_map(|entry| removal(entry, commit)).collect();
         for entry in wanted {
             // `MODE TYPE ID<TAB>PATH` as ls-tree says it; the type is not asked for.
             let mut fields = entry.splitn(3, |byte| *byte == b' ');
-            let (mode, rest) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
+            let (mode, rest) =
+                (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
             info.extend([mode, b" ", rest, b"\0"].concat());
         }
         self.tree_with(commit, &info)
@@ -239,7 +278,14 @@ impl Git {
         }
         for (old, name) in self.free_branches()? {
             if let Some(new) = anew.get(&old) {
-                self.git(&["update-ref", "-m", "muleteer: without the task list", &name, new, &old])?;
+                self.git(&[
+                    "update-ref",
+                    "-m",
+                    "muleteer: without the task list",
+                    &name,
+                    new,
+                    &old,
+                ])?;
             }
         }
         Ok(())
@@ -257,7 +303,8 @@ impl Git {
             Ok(_) => Ok(()),
             Err(error @ GitError::Unheard { .. }) => Err(error),
             Err(_) => {
-                let args: Vec<&str> = ["reset", "-q", "HEAD", "--"].into_iter().chain(paths).collect();
+                let args: Vec<&str> =
+                    ["reset", "-q", "HEAD", "--"].into_iter().chain(paths).collect();
                 self.git(&args).map(drop)
             }
         }
@@ -265,15 +312,21 @@ impl Git {
 
     /// What a commit has of the harness's files, as `ls-tree` lists it.
     fn own_in(&self, commit: &str) -> Result<Vec<Vec<u8>>, GitError> {
-        let mut places: Vec<&str> =
-            self.lists().map(|path| path.rsplit_once('/').map_or("", |(folder, _)| folder)).collect();
+        let mut places: Vec<&str> = self
+            .lists()
+            .map(|path| path.rsplit_once('/').map_or("", |(folder, _)| folder))
+            .collect();
         places.sort_unstable();
         places.dedup();
         let mut found = vec![];
         // Patterns are not for ls-tree: of damaged lists there may be several. So each folder is
         // listed.
         for place in places {
-            let tree = if place.is_empty() { format!("{commit}^{{tree}}") } else { format!("{commit}:{place}") };
+            let tree = if place.is_empty() {
+                format!("{commit}^{{tree}}")
+            } else {
+                format!("{commit}:{place}")
+            };
             let listed = match self.bytes(&["ls-tree", "-z", &tree], b"", None) {
                 Ok(listed) => listed,
                 Err(error @ GitError::Unheard { .. }) => return Err(error),
@@ -282,7 +335,8 @@ impl Git {
             };
             for entry in listed.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
                 let mut parts = entry.splitn(2, |byte| *byte == b'\t');
-                let (about, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+                let (about, name) =
+                    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
                 let folder = if place.is_empty() { String::new() } else { format!("{place}/") };
                 let path = [folder.as_bytes(), name].concat();
                 if !self.lists().any(|own| is_below(own, &String::from_utf8_lossy(&path))) {
@@ -290,8 +344,17 @@ impl Git {
                 }
                 if about.starts_with(b"040000") {
                     let path = String::from_utf8_lossy(&path).into_owned();
-                    let below = self.bytes(&["ls-tree", "-r", "-z", "--full-tree", commit, "--", &path], b"", None)?;
-                    found.extend(below.split(|byte| *byte == 0).filter(|one| !one.is_empty()).map(<[u8]>::to_vec));
+                    let below = self.bytes(
+                        &["ls-tree", "-r", "-z", "--full-tree", commit, "--", &path],
+                        b"",
+                        None,
+                    )?;
+                    found.extend(
+                        below
+                            .split(|byte| *byte == 0)
+                            .filter(|one| !one.is_empty())
+                            .map(<[u8]>::to_vec),
+                    );
                 } else {
                     found.push([about, b"\t", &path].concat());
                 }
@@ -316,8 +379,12 @@ impl Git {
         if tracked.is_empty() {
             return Ok(());
         }
-        self.with(index, &["update-index", "-z", "--force-remove", "--stdin"].map(String::from), &tracked)
-            .map(drop)
+        self.with(
+            index,
+            &["update-index", "-z", "--force-remove", "--stdin"].map(String::from),
+            &tracked,
+        )
+        .map(drop)
     }
 }
 
@@ -382,6 +449,9 @@ mod tests {
                     encoding latin1\n\nsubject\n\nbody\n";
         let (head, message) = split(raw);
         assert_eq!(message, b"\nsubject\n\nbody\n");
-        assert_eq!(other_headers(head), b"author A <a> 1 +0200\ncommitter B <b> 2 +0000\nencoding latin1\n");
+        assert_eq!(
+            other_headers(head),
+            b"author A <a> 1 +0200\ncommitter B <b> 2 +0000\nencoding latin1\n"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Files that are too large for git to read. A sparse file costs an agent nothing and git hours: it reads
-//! every byte that the file claims to have. Such files are left out of what is kept, and named. So are
-//! the longest of many files that are too large only together.
+//! Files that are too large for git to read. A sparse file costs an agent nothing and git hours: it
+//! reads every byte that the file claims to have. Such files are left out of what is kept, and
+//! named. So are the longest of many files that are too large only together.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -42,10 +42,11 @@ struct File<'a> {
     is_untouched: bool,
 }
 
-/// The files that are too large, alone or together: the new ones, and the tracked ones. An untouched
-/// file counts only alone, because its content is a commit's.
+/// The files that are too large, alone or together: the new ones, and the tracked ones. An
+/// untouched file counts only alone, because its content is a commit's.
 pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<Large>) {
-    let paths = |listing: &'a [u8]| listing.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+    let paths =
+        |listing: &'a [u8]| listing.split(|byte| *byte == 0).filter(|path| !path.is_empty());
     let new = paths(listed.new).map(|path| (path, true));
     let tracked = paths(listed.tracked).map(|path| (path, false));
     let look = |(path, is_new): (&'a [u8], bool)| {
@@ -58,7 +59,8 @@ pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<
     // The longest are left out first.
     files.sort_by_key(|file| std::cmp::Reverse(file.bytes));
     let read = |file: &&File<'_>| file.bytes <= FILE_LIMIT && !file.is_untouched;
-    let mut total = files.iter().filter(read).fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
+    let mut total =
+        files.iter().filter(read).fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
     let (mut new, mut tracked) = (vec![], vec![]);
     for file in &files {
         if read(&file) {
@@ -76,10 +78,11 @@ pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<
     (new, tracked)
 }
 
-/// Whether a file has not changed since this time. The time of its last change is the kernel's word,
-/// unlike that of the last write, which anybody can set.
+/// Whether a file has not changed since this time. The time of its last change is the kernel's
+/// word, unlike that of the last write, which anybody can set.
 fn is_untouched(meta: &Metadata, since: SystemTime) -> bool {
-    let (Ok(seconds), Ok(nanos)) = (u64::try_from(meta.ctime()), u32::try_from(meta.ctime_nsec())) else {
+    let (Ok(seconds), Ok(nanos)) = (u64::try_from(meta.ctime()), u32::try_from(meta.ctime_nsec()))
+    else {
         return false;
     };
     UNIX_EPOCH + Duration::new(seconds, nanos) < since
@@ -155,8 +158,12 @@ mod tests {
         let is_one = |one: &&Large| one.bytes > FILE_LIMIT;
         let mut alone: Vec<_> = found.iter().filter(is_one).map(|one| one.path.clone()).collect();
         alone.sort();
-        assert_eq!(alone, [" big".as_ref(), "line\n".as_ref(), OsStr::from_bytes(b"\xff")].map(PathBuf::from));
-        let together: Vec<_> = found.iter().filter(|one| !is_one(one)).map(|one| &one.path).collect();
+        assert_eq!(
+            alone,
+            [" big".as_ref(), "line\n".as_ref(), OsStr::from_bytes(b"\xff")].map(PathBuf::from)
+        );
+        let together: Vec<_> =
+            found.iter().filter(|one| !is_one(one)).map(|one| &one.path).collect();
         assert_eq!(together, [Path::new("part0"), Path::new("part1")]);
         assert!(tracked.is_empty());
         // As they were checked out, they are a commit's.

@@ -1,5 +1,5 @@
-//! Changes between two trees, brought upon a third one. Where that has changed too, both are kept line by line; where they
-//! changed the same lines, nobody but a person could say what is meant.
+//! Changes between two trees, brought upon a third one. Where that has changed too, both are kept
+//! line by line; where they changed the same lines, nobody but a person could say what is meant.
 
 use crate::vcs::user_repo::command::failed;
 use crate::vcs::user_repo::{Git, GitError};
@@ -58,19 +58,24 @@ impl Git {
                 return Err(failed("diff-tree", &format!("its answer is not understood: {about}")));
             };
             let entry = |mode: &str, id: &str| Entry { mode: mode.into(), id: id.into() };
-            changes.push(Change { path: path.to_vec(), from: entry(mode, id), to: entry(to_mode, to_id) });
+            changes.push(Change {
+                path: path.to_vec(),
+                from: entry(mode, id),
+                to: entry(to_mode, to_id),
+            });
         }
         Ok(changes)
     }
 
-    /// What changed between `from` and `to`, upon `onto`, as `update-index -z --index-info` reads it. What both have changed, and
-    /// not in a way that goes together, is as `to` has it.
+    /// What changed between `from` and `to`, upon `onto`, as `update-index -z --index-info` reads
+    /// it. What both have changed, and not in a way that goes together, is as `to` has it.
     pub(super) fn carry(&self, onto: &str, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
         let changed = self.differences(from, to)?;
         if changed.is_empty() {
             return Ok(vec![]);
         }
-        let there = self.differences(from, onto)?.into_iter().map(|change| (change.path, change.to));
+        let there =
+            self.differences(from, onto)?.into_iter().map(|change| (change.path, change.to));
         let there: HashMap<Name, Entry> = there.collect();
         let mut info = vec![];
         for Change { path, from, to } in changed {
@@ -94,7 +99,12 @@ impl Git {
     }
 
     /// Both changes of what was `base`. `None`: they do not go together.
-    pub(super) fn merged(&self, ours: &Entry, base: &Entry, theirs: &Entry) -> Result<Option<Entry>, GitError> {
+    pub(super) fn merged(
+        &self,
+        ours: &Entry,
+        base: &Entry,
+        theirs: &Entry,
+    ) -> Result<Option<Entry>, GitError> {
         if ours == base || ours == theirs {
             return Ok(Some(theirs.clone()));
         }
@@ -114,10 +124,14 @@ impl Git {
         }
         let mut files = vec![];
         for entry in all {
-            files.push(Scratch::new(&self.git_dir, &self.bytes(&["cat-file", "blob", &entry.id], b"", None)?)?);
+            files.push(Scratch::new(
+                &self.git_dir,
+                &self.bytes(&["cat-file", "blob", &entry.id], b"", None)?,
+            )?);
         }
         let names: Vec<_> = files.iter().map(|file| file.0.to_string_lossy()).collect();
-        let args: Vec<&str> = ["merge-file", "-q", "-p"].into_iter().chain(names.iter().map(AsRef::as_ref)).collect();
+        let args: Vec<&str> =
+            ["merge-file", "-q", "-p"].into_iter().chain(names.iter().map(AsRef::as_ref)).collect();
         let text = match self.bytes(&args, b"", None) {
             Ok(text) => text,
             Err(error @ GitError::Unheard { .. }) => return Err(error),

@@ -1,7 +1,8 @@
-//! What task lists and spec runs do with git in a person's working directory. It never runs `reset --hard`
-//! and `clean -fd` as such: it writes down everything that is there as a tree, and then moves the files from
-//! that tree to the wanted one. What is ignored, Muleteer's own files, and what a person had lying about before
-//! the task stay as they are. The effect on what the task did is the same, and nothing is lost.
+//! What task lists and spec runs do with git in a person's working directory. It never runs
+//! `reset --hard` and `clean -fd` as such: it writes down everything that is there as a tree, and
+//! then moves the files from that tree to the wanted one. What is ignored, Muleteer's own files,
+//! and what a person had lying about before the task stay as they are. The effect on what the task
+//! did is the same, and nothing is lost.
 //!
 //! Trees are made with an index of their own, so what a person has staged stays staged.
 
@@ -60,10 +61,14 @@ impl GitError {
             Self::NoRepository(_) | Self::NoCommit(_) => {
                 Some("a task list needs git: run `git init` there, and commit once".into())
             }
-            Self::Distrusted { dir, .. } => {
-                Some(format!("if you trust it: git config --global --add safe.directory {}", dir.display()))
-            }
-            Self::Filter { .. } | Self::InTheWay { .. } | Self::Failed { .. } | Self::Unheard { .. } => None,
+            Self::Distrusted { dir, .. } => Some(format!(
+                "if you trust it: git config --global --add safe.directory {}",
+                dir.display()
+            )),
+            Self::Filter { .. }
+            | Self::InTheWay { .. }
+            | Self::Failed { .. }
+            | Self::Unheard { .. } => None,
         }
     }
 
@@ -75,11 +80,13 @@ impl GitError {
         Some(PathBuf::from(path)).filter(|path| path.extension().is_some_and(|kind| kind == "lock"))
     }
 
-    /// There is something in the working directory that git cannot take in: a repository without a commit, or a file that nobody
-    /// may read.
+    /// There is something in the working directory that git cannot take in: a repository without a
+    /// commit, or a file that nobody may read.
     fn is_of_a_file(&self) -> bool {
-        let tells =
-            |said: &str| said.contains("does not have a commit checked out") || said.contains("unable to index file");
+        let tells = |said: &str| {
+            said.contains("does not have a commit checked out")
+                || said.contains("unable to index file")
+        };
         matches!(self, Self::Failed { said, .. } if tells(said))
     }
 
@@ -106,11 +113,12 @@ fn not_run(in_clone: bool) -> &'static str {
 
 /// Where git stops looking for a repository.
 const CEILING: &str = "GIT_CEILING_DIRECTORIES";
-/// As [`DURABLE`](crate::vcs::worktree::DURABLE), for what may write the person's own index: git cannot work with one
-/// that a power cut emptied.
+/// As [`DURABLE`](crate::vcs::worktree::DURABLE), for what may write the person's own index: git
+/// cannot work with one that a power cut emptied.
 const DURABLE_INDEX: &str = "core.fsync=committed,index";
 
-/// So often, and so long in between, is looked whether a lock is gone: other gits have one for a moment.
+/// So often, and so long in between, is looked whether a lock is gone: other gits have one for a
+/// moment.
 const LOCK_LOOKS: u32 = if cfg!(test) { 2 } else { 60 };
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -134,7 +142,8 @@ pub struct Git {
 }
 
 impl Git {
-    /// The repository `dir` is in. `root` is the harness's, as seen from the top of the repository it is in.
+    /// The repository `dir` is in. `root` is the harness's, as seen from the top of the repository
+    /// it is in.
     ///
     /// # Errors
     /// When there is none, or it has no commit.
@@ -150,7 +159,8 @@ impl Git {
             person.tell(&mut command, &[]);
             command.envs(ceiling.map(|ceiling| (CEILING, ceiling)));
             command.args(["rev-parse", "--path-format=absolute", what]);
-            run(command, b"", "rev-parse").map_err(|error| error.meaning(GitError::NoRepository(dir.into())))
+            run(command, b"", "rev-parse")
+                .map_err(|error| error.meaning(GitError::NoRepository(dir.into())))
         };
         let (top, git_dir) = (ask("--show-toplevel")?, ask("--git-dir")?);
         let prefix = ask("--show-prefix")?;
@@ -171,21 +181,24 @@ impl Git {
         Ok(git)
     }
 
-    /// As [`Self::open`], for a clone of the repository whose harness lives at `prefix` below its top. One that is broken is
-    /// none: git would find the person's own repository, which the clone lies in, and throw away what is there.
+    /// As [`Self::open`], for a clone of the repository whose harness lives at `prefix` below its
+    /// top. One that is broken is none: git would find the person's own repository, which the clone
+    /// lies in, and throw away what is there.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
         let mut git = Self::open_below(dir, dir.parent(), of.person.clone())?;
         git.own.extend(of.own.clone());
-        // A worktree that the person has made has the configuration that the person's repository has.
+        // A worktree that the person has made has the configuration that the person's repository
+        // has.
         git.is_clone = git.common_dir != of.common_dir;
         git.identity = of.identity.clone();
         Ok(git)
     }
 
-    /// Takes away what a git has locked that died with the machine, and makes the index anew where it is empty, as a power cut may leave it: nothing can be lost by that. True if it was.
+    /// Takes away what a git has locked that died with the machine, and makes the index anew where
+    /// it is empty, as a power cut may leave it: nothing can be lost by that. True if it was.
     pub fn mend_index(&self) -> Result<bool, GitError> {
         git_repair::forget_stale_locks(&self.git_dir);
         let real = self.git_dir.join("index");
@@ -198,10 +211,11 @@ impl Git {
         Ok(true)
     }
 
-    /// Waits until everything that lies here is on the disk, whoever wrote it. A file that a power cut emptied would look like
-    /// one that the task has emptied, and be committed.
+    /// Waits until everything that lies here is on the disk, whoever wrote it. A file that a power
+    /// cut emptied would look like one that the task has emptied, and be committed.
     pub fn settle(&self) -> Result<(), GitError> {
-        let fail = |error: std::io::Error| failed("sync", &format!("{}: {error}", self.top.display()));
+        let fail =
+            |error: std::io::Error| failed("sync", &format!("{}: {error}", self.top.display()));
         let top = std::fs::File::open(&self.top).map_err(fail)?;
         #[cfg(target_os = "linux")]
         rustix::fs::syncfs(&top).map_err(|errno| fail(errno.into()))?;
@@ -226,12 +240,23 @@ impl Git {
         self.git_with(args, b"", None)
     }
 
-    fn git_with(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<String, GitError> {
+    fn git_with(
+        &self,
+        args: &[&str],
+        stdin: &[u8],
+        index: Option<&Path>,
+    ) -> Result<String, GitError> {
         self.bytes(args, stdin, index).map(words)
     }
 
-    /// Where a lock is in the way, waits for whoever has it; one of a git that was killed is taken away.
-    fn bytes(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
+    /// Where a lock is in the way, waits for whoever has it; one of a git that was killed is taken
+    /// away.
+    fn bytes(
+        &self,
+        args: &[&str],
+        stdin: &[u8],
+        index: Option<&Path>,
+    ) -> Result<Vec<u8>, GitError> {
         let mut patience = LOCK_LOOKS;
         loop {
             let error = match self.once(args, stdin, index) {
@@ -248,7 +273,8 @@ impl Git {
         }
     }
 
-    /// True if it is gone. While it is there no other git can make it, so nobody who lives is robbed of it.
+    /// True if it is gone. While it is there no other git can make it, so nobody who lives is
+    /// robbed of it.
     fn forget_dead_lock(&self, lock: &Path) -> bool {
         let is_ours = [&self.git_dir, &self.common_dir].iter().any(|dir| lock.starts_with(dir));
         if !is_ours || may_be_at_work("git", &[&self.top, &self.git_dir, &self.common_dir]) {
@@ -263,7 +289,8 @@ impl Git {
         self.person.tell(&mut command, &self.filters(args)?);
         command.envs(self.attributes_from.map(|tree| (raw::ATTRIBUTES_FROM, tree)));
         if self.is_clone {
-            // What is missing there would be fetched as its own configuration says, by whatever program that names.
+            // What is missing there would be fetched as its own configuration says, by whatever
+            // program that names.
             command.env("GIT_NO_LAZY_FETCH", "1");
         }
         // It may break while we work in it.
@@ -322,7 +349,8 @@ impl Git {
 
     /// As `git cat-file -t` has it: whether the commit is there.
     pub fn exists(&self, commit: &str) -> bool {
-        !commit.starts_with('-') && self.git(&["cat-file", "-t", commit]).is_ok_and(|kind| kind == "commit")
+        !commit.starts_with('-')
+            && self.git(&["cat-file", "-t", commit]).is_ok_and(|kind| kind == "commit")
     }
 
     /// `git log --oneline`, newest first.
@@ -333,7 +361,8 @@ impl Git {
     /// `git diff --stat`, with what is untracked.
     pub fn uncommitted(&self) -> String {
         let stat = self.git(&["diff", "--stat", "HEAD"]).unwrap_or_default();
-        let untracked = self.git(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
+        let untracked =
+            self.git(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
         let untracked: Vec<_> = untracked
             .lines()
             .filter(|path| !self.own.iter().any(|own| is_below(own, path)))
@@ -367,10 +396,12 @@ fn is_below(own: &str, path: &str) -> bool {
 
 /// What belongs to the harness, in a repository where it lives below `prefix`.
 fn own(prefix: &str) -> Vec<String> {
-    let files =
-        OWN_FILES
-            .iter()
-            .chain(&[".muleteer/tasks", ".muleteer/tasks.lock", ".muleteer/worktrees", ".muleteer/runs"]);
+    let files = OWN_FILES.iter().chain(&[
+        ".muleteer/tasks",
+        ".muleteer/tasks.lock",
+        ".muleteer/worktrees",
+        ".muleteer/runs",
+    ]);
     let mut own: Vec<_> = files.map(|name| format!("{prefix}{name}")).collect();
     own.push(".agents/journals".into());
     if !prefix.is_empty() {

@@ -35,7 +35,8 @@ struct Search {
 impl Search {
     /// Among the regular files of these.
     fn new(top: &Path, names: impl Iterator<Item = Name>) -> Self {
-        let names: Vec<Name> = names.filter(|name| is_regular(&top.join(OsStr::from_bytes(name)))).collect();
+        let names: Vec<Name> =
+            names.filter(|name| is_regular(&top.join(OsStr::from_bytes(name)))).collect();
         Self { open: vec![names], odd: vec![], trials: 0 }
     }
 
@@ -64,7 +65,9 @@ impl Search {
 fn lines(names: &[Name]) -> Vec<u8> {
     let quoted = |name: &Name| {
         let bytes = name.iter().map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => char::from(*byte).to_string(),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                char::from(*byte).to_string()
+            }
             other => format!("\\{other:03o}"),
         });
         format!("\"{}\"\n", bytes.collect::<String>())
@@ -104,12 +107,19 @@ impl Git {
     /// Takes the files into the index that git cannot convert, and has `git add` pass them over.
     /// They are returned, each ended by NUL. One that is to be committed goes through a filter of
     /// the person's, or `why` is the answer: something else would be committed.
-    pub(super) fn take_raw(&self, index: &Index, is_committed: bool, why: GitError) -> Result<Vec<u8>, GitError> {
+    pub(super) fn take_raw(
+        &self,
+        index: &Index,
+        is_committed: bool,
+        why: GitError,
+    ) -> Result<Vec<u8>, GitError> {
         let plain = self.without_attributes()?;
-        // A file that lies there as the index has it is not read by `git add`. It complains of others.
+        // A file that lies there as the index has it is not read by `git add`. It complains of
+        // others.
         drop(plain.with(index, &["update-index", "-q", "--refresh"].map(String::from), b""));
         let list = |which: &[&str]| {
-            let args: Vec<&str> = ["ls-files", "-z", "--full-name"].iter().chain(which).copied().collect();
+            let args: Vec<&str> =
+                ["ls-files", "-z", "--full-name"].iter().chain(which).copied().collect();
             plain.bytes(&args, b"", Some(&index.0))
         };
         let new = list(&["--others", "--exclude-standard", "--", ":(top)"])?;
@@ -137,7 +147,11 @@ impl Git {
             &["update-index", "-z", "--index-info"].map(String::from),
             &entries(&self.top, &odd, &hashes),
         )?;
-        plain.with(index, &["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from), &paths)?;
+        plain.with(
+            index,
+            &["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from),
+            &paths,
+        )?;
         Ok(paths)
     }
 
@@ -159,7 +173,8 @@ impl Git {
         let told = self.bytes(&["check-attr", "-z", "--stdin", "filter"], paths, None)?;
         let fields: Vec<_> = told.split(|byte| *byte == 0).collect();
         let (triples, _) = fields.as_chunks::<3>();
-        let is_persons = |value: &[u8]| self.person.filters.contains_key(&*String::from_utf8_lossy(value));
+        let is_persons =
+            |value: &[u8]| self.person.filters.contains_key(&*String::from_utf8_lossy(value));
         Ok(triples.iter().any(|[_, _, value]| is_persons(value)))
     }
 }
@@ -236,6 +251,9 @@ mod tests {
 
     #[test]
     fn name_of_any_bytes_is_quoted() {
-        assert_eq!(lines(&[b"a/b c".to_vec(), b"\xff\n\"".to_vec()]), b"\"a/b\\040c\"\n\"\\377\\012\\042\"\n");
+        assert_eq!(
+            lines(&[b"a/b c".to_vec(), b"\xff\n\"".to_vec()]),
+            b"\"a/b\\040c\"\n\"\\377\\012\\042\"\n"
+        );
     }
 }

@@ -14,7 +14,8 @@ pub struct Saved {
     /// Where HEAD was before.
     pub head: String,
     pub start: String,
-    /// What a person had lying about, and a task took away: files alone are brought back, wherever HEAD is.
+    /// What a person had lying about, and a task took away: files alone are brought back, wherever
+    /// HEAD is.
     pub files_only: bool,
 }
 
@@ -26,8 +27,8 @@ impl Saved {
 }
 
 impl Git {
-    /// Keeps everything that is there, commits and files, under a name of its own; and `others`, commits that HEAD's
-    /// history does not have.
+    /// Keeps everything that is there, commits and files, under a name of its own; and `others`,
+    /// commits that HEAD's history does not have.
     pub(super) fn save(
         &self,
         kind: &str,
@@ -52,7 +53,8 @@ impl Git {
         let message = format!(
             "muleteer: saved before a {kind} of {task}\n\nTask: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n"
         );
-        let parents: Vec<&str> = [head.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
+        let parents: Vec<&str> =
+            [head.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
         let commit = self.commit_tree(&tree, &parents, &message)?;
         let name = self.name_anew(&format!("refs/muleteer/{kind}/{}", ref_part(task)), &commit)?;
         Ok(Saved { name, commit, base: base.into(), head, start: start.into(), files_only: false })
@@ -81,11 +83,19 @@ impl Git {
             None => "refs/muleteer/rollback/".into(),
         };
         let format = "--format=%(refname)%00%(objectname)%00%(contents:body)%01";
-        let text = self.git(&["for-each-ref", "--sort=-committerdate", "--sort=-refname", format, &pattern])?;
+        let text = self.git(&[
+            "for-each-ref",
+            "--sort=-committerdate",
+            "--sort=-refname",
+            format,
+            &pattern,
+        ])?;
         let read = |record: &str| {
             let mut fields = record.trim_start().split('\0');
             let (name, commit, body) = (fields.next()?, fields.next()?, fields.next()?);
-            let field = |key: &str| body.lines().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().into());
+            let field = |key: &str| {
+                body.lines().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().into())
+            };
             Some(Saved {
                 name: name.into(),
                 commit: commit.into(),
@@ -119,7 +129,8 @@ impl Git {
         best.map(|(_, one)| one.clone())
     }
 
-    /// Brings back what a rollback took away. What is there now is saved first, and its name returned.
+    /// Brings back what a rollback took away. What is there now is saved first, and its name
+    /// returned.
     ///
     /// # Errors
     /// When HEAD is no longer where the rollback put it: then commits would be dropped.
@@ -138,8 +149,11 @@ impl Git {
         }
         let index = self.index();
         let (now, index) = self.snapshot_into(&index)?;
-        let kept =
-            if now == saved.start { None } else { Some(self.save("undo", "undo", &head, &now, ignored, &[])?.name) };
+        let kept = if now == saved.start {
+            None
+        } else {
+            Some(self.save("undo", "undo", &head, &now, ignored, &[])?.name)
+        };
         self.git(&["reset", "-q", "--mixed", &saved.head])?;
         let wanted = self.git(&["rev-parse", &format!("{}^{{tree}}", saved.commit)])?;
         self.move_files(index, &now, &wanted)?;
@@ -159,7 +173,12 @@ impl Git {
             }
             if there.is_err()
                 && self
-                    .git(&["update-ref", &name, &saved.commit, "0000000000000000000000000000000000000000"])
+                    .git(&[
+                        "update-ref",
+                        &name,
+                        &saved.commit,
+                        "0000000000000000000000000000000000000000",
+                    ])
                     .is_ok()
             {
                 return Ok(name);

@@ -1,4 +1,5 @@
-//! Trees of what lies in the working directory, made with an index of their own, and moving files from one to another.
+//! Trees of what lies in the working directory, made with an index of their own, and moving files
+//! from one to another.
 
 use crate::vcs::user_repo::command::failed;
 use crate::vcs::user_repo::large_files::{self, Listed};
@@ -13,7 +14,10 @@ impl Git {
         self.snapshot_into(&self.index()).map(|(tree, _)| tree)
     }
 
-    pub(super) fn snapshot_into<'a>(&self, index: &'a Index) -> Result<(String, &'a Index), GitError> {
+    pub(super) fn snapshot_into<'a>(
+        &self,
+        index: &'a Index,
+    ) -> Result<(String, &'a Index), GitError> {
         self.take_in(index, false).map(|tree| (tree, index))
     }
 
@@ -22,7 +26,8 @@ impl Git {
         // A copy knows the files' times, so only what changed is read.
         let real = self.git_dir.join("index");
         if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
-            std::fs::copy(&real, &index.0).map_err(|error| failed("copy of the index", &error.to_string()))?;
+            std::fs::copy(&real, &index.0)
+                .map_err(|error| failed("copy of the index", &error.to_string()))?;
         }
         let left_out = self.leave_out_large(index)?;
         // Not with excluding pathspecs: git fails where one of them is ignored too.
@@ -46,19 +51,32 @@ impl Git {
             self.know_raw(index, &raw)?;
         }
         if !left_out.is_empty() {
-            self.with(index, &["update-index", "-z", "--force-remove", "--stdin"].map(String::from), &left_out)?;
+            self.with(
+                index,
+                &["update-index", "-z", "--force-remove", "--stdin"].map(String::from),
+                &left_out,
+            )?;
         }
         self.forget_own(index)?;
         self.with(index, &["write-tree".into()], b"")
     }
 
-    /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays what it was, else it is
-    /// to be taken out of the index afterwards. Those are returned, each ended by NUL.
+    /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays
+    /// what it was, else it is to be taken out of the index afterwards. Those are returned, each
+    /// ended by NUL.
     fn leave_out_large(&self, index: &Index) -> Result<Vec<u8>, GitError> {
         // Attributes may be such that git would fail over them. At worst a file passes for changed.
         let plain = self.without_attributes()?;
         let list = |args: &[&str]| plain.bytes(args, b"", Some(&index.0));
-        let new = list(&["ls-files", "-z", "--others", "--exclude-standard", "--full-name", "--", ":(top)"])?;
+        let new = list(&[
+            "ls-files",
+            "-z",
+            "--others",
+            "--exclude-standard",
+            "--full-name",
+            "--",
+            ":(top)",
+        ])?;
         let changed = list(&["ls-files", "-z", "--modified", "--full-name", "--", ":(top)"])?;
         let listed = Listed { new: &new, tracked: &changed, checked_out: None };
         let (new, changed) = large_files::too_large(&self.top, listed);
@@ -68,7 +86,8 @@ impl Git {
         let all: Vec<_> = new.iter().chain(&changed).cloned().collect();
         tracing::warn!(dir = %self.top.display(), files = %large_files::names(&all), "too large, and left out of a snapshot");
         let blob = large_files::empty_blob(&self.head_or("")?);
-        let entries: Vec<u8> = new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
+        let entries: Vec<u8> =
+            new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
         self.with(index, &["update-index", "-z", "--index-info"].map(String::from), &entries)?;
         let unread = ["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from);
         self.with(index, &unread, &large_files::paths(&all))?;
@@ -83,7 +102,12 @@ impl Git {
         self.with(&index, &["write-tree".into()], b"")
     }
 
-    pub(super) fn with(&self, index: &Index, args: &[String], stdin: &[u8]) -> Result<String, GitError> {
+    pub(super) fn with(
+        &self,
+        index: &Index,
+        args: &[String],
+        stdin: &[u8],
+    ) -> Result<String, GitError> {
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         self.git_with(&args, stdin, Some(&index.0))
     }
@@ -94,8 +118,8 @@ impl Git {
         Index(self.git_dir.join(format!("muleteer-index-{}-{count}", std::process::id())))
     }
 
-    /// Remembers what lay about when a task began, which may be just its base: it is a person's, and stays
-    /// out of the task's commits and rollbacks.
+    /// Remembers what lay about when a task began, which may be just its base: it is a person's,
+    /// and stays out of the task's commits and rollbacks.
     pub fn remember_start(&self, task: &str, base: &str) -> Result<(), GitError> {
         let name = start_ref(task);
         self.check_filters(false)?;
@@ -105,7 +129,11 @@ impl Git {
             // Whatever becomes of the branches, what the task began at stays until it has ended.
             base.into()
         } else {
-            self.commit_tree(&tree, &[base], &format!("muleteer: the working directory before {task}"))?
+            self.commit_tree(
+                &tree,
+                &[base],
+                &format!("muleteer: the working directory before {task}"),
+            )?
         };
         self.git(&["update-ref", &name, &commit]).map(drop)
     }
@@ -126,19 +154,26 @@ impl Git {
         self.forget_refs(task);
     }
 
-    pub(super) fn commit_tree(&self, tree: &str, parents: &[&str], message: &str) -> Result<String, GitError> {
+    pub(super) fn commit_tree(
+        &self,
+        tree: &str,
+        parents: &[&str],
+        message: &str,
+    ) -> Result<String, GitError> {
         let parents = parents.iter().flat_map(|parent| ["-p", parent]);
         let args: Vec<&str> = ["commit-tree", tree].into_iter().chain(parents).collect();
         self.git_with(&args, message.as_bytes(), None)
     }
 
-    /// What changed since `start` and is in no commit, as a tree upon HEAD's; none if that is nothing.
+    /// What changed since `start` and is in no commit, as a tree upon HEAD's; none if that is
+    /// nothing.
     pub fn uncommitted_since(&self, start: &str) -> Result<Option<String>, GitError> {
         self.pending(start).map(|pending| pending.map(|(tree, _)| tree))
     }
 
-    /// The tree that is to be committed, and the way to it from HEAD's. What a person had changed in a file that the task has
-    /// changed too is not in it; where both changed the same lines, the file is taken whole.
+    /// The tree that is to be committed, and the way to it from HEAD's. What a person had changed
+    /// in a file that the task has changed too is not in it; where both changed the same lines, the
+    /// file is taken whole.
     pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
         let now = self.take_in(&self.index(), true)?;
         let info = self.carry("HEAD", start, &now)?;
@@ -156,23 +191,26 @@ impl Git {
         Ok(differences.iter().flat_map(|change| change.to.line(&change.path)).collect())
     }
 
-    /// Commits what the task changed and did not commit itself. Without hooks: the validation is the check.
+    /// Commits what the task changed and did not commit itself. Without hooks: the validation is
+    /// the check.
     pub fn commit(&self, start: &str, message: &str) -> Result<Option<String>, GitError> {
         let Some((tree, changes)) = self.pending(start)? else { return Ok(None) };
         self.check_filters_of(&paths(&changes))?;
         let head = self.head()?;
         let commit = self.commit_tree(&tree, &[&head], message)?;
-        // First: an index ahead of HEAD is what is about to be committed, one behind it takes the commit back.
+        // First: an index ahead of HEAD is what is about to be committed, one behind it takes the
+        // commit back.
         self.git_with(&["update-index", "-z", "--index-info"], &changes, None)?;
         self.git(&["update-ref", "-m", "muleteer: task completed", "HEAD", &commit, &head])?;
         drop(self.git(&["update-index", "-q", "--refresh"]));
         Ok(Some(commit))
     }
 
-    /// Puts HEAD back to `base` and the files to what they were when the task began, after everything that
-    /// is there was saved as a ref, of which `on_saved` hears before anything moves. What came with the commit `kept`,
-    /// which is since the base, stays. HEAD comes to where it is to stand: a branch that the agent checked out is not
-    /// moved. None if there was nothing to save.
+    /// Puts HEAD back to `base` and the files to what they were when the task began, after
+    /// everything that is there was saved as a ref, of which `on_saved` hears before anything
+    /// moves. What came with the commit `kept`, which is since the base, stays. HEAD comes to where
+    /// it is to stand: a branch that the agent checked out is not moved. None if there was nothing
+    /// to save.
     pub fn roll_back(
         &self,
         task: &str,
@@ -204,8 +242,14 @@ impl Git {
         Ok(Some(saved))
     }
 
-    /// A tree with what changed from one commit to another. What a person had changed in a file that changed there too stays.
-    pub(super) fn with_changes(&self, tree: &str, from: &str, to: &str) -> Result<String, GitError> {
+    /// A tree with what changed from one commit to another. What a person had changed in a file
+    /// that changed there too stays.
+    pub(super) fn with_changes(
+        &self,
+        tree: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<String, GitError> {
         let changes = self.carry(tree, from, to)?;
         let index = self.index();
         self.with(&index, &["read-tree".into(), tree.into()], b"")?;
@@ -214,8 +258,9 @@ impl Git {
         self.with(&index, &["write-tree".into()], b"")
     }
 
-    /// What a rollback leaves in no branch and HEAD's history does not have: the base of an agent that rewrote it, which an
-    /// undo brings back, and what came on the task's branch while HEAD was on another one.
+    /// What a rollback leaves in no branch and HEAD's history does not have: the base of an agent
+    /// that rewrote it, which an undo brings back, and what came on the task's branch while HEAD
+    /// was on another one.
     fn left_behind(&self, head: &str, base: &str, stand: &Stand) -> Result<Vec<String>, GitError> {
         let mut left = vec![base.to_string()];
         if let Stand::On(branch) = stand {
@@ -246,7 +291,8 @@ impl Git {
         self.git(&["reset", "-q", "--mixed", commit]).map(drop)
     }
 
-    /// Moves the files in the working directory from one tree to another. The index must be the first one's.
+    /// Moves the files in the working directory from one tree to another. The index must be the
+    /// first one's.
     pub(super) fn move_files(&self, index: &Index, from: &str, to: &str) -> Result<(), GitError> {
         if from == to {
             return Ok(());
@@ -257,7 +303,9 @@ impl Git {
             let reset = ["read-tree", "--reset", "-u", to].map(String::from);
             match self.with(index, &reset, b"") {
                 // Over some attributes git fails: then the files come as they are.
-                Err(GitError::Failed { .. }) => drop(self.without_attributes()?.with(index, &reset, b"")?),
+                Err(GitError::Failed { .. }) => {
+                    drop(self.without_attributes()?.with(index, &reset, b"")?)
+                }
                 done => drop(done?),
             }
         }

@@ -1,5 +1,6 @@
-//! What a person had lying about when a task began, and what the task has made of it. An agent may take it out, as `git reset
-//! --hard` or `git clean` does, or write over it, and pass its validation: then ours is the only copy.
+//! What a person had lying about when a task began, and what the task has made of it. An agent may
+//! take it out, as `git reset --hard` or `git clean` does, or write over it, and pass its
+//! validation: then ours is the only copy.
 
 use crate::vcs::user_repo::merge::{Change, Name};
 use crate::vcs::user_repo::snapshot_trees::ref_part;
@@ -16,13 +17,15 @@ pub struct Lost {
     pub saved: Saved,
     /// The paths, as words.
     pub paths: String,
-    /// Those of them that are committed as they lie there, with what is left of theirs in it; none: an empty text.
+    /// Those of them that are committed as they lie there, with what is left of theirs in it; none:
+    /// an empty text.
     pub committed: String,
 }
 
 impl Git {
-    /// Keeps what a person had lying about when a task began at `base`, where it is gone or was written over since: as a saved
-    /// one that an undo brings back. What is done is committed already. Done again, it is found done.
+    /// Keeps what a person had lying about when a task began at `base`, where it is gone or was
+    /// written over since: as a saved one that an undo brings back. What is done is committed
+    /// already. Done again, it is found done.
     pub fn keep_lost(&self, task: &str, base: &str, start: &str) -> Result<Option<Lost>, GitError> {
         let base = self.tree_of(base)?;
         if base == start {
@@ -33,34 +36,50 @@ impl Git {
         if lost.is_empty() {
             return Ok(None);
         }
-        let info: Vec<u8> = lost.iter().flat_map(|(change, _)| change.to.line(&change.path)).collect();
+        let info: Vec<u8> =
+            lost.iter().flat_map(|(change, _)| change.to.line(&change.path)).collect();
         let tree = self.tree_with(&now, &info)?;
-        let whole: Vec<Name> = lost.iter().filter(|(_, whole)| *whole).map(|(change, _)| change.path.clone()).collect();
+        let whole: Vec<Name> = lost
+            .iter()
+            .filter(|(_, whole)| *whole)
+            .map(|(change, _)| change.path.clone())
+            .collect();
         let paths: Vec<Name> = lost.into_iter().map(|(change, _)| change.path).collect();
         let (paths, committed) = (named(&paths), named(&whole));
         for saved in self.saved(Some(task))?.into_iter().filter(|saved| saved.files_only) {
-            let trees = [format!("{}^{{tree}}", saved.commit), format!("{}^1^{{tree}}", saved.commit)];
-            if self.git(&["rev-parse", &trees[0]])? == tree && self.git(&["rev-parse", &trees[1]])? == now {
+            let trees =
+                [format!("{}^{{tree}}", saved.commit), format!("{}^1^{{tree}}", saved.commit)];
+            if self.git(&["rev-parse", &trees[0]])? == tree
+                && self.git(&["rev-parse", &trees[1]])? == now
+            {
                 return Ok(Some(Lost { saved, paths, committed }));
             }
         }
         let head = self.head()?;
-        let beside = self.commit_tree(&now, &[&head], &format!("muleteer: the working directory after {task}"))?;
+        let beside = self.commit_tree(
+            &now,
+            &[&head],
+            &format!("muleteer: the working directory after {task}"),
+        )?;
         let message = format!(
             "muleteer: what lay about before {task} and is gone since\n\n\
              Task: {task}\nBase: {head}\nHead: {head}\nStart: {now}\nFiles: only\n"
         );
         let commit = self.commit_tree(&tree, &[&beside], &message)?;
-        let name = self.name_anew(&format!("refs/muleteer/rollback/{}", ref_part(task)), &commit)?;
+        let name =
+            self.name_anew(&format!("refs/muleteer/rollback/{}", ref_part(task)), &commit)?;
         let saved = Saved { name, commit, base: head.clone(), head, start: now, files_only: true };
         Ok(Some(Lost { saved, paths, committed }))
     }
 
-    /// What a person changed from `base` to `start` and neither lies there `now` nor is committed as it was; and whether what
-    /// lies there instead has been committed since.
+    /// What a person changed from `base` to `start` and neither lies there `now` nor is committed
+    /// as it was; and whether what lies there instead has been committed since.
     fn lost(&self, base: &str, start: &str, now: &str) -> Result<Vec<(Change, bool)>, GitError> {
-        let since: HashMap<Name, _> =
-            self.differences(start, now)?.into_iter().map(|change| (change.path, change.to)).collect();
+        let since: HashMap<Name, _> = self
+            .differences(start, now)?
+            .into_iter()
+            .map(|change| (change.path, change.to))
+            .collect();
         let committed: HashMap<Name, _> = self
             .differences(base, &self.tree_of("HEAD")?)?
             .into_iter()
@@ -68,11 +87,15 @@ impl Git {
             .collect();
         let mut lost = vec![];
         // That something was deleted is no work.
-        for theirs in self.differences(base, start)?.into_iter().filter(|change| change.to.is_there()) {
+        for theirs in
+            self.differences(base, start)?.into_iter().filter(|change| change.to.is_there())
+        {
             let Some(found) = since.get(&theirs.path) else { continue };
             let done = committed.get(&theirs.path).unwrap_or(&theirs.from);
-            // What was done, and upon it what was theirs, is what lies there: then all of theirs is in it.
-            let is_in = *done == theirs.to || self.merged(done, &theirs.from, &theirs.to)?.as_ref() == Some(found);
+            // What was done, and upon it what was theirs, is what lies there: then all of theirs is
+            // in it.
+            let is_in = *done == theirs.to
+                || self.merged(done, &theirs.from, &theirs.to)?.as_ref() == Some(found);
             if !is_in {
                 let is_committed = found.is_there() && committed.get(&theirs.path) == Some(found);
                 lost.push((theirs, is_committed));
@@ -81,8 +104,13 @@ impl Git {
         Ok(lost)
     }
 
-    /// Brings back files alone, wherever HEAD is by now: what came since stays, where it goes together with them.
-    pub(super) fn undo_files(&self, saved: &Saved, ignored: &[String]) -> Result<Option<String>, GitError> {
+    /// Brings back files alone, wherever HEAD is by now: what came since stays, where it goes
+    /// together with them.
+    pub(super) fn undo_files(
+        &self,
+        saved: &Saved,
+        ignored: &[String],
+    ) -> Result<Option<String>, GitError> {
         let index = self.index();
         let (now, index) = self.snapshot_into(&index)?;
         let brought = self.carry(&now, &format!("{}^1", saved.commit), &saved.commit)?;

@@ -1,12 +1,14 @@
-//! What we heed of a person's own configuration of git: what says which files are ignored, how lines end, whose repositories
-//! are trusted, and through which filters files go. Without it a task would commit what the person's own git would not.
+//! What we heed of a person's own configuration of git: what says which files are ignored, how
+//! lines end, whose repositories are trusted, and through which filters files go. Without it a task
+//! would commit what the person's own git would not.
 //!
-//! A filter is a program. One that the person's or the system's configuration defines is run in the person's own working
-//! directory: their git runs it there too. One that only a repository's configuration defines is never run: an agent can
-//! write there. In a worker's clone none is run at all: programs of this kind ask the clone's own configuration what to do
-//! (git-lfs, which program fetches), and that is the agent's. Where a filter that is not run would be needed, we say so,
-//! rather than commit something else. A driver that merges files is a program too: no git of ours runs one, it merges as git
-//! does by itself.
+//! A filter is a program. One that the person's or the system's configuration defines is run in the
+//! person's own working directory: their git runs it there too. One that only a repository's
+//! configuration defines is never run: an agent can write there. In a worker's clone none is run at
+//! all: programs of this kind ask the clone's own configuration what to do (git-lfs, which program
+//! fetches), and that is the agent's. Where a filter that is not run would be needed, we say so,
+//! rather than commit something else. A driver that merges files is a program too: no git of ours
+//! runs one, it merges as git does by itself.
 
 use crate::vcs::user_repo::command::{bare, run_bytes};
 use crate::vcs::user_repo::merge::Name;
@@ -28,7 +30,8 @@ const TRUSTED: &str = "safe.directory";
 const FILTER: [&str; 4] = ["clean", "smudge", "process", "required"];
 /// Merges texts as git does without a driver.
 const MERGE: &str = "git merge-file --marker-size=%L %A %O %B";
-/// They look at objects and names alone, and so run no filter. Whatever reads an index may: `write-tree` does.
+/// They look at objects and names alone, and so run no filter. Whatever reads an index may:
+/// `write-tree` does.
 const NO_FILES: [&str; 12] = [
     "commit-tree",
     "config",
@@ -97,7 +100,10 @@ impl Person {
         }
         person.settings.retain(|(key, _)| key == TRUSTED || !own.contains(key));
         let var = |name: &str| {
-            let said = vars.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+            let said = vars
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| OsString::from(value));
             said.or_else(|| std::env::var_os(name)).filter(|value| !value.is_empty())
         };
         if person.attributes.is_none() {
@@ -128,7 +134,8 @@ impl Person {
     /// Has a git heed it, with what else is said.
     pub(super) fn tell(&self, command: &mut Command, more: &[(String, OsString)]) {
         if let Some(file) = &self.attributes {
-            // It names filters, and runs none; what a repository says is its attributes is not heard.
+            // It names filters, and runs none; what a repository says is its attributes is not
+            // heard.
             let mut setting = OsString::from("core.attributesFile=");
             setting.push(file);
             command.arg("-c").arg(setting);
@@ -143,7 +150,8 @@ impl Person {
     }
 }
 
-/// A filter's command, which finds the person's configuration again that our git is deaf to: git-lfs asks it who may fetch.
+/// A filter's command, which finds the person's configuration again that our git is deaf to:
+/// git-lfs asks it who may fetch.
 fn at_home(command: &OsStr, restored: &[(&str, Option<OsString>)]) -> OsString {
     if command.as_bytes().trim_ascii().is_empty() {
         return command.into();
@@ -182,7 +190,9 @@ impl Git {
         let mut told = vec![];
         let of_person = self.person.filters.iter().filter(|_| !self.is_clone);
         for (name, filter) in of_person {
-            told.extend(filter.iter().map(|(key, value)| (format!("filter.{name}.{key}"), value.clone())));
+            told.extend(
+                filter.iter().map(|(key, value)| (format!("filter.{name}.{key}"), value.clone())),
+            );
         }
         let own = self.programs()?;
         told.extend(own.drivers.into_iter().map(|key| (key, MERGE.into())));
@@ -221,15 +231,19 @@ impl Git {
         Ok(found)
     }
 
-    /// That no file goes through a filter that is not run here: neither those that lie here nor, for the clones of workers,
-    /// those that would be checked out there.
+    /// That no file goes through a filter that is not run here: neither those that lie here nor,
+    /// for the clones of workers, those that would be checked out there.
     pub fn check_filters(&self, for_clones: bool) -> Result<(), GitError> {
         let for_clones = for_clones || self.is_clone;
         let not_run = self.not_run(for_clones)?;
         if not_run.is_empty() {
             return Ok(());
         }
-        let files = self.bytes(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"], b"", None)?;
+        let files = self.bytes(
+            &["ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            b"",
+            None,
+        )?;
         self.refuse(&not_run, &files, for_clones)
     }
 
@@ -250,7 +264,12 @@ impl Git {
         Ok(not_run)
     }
 
-    fn refuse(&self, not_run: &BTreeSet<String>, files: &[u8], in_clone: bool) -> Result<(), GitError> {
+    fn refuse(
+        &self,
+        not_run: &BTreeSet<String>,
+        files: &[u8],
+        in_clone: bool,
+    ) -> Result<(), GitError> {
         if files.is_empty() {
             return Ok(());
         }
@@ -267,8 +286,11 @@ impl Git {
     }
 }
 
-/// Whether a filter is not as the person has it: whoever can write into the repository's configuration has a say in it.
+/// Whether a filter is not as the person has it: whoever can write into the repository's
+/// configuration has a say in it.
 fn is_foreign(of_person: Option<&Filter>, repositorys: &BTreeSet<String>) -> bool {
-    // git runs no other command of a filter that has a `process`, were it empty: that cannot be taken back.
-    of_person.is_none_or(|filter| repositorys.contains("process") && !filter.contains_key("process"))
+    // git runs no other command of a filter that has a `process`, were it empty: that cannot be
+    // taken back.
+    of_person
+        .is_none_or(|filter| repositorys.contains("process") && !filter.contains_key("process"))
 }

@@ -1,5 +1,5 @@
-//! The name that an agent commits under where the person has told git none, as in a fresh container: without any its
-//! commits fail, and its work lies about uncommitted.
+//! The name that an agent commits under where the person has told git none, as in a fresh
+//! container: without any its commits fail, and its work lies about uncommitted.
 //!
 //! git gets it as its system configuration, the weakest there is. The variables `GIT_AUTHOR_*`
 //! would also override what a repository below the directory says, or what is configured while the
@@ -20,17 +20,19 @@ const MOST_KNOWN: usize = 256;
 
 type Env = Vec<(String, String)>;
 
-/// The directories in which git is known to find an identity, each with the environment that matters to it. That it
-/// finds none is asked again each time.
+/// The directories in which git is known to find an identity, each with the environment that
+/// matters to it. That it finds none is asked again each time.
 #[derive(Debug, Default)]
 pub struct Identities(Mutex<HashSet<(PathBuf, Env)>>);
 
 impl Identities {
-    /// The variables that give an agent in `dir` an identity; none where git finds one with this environment, or
-    /// cannot be asked. They name `file`, which is written, if the agent can read it and its git is
-    /// new enough.
+    /// The variables that give an agent in `dir` an identity; none where git finds one with this
+    /// environment, or cannot be asked. They name `file`, which is written, if the agent can read
+    /// it and its git is new enough.
     pub async fn missing(&self, dir: &Path, env: &[(String, String)], file: Option<&Path>) -> Env {
-        let matters = |name: &str| matches!(name, "HOME" | "XDG_CONFIG_HOME" | "EMAIL") || name.starts_with("GIT_");
+        let matters = |name: &str| {
+            matches!(name, "HOME" | "XDG_CONFIG_HOME" | "EMAIL") || name.starts_with("GIT_")
+        };
         let asked: Env = env.iter().filter(|(name, _)| matters(name)).cloned().collect();
         let key = (dir.to_owned(), asked);
         if self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&key) {
@@ -53,8 +55,12 @@ impl Identities {
         let roles = [(author, "GIT_AUTHOR"), (committer, "GIT_COMMITTER")];
         let unknown = roles.into_iter().filter(|(known, _)| !known);
         unknown
-            .flat_map(|(_, role)| [(format!("{role}_NAME"), AGENT_NAME), (format!("{role}_EMAIL"), AGENT_EMAIL)])
-            .filter(|(name, _)| !env.iter().any(|(given, value)| given == name && !value.is_empty()))
+            .flat_map(|(_, role)| {
+                [(format!("{role}_NAME"), AGENT_NAME), (format!("{role}_EMAIL"), AGENT_EMAIL)]
+            })
+            .filter(|(name, _)| {
+                !env.iter().any(|(given, value)| given == name && !value.is_empty())
+            })
             .map(|(name, value)| (name, value.to_string()))
             .collect()
     }
@@ -79,8 +85,12 @@ async fn configured(dir: &Path, env: &[(String, String)], file: &Path) -> Option
         tracing::warn!(%error, "failed to write the agent's git configuration");
         return None;
     }
-    let vars = vec![("GIT_CONFIG_SYSTEM".to_string(), path.to_string()), ("GIT_CONFIG_NOSYSTEM".into(), "0".into())];
-    let mut with: Env = env.iter().filter(|(name, _)| !vars.iter().any(|(own, _)| own == name)).cloned().collect();
+    let vars = vec![
+        ("GIT_CONFIG_SYSTEM".to_string(), path.to_string()),
+        ("GIT_CONFIG_NOSYSTEM".into(), "0".into()),
+    ];
+    let mut with: Env =
+        env.iter().filter(|(name, _)| !vars.iter().any(|(own, _)| own == name)).cloned().collect();
     with.extend(vars.iter().cloned());
     (known_roles(dir, &with).await == (true, true)).then_some(vars)
 }
@@ -88,7 +98,9 @@ async fn configured(dir: &Path, env: &[(String, String)], file: &Path) -> Option
 /// The system configuration that git reads with this environment: `Some(None)` where there is none,
 /// `None` where git does not tell.
 async fn system_config(dir: &Path, env: &[(String, String)]) -> Option<Option<String>> {
-    let value = |name: &str| env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let value = |name: &str| {
+        env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    };
     let off = value("GIT_CONFIG_NOSYSTEM").unwrap_or_default().to_ascii_lowercase();
     if !["", "0", "false", "no", "off"].contains(&off.as_str()) {
         return Some(None);
@@ -100,7 +112,9 @@ async fn system_config(dir: &Path, env: &[(String, String)]) -> Option<Option<St
             .contains("unable to read config file")
             .then_some(None);
     }
-    let Some(origin) = listed.stdout.split(|byte| *byte == 0).next().filter(|origin| !origin.is_empty()) else {
+    let Some(origin) =
+        listed.stdout.split(|byte| *byte == 0).next().filter(|origin| !origin.is_empty())
+    else {
         return Some(None);
     };
     let path = std::str::from_utf8(origin).ok()?.strip_prefix("file:")?;
@@ -134,9 +148,16 @@ mod tests {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut env = vec![("PATH".to_string(), path), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
         // Else a machine with a full host name has a name for everybody.
-        let only =
-            [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "user.useConfigOnly"), ("GIT_CONFIG_VALUE_0", "true")];
-        env.extend(only.iter().chain(more).map(|(name, value)| ((*name).to_string(), (*value).to_string())));
+        let only = [
+            ("GIT_CONFIG_COUNT", "1"),
+            ("GIT_CONFIG_KEY_0", "user.useConfigOnly"),
+            ("GIT_CONFIG_VALUE_0", "true"),
+        ];
+        env.extend(
+            only.iter()
+                .chain(more)
+                .map(|(name, value)| ((*name).to_string(), (*value).to_string())),
+        );
         env
     }
 
@@ -147,11 +168,14 @@ mod tests {
         let known = Identities::default();
         let without = env(&[("HOME", home)]);
         let names = |given: Env| given.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        let all = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
+        let all =
+            ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
         assert_eq!(names(known.missing(dir.path(), &without, None).await), all);
-        let author = env(&[("HOME", home), ("GIT_AUTHOR_NAME", "a"), ("GIT_AUTHOR_EMAIL", "a@example.org")]);
+        let author =
+            env(&[("HOME", home), ("GIT_AUTHOR_NAME", "a"), ("GIT_AUTHOR_EMAIL", "a@example.org")]);
         assert_eq!(names(known.missing(dir.path(), &author, None).await), all[2..]);
-        std::fs::write(dir.path().join(".gitconfig"), "[user]\nname = a\nemail = a@example.org\n").expect("a file");
+        std::fs::write(dir.path().join(".gitconfig"), "[user]\nname = a\nemail = a@example.org\n")
+            .expect("a file");
         assert_eq!(known.missing(dir.path(), &without, None).await, []);
         assert_eq!(known.missing(dir.path(), &without, None).await, [], "known by now");
     }
@@ -161,15 +185,23 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (home, file) = (dir.path().to_str().expect("a path"), dir.path().join("given"));
         let system = dir.path().join("sys\"tem");
-        std::fs::write(&system, "[user]\nuseConfigOnly = true\n[some]\nthing = here\n").expect("a file");
+        std::fs::write(&system, "[user]\nuseConfigOnly = true\n[some]\nthing = here\n")
+            .expect("a file");
         let path = std::env::var("PATH").unwrap_or_default();
-        let env: Env =
-            [("PATH", path.as_str()), ("HOME", home), ("GIT_CONFIG_SYSTEM", system.to_str().expect("a path"))]
-                .map(|(name, value)| (name.to_string(), value.to_string()))
-                .to_vec();
+        let env: Env = [
+            ("PATH", path.as_str()),
+            ("HOME", home),
+            ("GIT_CONFIG_SYSTEM", system.to_str().expect("a path")),
+        ]
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .to_vec();
         let given = Identities::default().missing(dir.path(), &env, Some(&file)).await;
-        let vars: Vec<_> = given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(vars, [("GIT_CONFIG_SYSTEM", file.to_str().expect("a path")), ("GIT_CONFIG_NOSYSTEM", "0")]);
+        let vars: Vec<_> =
+            given.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(
+            vars,
+            [("GIT_CONFIG_SYSTEM", file.to_str().expect("a path")), ("GIT_CONFIG_NOSYSTEM", "0")]
+        );
         let with: Env = env[..2].iter().cloned().chain(given).collect();
         let ask = async |args: &[&str]| {
             let said = ask(dir.path(), &with, args).await.expect("git runs");
@@ -208,10 +240,17 @@ mod tests {
         let given = Identities::default().missing(dir.path(), &env, Some(&file)).await;
         assert_eq!(given.len(), 2, "{given:?}");
         // There git takes no address from the environment, so that a file without one is no help.
-        let env: Env = env.into_iter().chain([("EMAIL".to_string(), "a@example.org".to_string())]).collect();
+        let env: Env =
+            env.into_iter().chain([("EMAIL".to_string(), "a@example.org".to_string())]).collect();
         let given = Identities::default().missing(dir.path(), &env, Some(&file)).await;
-        assert_eq!(given.first().map(|(name, _)| name.as_str()), Some("GIT_AUTHOR_NAME"), "{given:?}");
-        let absent = Identities::default().missing(dir.path(), &env, Some(&dir.path().join("no/where"))).await;
+        assert_eq!(
+            given.first().map(|(name, _)| name.as_str()),
+            Some("GIT_AUTHOR_NAME"),
+            "{given:?}"
+        );
+        let absent = Identities::default()
+            .missing(dir.path(), &env, Some(&dir.path().join("no/where")))
+            .await;
         assert_eq!(absent, given, "a file that cannot be written is no help");
     }
 }

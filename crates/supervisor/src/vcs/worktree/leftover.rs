@@ -7,8 +7,9 @@
 //!             staged-index         a copy of the clone's own index
 //! ```
 //!
-//! No filter and no hook runs: that repository has no configuration, and the clone's is not read. Files are bounded in
-//! number and size, and git in time: an agent may leave a file of 300 GB, or a pipe.
+//! No filter and no hook runs: that repository has no configuration, and the clone's is not read.
+//! Files are bounded in number and size, and git in time: an agent may leave a file of 300 GB, or a
+//! pipe.
 
 use crate::vcs::untrusted_path;
 use crate::vcs::user_repo::raw;
@@ -43,7 +44,8 @@ pub struct Leftover {
     pub skipped: Vec<String>,
 }
 
-/// Keeps what is in the clone's files and its index and not in `head`, as refs of the person's repository.
+/// Keeps what is in the clone's files and its index and not in `head`, as refs of the person's
+/// repository.
 ///
 /// # Errors
 /// git cannot look at the files, or cannot keep them, or they are `given_up` before.
@@ -55,7 +57,11 @@ pub async fn gather(
     given_up: impl Future<Output = ()>,
 ) -> Result<Leftover, String> {
     let parent = clone.parent().ok_or("the clone has no parent directory")?;
-    let bench = Bench { dir: parent.join(format!(".{id}.left")), clone: clone.to_owned(), project: project.to_owned() };
+    let bench = Bench {
+        dir: parent.join(format!(".{id}.left")),
+        clone: clone.to_owned(),
+        project: project.to_owned(),
+    };
     discard(&bench.dir)?;
     let found = tokio::select! {
         found = bench.gather(head, id) => found,
@@ -80,17 +86,28 @@ impl Bench {
         let began = self.said(["rev-parse", "--verify", &format!("{head}^{{tree}}")]).await?;
         if tree != began {
             let count = self.changed(&began, &tree).await?.len();
-            let what = format!("uncommitted changes in {count} file{}", if count == 1 { "" } else { "s" });
+            let what =
+                format!("uncommitted changes in {count} file{}", if count == 1 { "" } else { "s" });
             found.kept.push(
-                self.keep(head, &tree, &format!("{}/{id}/uncommitted", crate::vcs::worktree::home::LEFT), what)
-                    .await?,
+                self.keep(
+                    head,
+                    &tree,
+                    &format!("{}/{id}/uncommitted", crate::vcs::worktree::home::LEFT),
+                    what,
+                )
+                .await?,
             );
         }
         if let Some(staged) = self.staged(&began, &tree).await {
             let what = "changes that were staged and then changed again".to_string();
             found.kept.push(
-                self.keep(head, &staged, &format!("{}/{id}/staged", crate::vcs::worktree::home::LEFT), what)
-                    .await?,
+                self.keep(
+                    head,
+                    &staged,
+                    &format!("{}/{id}/staged", crate::vcs::worktree::home::LEFT),
+                    what,
+                )
+                .await?,
             );
         }
         Ok(found)
@@ -105,7 +122,13 @@ impl Bench {
             return Err("git does not say where the objects are".into());
         };
         let mut init = git(self.dir.parent().unwrap_or(&self.dir));
-        init.args(["init", "--quiet", "--bare", "--template=", &format!("--object-format={format}")]);
+        init.args([
+            "init",
+            "--quiet",
+            "--bare",
+            "--template=",
+            &format!("--object-format={format}"),
+        ]);
         run_within(init.arg(&self.dir), PATIENCE, "cannot make a repository").await?;
         let mut lenders = format!("{objects}\n");
         let own = self.clone.join(".git/objects");
@@ -119,7 +142,8 @@ impl Bench {
         // The person's patterns, the agent's, and ours.
         let mut patterns = std::fs::read(exclude).unwrap_or_default();
         patterns.push(b'\n');
-        let of_clone = untrusted_path::read(&self.clone, Path::new(".git/info/exclude"), EXCLUDE_LIMIT);
+        let of_clone =
+            untrusted_path::read(&self.clone, Path::new(".git/info/exclude"), EXCLUDE_LIMIT);
         patterns.extend(of_clone.ok().flatten().unwrap_or_default());
         patterns.push(b'\n');
         patterns.extend(OURS.join("\n").into_bytes());
@@ -159,12 +183,14 @@ impl Bench {
         const INDEX: &str = "worktree-index";
         self.bytes(self.git(INDEX).args(["read-tree", head])).await?;
         let mut list = self.git(INDEX);
-        let tracked = self.bytes(list.args(["ls-tree", "-r", "-z", "-l", "--full-tree", head])).await?;
+        let tracked =
+            self.bytes(list.args(["ls-tree", "-r", "-z", "-l", "--full-tree", head])).await?;
         let mut list = self.git(INDEX);
         if let Some(person) = person_excludes(&self.project).await {
             list.arg("-c").arg(format!("core.excludesFile={person}"));
         }
-        let others = self.bytes(list.args(["ls-files", "-z", "--others", "--exclude-standard"])).await?;
+        let others =
+            self.bytes(list.args(["ls-files", "-z", "--others", "--exclude-standard"])).await?;
         let clone = self.clone.clone();
         let chosen = tokio::task::spawn_blocking(move || choose(&clone, &tracked, &others)).await;
         let chosen = chosen.map_err(|error| error.to_string())?;
@@ -204,30 +230,41 @@ impl Bench {
         let raw = self.bytes(&mut diff).await?;
         let fields: Vec<&[u8]> = raw.split(|byte| *byte == 0).collect();
         let (pairs, _) = fields.as_chunks::<2>();
-        let blob = |about: &[u8]| about.split(|byte| *byte == b' ').nth(3).unwrap_or_default().to_vec();
+        let blob =
+            |about: &[u8]| about.split(|byte| *byte == b' ').nth(3).unwrap_or_default().to_vec();
         Ok(pairs.iter().map(|[about, path]| (path.to_vec(), blob(about))).collect())
     }
 
-    /// The tree of the clone's index, where it has content that neither the commit nor the files have. An index that
-    /// cannot be read has nothing to say.
+    /// The tree of the clone's index, where it has content that neither the commit nor the files
+    /// have. An index that cannot be read has nothing to say.
     async fn staged(&self, began: &str, files: &str) -> Option<String> {
-        let index = untrusted_path::read(&self.clone, Path::new(".git/index"), INDEX_LIMIT).ok().flatten()?;
+        let index = untrusted_path::read(&self.clone, Path::new(".git/index"), INDEX_LIMIT)
+            .ok()
+            .flatten()?;
         self.write("staged-index", &index).ok()?;
         let tree = self.bytes(self.git("staged-index").arg("write-tree")).await.ok()?;
         let tree = String::from_utf8_lossy(&tree).trim().to_string();
         if tree == began || tree == files {
             return None;
         }
-        let (in_files, in_index) = (self.changed(began, files).await.ok()?, self.changed(began, &tree).await.ok()?);
+        let (in_files, in_index) =
+            (self.changed(began, files).await.ok()?, self.changed(began, &tree).await.ok()?);
         let only_there = in_index.iter().any(|(path, blob)| {
-            blob.iter().any(|digit| *digit != b'0') && in_files.get(path).is_none_or(|other| other != blob)
+            blob.iter().any(|digit| *digit != b'0')
+                && in_files.get(path).is_none_or(|other| other != blob)
         });
         only_there.then_some(tree)
     }
 
-    /// Commits a tree on `head` and brings it to the person's repository, under the first of the names that is free or
-    /// has this tree already.
-    async fn keep(&self, head: &str, tree: &str, name: &str, what: String) -> Result<LeftWork, String> {
+    /// Commits a tree on `head` and brings it to the person's repository, under the first of the
+    /// names that is free or has this tree already.
+    async fn keep(
+        &self,
+        head: &str,
+        tree: &str,
+        name: &str,
+        what: String,
+    ) -> Result<LeftWork, String> {
         let mut name = name.to_string();
         for number in 2_u32.. {
             let mut ask = git(&self.project);
@@ -235,7 +272,12 @@ impl Bench {
             match run_within(&mut ask, PATIENCE, "").await {
                 Err(_) => break,
                 Ok(there) if there == tree => return Ok(LeftWork { name, what }),
-                Ok(_) => name = format!("{}-{number}", name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-')),
+                Ok(_) => {
+                    name = format!(
+                        "{}-{number}",
+                        name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-')
+                    )
+                }
             }
         }
         let mut commit = self.git("worktree-index");
@@ -245,7 +287,8 @@ impl Bench {
                 .env(format!("GIT_{role}_EMAIL"), "rescue@muleteer.invalid");
         }
         let message = format!("Muleteer: {what}");
-        let commit = self.bytes(commit.args(["commit-tree", tree, "-p", head, "-m", &message])).await?;
+        let commit =
+            self.bytes(commit.args(["commit-tree", tree, "-p", head, "-m", &message])).await?;
         let commit = String::from_utf8_lossy(&commit).trim().to_string();
         let mut fetch = fetching(&self.project, &self.dir);
         run_within(fetch.arg(format!("{commit}:{name}")), PATIENCE, "cannot keep them").await?;
@@ -253,18 +296,23 @@ impl Bench {
     }
 }
 
-/// Whether git can read where a repository's objects come from: a pipe there would hold it up for ever.
+/// Whether git can read where a repository's objects come from: a pipe there would hold it up for
+/// ever.
 fn lends(objects: &Path) -> bool {
     untrusted_path::read(objects, Path::new("info/alternates"), EXCLUDE_LIMIT).is_ok()
 }
 
 /// The person's own list of what is ignored everywhere.
 async fn person_excludes(project: &Path) -> Option<String> {
-    if let Some(path) = crate::vcs::worktree::own_config_of(project, &["--type=path", "core.excludesFile"]).await {
+    if let Some(path) =
+        crate::vcs::worktree::own_config_of(project, &["--type=path", "core.excludesFile"]).await
+    {
         return Some(path);
     }
-    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = config.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))?;
+    let config =
+        std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let config =
+        config.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))?;
     Some(config.join("git/ignore"))
         .filter(|path| path.is_file())
         .map(|path| path.display().to_string())
@@ -279,7 +327,8 @@ struct Chosen {
     skipped: Vec<String>,
 }
 
-/// Chooses what git is to look at: all that is tracked, and untracked files, but nothing too large to be kept.
+/// Chooses what git is to look at: all that is tracked, and untracked files, but nothing too large
+/// to be kept.
 fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
     let mut chosen = Chosen::default();
     let mut unnamed = 0_usize;
@@ -310,7 +359,9 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
         // git gives up with all other files where it finds one beyond a link, a pipe, or what it
         // may not look at.
         match folders.look(clone, path) {
-            Ok(Some(meta)) if meta.is_file() && meta.len() > FILE_LIMIT && size != Some(meta.len()) => {
+            Ok(Some(meta))
+                if meta.is_file() && meta.len() > FILE_LIMIT && size != Some(meta.len()) =>
+            {
                 skip(path, "too large", &mut chosen.skipped);
             }
             Ok(Some(meta)) if meta.is_file() && !is_readable(path) => {
@@ -352,7 +403,8 @@ impl Folders {
     /// What is at a path; `None` where nothing is, or where only a link leads there.
     fn look(&mut self, clone: &Path, path: &[u8]) -> io::Result<Option<Metadata>> {
         let path = Path::new(OsStr::from_bytes(path));
-        let above: Vec<&Path> = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).collect();
+        let above: Vec<&Path> =
+            path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).collect();
         // lstat follows links in all names of a path but the last, so it goes from the top down.
         for folder in above.into_iter().rev() {
             let is_folder = match self.0.get(folder) {
@@ -373,7 +425,11 @@ impl Folders {
 
 fn there(path: &Path) -> io::Result<Option<Metadata>> {
     match std::fs::symlink_metadata(path) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(None)
+        }
         found => found.map(Some),
     }
 }

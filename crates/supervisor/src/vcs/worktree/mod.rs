@@ -27,8 +27,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// What a repository's own configuration could make git run or ask, switched off. A list of what an alternate
-/// has is of no use to us, and would be asked of git in a directory that may not be ours.
+/// What a repository's own configuration could make git run or ask, switched off. A list of what an
+/// alternate has is of no use to us, and would be asked of git in a directory that may not be ours.
 pub(crate) const HARMLESS: [&str; 10] = [
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -41,8 +41,8 @@ pub(crate) const HARMLESS: [&str; 10] = [
     "maintenance.auto=false",
     "advice.graftFileDeprecated=false",
 ];
-/// By itself git waits for the disk neither with the objects of a commit nor with the branch that leads to it. What we say
-/// is done has to be there after a power cut too.
+/// By itself git waits for the disk neither with the objects of a commit nor with the branch that
+/// leads to it. What we say is done has to be there after a power cut too.
 pub(crate) const DURABLE: &str = "core.fsync=committed";
 /// Of a daemon's own environment: it could lead git elsewhere.
 pub(crate) const LEADING_AWAY: [&str; 16] = [
@@ -63,16 +63,17 @@ pub(crate) const LEADING_AWAY: [&str; 16] = [
     "GIT_ALLOW_PROTOCOL",
     "GIT_EXTERNAL_DIFF",
 ];
-/// What serves us from a repository that is an agent's: nothing but the very directory that is named, and
-/// no fetching of what is missing, which its configuration would describe.
-pub(crate) const UPLOAD_PACK: &str = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
+/// What serves us from a repository that is an agent's: nothing but the very directory that is
+/// named, and no fetching of what is missing, which its configuration would describe.
+pub(crate) const UPLOAD_PACK: &str =
+    "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
 /// The author and committer of an agent whose person has told git no name.
 pub(crate) const AGENT_NAME: &str = "Muleteer agent";
 pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
 /// A git that takes longer is killed. A clone of a large repository over a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
-/// A git that works on this machine alone and has used no processor for so long hangs: an agent can put a pipe where
-/// a file should be.
+/// A git that works on this machine alone and has used no processor for so long hangs: an agent can
+/// put a pipe where a file should be.
 pub(crate) const STUCK: Duration = Duration::from_secs(20);
 /// How often a git that takes long is looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -110,7 +111,8 @@ pub(crate) fn git(dir: &Path) -> Command {
         command.env_remove(name);
     }
     if dir.join(".git").exists() {
-        // One that is broken is none, and git would go on with the repository around it: a clone of ours lies in a person's.
+        // One that is broken is none, and git would go on with the repository around it: a clone of
+        // ours lies in a person's.
         command.envs(dir.parent().map(|above| ("GIT_CEILING_DIRECTORIES", above)));
     }
     command
@@ -128,11 +130,19 @@ pub(crate) fn git(dir: &Path) -> Command {
     command
 }
 
-/// A fetch into `into` from a repository that may be an agent's: `from` is its git directory itself.
+/// A fetch into `into` from a repository that may be an agent's: `from` is its git directory
+/// itself.
 pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
     let mut command = git(into);
     command
-        .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--upload-pack", UPLOAD_PACK])
+        .args([
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--upload-pack",
+            UPLOAD_PACK,
+        ])
         .arg(from);
     command
 }
@@ -142,7 +152,11 @@ pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, Str
 }
 
 /// Runs a git that works on this machine alone: it may take `patience`, and less where it hangs.
-pub(crate) async fn run_within(command: &mut Command, patience: Duration, what: &str) -> Result<String, String> {
+pub(crate) async fn run_within(
+    command: &mut Command,
+    patience: Duration,
+    what: &str,
+) -> Result<String, String> {
     let said = bytes_within(command, patience, what).await?;
     Ok(String::from_utf8_lossy(&said).trim().to_string())
 }
@@ -152,7 +166,11 @@ pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u
     bytes_within(command, PATIENCE, what).await
 }
 
-async fn bytes_within(command: &mut Command, patience: Duration, what: &str) -> Result<Vec<u8>, String> {
+async fn bytes_within(
+    command: &mut Command,
+    patience: Duration,
+    what: &str,
+) -> Result<Vec<u8>, String> {
     let mut said = output_unless(command, patience, Some(STUCK)).await?;
     if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
         // It has refused before it did anything.
@@ -170,8 +188,8 @@ pub(crate) fn is_distrust(complaint: &[u8]) -> bool {
     String::from_utf8_lossy(complaint).contains("detected dubious ownership")
 }
 
-/// Has a git trust what the person's own configuration says is to be trusted, which ours is deaf to; it is asked with the
-/// person's environment and these variables. False if that is nothing.
+/// Has a git trust what the person's own configuration says is to be trusted, which ours is deaf
+/// to; it is asked with the person's environment and these variables. False if that is nothing.
 async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
     let mut ask = Command::new("git");
     ask.args(["config", "-z", "--show-scope", "--get-all", "safe.directory"]).current_dir("/");
@@ -196,12 +214,13 @@ async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
     count > 0
 }
 
-/// What a program complained of, on one line and without what drives a terminal. Git's advice is left out: it is for who
-/// works there by hand. Of too much the beginning and the end are kept.
+/// What a program complained of, on one line and without what drives a terminal. Git's advice is
+/// left out: it is for who works there by hand. Of too much the beginning and the end are kept.
 pub(crate) fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines = text.split(['\n', '\r']).map(str::trim_end);
-    let said: Vec<_> = lines.filter(|line| !line.trim().is_empty() && !line.starts_with("hint:")).collect();
+    let said: Vec<_> =
+        lines.filter(|line| !line.trim().is_empty() && !line.starts_with("hint:")).collect();
     let said = said.join("; ").replace(char::is_control, " ");
     match said.len() {
         0 => "it failed and did not say why".into(),
@@ -213,15 +232,16 @@ pub(crate) fn complaint(stderr: &[u8]) -> String {
     }
 }
 
-/// Whether what was complained of is that the disk, or somebody's share of it, is full. Only where a line ends so: names that
-/// an agent chose may stand before it.
+/// Whether what was complained of is that the disk, or somebody's share of it, is full. Only where
+/// a line ends so: names that an agent chose may stand before it.
 pub(crate) fn no_room(why: &str) -> bool {
     let is_full = |line: &str| {
         let line = line.trim_end_matches(')');
         let line = line.rsplit_once(" (os error ").map_or(line, |(line, _)| line);
-        ["No space left on device", "Disk quota exceeded"]
-            .iter()
-            .any(|full| line.strip_suffix(full).is_some_and(|before| before.is_empty() || before.ends_with(": ")))
+        ["No space left on device", "Disk quota exceeded"].iter().any(|full| {
+            line.strip_suffix(full)
+                .is_some_and(|before| before.is_empty() || before.ends_with(": "))
+        })
     };
     why.split("; ").any(is_full)
 }
@@ -231,14 +251,18 @@ pub(crate) fn lists_too_much(why: &str) -> bool {
     why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
 }
 
-/// Runs it to its end, with limits of time and output; what it started is ended with it, also when nobody waits
-/// any more.
+/// Runs it to its end, with limits of time and output; what it started is ended with it, also when
+/// nobody waits any more.
 pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
     output_unless(command, patience, None).await
 }
 
 /// As [`output`], unless it uses no processor for as long as `stuck`.
-async fn output_unless(command: &mut Command, patience: Duration, stuck: Option<Duration>) -> Result<Output, String> {
+async fn output_unless(
+    command: &mut Command,
+    patience: Duration,
+    stuck: Option<Duration>,
+) -> Result<Output, String> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -267,9 +291,10 @@ async fn hang(leader: Option<u32>, limit: Option<Duration>) -> Duration {
     let (mut used, mut since) = (None, tokio::time::Instant::now());
     loop {
         tokio::time::sleep(LOOK).await;
-        let now = tokio::task::spawn_blocking(move || muleteer_process::group::cpu_of_group(leader))
-            .await
-            .ok();
+        let now =
+            tokio::task::spawn_blocking(move || muleteer_process::group::cpu_of_group(leader))
+                .await
+                .ok();
         if now != used {
             (used, since) = (now, tokio::time::Instant::now());
         } else if since.elapsed() >= limit {
@@ -296,7 +321,10 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
             // Gone already is as good.
-            drop(muleteer_process::group::signal_group(leader, rustix::process::Signal::KILL.as_raw()));
+            drop(muleteer_process::group::signal_group(
+                leader,
+                rustix::process::Signal::KILL.as_raw(),
+            ));
         }
     }
 }
@@ -306,38 +334,54 @@ impl Drop for Group {
 pub struct NewClone<'a> {
     pub id: &'a str,
     pub branch: &'a str,
-    /// The agent's environment names an address (`EMAIL`), which git takes where none is configured.
+    /// The agent's environment names an address (`EMAIL`), which git takes where none is
+    /// configured.
     pub has_email: bool,
 }
 
-/// Makes the clone unless it is there. It appears under its name only when it is complete. Its agent commits as the
-/// person, and under a name of ours where the person has not told git theirs: without any git commits nothing.
+/// Makes the clone unless it is there. It appears under its name only when it is complete. Its
+/// agent commits as the person, and under a name of ours where the person has not told git theirs:
+/// without any git commits nothing.
 pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), String> {
     if worktree.join(".git").exists() {
         return Ok(());
     }
-    let top = run(git(project).args(["rev-parse", "--show-toplevel"]), "--worktree needs a git repository").await?;
-    run(git(project).args(["rev-parse", "--verify", "HEAD"]), "--worktree needs a repository with a commit").await?;
+    let top = run(
+        git(project).args(["rev-parse", "--show-toplevel"]),
+        "--worktree needs a git repository",
+    )
+    .await?;
+    run(
+        git(project).args(["rev-parse", "--verify", "HEAD"]),
+        "--worktree needs a repository with a commit",
+    )
+    .await?;
     let parent = worktree.parent().ok_or("the worktree has no parent directory")?;
     std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
     let partial = parent.join(format!(".{}.partial", new.id));
     discard(&partial)?;
     let top = Path::new(&top);
-    run(git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial), "cannot clone").await?;
+    run(
+        git(top).args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial),
+        "cannot clone",
+    )
+    .await?;
     make_branch(&partial, new.branch).await?;
     let email = own_config(top, "user.email").await;
     let email = email.or_else(|| (!new.has_email).then(|| AGENT_EMAIL.to_string()));
     let name = own_config(top, "user.name").await.unwrap_or_else(|| AGENT_NAME.into());
     for (key, value) in [("user.name", Some(name)), ("user.email", email)] {
         if let Some(value) = value {
-            run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone").await?;
+            run(git(&partial).args(["config", key]).arg(value), "cannot configure the clone")
+                .await?;
         }
     }
     exclude(&partial.join(".git")).map_err(|error| format!("{}: {error}", partial.display()))?;
     std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
 }
 
-/// Checks out a new branch in a clone that nobody works in yet. The one that was cloned may leave git no room for it.
+/// Checks out a new branch in a clone that nobody works in yet. The one that was cloned may leave
+/// git no room for it.
 async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
     let what = "cannot make the branch";
     let make = || {
@@ -352,7 +396,8 @@ async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
     run(&mut make(), what).await.map(drop)
 }
 
-/// Removes a clone that is there in part, or may be; whether there was one. Killed in between, it is to be called again.
+/// Removes a clone that is there in part, or may be; whether there was one. Killed in between, it
+/// is to be called again.
 ///
 /// # Errors
 /// What is there cannot be removed.
@@ -360,15 +405,24 @@ pub fn discard(worktree: &Path) -> Result<bool, String> {
     match removal::remove_tree(worktree, removal::PATIENCE) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(format!("cannot remove {}, which may be a clone in part: {error}", worktree.display())),
+        Err(error) => Err(format!(
+            "cannot remove {}, which may be a clone in part: {error}",
+            worktree.display()
+        )),
     }
 }
 
-/// The branch that leaves git no room for a branch called `name`: one of a name that `name` is below, or one below it.
+/// The branch that leaves git no room for a branch called `name`: one of a name that `name` is
+/// below, or one below it.
 pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
     let first = async |prefix: &str| {
         let mut list = git(dir);
-        list.args(["for-each-ref", "--count=1", "--format=%(refname)", &format!("refs/heads/{prefix}")]);
+        list.args([
+            "for-each-ref",
+            "--count=1",
+            "--format=%(refname)",
+            &format!("refs/heads/{prefix}"),
+        ]);
         let said = run(&mut list, "").await.ok()?;
         said.strip_prefix("refs/heads/").map(String::from)
     };
@@ -401,8 +455,8 @@ const OURS: [&str; 6] = [
 
 /// Keeps what is ours out of `git status` and `git clean -fd`.
 ///
-/// What is a link, or no file, stays as it is: in a clone that an agent has worked in it leads where the agent may not
-/// write.
+/// What is a link, or no file, stays as it is: in a clone that an agent has worked in it leads
+/// where the agent may not write.
 pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
     const LONGEST: u64 = 1024 * 1024;
     let path = git_dir.join("info/exclude");
@@ -413,7 +467,8 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
             return Ok(());
         }
     };
-    let missing: Vec<_> = OURS.into_iter().filter(|line| !text.lines().any(|known| known == *line)).collect();
+    let missing: Vec<_> =
+        OURS.into_iter().filter(|line| !text.lines().any(|known| known == *line)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -438,9 +493,11 @@ pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
     run(git(dir).args(["rev-parse", "--show-toplevel"]), "").await.ok().map(Into::into)
 }
 
-/// What git says where it refuses to work in the repository that `dir` is in; none where it is in none.
+/// What git says where it refuses to work in the repository that `dir` is in; none where it is in
+/// none.
 pub async fn refusal(dir: &Path) -> Option<String> {
-    let asked = run(git(dir).args(["rev-parse", "--show-toplevel"]), "git does not work there").await;
+    let asked =
+        run(git(dir).args(["rev-parse", "--show-toplevel"]), "git does not work there").await;
     asked.err().filter(|why| !why.contains("not a git repository"))
 }
 
@@ -450,7 +507,9 @@ pub async fn refusal(dir: &Path) -> Option<String> {
 /// git writes down where they are on one line, so that a path with a line break leads nowhere.
 pub fn lends(top: &Path) -> Result<(), String> {
     match top.as_os_str().as_bytes().contains(&b'\n') {
-        true => Err(format!("git can make no clone that shares the objects of {top:?}: its path has a line break")),
+        true => Err(format!(
+            "git can make no clone that shares the objects of {top:?}: its path has a line break"
+        )),
         false => Ok(()),
     }
 }
@@ -463,7 +522,8 @@ pub async fn head(dir: &Path) -> Option<String> {
     run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()
 }
 
-/// The commit that a branch of the repository is at. A tag of the same name, or what only leads to a commit, is none.
+/// The commit that a branch of the repository is at. A tag of the same name, or what only leads to
+/// a commit, is none.
 pub async fn tip(dir: &Path, branch: &str) -> Option<String> {
     let name = format!("refs/heads/{branch}");
     run(git(dir).args(["show-ref", "--verify", "--hash", &name]), "").await.ok()
@@ -486,12 +546,14 @@ pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
 }
 
 async fn own_config_of(dir: &Path, args: &[&str]) -> Option<String> {
-    let output = Command::new("git").arg("-C").arg(dir).arg("config").args(args).output().await.ok()?;
+    let output =
+        Command::new("git").arg("-C").arg(dir).arg("config").args(args).output().await.ok()?;
     let value = String::from_utf8_lossy(&output.stdout).trim().to_string();
     (output.status.success() && !value.is_empty()).then_some(value)
 }
 
-/// The branch that is checked out. Not as git would shorten its name: where a tag has the same, it says `heads/` before it.
+/// The branch that is checked out. Not as git would shorten its name: where a tag has the same, it
+/// says `heads/` before it.
 pub async fn branch(dir: &Path) -> Option<String> {
     let name = run(git(dir).args(["symbolic-ref", "HEAD"]), "").await.ok()?;
     name.strip_prefix("refs/heads/").map(String::from)
@@ -520,10 +582,14 @@ mod tests {
         let refused = run(&mut ask(), "cannot look").await.expect_err("it is somebody else's");
         assert!(refused.contains("git config --global --add safe.directory"), "{refused}");
         let config = dir.path().join("gitconfig");
-        let vars = [("GIT_CONFIG_GLOBAL", config.as_path()), ("GIT_CONFIG_SYSTEM", Path::new("/dev/null"))];
+        let vars = [
+            ("GIT_CONFIG_GLOBAL", config.as_path()),
+            ("GIT_CONFIG_SYSTEM", Path::new("/dev/null")),
+        ];
         std::fs::write(&config, "").expect("a configuration");
         assert!(!trusting(&mut ask(), &vars).await, "nothing is");
-        let trusted = format!("[safe]\n directory = {}\n", repo.canonicalize().expect("a place").display());
+        let trusted =
+            format!("[safe]\n directory = {}\n", repo.canonicalize().expect("a place").display());
         std::fs::write(&config, trusted).expect("a configuration");
         let mut command = ask();
         assert!(trusting(&mut command, &vars).await);
@@ -566,7 +632,8 @@ mod tests {
     #[tokio::test]
     async fn a_clone_that_a_killed_daemon_left_in_part_is_made_anew() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (project, id) = (dir.path().join("project"), crate::daemon::context::test_daemon::id("abcd2345"));
+        let (project, id) =
+            (dir.path().join("project"), crate::daemon::context::test_daemon::id("abcd2345"));
         std::fs::create_dir(&project).expect("a directory");
         for args in [
             &["init", "--quiet"][..],

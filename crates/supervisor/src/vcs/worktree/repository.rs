@@ -1,5 +1,5 @@
-//! The repository a directory is in, which every dispatch asks for. git alone can tell, and takes milliseconds for it: so
-//! what it said is kept, until something that it read has changed.
+//! The repository a directory is in, which every dispatch asks for. git alone can tell, and takes
+//! milliseconds for it: so what it said is kept, until something that it read has changed.
 
 use crate::vcs::worktree::{branch, git, run};
 use rustix::fs::OFlags;
@@ -74,8 +74,8 @@ struct Content {
 type Stamp = (i64, i64);
 
 impl Repositories {
-    /// The repository with a worktree that `dir` is in; git is not asked where there is no `.git` on the way up, nor where
-    /// it was asked before and would read the same again.
+    /// The repository with a worktree that `dir` is in; git is not asked where there is no `.git`
+    /// on the way up, nor where it was asked before and would read the same again.
     pub async fn of(&self, dir: &Path) -> Option<Repository> {
         // As git sees it: a link to a directory of a repository is in that repository.
         let real = dir.canonicalize().ok()?;
@@ -149,15 +149,20 @@ impl Mark {
 
     /// What changed while git read it may be older than its answer, or newer.
     fn is_older_than(&self, asked_at: SystemTime) -> bool {
-        let Some(Content { changed, .. }) = self.seen.as_ref().and_then(|seen| seen.content) else { return true };
+        let Some(Content { changed, .. }) = self.seen.as_ref().and_then(|seen| seen.content) else {
+            return true;
+        };
         let before = asked_at.checked_sub(TICK).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        before.is_some_and(|before| changed < (before.as_secs().cast_signed(), before.subsec_nanos().into()))
+        before.is_some_and(|before| {
+            changed < (before.as_secs().cast_signed(), before.subsec_nanos().into())
+        })
     }
 }
 
 impl Seen {
     fn of(stat: &Metadata) -> Self {
-        let (modified, changed) = ((stat.mtime(), stat.mtime_nsec()), (stat.ctime(), stat.ctime_nsec()));
+        let (modified, changed) =
+            ((stat.mtime(), stat.mtime_nsec()), (stat.ctime(), stat.ctime_nsec()));
         Self {
             device: stat.dev(),
             inode: stat.ino(),
@@ -171,8 +176,12 @@ impl Seen {
 /// Whether a configuration may take more from files that no mark is on.
 fn leads_elsewhere(config: &Path) -> bool {
     let mut text = String::new();
-    match std::fs::File::open(config).map(|file| file.take(LONGEST_CONFIG + 1).read_to_string(&mut text)) {
-        Ok(Ok(length)) => length as u64 > LONGEST_CONFIG || text.to_ascii_lowercase().contains("[include"),
+    match std::fs::File::open(config)
+        .map(|file| file.take(LONGEST_CONFIG + 1).read_to_string(&mut text))
+    {
+        Ok(Ok(length)) => {
+            length as u64 > LONGEST_CONFIG || text.to_ascii_lowercase().contains("[include")
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
         _ => true,
     }
@@ -222,7 +231,11 @@ mod tests {
         assert_eq!(of(&asked, &below).await, None);
 
         git_in(&top, &["init", "-q", "-b", "feature/x"]).await;
-        let found = Repository { top: top.clone(), git_dir: top.join(".git"), branch: Some("feature/x".into()) };
+        let found = Repository {
+            top: top.clone(),
+            git_dir: top.join(".git"),
+            branch: Some("feature/x".into()),
+        };
         assert_eq!(of(&asked, &below).await, Some(found.clone()));
 
         let link = base.join("link");
@@ -231,7 +244,8 @@ mod tests {
 
         git_in(&top, &["commit", "-q", "--allow-empty", "-m", "one"]).await;
         git_in(&top, &["worktree", "add", "-q", "-b", "other", "../linked"]).await;
-        let other = Repository { top: linked.clone(), branch: Some("other".into()), ..found.clone() };
+        let other =
+            Repository { top: linked.clone(), branch: Some("other".into()), ..found.clone() };
         assert_eq!(of(&asked, &linked).await, Some(other));
 
         git_in(&top, &["checkout", "-q", "--detach"]).await;
@@ -244,7 +258,8 @@ mod tests {
         let top = dir.path().canonicalize().expect("a path").join("two\nlines");
         std::fs::create_dir(&top).expect("a directory");
         git_in(&top, &["init", "-q", "-b", "main"]).await;
-        let found = Repository { top: top.clone(), git_dir: top.join(".git"), branch: Some("main".into()) };
+        let found =
+            Repository { top: top.clone(), git_dir: top.join(".git"), branch: Some("main".into()) };
         assert_eq!(of(&Repositories::default(), &top).await, Some(found));
     }
 
@@ -328,7 +343,9 @@ mod tests {
             0,
         )
         .expect("a pipe");
-        let looked = tokio::time::timeout(Duration::from_secs(10), checked_out(dir.path(), dir.path())).await;
+        let looked =
+            tokio::time::timeout(Duration::from_secs(10), checked_out(dir.path(), dir.path()))
+                .await;
         assert_eq!(looked, Ok(None));
     }
 }

@@ -1,7 +1,7 @@
 //! Merges a role of an untrusted repository with the user's own role of that name.
 //!
-//! Nothing in the merged role gives an agent more rights, more money or less supervision than the user's
-//! own role of that name, or, without one, a role that says nothing. What tightens counts.
+//! Nothing in the merged role gives an agent more rights, more money or less supervision than the
+//! user's own role of that name, or, without one, a role that says nothing. What tightens counts.
 
 use crate::agent::permission::{Mode, PermissionMode, Permissions, Rule};
 use crate::agent::role::{Catalog, Role, RoleError, RoleLayer, RoleSource, place_of, text_of};
@@ -24,20 +24,26 @@ pub struct InForce {
 }
 
 impl Catalog {
-    /// The role of this name without what an untrusted repository may not say; `sources` are those that the catalog was
-    /// made of.
+    /// The role of this name without what an untrusted repository may not say; `sources` are those
+    /// that the catalog was made of.
     ///
     /// # Errors
-    /// When no role has that name, or its file is faulty. Also when the file is untrusted and the user's own role of that
-    /// name is faulty: nobody can tell then what that one forbids.
-    pub fn in_force(&self, name: &str, config: &Config, sources: &[RoleSource]) -> Result<InForce, RoleError> {
+    /// When no role has that name, or its file is faulty. Also when the file is untrusted and the
+    /// user's own role of that name is faulty: nobody can tell then what that one forbids.
+    pub fn in_force(
+        &self,
+        name: &str,
+        config: &Config,
+        sources: &[RoleSource],
+    ) -> Result<InForce, RoleError> {
         let role = self.resolve(name)?.clone();
         if role.is_own() {
             return Ok(InForce { role, ignored: vec![] });
         }
         let own = self.own.get(name).map(Result::as_ref).transpose();
         let own = own.map_err(|error| RoleError::from(error.clone()))?;
-        let source = sources.iter().find(|source| source.layer == role.layer && source.file == role.file);
+        let source =
+            sources.iter().find(|source| source.layer == role.layer && source.file == role.file);
         let text = source.map_or("", text_of);
         let mut held = Held { role, ignored: vec![], text, own, config };
         held.hold();
@@ -72,11 +78,14 @@ impl Held<'_> {
         self.hold_scope();
     }
 
-    /// It may leave the category that it has without the file only for one that is as strict in every respect.
+    /// It may leave the category that it has without the file only for one that is as strict in
+    /// every respect.
     fn hold_category(&mut self) {
         let before = self.own.map_or(CODING, |own| &own.category);
         let may = match (self.config.category(&self.role.category), self.config.category(before)) {
-            (Ok(one), Ok(than)) => self.role.category == before || self.is_as_strict(one, than, before),
+            (Ok(one), Ok(than)) => {
+                self.role.category == before || self.is_as_strict(one, than, before)
+            }
             // A role of an unknown category is refused.
             (Err(_), _) => true,
             (Ok(_), Err(_)) => false,
@@ -114,7 +123,8 @@ impl Held<'_> {
             && *max_restarts <= than.max_restarts
             && api_patience.as_duration() <= than.api_patience.as_duration()
             && api_timeout.as_duration() <= than.api_timeout.as_duration()
-            // How long an agent may be silent is no right; a role of the user's keeps what it has all the same.
+            // How long an agent may be silent is no right; a role of the user's keeps what it has
+            // all the same.
             && (self.own.is_none() || inactivity_timeout.as_duration() <= than.inactivity_timeout.as_duration())
             && (*on_crash == OnCrash::Ask || than.on_crash == OnCrash::Resume)
             && watches_as_much(*monitors, than.monitors)
@@ -139,7 +149,8 @@ impl Held<'_> {
             && (!refuses || within(&one.ask, [&than.ask, &all.ask]))
     }
 
-    /// A cost limit has no effect on an agent that reports tokens only, where its model has no price.
+    /// A cost limit has no effect on an agent that reports tokens only, where its model has no
+    /// price.
     fn hold_model(&mut self) {
         let own = self.own.and_then(|own| own.model.clone());
         let category = self.own.map_or(CODING, |own| &own.category);
@@ -272,14 +283,17 @@ fn watches_as_much(one: Responses, than: Responses) -> bool {
     loops >= than.loops && drift >= than.drift && spiral >= than.spiral && budget >= than.budget
 }
 
-/// Whether a mode allows nothing that `than` does not. `plan` and `auto` are not comparable with modes
-/// that ask or refuse: `plan` reads unasked, and `auto` edits where its model finds it harmless.
+/// Whether a mode allows nothing that `than` does not. `plan` and `auto` are not comparable with
+/// modes that ask or refuse: `plan` reads unasked, and `auto` edits where its model finds it
+/// harmless.
 fn is_as_strict_mode(mode: Option<PermissionMode>, than: Option<PermissionMode>) -> bool {
     use PermissionMode::{AcceptEdits, Auto, BypassPermissions, Default, DontAsk, Plan};
     match (than, mode) {
         (None | Some(BypassPermissions), _) => true,
         (Some(_), None | Some(BypassPermissions)) => false,
-        (Some(AcceptEdits | Auto), Some(Default | DontAsk)) | (Some(Default), Some(DontAsk)) => true,
+        (Some(AcceptEdits | Auto), Some(Default | DontAsk)) | (Some(Default), Some(DontAsk)) => {
+            true
+        }
         (Some(than @ (AcceptEdits | Auto | Default | DontAsk | Plan)), Some(mode)) => than == mode,
     }
 }

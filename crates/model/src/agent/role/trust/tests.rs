@@ -17,7 +17,8 @@ fn held(config: &str, user: &str, project: &str) -> (Role, Vec<String>) {
         sources.push(source(RoleLayer::User, user));
     }
     let found = Catalog::new(&sources).in_force("a", &config, &sources).unwrap();
-    let lines = found.ignored.iter().map(|one| format!("{}:{}", one.key, one.line.unwrap_or_default()));
+    let lines =
+        found.ignored.iter().map(|one| format!("{}:{}", one.key, one.line.unwrap_or_default()));
     (found.role, lines.collect())
 }
 
@@ -27,8 +28,18 @@ fn untrusted_role_loosens_nothing() {
     for (config, user, project, keys) in [
         (asks, "", "---\npermissions: {mode: allow}\n---\n", &["permissions.mode:2"][..]),
         ("", "", "---\nname: a\npermissions: {allow: [Bash]}\n---\n", &["permissions.allow:3"]),
-        ("permissions: {mode: deny}", "", "---\npermissions: {ask: [Bash]}\n---\n", &["permissions.ask:2"]),
-        ("", "---\npermissions: {mode: deny}\n---\n", "---\npermissions: {mode: ask}\n---\n", &["permissions.mode:2"]),
+        (
+            "permissions: {mode: deny}",
+            "",
+            "---\npermissions: {ask: [Bash]}\n---\n",
+            &["permissions.ask:2"],
+        ),
+        (
+            "",
+            "---\npermissions: {mode: deny}\n---\n",
+            "---\npermissions: {mode: ask}\n---\n",
+            &["permissions.mode:2"],
+        ),
         ("", "", "---\ncategory: conversational\n---\n", &["category:2"]),
         ("", "---\ntools: [Read]\n---\n", "---\ntools: [Read, Bash]\n---\n", &["tools:2"]),
         ("", "---\ntools: [Read]\n---\n", "You are.\n", &["tools:0"]),
@@ -42,19 +53,27 @@ fn untrusted_role_loosens_nothing() {
 
 #[test]
 fn untrusted_role_may_tighten_and_keeps_what_it_is() {
-    let project =
-        "---\ntools: [Read]\nmodel: opus\npermissions: {mode: ask, ask: [Read], deny: [Bash]}\n---\nYou are.\n";
+    let project = "---\ntools: [Read]\nmodel: opus\npermissions: {mode: ask, ask: [Read], deny: [Bash]}\n---\nYou are.\n";
     let (role, ignored) = held("", "", project);
-    assert_eq!((ignored.len(), role.permissions.mode, role.permissions.deny.len()), (0, Some(Mode::Ask), 1));
+    assert_eq!(
+        (ignored.len(), role.permissions.mode, role.permissions.deny.len()),
+        (0, Some(Mode::Ask), 1)
+    );
     assert_eq!(
         (role.tools, role.model.as_deref(), role.body.as_str()),
         (Some(vec!["Read".to_string()]), Some("opus"), "You are.")
     );
     // What the user's own role of that name forbids stays forbidden.
-    let (role, ignored) = held("", "---\npermissions: {mode: deny, deny: [Bash]}\n---\n", "You are.\n");
-    assert_eq!(ignored, ["permissions.mode:0", "permissions.deny:0"], "trusted, the file would leave them out");
+    let (role, ignored) =
+        held("", "---\npermissions: {mode: deny, deny: [Bash]}\n---\n", "You are.\n");
+    assert_eq!(
+        ignored,
+        ["permissions.mode:0", "permissions.deny:0"],
+        "trusted, the file would leave them out"
+    );
     assert_eq!((role.permissions.mode, role.permissions.deny.len()), (Some(Mode::Deny), 1));
-    let (role, ignored) = held("", "---\ncategory: conversational\n---\n", "---\ncategory: conversational\n---\n");
+    let (role, ignored) =
+        held("", "---\ncategory: conversational\n---\n", "---\ncategory: conversational\n---\n");
     assert_eq!((ignored.len(), role.category.as_str()), (0, "conversational"));
 }
 
@@ -62,7 +81,8 @@ fn untrusted_role_may_tighten_and_keeps_what_it_is() {
 fn trusted_role_counts_as_it_is() {
     let mut sources = vec![source(RoleLayer::Project, "---\npermissions: {allow: [Bash]}\n---\n")];
     sources[0].trust = Trust::Trusted;
-    let found = Catalog::new(&sources).in_force("a", &Config::defaults().unwrap(), &sources).unwrap();
+    let found =
+        Catalog::new(&sources).in_force("a", &Config::defaults().unwrap(), &sources).unwrap();
     assert_eq!((found.ignored.len(), found.role.permissions.allow.len()), (0, 1));
 }
 
@@ -70,10 +90,20 @@ fn trusted_role_counts_as_it_is() {
 fn untrusted_role_keeps_what_the_users_own_says() {
     let user = "---\ntools: [Read, \"Bash(git *)\"]\ndisallowedTools: [WebFetch]\npermissionMode: default\n\
                 scope: [src/**]\npermissions: {ask: [Bash], deny: [Write]}\n---\n";
-    for project in ["You are.\n", "---\npermissionMode: plan\ndisallowedTools: [Edit]\nscope: [docs/**]\n---\n"] {
+    for project in [
+        "You are.\n",
+        "---\npermissionMode: plan\ndisallowedTools: [Edit]\nscope: [docs/**]\n---\n",
+    ] {
         let (role, ignored) = held("", user, project);
         let keys: Vec<_> = ignored.iter().map(|one| one.split(':').next().unwrap()).collect();
-        let expected = ["permissions.ask", "permissions.deny", "tools", "disallowedTools", "permissionMode", "scope"];
+        let expected = [
+            "permissions.ask",
+            "permissions.deny",
+            "tools",
+            "disallowedTools",
+            "permissionMode",
+            "scope",
+        ];
         assert_eq!(keys, expected, "{project}");
         assert!(role.disallowed_tools.contains(&"WebFetch".to_string()), "{role:?}");
         assert_eq!(role.permission_mode, Some(PermissionMode::Default));
@@ -88,7 +118,10 @@ fn untrusted_role_keeps_what_the_users_own_says() {
          scope: [src/**]\npermissions: {ask: [Bash], deny: [Write, Bash]}\n---\n",
     );
     assert_eq!(ignored, Vec::<String>::new());
-    assert_eq!((role.disallowed_tools.len(), role.permission_mode), (2, Some(PermissionMode::DontAsk)));
+    assert_eq!(
+        (role.disallowed_tools.len(), role.permission_mode),
+        (2, Some(PermissionMode::DontAsk))
+    );
     let (role, ignored) = held("", "---\ntools: []\n---\n", "---\ntools: [Read]\n---\n");
     assert_eq!((role.tools, ignored.len()), (Some(vec![]), 1));
 }
@@ -108,11 +141,19 @@ fn untrusted_role_stays_in_a_category_that_is_stricter() {
     ] {
         for (user, line) in [("", 2), ("---\ncategory: coding\n---\n", 2)] {
             let (role, ignored) = held(config, user, "---\ncategory: research\n---\n");
-            assert_eq!((role.category.as_str(), ignored), ("coding", vec![format!("category:{line}")]), "{config}");
+            assert_eq!(
+                (role.category.as_str(), ignored),
+                ("coding", vec![format!("category:{line}")]),
+                "{config}"
+            );
         }
     }
     let (role, ignored) = held("", "---\ncategory: research\n---\n", "You are.\n");
-    assert_eq!((role.category.as_str(), ignored.len()), ("coding", 0), "as strict as research by default");
+    assert_eq!(
+        (role.category.as_str(), ignored.len()),
+        ("coding", 0),
+        "as strict as research by default"
+    );
     let (role, _) = held("", "", "---\ncategory: research\n---\n");
     assert_eq!(role.category, "research");
     let config = "categories: {research: {permissions: {deny: [Bash]}}}";
@@ -122,7 +163,8 @@ fn untrusted_role_stays_in_a_category_that_is_stricter() {
 
 #[test]
 fn untrusted_role_names_no_model_without_a_price_where_the_users_has_one() {
-    let config = "models: {prices: {m: {input: 1, output: 2}, o: {input: 1, output: 2}}, default: m}";
+    let config =
+        "models: {prices: {m: {input: 1, output: 2}, o: {input: 1, output: 2}}, default: m}";
     let (role, ignored) = held(config, "", "---\nmodel: q\n---\n");
     assert_eq!((role.model, ignored), (None, vec!["model:2".to_string()]));
     let (role, ignored) = held(config, "", "---\nmodel: o\n---\n");
@@ -148,21 +190,35 @@ fn untrusted_role_is_held_by_a_trusted_one_that_it_hides() {
     };
     let sources = [trusted, source(RoleLayer::Project, "You are.\n")];
     let found = Catalog::new(&sources).in_force("a", &config, &sources).unwrap();
-    assert_eq!((found.role.layer, found.role.tools), (RoleLayer::Project, Some(vec!["Read".to_string()])));
+    assert_eq!(
+        (found.role.layer, found.role.tools),
+        (RoleLayer::Project, Some(vec!["Read".to_string()]))
+    );
 }
 
 #[test]
 fn untrusted_role_over_a_faulty_one_of_the_user_is_refused() {
     let config = Config::defaults().unwrap();
-    let sources = [source(RoleLayer::User, "---\nfoo: 1\n---\n"), source(RoleLayer::Project, "You are.\n")];
-    let Err(RoleError::Invalid(error)) = Catalog::new(&sources).in_force("a", &config, &sources) else {
+    let sources =
+        [source(RoleLayer::User, "---\nfoo: 1\n---\n"), source(RoleLayer::Project, "You are.\n")];
+    let Err(RoleError::Invalid(error)) = Catalog::new(&sources).in_force("a", &config, &sources)
+    else {
         panic!("what the user's own role forbids is not known")
     };
     assert_eq!(error.file.as_deref(), Some("user/a.md"));
 }
 
-const RULES: [&str; 9] =
-    ["Bash", "Bash(git *)", "Bash(rm *)", "Read", "Read(src/**)", "Edit", "WebFetch", "mcp__docs", "*"];
+const RULES: [&str; 9] = [
+    "Bash",
+    "Bash(git *)",
+    "Bash(rm *)",
+    "Read",
+    "Read(src/**)",
+    "Edit",
+    "WebFetch",
+    "mcp__docs",
+    "*",
+];
 
 fn rules() -> impl Strategy<Value = Vec<&'static str>> {
     proptest::collection::vec(proptest::sample::select(&RULES[..]), 0..3)
@@ -170,14 +226,16 @@ fn rules() -> impl Strategy<Value = Vec<&'static str>> {
 
 fn permissions() -> impl Strategy<Value = Value> {
     let mode = proptest::option::of(proptest::sample::select(&["allow", "ask", "deny"][..]));
-    (mode, rules(), rules(), rules())
-        .prop_map(|(mode, allow, ask, deny)| json!({"mode": mode, "allow": allow, "ask": ask, "deny": deny}))
+    (mode, rules(), rules(), rules()).prop_map(
+        |(mode, allow, ask, deny)| json!({"mode": mode, "allow": allow, "ask": ask, "deny": deny}),
+    )
 }
 
 fn role() -> impl Strategy<Value = String> {
     let modes = &["default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions"][..];
-    let category =
-        proptest::option::of(proptest::sample::select(&["coding", "research", "conversational", "mine"][..]));
+    let category = proptest::option::of(proptest::sample::select(
+        &["coding", "research", "conversational", "mine"][..],
+    ));
     let mode = proptest::option::of(proptest::sample::select(modes));
     (category, mode, proptest::option::of(rules()), rules(), permissions()).prop_map(
         |(category, mode, tools, disallowed, permissions)| {
@@ -197,16 +255,19 @@ fn config() -> impl Strategy<Value = String> {
             json!({"budget_usd": usd, "monitors": {"drift": drift}, "on_crash": on_crash, "permissions": permissions})
         })
     };
-    (permissions(), category(), category(), category()).prop_map(|(permissions, coding, research, mine)| {
-        let categories = json!({"coding": coding, "research": research, "mine": mine});
-        json!({"permissions": permissions, "categories": categories}).to_string()
-    })
+    (permissions(), category(), category(), category()).prop_map(
+        |(permissions, coding, research, mine)| {
+            let categories = json!({"coding": coding, "research": research, "mine": mine});
+            json!({"permissions": permissions, "categories": categories}).to_string()
+        },
+    )
 }
 
 /// As a dispatch makes it.
 fn policy(role: &Role, config: &Config) -> Policy {
     let category = config.category(&role.category).unwrap();
-    let mut policy = Policy::of(&[&role.permissions, &category.permissions, &config.permissions], Mode::Allow);
+    let mut policy =
+        Policy::of(&[&role.permissions, &category.permissions, &config.permissions], Mode::Allow);
     policy.restrict(role.tools.as_deref(), &role.disallowed_tools, role.permission_mode);
     policy
 }

@@ -78,7 +78,10 @@ fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
     told.greets(true);
     assert_eq!(told.calls(), opening(None));
     told.opens(Some("s1"), Some("option model"));
-    assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "large".into() }));
+    assert_eq!(
+        told.calls(),
+        Some(Call::SetModel { by: "option model".into(), model: "large".into() })
+    );
     assert_eq!(told.on_its_way(), None);
     told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})]);
     assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
@@ -91,7 +94,10 @@ fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
     let (epoch, call, limit_s) = awaited(&told.d).unwrap();
     assert_eq!((call, limit_s), ("initialize", 60));
     let overdue = |call: &str, epoch| Input::CallOverdue { epoch, call: call.into(), waited_s: 60 };
-    assert!(!told.feed(overdue(NEW, epoch)) && !told.feed(overdue(call, epoch + 1)), "not what is waited for");
+    assert!(
+        !told.feed(overdue(NEW, epoch)) && !told.feed(overdue(call, epoch + 1)),
+        "not what is waited for"
+    );
     assert!(told.feed(overdue(call, epoch)) && awaited(&told.d).is_none());
     assert!(effects(&told.d).contains(&Effect::Terminate));
     told.exit_by(None, ExitCause::Terminated);
@@ -102,7 +108,11 @@ fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
         told.exit_by(None, ExitCause::Terminated);
     }
     assert_eq!(told.d.state(), "failed");
-    assert!(told.d.reason.as_deref().unwrap().starts_with("initialize: not answered in 1m"), "{:?}", told.d.reason);
+    assert!(
+        told.d.reason.as_deref().unwrap().starts_with("initialize: not answered in 1m"),
+        "{:?}",
+        told.d.reason
+    );
 }
 
 #[test]
@@ -115,7 +125,11 @@ fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
     told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
     told.result(TurnResult { ok: true, ..TurnResult::default() });
     assert_eq!(told.log.len(), before, "{:?}", &told.log[before..]);
-    told.line(vec![AgentEvent::Prompt { text: "x".into(), key: Some("p1".into()), repeated: false }]);
+    told.line(vec![AgentEvent::Prompt {
+        text: "x".into(),
+        key: Some("p1".into()),
+        repeated: false,
+    }]);
     told.opens(None, None);
     let going_on = told.on_its_way().unwrap();
     assert_eq!(told.d.prompt(&going_on).unwrap().kind, PromptKind::Continue);
@@ -133,7 +147,12 @@ fn a_past_told_before_the_prompt_is_written_takes_no_prompt() {
     let before = told.log.len();
     told.says("what it said long ago");
     told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({}) }]);
-    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: None }]);
+    told.line(vec![AgentEvent::ToolResult {
+        id: "t".into(),
+        ok: true,
+        text: String::new(),
+        exit_code: None,
+    }]);
     told.feed(Input::Speaks { epoch: told.d.epoch });
     told.result(TurnResult { ok: true, ..TurnResult::default() });
     assert_eq!(told.log.len(), before, "{:?}", &told.log[before..]);
@@ -156,7 +175,12 @@ fn speech_before_the_write_takes_no_prompt() {
     assert_eq!(told.delivers().as_deref(), Some("p2"));
     told.says("a background task has ended");
     told.result(chat());
-    assert_eq!(told.delivers().as_deref(), Some("p2"), "nobody has been given it: {:?}", told.d.prompts);
+    assert_eq!(
+        told.delivers().as_deref(),
+        Some("p2"),
+        "nobody has been given it: {:?}",
+        told.d.prompts
+    );
     let epoch = told.d.epoch;
     told.feed(Input::Written { at: None, epoch, key: "p2".into() });
     told.says("on it");
@@ -164,7 +188,12 @@ fn speech_before_the_write_takes_no_prompt() {
 }
 
 fn cancelled() -> TurnResult {
-    TurnResult { ok: false, error: Some(TurnError::Interrupted), keys: vec!["p1".into()], ..TurnResult::default() }
+    TurnResult {
+        ok: false,
+        error: Some(TurnError::Interrupted),
+        keys: vec!["p1".into()],
+        ..TurnResult::default()
+    }
 }
 
 fn in_a_turn() -> Told {
@@ -181,8 +210,16 @@ fn a_turn_that_is_cancelled_unasked_has_failed() {
     told.result(cancelled());
     assert_ne!(told.d.state(), "waiting");
     told.exit(0);
-    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1, "{:?}", told.d.phase);
-    assert!(told.d.reason.as_deref().unwrap().contains("nobody had interrupted it"), "{:?}", told.d.reason);
+    assert!(
+        matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1,
+        "{:?}",
+        told.d.phase
+    );
+    assert!(
+        told.d.reason.as_deref().unwrap().contains("nobody had interrupted it"),
+        "{:?}",
+        told.d.reason
+    );
 }
 
 #[test]
@@ -208,7 +245,8 @@ fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
     assert_ne!(told.d.state(), "waiting", "the policy said no, and nobody was asked");
 }
 
-/// Loaded a second time, Codex asks the model of its own choice: what set the other one came before.
+/// Loaded a second time, Codex asks the model of its own choice: what set the other one came
+/// before.
 #[test]
 fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
@@ -219,14 +257,21 @@ fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer(
     };
     let (before, turns) = (loading(&told), told.d.turns);
     assert!(before.is_some());
-    told.line(vec![AgentEvent::Prompt { text: "x".into(), key: Some("p1".into()), repeated: false }]);
+    told.line(vec![AgentEvent::Prompt {
+        text: "x".into(),
+        key: Some("p1".into()),
+        repeated: false,
+    }]);
     assert!(told.d.turns > turns);
     assert_eq!(loading(&told), before);
     told.opens(None, None);
     told.exit_by(None, ExitCause::ShimLost);
     told.comes_back();
     told.greets(true);
-    assert!(loading(&told).is_some_and(|next| Some(next) != before), "another process is asked again");
+    assert!(
+        loading(&told).is_some_and(|next| Some(next) != before),
+        "another process is asked again"
+    );
 }
 
 #[test]
@@ -241,7 +286,9 @@ fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
 fn an_agent_that_cannot_load_is_not_told_the_same_again() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(false);
-    assert!(matches!(told.d.call_failed.as_ref(), Some(failure) if failure.call == LOAD && failure.for_good));
+    assert!(
+        matches!(told.d.call_failed.as_ref(), Some(failure) if failure.call == LOAD && failure.for_good)
+    );
     told.exit_by(None, ExitCause::Terminated);
     assert_eq!((told.d.state(), told.on_its_way()), ("blocked", None));
 }
@@ -252,7 +299,10 @@ fn an_interrupt_that_is_not_heeded_ends_the_process() {
     told.greets(true);
     told.opens(Some("s1"), None);
     let epoch = told.d.epoch;
-    assert!(told.feed(Input::Speaks { epoch }) && !told.feed(Input::Speaks { epoch }), "one turn begins");
+    assert!(
+        told.feed(Input::Speaks { epoch }) && !told.feed(Input::Speaks { epoch }),
+        "one turn begins"
+    );
     assert_eq!(awaited(&told.d), None);
     told.feed(Input::Interrupt { key: "i".into(), by: "operator".into() });
     let (_, call, limit_s) = awaited(&told.d).unwrap();
@@ -301,14 +351,18 @@ fn what_a_session_cost_is_counted_once_however_it_is_told() {
     assert!((told.d.spend.cost_usd - 0.60).abs() < 1e-9, "gone on: {:?}", told.d.spend);
 }
 
-/// Found by the real codex-acp, killed in the middle of a turn: it names the model it had, and asks another.
+/// Found by the real codex-acp, killed in the middle of a turn: it names the model it had, and asks
+/// another.
 #[test]
 fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     Arc::make_mut(&mut told.d.created).model = Some("small".into());
     told.greets(true);
     told.opens(None, Some("option model"));
-    assert_eq!(told.calls(), Some(Call::SetModel { by: "option model".into(), model: "small".into() }));
+    assert_eq!(
+        told.calls(),
+        Some(Call::SetModel { by: "option model".into(), model: "small".into() })
+    );
 }
 
 #[test]
@@ -316,15 +370,24 @@ fn nobody_is_told_a_model_that_nobody_asked_for_or_that_it_has_already() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(true);
     told.opens(None, Some("option model"));
-    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")), "no model was asked for");
+    assert_eq!(
+        (told.calls(), told.on_its_way().as_deref()),
+        (None, Some("p1")),
+        "no model was asked for"
+    );
     let mut told = Told::called();
     Arc::make_mut(&mut told.d.created).model = Some("small".into());
     told.greets(true);
     told.opens(Some("s1"), Some("option model"));
-    assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")), "it is the one it has");
+    assert_eq!(
+        (told.calls(), told.on_its_way().as_deref()),
+        (None, Some("p1")),
+        "it is the one it has"
+    );
 }
 
-/// What it cannot do now it may do in another process; what it will not do, or has no key for, it will never do.
+/// What it cannot do now it may do in another process; what it will not do, or has no key for, it
+/// will never do.
 #[test]
 fn a_call_that_is_refused_ends_the_process() {
     let refused = |call: &str, auth| {
@@ -358,7 +421,11 @@ fn a_session_s_id_is_whole_or_there_is_none() {
         let mut told = Told::called();
         told.greets(true);
         told.opens(Some(&"s".repeat(bytes)), None);
-        assert_eq!((told.d.session_id.is_some(), told.on_its_way().is_some()), (opened, opened), "{bytes} bytes");
+        assert_eq!(
+            (told.d.session_id.is_some(), told.on_its_way().is_some()),
+            (opened, opened),
+            "{bytes} bytes"
+        );
     }
 }
 
@@ -370,7 +437,12 @@ fn what_is_known_of_a_session_is_not_told_again() {
         told.greets(true);
         let before = told.log.len();
         let (session_id, model) = (Some("s1".to_string()), Some(model.to_string()));
-        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened { session_id, model, model_by: None, modes: None })]);
+        told.line(vec![AgentEvent::CallAnswer(CallAnswer::Opened {
+            session_id,
+            model,
+            model_by: None,
+            modes: None,
+        })]);
         told.log[before..]
             .iter()
             .filter(|event| matches!(event, Event::SessionStarted { .. }))
@@ -426,10 +498,14 @@ pub(super) fn closed(mode: Mode) -> Policy {
 #[test]
 fn the_mode_that_the_policy_needs_is_set_before_the_first_prompt() {
     let all = ["default", "auto", "bypassPermissions"];
-    for (policy, mode) in [(Policy::default(), "bypassPermissions"), (closed(Mode::Ask), "default")] {
+    for (policy, mode) in [(Policy::default(), "bypassPermissions"), (closed(Mode::Ask), "default")]
+    {
         let mut told = Told::opened_in(policy, "auto", &all);
         assert_eq!(told.calls(), Some(Call::SetMode { by: "call".into(), mode: mode.into() }));
-        assert_eq!((told.on_its_way(), awaited(&told.d).map(|(_, call, _)| call)), (None, Some(MODE)));
+        assert_eq!(
+            (told.on_its_way(), awaited(&told.d).map(|(_, call, _)| call)),
+            (None, Some(MODE))
+        );
         told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModeSet {})]);
         assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
     }

@@ -5,7 +5,13 @@ use crate::dispatch::life::tests::*;
 use std::sync::Arc;
 
 fn ended_by(error: TurnError, status: u16) -> TurnResult {
-    TurnResult { ok: false, error: Some(error), status: Some(status), text: Some("scripted".into()), ..well() }
+    TurnResult {
+        ok: false,
+        error: Some(error),
+        status: Some(status),
+        text: Some("scripted".into()),
+        ..well()
+    }
 }
 
 fn retry(attempt: u32, status: Option<u16>, delay_s: f64) -> AgentEvent {
@@ -64,7 +70,11 @@ fn a_rate_limit_is_no_failure_of_the_agent() {
 #[test]
 fn a_limit_that_is_told_is_waited_for_until_then() {
     let mut told = Told::busy();
-    told.line(vec![AgentEvent::RateLimit { resets_in_s: 0.0, resets_at: Some(3600.0), warning: false }]);
+    told.line(vec![AgentEvent::RateLimit {
+        resets_in_s: 0.0,
+        resets_at: Some(3600.0),
+        warning: false,
+    }]);
     assert_eq!(told.d.state(), "waiting");
     told.fails(RateLimit, 429);
     let outage = told.d.outage.clone().unwrap();
@@ -74,14 +84,22 @@ fn a_limit_that_is_told_is_waited_for_until_then() {
 #[test]
 fn a_warning_is_no_limit() {
     let mut told = Told::busy();
-    told.line(vec![AgentEvent::RateLimit { resets_in_s: 0.0, resets_at: Some(3600.0), warning: true }]);
+    told.line(vec![AgentEvent::RateLimit {
+        resets_in_s: 0.0,
+        resets_at: Some(3600.0),
+        warning: true,
+    }]);
     assert_eq!((told.d.state(), told.d.outage.clone()), ("running", None));
 }
 
 #[test]
 fn beyond_its_patience_it_has_failed_and_can_be_gone_on_with() {
     let mut told = Told::busy();
-    told.line(vec![AgentEvent::RateLimit { resets_in_s: 86_400.0, resets_at: None, warning: false }]);
+    told.line(vec![AgentEvent::RateLimit {
+        resets_in_s: 86_400.0,
+        resets_at: None,
+        warning: false,
+    }]);
     told.fails(RateLimit, 429);
     assert_eq!(told.finished(), FinalState::Failed);
     assert!(told.reason().contains("api_patience"), "{}", told.reason());
@@ -95,7 +113,10 @@ fn a_refused_key_is_named_and_not_tried_again() {
     Arc::make_mut(&mut told.d.created).api.credential = "ANTHROPIC_API_KEY".into();
     told.fails(Auth, 401);
     assert_eq!(told.finished(), FinalState::Failed);
-    assert_eq!(told.reason(), "the model API refused the key ANTHROPIC_API_KEY (HTTP 401): scripted");
+    assert_eq!(
+        told.reason(),
+        "the model API refused the key ANTHROPIC_API_KEY (HTTP 401): scripted"
+    );
 }
 
 #[test]
@@ -194,7 +215,11 @@ fn a_word_to_an_agent_that_is_being_ended_for_its_silence_is_heard() {
             told.send("p3");
         }
         told.exit_by(None, ExitCause::Terminated);
-        assert_eq!(told.d.phase == Phase::Queued, spoken, "a word said before the silence waits for the next");
+        assert_eq!(
+            told.d.phase == Phase::Queued,
+            spoken,
+            "a word said before the silence waits for the next"
+        );
         if spoken {
             told.goes_on();
             assert_eq!(told.d.stop, None);
@@ -209,11 +234,20 @@ fn a_word_to_an_agent_that_is_being_ended_for_its_silence_is_heard() {
 }
 
 fn tool(told: &mut Told, id: &str) {
-    told.line(vec![AgentEvent::ToolCall { id: id.into(), name: "Bash".into(), input: json!({"command": "true"}) }]);
+    told.line(vec![AgentEvent::ToolCall {
+        id: id.into(),
+        name: "Bash".into(),
+        input: json!({"command": "true"}),
+    }]);
 }
 
 fn done(told: &mut Told, id: &str) {
-    told.line(vec![AgentEvent::ToolResult { id: id.into(), ok: true, text: String::new(), exit_code: None }]);
+    told.line(vec![AgentEvent::ToolResult {
+        id: id.into(),
+        ok: true,
+        text: String::new(),
+        exit_code: None,
+    }]);
 }
 
 #[test]
@@ -270,7 +304,11 @@ fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
         assert_eq!(told.finished(), FinalState::Success, "{backend}: the turn itself was allowed");
         let attempts = told.d.attempts;
         told.send("p2");
-        assert_eq!((told.finished(), told.d.attempts), (FinalState::Partial, attempts), "{backend}");
+        assert_eq!(
+            (told.finished(), told.d.attempts),
+            (FinalState::Partial, attempts),
+            "{backend}"
+        );
         assert_eq!(told.d.reason.as_deref(), Some("turns limit reached: 1 of 1 model turns"));
     }
     // Nor after a crash.
@@ -308,10 +346,19 @@ fn a_subagent_works_inside_of_a_call() {
     for n in 0..3 {
         let (id, name, input) = (format!("b{n}"), "Bash".into(), json!({"command": "ls"}));
         let called = theirs(&mut told, AgentEvent::ToolCall { id: id.clone(), name, input });
-        assert!(matches!(&called[..], [Event::ToolCalled { parent: Some(parent), .. }] if parent == "a"), "{called:?}");
+        assert!(
+            matches!(&called[..], [Event::ToolCalled { parent: Some(parent), .. }] if parent == "a"),
+            "{called:?}"
+        );
         assert_eq!(told.d.calls.len(), 2);
-        let ended = theirs(&mut told, AgentEvent::ToolResult { id, ok: n > 0, text: "no".into(), exit_code: None });
-        assert!(matches!(&ended[..], [Event::ToolFinished { .. } | Event::ToolFailed { .. }]), "{ended:?}");
+        let ended = theirs(
+            &mut told,
+            AgentEvent::ToolResult { id, ok: n > 0, text: "no".into(), exit_code: None },
+        );
+        assert!(
+            matches!(&ended[..], [Event::ToolFinished { .. } | Event::ToolFailed { .. }]),
+            "{ended:?}"
+        );
     }
     assert_eq!((told.d.model_turns, told.d.calls.as_slice()), (1, ["a".to_string()].as_slice()));
     done(&mut told, "a");
@@ -336,7 +383,11 @@ fn trouble_is_timed_from_its_first_sign() {
     assert_eq!(retry(&mut told, 5000), Some(5000));
     assert_eq!(retry(&mut told, 9000), Some(5000));
     told.exit(1);
-    assert_eq!(told.d.outage.as_ref().unwrap().since_ms, Some(5000), "the next attempt meets the same");
+    assert_eq!(
+        told.d.outage.as_ref().unwrap().since_ms,
+        Some(5000),
+        "the next attempt meets the same"
+    );
     let mut told = Told::busy();
     retry(&mut told, 5000);
     assert_eq!(retry(&mut told, 70), Some(70), "the machine began anew");
@@ -348,10 +399,18 @@ fn trouble_is_timed_from_its_first_sign() {
 
 #[test]
 fn a_price_makes_a_cost_of_tokens_where_none_is_told() {
-    let price = crate::config::Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None };
-    let usage =
-        |cost_usd| ModelUsage { input: 1_000_000, output: 100_000, cache_read: 1_000_000, cost_usd, ..cost("", 0.0) };
-    for (price, told_usd, expected) in [(None, 0.0, 0.0), (Some(price), 0.0, 2.1), (Some(price), 0.5, 0.5)] {
+    let price =
+        crate::config::Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None };
+    let usage = |cost_usd| ModelUsage {
+        input: 1_000_000,
+        output: 100_000,
+        cache_read: 1_000_000,
+        cost_usd,
+        ..cost("", 0.0)
+    };
+    for (price, told_usd, expected) in
+        [(None, 0.0, 0.0), (Some(price), 0.0, 2.1), (Some(price), 0.5, 0.5)]
+    {
         let mut told = Told::by_turns();
         Arc::make_mut(&mut told.d.created).api.price = price;
         told.result(TurnResult { per_session: vec![usage(told_usd)], ..well() });

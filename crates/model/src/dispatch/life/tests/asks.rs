@@ -1,7 +1,9 @@
 //! What an agent asks, and who answers.
 
 use crate::agent::acp_handshake::Calls;
-use crate::agent::ask::{Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict};
+use crate::agent::ask::{
+    Answer, Ask, AskKind, ID_LIMIT, MOST_OPEN, OURSELVES, UNATTENDED, Verdict,
+};
 use crate::agent::permission::{Mode, POLICY, Policy, Rule};
 use crate::dispatch::life::tests::*;
 
@@ -40,7 +42,9 @@ impl Told {
 #[test]
 fn who_asks_by_an_id_that_cannot_go_back_is_not_heard() {
     let longest = "x".repeat(ID_LIMIT);
-    for (id, heard) in [("r1", true), (longest.as_str(), true), ("", false), (&format!("{longest}x"), false)] {
+    for (id, heard) in
+        [("r1", true), (longest.as_str(), true), ("", false), (&format!("{longest}x"), false)]
+    {
         let mut told = Told::asking();
         told.asks_as(id);
         assert_eq!(told.open(), if heard { vec![id] } else { vec![] }, "{} bytes", id.len());
@@ -69,7 +73,10 @@ fn a_question_is_for_people() {
     let mut told = Told::busy();
     told.line(vec![AgentEvent::Question { id: "q1".into(), text: "which of them?".into() }]);
     let pending = told.d.asks.open().next().expect("a question");
-    assert_eq!((pending.ask.kind, pending.ask.text.as_str()), (AskKind::Question, "which of them?"));
+    assert_eq!(
+        (pending.ask.kind, pending.ask.text.as_str()),
+        (AskKind::Question, "which of them?")
+    );
     assert_eq!(told.d.state(), "waiting");
 }
 
@@ -100,7 +107,8 @@ fn what_is_withdrawn_waits_for_nobody() {
     let mut told = Told::asking();
     told.asks_as("r1");
     told.asks_as("r2");
-    let withdraws = |told: &mut Told, id: &str| told.line(vec![AgentEvent::PermissionAnswer { id: id.into() }]);
+    let withdraws =
+        |told: &mut Told, id: &str| told.line(vec![AgentEvent::PermissionAnswer { id: id.into() }]);
     withdraws(&mut told, "r1");
     assert_eq!(told.open(), ["r2"]);
     assert!(!told.allowed("r1"), "there is nothing to answer any more");
@@ -108,7 +116,11 @@ fn what_is_withdrawn_waits_for_nobody() {
     let before = told.log.len();
     withdraws(&mut told, "r2");
     withdraws(&mut told, "r3");
-    assert_eq!(&told.log[before..], [], "what is answered is closed by its end, and r3 was never asked");
+    assert_eq!(
+        &told.log[before..],
+        [],
+        "what is answered is closed by its end, and r3 was never asked"
+    );
     assert_eq!(told.hears_answers_to(), ["r2"]);
 }
 
@@ -120,7 +132,8 @@ fn the_first_answer_counts() {
     assert_eq!(told.hears_answers_to(), ["r1"]);
 }
 
-/// An agent that is spoken to by calls is in the middle of one: until it has its answer it does not hear that it is to stop.
+/// An agent that is spoken to by calls is in the middle of one: until it has its answer it does not
+/// hear that it is to stop.
 #[test]
 fn an_interrupt_answers_what_stands_in_its_way() {
     for (by_calls, refused) in [(true, vec!["r1".to_string()]), (false, vec![])] {
@@ -141,11 +154,18 @@ fn rules(text: &str) -> Vec<Rule> {
 #[test]
 fn a_refusal_of_the_policy_names_the_rule() {
     let mut told = Told::asking();
-    let policy = Policy { mode: Mode::Ask, allow: rules("Read"), deny: rules("Bash(rm *)"), ..Policy::default() };
+    let policy = Policy {
+        mode: Mode::Ask,
+        allow: rules("Read"),
+        deny: rules("Bash(rm *)"),
+        ..Policy::default()
+    };
     Arc::make_mut(&mut told.d.created).permissions = policy;
     let mut answered = |ask: Ask| {
         told.asks_for("r1", ask);
-        let Some(Event::PermissionAnswered { answer, text, by, rule, .. }) = told.log.last().cloned() else {
+        let Some(Event::PermissionAnswered { answer, text, by, rule, .. }) =
+            told.log.last().cloned()
+        else {
             panic!("nobody answered: {:?}", told.log.last())
         };
         told.fold(None, Event::PermissionClosed { request_id: "r1".into() });
@@ -161,9 +181,11 @@ fn a_refusal_of_the_policy_names_the_rule() {
 
 #[test]
 fn the_policy_reads_paths_from_where_the_agent_works() {
-    for (worktree, path, asked) in
-        [(None, "/p/src/a.rs", false), (Some("/w"), "/w/src/a.rs", false), (Some("/w"), "/p/src/a.rs", true)]
-    {
+    for (worktree, path, asked) in [
+        (None, "/p/src/a.rs", false),
+        (Some("/w"), "/w/src/a.rs", false),
+        (Some("/w"), "/p/src/a.rs", true),
+    ] {
         let mut told = Told::asking();
         let created = Arc::make_mut(&mut told.d.created);
         created.worktree = worktree.map(String::from);
@@ -189,7 +211,10 @@ fn unattended_agents_are_denied_questions_at_once_and_permissions_in_time() {
             _ => None,
         });
         let (answer, text, by, rule) = found.expect("an answer");
-        assert_eq!((answer, by.as_str(), rule.as_deref()), (Verdict::Deny, OURSELVES, Some(UNATTENDED)));
+        assert_eq!(
+            (answer, by.as_str(), rule.as_deref()),
+            (Verdict::Deny, OURSELVES, Some(UNATTENDED))
+        );
         text
     };
     let question = || vec![AgentEvent::Question { id: "q1".into(), text: "which of them?".into() }];

@@ -13,13 +13,12 @@ fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
     assert!(until > told.now && told.has(&Effect::WakeAt(until)));
     told.restarted();
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
-    // Its key is that of the process it is said to, also where a daemon of another version had queued it.
+    // Its key is that of the process it is said to, also where a daemon of another version had
+    // queued it.
     assert_eq!(told.delivers(), Some(prompt_key(&told.d.id, PromptKind::Continue, 2)));
-    assert!(
-        told.log
-            .iter()
-            .any(|e| matches!(e, Event::AttemptStarted { attempt: 2, resume: Some(s), .. } if s == "s1"))
-    );
+    assert!(told.log.iter().any(
+        |e| matches!(e, Event::AttemptStarted { attempt: 2, resume: Some(s), .. } if s == "s1")
+    ));
 }
 
 #[test]
@@ -45,7 +44,11 @@ fn a_prompt_its_session_had_already_is_gone_on_with() {
     told.session("s1");
     told.exit(1);
     told.restarted();
-    told.line(vec![AgentEvent::Prompt { text: String::new(), key: Some("p1".into()), repeated: true }]);
+    told.line(vec![AgentEvent::Prompt {
+        text: String::new(),
+        key: Some("p1".into()),
+        repeated: true,
+    }]);
     assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
 }
@@ -68,11 +71,17 @@ fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_sessio
     Arc::make_mut(&mut told.d.created).ask_on_crash = true;
     told.exit(1);
     assert_eq!(told.d.state(), "blocked");
-    assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("muleteer send")), "{:?}", told.d.reason);
+    assert!(
+        told.d.reason.as_deref().is_some_and(|reason| reason.contains("muleteer send")),
+        "{:?}",
+        told.d.reason
+    );
     assert!(told.feed(Input::Send { key: "p2".into(), by: "operator".into() }));
     told.admit();
-    assert!(matches!(told.log.iter().rev().find(|event| matches!(event, Event::AttemptStarted { .. })),
-        Some(Event::AttemptStarted { resume: Some(session), .. }) if session == "s1"));
+    assert!(
+        matches!(told.log.iter().rev().find(|event| matches!(event, Event::AttemptStarted { .. })),
+        Some(Event::AttemptStarted { resume: Some(session), .. }) if session == "s1")
+    );
 }
 
 #[test]
@@ -80,7 +89,12 @@ fn a_program_that_cannot_be_executed_fails_at_once_though_its_process_was_there(
     for capabilities in [MULTI, ONE_SHOT] {
         let mut told = Told::spawned(capabilities);
         let error = "no such file".to_string();
-        assert!(told.feed(Input::StartFailed { at: None, epoch: told.d.epoch, error, permanent: true }));
+        assert!(told.feed(Input::StartFailed {
+            at: None,
+            epoch: told.d.epoch,
+            error,
+            permanent: true
+        }));
         assert_eq!(told.finished(), FinalState::Failed);
         assert_eq!(told.d.reason.as_deref(), Some("cannot start: no such file"));
     }
@@ -144,7 +158,12 @@ fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
 fn what_cannot_start_fails_at_once() {
     let mut told = Told::new(MULTI);
     told.admit();
-    told.feed(Input::StartFailed { at: None, epoch: 1, error: "no such program".into(), permanent: true });
+    told.feed(Input::StartFailed {
+        at: None,
+        epoch: 1,
+        error: "no such program".into(),
+        permanent: true,
+    });
     assert_eq!((told.finished(), told.d.attempts), (FinalState::Failed, 1));
 }
 
@@ -155,7 +174,12 @@ fn a_further_turn_that_cannot_start_fails_at_once_too() {
     told.exit(0);
     told.send("s1");
     told.admit();
-    told.feed(Input::StartFailed { at: None, epoch: 2, error: "no such program".into(), permanent: true });
+    told.feed(Input::StartFailed {
+        at: None,
+        epoch: 2,
+        error: "no such program".into(),
+        permanent: true,
+    });
     assert_eq!(told.finished(), FinalState::Failed);
 }
 
@@ -187,7 +211,9 @@ fn an_expired_lease_is_not_counted() {
 
 #[test]
 fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
-    for cause in [ExitCause::ShimLost, ExitCause::ShimPolicy, ExitCause::LeaseExpired, ExitCause::Terminated] {
+    for cause in
+        [ExitCause::ShimLost, ExitCause::ShimPolicy, ExitCause::LeaseExpired, ExitCause::Terminated]
+    {
         let mut told = Told::busy();
         told.result(well());
         told.exit_by(None, cause);
@@ -195,17 +221,25 @@ fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
     }
 }
 
-/// Its shim kept the limits while there was no daemon to do it: to begin again would be to go beyond them.
+/// Its shim kept the limits while there was no daemon to do it: to begin again would be to go
+/// beyond them.
 #[test]
 fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
     for capabilities in [MULTI, ONE_SHOT] {
         let mut told = Told::spawned(capabilities);
         let (at, epoch) = (told.next(), told.d.epoch);
-        let exit = Exit { code: None, signal: Some(15), cause: ExitCause::ShimPolicy, stderr_tail: "(memory)".into() };
+        let exit = Exit {
+            code: None,
+            signal: Some(15),
+            cause: ExitCause::ShimPolicy,
+            stderr_tail: "(memory)".into(),
+        };
         told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
         assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
         assert_eq!(told.d.reason.as_deref(), Some("timeout: ended by its limits (memory)"));
-        let timed_out = |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
+        let timed_out = |event: &Event| {
+            matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. })
+        };
         assert!(told.log.iter().any(timed_out));
     }
 }
@@ -214,20 +248,31 @@ fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
 #[test]
 fn refusal_as_root_fails_at_once_and_says_what_to_do() {
     let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons\n";
-    for (backend, tail, retried) in
-        [("claude-code", tail, false), ("claude-code", "no such model\n", true), ("rehearsal", tail, true)]
-    {
+    for (backend, tail, retried) in [
+        ("claude-code", tail, false),
+        ("claude-code", "no such model\n", true),
+        ("rehearsal", tail, true),
+    ] {
         let mut told = Told::busy();
         std::sync::Arc::make_mut(&mut told.d.created).backend = backend.into();
         let (at, epoch) = (told.next(), told.d.epoch);
-        let exit = Exit { code: Some(1), signal: None, cause: ExitCause::Exited, stderr_tail: tail.into() };
+        let exit = Exit {
+            code: Some(1),
+            signal: None,
+            cause: ExitCause::Exited,
+            stderr_tail: tail.into(),
+        };
         told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
         if retried {
             assert!(matches!(told.d.phase, Phase::Backoff { .. }), "{:?}", told.d.phase);
             continue;
         }
         assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
-        assert!(told.d.reason.as_deref().is_some_and(|reason| reason.contains("IS_SANDBOX=1")), "{:?}", told.d.reason);
+        assert!(
+            told.d.reason.as_deref().is_some_and(|reason| reason.contains("IS_SANDBOX=1")),
+            "{:?}",
+            told.d.reason
+        );
     }
 }
 
@@ -238,7 +283,11 @@ fn each_pause_is_that_of_its_number() {
         told.exit(1);
         let Phase::Backoff { until, .. } = told.d.phase else { panic!("{:?}", told.d.phase) };
         let pause = crate::restart::agent_backoff_ms("abcd2345", restarts);
-        assert_eq!(until.duration_since(told.now).as_millis(), i128::from(pause), "after {restarts}");
+        assert_eq!(
+            until.duration_since(told.now).as_millis(),
+            i128::from(pause),
+            "after {restarts}"
+        );
         told.restarted();
     }
 }
@@ -246,13 +295,20 @@ fn each_pause_is_that_of_its_number() {
 /// The reason is all that a person has to go by.
 #[test]
 fn how_a_process_ended_is_said() {
-    let exit = |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
+    let exit =
+        |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
     for (exit, said) in [
         (exit(Some(3), None, ExitCause::Exited, ""), "exit code 3"),
-        (exit(Some(3), None, ExitCause::Exited, "first\nno such model\n \n"), "exit code 3: no such model"),
+        (
+            exit(Some(3), None, ExitCause::Exited, "first\nno such model\n \n"),
+            "exit code 3: no such model",
+        ),
         (exit(None, Some(11), ExitCause::Exited, ""), "killed by signal 11"),
         (exit(None, None, ExitCause::Exited, ""), "ended in an unknown way"),
-        (exit(Some(0), Some(9), ExitCause::ShimLost, "gone"), "its shim died while it worked: gone"),
+        (
+            exit(Some(0), Some(9), ExitCause::ShimLost, "gone"),
+            "its shim died while it worked: gone",
+        ),
     ] {
         let mut told = Told::busy();
         let (at, epoch) = (told.next(), told.d.epoch);
@@ -268,11 +324,17 @@ fn how_a_process_ended_is_said() {
 /// Which of its limits it was; the CLIs tell both in the same way.
 #[test]
 fn a_limit_that_the_cli_keeps_is_named() {
-    for (error, said) in
-        [(TurnError::MaxTurns, "turns limit reached enough"), (TurnError::Budget, "budget limit reached enough")]
-    {
+    for (error, said) in [
+        (TurnError::MaxTurns, "turns limit reached enough"),
+        (TurnError::Budget, "budget limit reached enough"),
+    ] {
         let mut told = Told::busy();
-        told.result(TurnResult { ok: false, error: Some(error), text: Some("enough".into()), ..TurnResult::default() });
+        told.result(TurnResult {
+            ok: false,
+            error: Some(error),
+            text: Some("enough".into()),
+            ..TurnResult::default()
+        });
         told.exit(1);
         assert_eq!(told.finished(), FinalState::Partial);
         assert_eq!(told.d.reason.as_deref(), Some(said));

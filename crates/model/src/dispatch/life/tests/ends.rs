@@ -82,7 +82,8 @@ fn a_stalled_agent_is_ended_and_its_session_goes_on_when_somebody_speaks() {
     told.exit_by(None, ExitCause::Terminated);
     assert_eq!(told.finished(), FinalState::Stalled);
     assert_eq!(told.d.reason.as_deref(), Some("no sign of life for 5m: no output"));
-    let timed_out = |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
+    let timed_out =
+        |event: &Event| matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. });
     assert!(told.log.iter().any(timed_out));
     told.send("s1");
     told.admit();
@@ -186,7 +187,10 @@ fn an_interrupted_session_waits_and_goes_on_in_the_same_process() {
     told.result(failed(TurnError::Interrupted));
     assert_eq!((told.d.state(), told.has(&Effect::CloseStdin)), ("waiting", false));
     told.send("s1");
-    assert_eq!((told.d.state(), told.delivers().as_deref(), told.d.epoch), ("running", Some("s1"), 1));
+    assert_eq!(
+        (told.d.state(), told.delivers().as_deref(), told.d.epoch),
+        ("running", Some("s1"), 1)
+    );
 }
 
 #[test]
@@ -226,7 +230,11 @@ fn what_is_said_while_it_leaves_is_said_to_its_successor() {
     told.result(well());
     told.send("s1");
     assert_eq!((told.delivers(), told.has(&Effect::CloseStdin)), (None, true));
-    assert_eq!(told.d.prompt("s1").unwrap().state, PromptState::Queued, "nobody is told that it was sent");
+    assert_eq!(
+        told.d.prompt("s1").unwrap().state,
+        PromptState::Queued,
+        "nobody is told that it was sent"
+    );
     told.exit(0);
     told.spawn();
     assert_eq!((told.delivers().as_deref(), told.d.epoch, told.counted()), (Some("s1"), 2, 0));
@@ -262,14 +270,20 @@ fn a_word_in_the_moment_of_the_end_is_not_lost() {
     let mut told = Told::busy();
     told.result(well());
     let (at, epoch) = (told.next(), told.d.epoch);
-    let exit = Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
+    let exit =
+        Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
     for (at, event) in decide(&told.d, Input::Exited { at, epoch, exit, awake_ms: 0 }) {
         told.fold(at, event);
     }
     let overlooked = advance(&told.d, told.now);
     told.fold(
         None,
-        Event::PromptQueued { key: "s1".into(), kind: PromptKind::Send, by: "operator".into(), trace: None },
+        Event::PromptQueued {
+            key: "s1".into(),
+            kind: PromptKind::Send,
+            by: "operator".into(),
+            trace: None,
+        },
     );
     for event in overlooked {
         told.fold(None, event);

@@ -1,4 +1,5 @@
-//! What single events make of a dispatch, where no decision shows it: others read the state as it is.
+//! What single events make of a dispatch, where no decision shows it: others read the state as it
+//! is.
 
 use crate::dispatch::life::tests::*;
 
@@ -59,7 +60,11 @@ fn a_model_that_is_refused_leaves_the_one_that_was_wanted_before() {
     assert_eq!((told.d.session_model.as_deref(), &told.d.model_change), (Some("large"), &None));
     told.fold(None, asked("m2", "huge"));
     told.fold(None, refused("m1"));
-    assert_eq!(told.d.model_wanted.as_deref(), Some("huge"), "that answer was to an earlier request");
+    assert_eq!(
+        told.d.model_wanted.as_deref(),
+        Some("huge"),
+        "that answer was to an earlier request"
+    );
     told.fold(None, Event::ModelChanged { key: "m1".into(), model: "large".into() });
     assert!(told.d.model_change.is_some(), "and so was this one");
     told.fold(None, refused("m2"));
@@ -75,7 +80,8 @@ fn what_the_cli_answers_to_another_model_is_noted() {
     ] {
         let mut told = Told::busy();
         told.fold(None, asked("m1", "large"));
-        let reply = |id: &str| vec![AgentEvent::Reply { id: id.into(), ok, text: "no such model".into() }];
+        let reply =
+            |id: &str| vec![AgentEvent::Reply { id: id.into(), ok, text: "no such model".into() }];
         assert!(!told.line(reply("i1")), "that was another request");
         assert!(told.line(reply("m1")));
         assert_eq!(told.log.last(), Some(&event));
@@ -101,11 +107,15 @@ fn who_is_finished_cannot_be_killed_or_made_to_wait() {
         let mut told = Told::spawned(ONE_SHOT);
         told.exit(0);
         told.fold(None, event);
-        assert_eq!((told.finished(), &told.d.stop, &told.d.outage), (FinalState::Success, &None, &None));
+        assert_eq!(
+            (told.finished(), &told.d.stop, &told.d.outage),
+            (FinalState::Success, &None, &None)
+        );
     }
 }
 
-/// Two may decide at once to stop it: what people read is what came first. A kill is a person's will.
+/// Two may decide at once to stop it: what people read is what came first. A kill is a person's
+/// will.
 #[test]
 fn what_stops_it_first_is_why_unless_somebody_kills_it() {
     let stops = || {
@@ -144,7 +154,16 @@ fn only_what_is_used_as_it_comes_ends_the_trouble() {
         [(false, false, false), (true, false, true), (false, true, true), (true, true, true)]
     {
         let mut told = Told::busy();
-        told.fold(None, Event::ApiRetried { attempt: 1, max: 9, status: Some(529), delay_s: 1.0, awake_ms: None });
+        told.fold(
+            None,
+            Event::ApiRetried {
+                attempt: 1,
+                max: 9,
+                status: Some(529),
+                delay_s: 1.0,
+                awake_ms: None,
+            },
+        );
         if gone {
             told.exit(1);
         }
@@ -166,7 +185,10 @@ fn a_prompt_without_a_receipt_waits_for_the_next_process() {
     let Phase::Backoff { until, .. } = told.d.phase else { panic!("no pause: {:?}", told.d.phase) };
     told.now = until;
     told.settle();
-    assert_eq!((state(&told), &told.d.phase), (PromptState::Queued, &Phase::Starting { attempt: 2, epoch: 2 }));
+    assert_eq!(
+        (state(&told), &told.d.phase),
+        (PromptState::Queued, &Phase::Starting { attempt: 2, epoch: 2 })
+    );
 }
 
 /// It would be done twice: its session has it, or its transcript tells.
@@ -180,8 +202,15 @@ fn a_taken_prompt_waits_for_no_process_but_one_that_begins_anew() {
     ] {
         let mut told = Told::busy();
         Arc::make_mut(&mut told.d.created).transcripts = transcripts;
-        told.fold(None, Event::AttemptStarted { attempt: 2, epoch: 2, resume: resume.map(String::from) });
-        assert_eq!(told.d.prompt("p1").unwrap().state, state, "resumes {resume:?}, transcripts: {transcripts}");
+        told.fold(
+            None,
+            Event::AttemptStarted { attempt: 2, epoch: 2, resume: resume.map(String::from) },
+        );
+        assert_eq!(
+            told.d.prompt("p1").unwrap().state,
+            state,
+            "resumes {resume:?}, transcripts: {transcripts}"
+        );
     }
 }
 
@@ -203,9 +232,13 @@ fn starts_that_failed_are_counted_but_not_those_that_never_could_succeed() {
 fn calls_are_open_from_their_beginning_to_their_end_each_once() {
     let mut told = Told::busy();
     let of = |told: &Told| (told.d.calls.clone(), told.d.subcalls.clone());
-    for event in
-        [called("a", None), called("a", None), called("", None), called("b", Some("a")), called("c", Some("a"))]
-    {
+    for event in [
+        called("a", None),
+        called("a", None),
+        called("", None),
+        called("b", Some("a")),
+        called("c", Some("a")),
+    ] {
         told.fold(None, event);
     }
     assert_eq!(of(&told), (vec!["a".into(), "b".into(), "c".into()], vec!["b".into(), "c".into()]));
@@ -245,20 +278,35 @@ fn what_was_open_is_closed_with_the_turn_and_with_the_process() {
         told.fold(None, called("a", None));
         told.fold(None, called("b", Some("a")));
         let ask = Box::new(crate::agent::ask::Ask::tool("Bash", json!({})));
-        told.fold(None, Event::PermissionRequested { request_id: "r".into(), answered: false, ask });
+        told.fold(
+            None,
+            Event::PermissionRequested { request_id: "r".into(), answered: false, ask },
+        );
         assert!(told.d.waits_for_an_answer());
         told.fold(None, end.clone());
-        assert_eq!((&told.d.calls, &told.d.subcalls, told.d.asks.open().count()), (&vec![], &vec![], 0), "{end:?}");
+        assert_eq!(
+            (&told.d.calls, &told.d.subcalls, told.d.asks.open().count()),
+            (&vec![], &vec![], 0),
+            "{end:?}"
+        );
     }
 }
 
-/// What the API itself said of its limit holds against the CLI's guesses, and gives way to its own next word.
+/// What the API itself said of its limit holds against the CLI's guesses, and gives way to its own
+/// next word.
 #[test]
 fn a_limit_ends_when_the_api_said() {
     let mut told = Told::busy();
     let said = |second| Event::RateLimited { until: Some(at(second)), wait_s: 0.0, awake_ms: None };
-    let retried = |delay_s| Event::ApiRetried { attempt: 1, max: 9, status: Some(429), delay_s, awake_ms: None };
-    let of = |told: &Told| told.d.outage.as_ref().map(|outage| (outage.until, outage.told)).unwrap();
+    let retried = |delay_s| Event::ApiRetried {
+        attempt: 1,
+        max: 9,
+        status: Some(429),
+        delay_s,
+        awake_ms: None,
+    };
+    let of =
+        |told: &Told| told.d.outage.as_ref().map(|outage| (outage.until, outage.told)).unwrap();
     told.fold(None, retried(10.0));
     assert_eq!(of(&told), (at(10), false));
     told.fold(None, said(100));
@@ -276,7 +324,8 @@ fn a_limit_ends_when_the_api_said() {
 #[test]
 fn where_it_works_is_noted() {
     let mut told = Told::new(MULTI);
-    let made = |base: &str, again| Input::WorktreeMade { path: "/w".into(), base: base.into(), again };
+    let made =
+        |base: &str, again| Input::WorktreeMade { path: "/w".into(), base: base.into(), again };
     let noted = |base: &str| Event::WorktreeCreated { path: "/w".into(), base: base.into() };
     assert!(told.feed(made("abc", false)));
     assert_eq!(told.log.last(), Some(&noted("abc")));
@@ -298,11 +347,17 @@ fn what_is_told_twice_or_too_late_means_nothing() {
     let fetched = |told: &mut Told| told.feed(Input::WorkFetched(WorkHome::default()));
     assert!(!fetched(&mut told), "its work is not over");
     assert!(told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }));
-    assert!(!told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }), "it is being killed");
+    assert!(
+        !told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }),
+        "it is being killed"
+    );
     told.exit(1);
     assert_eq!(told.finished(), FinalState::Killed);
     assert!(!fetched(&mut told), "it has ended");
-    assert!(!told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }), "there is nothing to kill");
+    assert!(
+        !told.feed(Input::Kill { reason: "enough".into(), by: "operator".into() }),
+        "there is nothing to kill"
+    );
 }
 
 /// Words of a process that is not the present one: a daemon that comes back may read them last.
@@ -311,15 +366,27 @@ fn what_another_process_did_is_not_this_one_s() {
     let mut told = Told::new(MULTI);
     told.admit();
     let late = Position { epoch: 7, offset: 1, skip: 0 };
-    let spawned = |at| Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 };
-    let failed = |epoch| Input::StartFailed { at: None, epoch, error: "no".into(), permanent: false };
+    let spawned =
+        |at| Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 };
+    let failed =
+        |epoch| Input::StartFailed { at: None, epoch, error: "no".into(), permanent: false };
     assert!(!told.feed(spawned(late)) && !told.feed(failed(7)));
     let said = String::new();
-    assert!(!told.feed(Input::ShimLost { epoch: 7, spawned: true, killed: 0, clean: true, awake_ms: 0, said }));
+    assert!(!told.feed(Input::ShimLost {
+        epoch: 7,
+        spawned: true,
+        killed: 0,
+        clean: true,
+        awake_ms: 0,
+        said
+    }));
     assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: 1 });
     assert!(told.spawn());
     assert!(!told.feed(failed(7)) && !told.feed(Input::Adopted { shim_pid: 1, epoch: 7 }));
-    assert!(!told.feed(Input::Read { at: late }) && !told.feed(Input::Line { at: late, events: vec![] }));
+    assert!(
+        !told.feed(Input::Read { at: late })
+            && !told.feed(Input::Line { at: late, events: vec![] })
+    );
     assert_eq!(told.d.pid(), Some(2));
     assert!(told.feed(Input::Adopted { shim_pid: 1, epoch: 1 }));
     assert!(told.feed(failed(1)), "an exec that failed is told after the process was there");
@@ -336,7 +403,11 @@ fn a_limit_of_turns_lets_the_last_one_end() {
     };
     assert_eq!([1, 2, 3].map(|turns| over(&mut told, turns)), [false, false, true], "in a turn");
     told.d.phase = Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
-    assert_eq!([1, 2].map(|turns| over(&mut told, turns)), [false, false], "nothing waits to begin");
+    assert_eq!(
+        [1, 2].map(|turns| over(&mut told, turns)),
+        [false, false],
+        "nothing waits to begin"
+    );
     told.send("more");
     assert_eq!([1, 2].map(|turns| over(&mut told, turns)), [false, true], "something does");
 }
@@ -358,10 +429,16 @@ fn who_is_being_stopped_or_is_over_a_limit_is_told_nothing_more() {
         let mut told = Told::busy();
         told.fold(
             None,
-            Event::PromptQueued { key: "p2".into(), kind: PromptKind::Send, by: "operator".into(), trace: None },
+            Event::PromptQueued {
+                key: "p2".into(),
+                kind: PromptKind::Send,
+                by: "operator".into(),
+                trace: None,
+            },
         );
         told.d.prompts[0].state = PromptState::Done;
-        told.d.phase = Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
+        told.d.phase =
+            Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
         told.d
     };
     let says = |d: &Dispatch| advance(d, Timestamp::UNIX_EPOCH);

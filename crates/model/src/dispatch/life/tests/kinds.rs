@@ -17,7 +17,10 @@ fn a_one_shot_agent_is_prompted_and_ends_well() {
 fn a_one_shot_agent_that_exits_badly_has_failed_and_says_how() {
     let mut told = Told::spawned(ONE_SHOT);
     told.exit(3);
-    assert_eq!((told.finished(), told.d.reason.as_deref()), (FinalState::Failed, Some("exit code 3")));
+    assert_eq!(
+        (told.finished(), told.d.reason.as_deref()),
+        (FinalState::Failed, Some("exit code 3"))
+    );
 }
 
 #[test]
@@ -36,7 +39,10 @@ fn who_reports_success_and_then_crashes_has_no_successful_result() {
 #[test]
 fn who_reports_that_it_is_blocked_and_then_crashes_is_taken_at_its_word() {
     let mut told = Told::spawned(ONE_SHOT);
-    told.result(TurnResult { structured: Some(json!({"status": "blocked", "summary": "no key"})), ..well() });
+    told.result(TurnResult {
+        structured: Some(json!({"status": "blocked", "summary": "no key"})),
+        ..well()
+    });
     told.exit(3);
     assert_eq!(told.finished(), FinalState::Failed);
     let result = told.d.result.unwrap();
@@ -46,7 +52,10 @@ fn who_reports_that_it_is_blocked_and_then_crashes_is_taken_at_its_word() {
 #[test]
 fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
     let mut told = Told::spawned(ONE_SHOT);
-    told.result(TurnResult { structured: Some(json!({"status": "done"})), ..TurnResult::default() });
+    told.result(TurnResult {
+        structured: Some(json!({"status": "done"})),
+        ..TurnResult::default()
+    });
     told.exit(0);
     assert_eq!(told.finished(), FinalState::Failed);
     assert!(told.d.reason.unwrap().contains("`summary` is missing"));
@@ -56,13 +65,20 @@ fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
 #[test]
 fn a_result_that_is_not_the_last_line_decides_nothing() {
     let more = || vec![AgentEvent::Output { text: String::new() }];
-    let said = |status: &str| TurnResult { structured: Some(json!({"status": status, "summary": "s"})), ..well() };
+    let said = |status: &str| TurnResult {
+        structured: Some(json!({"status": status, "summary": "s"})),
+        ..well()
+    };
     for status in ["failed", "done"] {
         let mut told = Told::spawned(ONE_SHOT);
         told.result(said(status));
         told.line(more());
         told.line(more());
-        assert_eq!(told.log.iter().filter(|event| **event == Event::ResultOvertaken {}).count(), 1, "{status}");
+        assert_eq!(
+            told.log.iter().filter(|event| **event == Event::ResultOvertaken {}).count(),
+            1,
+            "{status}"
+        );
         told.exit(0);
         assert_eq!((told.finished(), &told.d.reason), (FinalState::Success, &None), "{status}");
     }
@@ -87,8 +103,8 @@ fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
     assert!(told.d.reason.unwrap().starts_with("outcome unknown"));
 }
 
-/// Between the pool's word and its reading the dispatch was killed, had ended, and was spoken to again: its place is
-/// another's by then.
+/// Between the pool's word and its reading the dispatch was killed, had ended, and was spoken to
+/// again: its place is another's by then.
 #[test]
 fn a_place_that_was_promised_before_the_end_is_none_after_it() {
     let mut told = Told::new(MULTI);
@@ -101,7 +117,8 @@ fn a_place_that_was_promised_before_the_end_is_none_after_it() {
     assert!(told.admit());
 }
 
-/// Daemons that begin on a machine of these boots, after one of the boot `one` wrote all that has happened.
+/// Daemons that begin on a machine of these boots, after one of the boot `one` wrote all that has
+/// happened.
 fn begin_again(told: &mut Told, boots: &[&str]) {
     let began = |boot: &str| {
         (
@@ -116,7 +133,10 @@ fn begin_again(told: &mut Told, boots: &[&str]) {
         )
     };
     let id = Some(told.d.id.clone());
-    let mut events = vec![began("one"), (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone())))];
+    let mut events = vec![
+        began("one"),
+        (id.clone(), Event::DispatchCreated(Box::new((*told.d.created).clone()))),
+    ];
     events.extend(told.log.iter().map(|event| (id.clone(), event.clone())));
     events.extend(boots.iter().map(|boot| began(boot)));
     let mut fleet = crate::dispatch::fleet::Fleet::default();
@@ -127,7 +147,8 @@ fn begin_again(told: &mut Told, boots: &[&str]) {
     told.d = (**fleet.get(&told.d.id).unwrap()).clone();
 }
 
-/// A power cut takes what was not synced: that its shim left nothing does not mean that there was none.
+/// A power cut takes what was not synced: that its shim left nothing does not mean that there was
+/// none.
 #[test]
 fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
     for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
@@ -136,14 +157,21 @@ fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
         assert!(matches!(told.d.phase, Phase::Starting { .. }), "{:?}", told.d.phase);
         begin_again(&mut told, boots);
         told.shim_lost(false, true);
-        let unknown = told.d.reason.as_ref().is_some_and(|reason| reason.starts_with("outcome unknown"));
+        let unknown =
+            told.d.reason.as_ref().is_some_and(|reason| reason.starts_with("outcome unknown"));
         assert_eq!(unknown, ran, "{boots:?}: {:?}", told.d.phase);
         // What never ran is tried again.
-        assert_eq!(matches!(told.d.phase, Phase::Closing { .. } | Phase::Finished { .. }), ran, "{:?}", told.d.phase);
+        assert_eq!(
+            matches!(told.d.phase, Phase::Closing { .. } | Phase::Finished { .. }),
+            ran,
+            "{:?}",
+            told.d.phase
+        );
     }
 }
 
-/// A clone is not trusted after a new boot unless somebody has worked in it, and who has is told once what may be lost.
+/// A clone is not trusted after a new boot unless somebody has worked in it, and who has is told
+/// once what may be lost.
 #[test]
 fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
     let doubts = |told: &Told| (told.d.unsynced, told.d.distrusts_clone());
@@ -157,7 +185,8 @@ fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
     let mut told = Told::spawned(MULTI);
     begin_again(&mut told, &["two"]);
     assert_eq!(doubts(&told), (true, false));
-    let turn = |ok| Event::TurnFinished { turn: 1, ok, error: None, status: None, text: String::new() };
+    let turn =
+        |ok| Event::TurnFinished { turn: 1, ok, error: None, status: None, text: String::new() };
     for (ok, doubted) in [(false, true), (true, false)] {
         told.fold(None, turn(ok));
         assert_eq!(doubts(&told), (doubted, false));
@@ -289,11 +318,9 @@ fn a_process_killed_in_its_turn_is_gone_on_with_by_a_counted_restart() {
         let key = told.restarted().delivers().unwrap();
         assert_eq!((told.kind(&key), told.counted()), (PromptKind::Continue, 1));
         assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: None }), "adopted");
-        assert!(
-            told.log
-                .iter()
-                .any(|event| matches!(event, Event::AttemptStarted { resume: Some(s), .. } if s == "s1"))
-        );
+        assert!(told.log.iter().any(
+            |event| matches!(event, Event::AttemptStarted { resume: Some(s), .. } if s == "s1")
+        ));
         told.begins("s1");
         told.answers(ANSWER);
         assert_eq!(told.finished(), FinalState::Success);
@@ -371,7 +398,10 @@ fn a_name_out_of_all_proportion_is_none() {
     assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), before);
     let model = Some("m".repeat(513));
     told.line(vec![AgentEvent::Session { model, cwd: None, session_id: Some("s".repeat(512)) }]);
-    assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), (Some("s".repeat(512)), before.1));
+    assert_eq!(
+        (told.d.session_id.clone(), told.d.session_model.clone()),
+        (Some("s".repeat(512)), before.1)
+    );
 }
 
 #[test]

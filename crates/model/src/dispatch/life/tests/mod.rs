@@ -80,10 +80,22 @@ impl Told {
         };
         let id = DispatchId::try_from("abcd2345".to_string()).unwrap();
         let d = Dispatch::new(id, created, Timestamp::UNIX_EPOCH);
-        let mut told = Self { d, now: Timestamp::UNIX_EPOCH, offset: 0, log: vec![], inputs: vec![], writes: true };
+        let mut told = Self {
+            d,
+            now: Timestamp::UNIX_EPOCH,
+            offset: 0,
+            log: vec![],
+            inputs: vec![],
+            writes: true,
+        };
         told.fold(
             None,
-            Event::PromptQueued { key: "p1".into(), kind: PromptKind::Initial, by: "operator".into(), trace: None },
+            Event::PromptQueued {
+                key: "p1".into(),
+                kind: PromptKind::Initial,
+                by: "operator".into(),
+                trace: None,
+            },
         );
         told
     }
@@ -172,7 +184,13 @@ impl Told {
 
     fn spawn(&mut self) -> bool {
         let at = self.next();
-        self.feed(Input::Spawned { at, pid: 2, shim_pid: 1, containment: "none".into(), awake_ms: 0 })
+        self.feed(Input::Spawned {
+            at,
+            pid: 2,
+            shim_pid: 1,
+            containment: "none".into(),
+            awake_ms: 0,
+        })
     }
 
     fn line(&mut self, events: Vec<AgentEvent>) -> bool {
@@ -181,11 +199,19 @@ impl Told {
     }
 
     fn session(&mut self, id: &str) {
-        self.line(vec![AgentEvent::Session { model: None, cwd: None, session_id: Some(id.into()) }]);
+        self.line(vec![AgentEvent::Session {
+            model: None,
+            cwd: None,
+            session_id: Some(id.into()),
+        }]);
     }
 
     fn receipt(&mut self, key: &str) {
-        self.line(vec![AgentEvent::Prompt { text: String::new(), key: Some(key.into()), repeated: false }]);
+        self.line(vec![AgentEvent::Prompt {
+            text: String::new(),
+            key: Some(key.into()),
+            repeated: false,
+        }]);
     }
 
     fn result(&mut self, result: TurnResult) {
@@ -213,7 +239,14 @@ impl Told {
 
     fn shim_lost(&mut self, spawned: bool, clean: bool) {
         let epoch = self.d.epoch;
-        self.feed(Input::ShimLost { epoch, spawned, killed: 0, clean, awake_ms: 0, said: String::new() });
+        self.feed(Input::ShimLost {
+            epoch,
+            spawned,
+            killed: 0,
+            clean,
+            awake_ms: 0,
+            said: String::new(),
+        });
     }
 
     fn send(&mut self, key: &str) -> bool {
@@ -226,7 +259,9 @@ impl Told {
 
     /// Waits the pause out and starts the successor.
     fn restarted(&mut self) -> &mut Self {
-        let Phase::Backoff { until, .. } = self.d.phase else { panic!("no pause: {:?}", self.d.phase) };
+        let Phase::Backoff { until, .. } = self.d.phase else {
+            panic!("no pause: {:?}", self.d.phase)
+        };
         self.now = until;
         self.settle();
         self.spawn();
@@ -269,7 +304,11 @@ impl Told {
 }
 
 fn well() -> TurnResult {
-    TurnResult { ok: true, structured: Some(json!({"status": "success", "summary": "done"})), ..TurnResult::default() }
+    TurnResult {
+        ok: true,
+        structured: Some(json!({"status": "success", "summary": "done"})),
+        ..TurnResult::default()
+    }
 }
 
 fn chat() -> TurnResult {
@@ -281,7 +320,12 @@ fn failed(error: TurnError) -> TurnResult {
 }
 
 fn cost(model: &str, cost_usd: f64) -> ModelUsage {
-    ModelUsage { model: model.into(), output: (cost_usd * 100.0) as u64, cost_usd, ..ModelUsage::default() }
+    ModelUsage {
+        model: model.into(),
+        output: (cost_usd * 100.0) as u64,
+        cost_usd,
+        ..ModelUsage::default()
+    }
 }
 
 // ---- Turns and results
@@ -359,7 +403,11 @@ fn an_agent_that_speaks_has_its_prompt() {
 #[test]
 fn a_prompt_without_its_key_is_no_receipt_of_a_session() {
     let mut told = Told::spawned(MULTI);
-    assert!(!told.line(vec![AgentEvent::Prompt { text: "do it".into(), key: None, repeated: false }]));
+    assert!(!told.line(vec![AgentEvent::Prompt {
+        text: "do it".into(),
+        key: None,
+        repeated: false
+    }]));
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Sent);
 }
 

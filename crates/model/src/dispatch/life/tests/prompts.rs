@@ -63,7 +63,11 @@ fn what_a_turn_used_that_was_cut_off_is_counted_once() {
         assert_eq!(told.d.spend.input, 300);
         told.restarted();
         let per_session = vec![tokens(if told_again { 350 } else { 50 })];
-        told.line(vec![AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })]);
+        told.line(vec![AgentEvent::Result(TurnResult {
+            ok: true,
+            per_session,
+            ..TurnResult::default()
+        })]);
         assert_eq!(told.d.spend.input, 350, "told again: {told_again}");
     }
 }
@@ -74,9 +78,15 @@ fn what_was_folded_into_a_turn_is_counted_with_it() {
     told.receipt("p1");
     told.send("p2");
     told.exit_by(None, ExitCause::Exited);
-    let used = || Used { models: vec![ModelUsage { input: 10, ..ModelUsage::default() }], told_again: false };
+    let used = || Used {
+        models: vec![ModelUsage { input: 10, ..ModelUsage::default() }],
+        told_again: false,
+    };
     for key in ["p1", "p2"] {
-        assert!(told.reads_use(key, Session::Held, Seen::Present(Standing::MidTool), used()), "{key}");
+        assert!(
+            told.reads_use(key, Session::Held, Seen::Present(Standing::MidTool), used()),
+            "{key}"
+        );
     }
     assert_eq!(told.d.spend.input, 10);
     let counted = told.log.iter().filter_map(|event| match event {
@@ -94,7 +104,10 @@ fn nothing_follows_a_death_before_the_transcript_has_been_read() {
     assert!(matches!(told.d.phase, Phase::Gone { .. }));
     assert!(!told.reads("another", Session::Missing, Seen::Absent));
     let reading = Reading::missing();
-    assert!(!told.feed(Input::Probed { epoch: told.d.epoch + 1, key: "p1".into(), reading }), "of another process");
+    assert!(
+        !told.feed(Input::Probed { epoch: told.d.epoch + 1, key: "p1".into(), reading }),
+        "of another process"
+    );
     assert!(told.reads("p1", Session::Missing, Seen::Absent));
     assert!(!told.reads("p1", Session::Missing, Seen::Absent), "once is enough");
 }
@@ -106,7 +119,10 @@ fn what_waits_is_withdrawn_by_a_kill_and_the_task_itself_is_not() {
     told.send("more");
     told.kill();
     told.exit_by(None, ExitCause::Terminated);
-    assert_eq!((told.finished(), told.state_of("more")), (FinalState::Killed, PromptState::Withdrawn));
+    assert_eq!(
+        (told.finished(), told.state_of("more")),
+        (FinalState::Killed, PromptState::Withdrawn)
+    );
     told.send("instead");
     told.admit();
     told.spawn();
@@ -131,7 +147,8 @@ fn a_prompt_that_was_not_taken_is_sent_again_under_its_key() {
         told.reads("p1", session, Seen::Absent);
         told.restarted();
         assert_eq!((told.delivers(), told.resumes()), (Some("p1".into()), None));
-        // An id that was never used is the one a successor takes, so that there cannot be two sessions.
+        // An id that was never used is the one a successor takes, so that there cannot be two
+        // sessions.
         assert_eq!(new_session_id(&told.d) == chosen, session == Session::Missing);
     }
 }
@@ -143,16 +160,21 @@ fn a_prompt_taken_in_a_session_nobody_heard_of_is_gone_on_with_there() {
     told.shim_lost(true, true);
     told.taken("p1", Standing::MidTool);
     told.restarted();
-    assert_eq!((told.state_of("p1"), told.d.session_id.as_deref()), (PromptState::Superseded, Some("s1")));
-    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
-    assert!(
-        told.log
-            .contains(&Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) })
+    assert_eq!(
+        (told.state_of("p1"), told.d.session_id.as_deref()),
+        (PromptState::Superseded, Some("s1"))
     );
+    assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
+    assert!(told.log.contains(&Event::AttemptStarted {
+        attempt: 2,
+        epoch: 2,
+        resume: Some("s1".into())
+    }));
     assert_eq!(told.d.cut_at(), Some(Standing::MidTool));
 }
 
-/// Codex says `turn.started` before it writes the prompt down: the transcript is believed, not the receipt.
+/// Codex says `turn.started` before it writes the prompt down: the transcript is believed, not the
+/// receipt.
 #[test]
 fn a_receipt_for_what_the_transcript_does_not_hold_is_no_receipt() {
     let mut told = Told::kept(BY_TURNS);
@@ -162,10 +184,11 @@ fn a_receipt_for_what_the_transcript_does_not_hold_is_no_receipt() {
     assert!(told.reads("p1", Session::Held, Seen::Absent));
     told.restarted();
     assert_eq!(told.delivers().as_deref(), Some("p1"));
-    assert!(
-        told.log
-            .contains(&Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) })
-    );
+    assert!(told.log.contains(&Event::AttemptStarted {
+        attempt: 2,
+        epoch: 2,
+        resume: Some("s1".into())
+    }));
 }
 
 #[test]
@@ -176,18 +199,29 @@ fn what_is_not_known_is_asked_about_and_never_sent() {
         told.session("s1");
         told.exit_by(None, ExitCause::Exited);
         told.reads("p1", Session::Unread, unclear());
-        assert_eq!((told.finished(), told.state_of("p1")), (FinalState::Blocked, PromptState::Doubtful));
+        assert_eq!(
+            (told.finished(), told.state_of("p1")),
+            (FinalState::Blocked, PromptState::Doubtful)
+        );
         let reason = told.d.reason.clone().unwrap();
-        assert!(reason.contains("the disk says no") && reason.contains("muleteer send abcd2345"), "{reason}");
-        // A person's word goes on in the session, and the doubtful prompt is not sent again by the way.
+        assert!(
+            reason.contains("the disk says no") && reason.contains("muleteer send abcd2345"),
+            "{reason}"
+        );
+        // A person's word goes on in the session, and the doubtful prompt is not sent again by the
+        // way.
         told.send("more");
         told.admit();
         told.spawn();
-        assert_eq!((told.delivers().as_deref(), told.state_of("p1")), (Some("more"), PromptState::Superseded));
-        assert!(
-            told.log
-                .contains(&Event::AttemptStarted { attempt: 2, epoch: 2, resume: Some("s1".into()) })
+        assert_eq!(
+            (told.delivers().as_deref(), told.state_of("p1")),
+            (Some("more"), PromptState::Superseded)
         );
+        assert!(told.log.contains(&Event::AttemptStarted {
+            attempt: 2,
+            epoch: 2,
+            resume: Some("s1".into())
+        }));
     }
 }
 
@@ -232,7 +266,11 @@ fn a_kill_is_a_kill_but_what_was_not_taken_is_remembered() {
     told.send("more");
     told.admit();
     told.spawn();
-    assert_eq!(told.delivers().as_deref(), Some("more"), "what the kill cut short is not taken up unasked");
+    assert_eq!(
+        told.delivers().as_deref(),
+        Some("more"),
+        "what the kill cut short is not taken up unasked"
+    );
 }
 
 #[test]
@@ -268,8 +306,15 @@ fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
     told.exit(1);
     told.reads("more", Session::Missing, Seen::Absent);
     assert_ne!(new_session_id(&told.d), chosen, "its id has been used");
-    assert_eq!((told.finished(), told.counted(), told.state_of("more")), (FinalState::Blocked, 0, PromptState::Queued));
-    assert!(told.d.reason.as_ref().unwrap().contains("no longer has the session s1"), "{:?}", told.d.reason);
+    assert_eq!(
+        (told.finished(), told.counted(), told.state_of("more")),
+        (FinalState::Blocked, 0, PromptState::Queued)
+    );
+    assert!(
+        told.d.reason.as_ref().unwrap().contains("no longer has the session s1"),
+        "{:?}",
+        told.d.reason
+    );
     // Whoever speaks next knows, and the word that found no session is not lost.
     told.send("again");
     told.admit();
@@ -302,7 +347,11 @@ fn a_word_to_a_busy_agent_becomes_part_of_its_turn() {
     told.send("and this");
     assert_eq!(told.delivers().as_deref(), Some("and this"));
     told.line(vec![AgentEvent::Text { chars: 2, text: "hm".into() }]);
-    assert_eq!(told.state_of("and this"), PromptState::Sent, "words of the turn are no receipt for it");
+    assert_eq!(
+        told.state_of("and this"),
+        PromptState::Sent,
+        "words of the turn are no receipt for it"
+    );
     told.receipt("and this");
     assert!(told.log.contains(&Event::PromptFolded { key: "and this".into(), turn: 1 }));
     told.result(TurnResult { keys: vec!["p1".into(), "and this".into()], ..well() });
@@ -395,5 +444,8 @@ fn a_doubt_is_asked_about_before_anything_else_is_said() {
     told.result(TurnResult { keys: vec!["p1".into()], ..well() });
     told.shim_lost(true, true);
     told.reads("on its way", Session::Held, Seen::Unclear("it is damaged".into()));
-    assert_eq!((told.finished(), told.state_of("waiting")), (FinalState::Blocked, PromptState::Queued));
+    assert_eq!(
+        (told.finished(), told.state_of("waiting")),
+        (FinalState::Blocked, PromptState::Queued)
+    );
 }

@@ -8,22 +8,45 @@ use crate::dispatch::life::tests::*;
 use std::sync::Arc;
 
 /// A call that is told, begun and ended: what the agent does, and whether it was asked for before.
-fn uses(policy: &Policy, agent: &str, (tool, input): (&str, serde_json::Value), asks: bool) -> Option<String> {
+fn uses(
+    policy: &Policy,
+    agent: &str,
+    (tool, input): (&str, serde_json::Value),
+    asks: bool,
+) -> Option<String> {
     let mut told = Told::called();
     Arc::make_mut(&mut told.d.created).permissions = policy.clone();
-    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: agent.into(), loads: true })]);
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted {
+        agent: agent.into(),
+        loads: true,
+    })]);
     told.opens(Some("s1"), None);
-    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: tool.into(), input: input.clone() }]);
+    told.line(vec![AgentEvent::ToolCall {
+        id: "t".into(),
+        name: tool.into(),
+        input: input.clone(),
+    }]);
     if asks {
         let mut ask = crate::agent::ask::Ask::tool(tool, input);
         ask.call_id = Some("t".into());
         told.line(vec![AgentEvent::Permission { id: "r".into(), ask: Box::new(ask) }]);
         let answer = crate::agent::ask::Answer::allow();
-        told.feed(Input::Answer { id: "r".into(), answer, by: "operator".into(), key: String::new() });
+        told.feed(Input::Answer {
+            id: "r".into(),
+            answer,
+            by: "operator".into(),
+            key: String::new(),
+        });
     }
     told.line(vec![AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: "t".into() })]);
-    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: Some(0) }]);
-    let broken = told.log.iter().filter(|event| matches!(event, Event::PolicyBroken { .. })).count();
+    told.line(vec![AgentEvent::ToolResult {
+        id: "t".into(),
+        ok: true,
+        text: String::new(),
+        exit_code: Some(0),
+    }]);
+    let broken =
+        told.log.iter().filter(|event| matches!(event, Event::PolicyBroken { .. })).count();
     told.result(TurnResult { ok: true, ..TurnResult::default() });
     if broken == 0 {
         return None;
@@ -39,8 +62,14 @@ fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoke
     let bash = |command: &str| ("Bash", json!({"command": command}));
     let read = || ("Read", json!({"file_path": "/p/.env"}));
     let edit = |path: &str| ("Edit", json!({"file_path": path}));
-    let rules = |deny: &str| Policy { deny: vec![deny.to_string().try_into().unwrap()], ..Policy::default() };
-    let allows = |allow: &str| Policy { allow: vec![allow.to_string().try_into().unwrap()], ..closed(Mode::Ask) };
+    let rules = |deny: &str| Policy {
+        deny: vec![deny.to_string().try_into().unwrap()],
+        ..Policy::default()
+    };
+    let allows = |allow: &str| Policy {
+        allow: vec![allow.to_string().try_into().unwrap()],
+        ..closed(Mode::Ask)
+    };
     let unknown = "mine 1";
     let claude = "@agentclientprotocol/claude-agent-acp 0.101.0";
     for (policy, agent, call, stops) in [
@@ -86,19 +115,31 @@ fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoke
         // What it asks for is allowed or denied, and done in each case.
         let denied = policy.mode == Mode::Deny || (stops && !policy.deny.is_empty());
         let reason = uses(&policy, agent, call.clone(), true);
-        assert_eq!(reason.is_some(), denied, "{call:?} of {agent} was asked for under {policy:?}: {reason:?}");
+        assert_eq!(
+            reason.is_some(),
+            denied,
+            "{call:?} of {agent} was asked for under {policy:?}: {reason:?}"
+        );
         assert!(reason.is_none_or(|reason| reason.contains("was denied")));
     }
 }
 
-/// A call that is asked for, answered, and then goes on as the agent tells it: whether it was stopped, and why.
+/// A call that is asked for, answered, and then goes on as the agent tells it: whether it was
+/// stopped, and why.
 fn answered(agent: &str, verdict: Verdict, then: Vec<AgentEvent>) -> Option<String> {
     let mut told = Told::called();
     Arc::make_mut(&mut told.d.created).permissions = closed(Mode::Ask);
-    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: agent.into(), loads: true })]);
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted {
+        agent: agent.into(),
+        loads: true,
+    })]);
     told.opens(Some("s1"), None);
     let input = json!({"command": "make all"});
-    told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: input.clone() }]);
+    told.line(vec![AgentEvent::ToolCall {
+        id: "t".into(),
+        name: "Bash".into(),
+        input: input.clone(),
+    }]);
     let mut ask = crate::agent::ask::Ask::tool("Bash", input);
     ask.call_id = Some("t".into());
     told.line(vec![AgentEvent::Permission { id: "r".into(), ask: Box::new(ask) }]);
@@ -141,8 +182,14 @@ fn denied_call_that_is_executed_all_the_same_stops_its_agent() {
     ] {
         let reason = answered(agent, Verdict::Deny, then.clone());
         assert_eq!(reason.is_some(), stops, "{agent}: {then:?}: {reason:?}");
-        assert!(reason.is_none_or(|reason| reason.contains("denied") && reason.contains("operator")));
-        assert_eq!(answered(agent, Verdict::Allow, then.clone()), None, "{agent}: {then:?} was allowed");
+        assert!(
+            reason.is_none_or(|reason| reason.contains("denied") && reason.contains("operator"))
+        );
+        assert_eq!(
+            answered(agent, Verdict::Allow, then.clone()),
+            None,
+            "{agent}: {then:?} was allowed"
+        );
     }
 }
 
@@ -153,11 +200,19 @@ fn known_agent_is_known_only_by_its_own_program() {
     created.permissions = closed(Mode::Ask);
     created.program = Some("agent.sh".into());
     let agent = "@agentclientprotocol/claude-agent-acp 0.101.0";
-    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted { agent: agent.into(), loads: true })]);
+    told.line(vec![AgentEvent::CallAnswer(CallAnswer::Greeted {
+        agent: agent.into(),
+        loads: true,
+    })]);
     told.opens(Some("s1"), None);
     let input = json!({"command": "make"});
     told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input }]);
-    told.line(vec![AgentEvent::ToolResult { id: "t".into(), ok: true, text: String::new(), exit_code: None }]);
+    told.line(vec![AgentEvent::ToolResult {
+        id: "t".into(),
+        ok: true,
+        text: String::new(),
+        exit_code: None,
+    }]);
     assert!(told.log.iter().any(|event| matches!(event, Event::PolicyBroken { .. })));
 }
 
@@ -202,5 +257,7 @@ fn mode_that_does_not_ask_is_set_back_once_and_an_agent_that_stays_is_stopped() 
     let mut told = Told::opened_in(Policy::default(), "default", &["default", "yolo"]);
     changes(&mut told, "yolo");
     assert!(told.calls().is_none() && told.d.stop.is_none(), "an open policy");
-    assert!(told.log.iter().any(|event| matches!(event, Event::SessionModeChanged { back: None, .. })));
+    assert!(
+        told.log.iter().any(|event| matches!(event, Event::SessionModeChanged { back: None, .. }))
+    );
 }

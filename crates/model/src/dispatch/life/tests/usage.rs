@@ -18,7 +18,10 @@ fn cumulative_cost_is_counted_once_and_anew_for_each_process() {
     let key = told.restarted().delivers().unwrap();
     told.receipt(&key);
     told.result(TurnResult { per_model: vec![cost("a", 0.5)], ..well() });
-    assert_eq!((told.cost(), told.d.spend.per_model["a"].cost_usd, told.d.spend.output), (2.25, 2.0, 225));
+    assert_eq!(
+        (told.cost(), told.d.spend.per_model["a"].cost_usd, told.d.spend.output),
+        (2.25, 2.0, 225)
+    );
 }
 
 #[test]
@@ -102,7 +105,8 @@ fn whatever_was_used_is_noted_and_nothing_is_not() {
     ] {
         let mut told = Told::busy();
         told.result(TurnResult { per_model_turn: vec![used.clone()], ..well() });
-        let books = told.log.iter().filter(|event| matches!(event, Event::UsageRecorded { .. })).count();
+        let books =
+            told.log.iter().filter(|event| matches!(event, Event::UsageRecorded { .. })).count();
         assert_eq!(books, noted, "{used:?}");
     }
 }
@@ -125,10 +129,17 @@ fn what_was_read_once_decides_nothing_again() {
     told.receipt("p1");
     told.line(vec![
         AgentEvent::Text { chars: 2, text: "hm".into() },
-        AgentEvent::ToolCall { id: "t".into(), name: "Bash".into(), input: json!({"command": "ls"}) },
+        AgentEvent::ToolCall {
+            id: "t".into(),
+            name: "Bash".into(),
+            input: json!({"command": "ls"}),
+        },
     ]);
     told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() });
-    told.result(TurnResult { per_model_turn: vec![cost("a", 1.0)], ..failed(TurnError::Interrupted) });
+    told.result(TurnResult {
+        per_model_turn: vec![cost("a", 1.0)],
+        ..failed(TurnError::Interrupted)
+    });
     told.send("s1");
     told.receipt("s1");
     told.result(well());
@@ -158,7 +169,8 @@ fn a_session_that_is_told_again_is_no_news() {
 #[test]
 fn a_notice_is_told_once_and_not_too_many_are() {
     let mut told = Told::busy();
-    let notice = |told: &mut Told, text: &str| told.line(vec![AgentEvent::Notice { text: text.into() }]);
+    let notice =
+        |told: &mut Told, text: &str| told.line(vec![AgentEvent::Notice { text: text.into() }]);
     assert!(notice(&mut told, "an update is there") && !notice(&mut told, "an update is there"));
     let told_of = (0..100).filter(|n| notice(&mut told, &format!("notice {n}"))).count();
     assert_eq!((told_of, told.d.notices.len()), (49, 50));
@@ -176,7 +188,10 @@ fn every_event_of_a_line_is_decided() {
     let mut told = Told::spawned(MULTI);
     told.line(vec![AgentEvent::Text { chars: 2, text: "hm".into() }, AgentEvent::Result(well())]);
     assert_eq!((told.d.turns, told.d.prompt("p1").unwrap().state), (1, PromptState::Done));
-    assert_eq!(told.log.iter().filter(|event| matches!(event, Event::TurnStarted { .. })).count(), 1);
+    assert_eq!(
+        told.log.iter().filter(|event| matches!(event, Event::TurnStarted { .. })).count(),
+        1
+    );
 }
 
 #[test]
@@ -186,7 +201,8 @@ fn an_earlier_epochs_news_is_no_news() {
     told.restarted();
     let old = Position { epoch: 1, offset: 99_999, skip: 0 };
     assert!(!told.feed(Input::Line { at: old, events: vec![AgentEvent::Result(well())] }));
-    let exit = Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
+    let exit =
+        Exit { code: Some(0), signal: None, cause: ExitCause::Exited, stderr_tail: String::new() };
     assert!(!told.feed(Input::Exited { at: old, epoch: 1, exit, awake_ms: 0 }));
     assert!(!told.feed(Input::ShimLost {
         epoch: 1,

@@ -69,11 +69,17 @@ pub struct Wait {
     pub until: Option<Timestamp>,
 }
 
-fn to_the_millisecond<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+fn to_the_millisecond<S: serde::Serializer>(
+    at: &Timestamp,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{at:.3}"))
 }
 
-fn maybe_to_the_millisecond<S: serde::Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+fn maybe_to_the_millisecond<S: serde::Serializer>(
+    at: &Option<Timestamp>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     at.map(|at| format!("{at:.3}")).serialize(serializer)
 }
 
@@ -90,7 +96,8 @@ impl Standing {
             })
             .collect();
         let abandoned = run.is_live() && !hosted;
-        let newest = dispatches.iter().flat_map(|(_, d)| [Some(d.since), d.last_activity]).flatten();
+        let newest =
+            dispatches.iter().flat_map(|(_, d)| [Some(d.since), d.last_activity]).flatten();
         let recorded = newest.fold(run.updated_at, Timestamp::max);
         let as_of = if run.is_live() && hosted { now } else { recorded };
         let mut waiting_for = vec![];
@@ -104,7 +111,8 @@ impl Standing {
             });
         }
         waiting_for.extend(of_the_run(run, now));
-        waiting_for.extend(dispatches.iter().filter_map(|(_, dispatch)| of_an_agent(dispatch, now)));
+        waiting_for
+            .extend(dispatches.iter().filter_map(|(_, dispatch)| of_an_agent(dispatch, now)));
         let until = waiting_for.iter().filter_map(|wait| wait.until).min();
         let last_agents = abandoned.then_some(run.jobs.len() as u32);
         Self { as_of, abandoned, obstacle: None, last_agents, waiting_for, until }
@@ -115,8 +123,10 @@ impl Standing {
     pub fn with_obstacle(mut self, run: &Run, why: Option<String>) -> Self {
         let Some(why) = why.filter(|_| self.abandoned) else { return self };
         for wait in self.waiting_for.iter_mut().filter(|wait| wait.kind == WaitKind::Daemon) {
-            wait.reason =
-                format!("a daemon that carries it on ({why}); `muleteer run --resume {}` tries again", run.id());
+            wait.reason = format!(
+                "a daemon that carries it on ({why}); `muleteer run --resume {}` tries again",
+                run.id()
+            );
         }
         self.obstacle = Some(why);
         self
@@ -130,14 +140,25 @@ impl Standing {
 }
 
 fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
-    let wait = |kind, reason: String, until| Wait { kind, dispatch_id: None, reason, since: run.updated_at, until };
+    let wait = |kind, reason: String, until| Wait {
+        kind,
+        dispatch_id: None,
+        reason,
+        since: run.updated_at,
+        until,
+    };
     if run.status() == RunStatus::AwaitingApproval {
-        let what = if run.phase == RunPhase::Freeze { "the acceptance criteria" } else { "the beads" };
+        let what =
+            if run.phase == RunPhase::Freeze { "the acceptance criteria" } else { "the beads" };
         return Some(wait(WaitKind::Approval, format!("a person's approval of {what}"), None));
     }
     let until = run.not_before.filter(|until| run.is_live() && *until > now)?;
     let why = run.slowed.as_deref().unwrap_or("agents met a limit of the model API");
-    Some(wait(WaitKind::Backoff, format!("{until:.0}, when agents are started again: {why}"), Some(until)))
+    Some(wait(
+        WaitKind::Backoff,
+        format!("{until:.0}, when agents are started again: {why}"),
+        Some(until),
+    ))
 }
 
 fn of_an_agent(d: &Dispatch, now: Timestamp) -> Option<Wait> {
@@ -153,12 +174,20 @@ fn of_an_agent(d: &Dispatch, now: Timestamp) -> Option<Wait> {
     match &d.phase {
         Phase::Backoff { until, .. } => {
             let why = d.reason.as_deref().unwrap_or_default();
-            wait(WaitKind::Backoff, format!("a restart at {until:.0}: {why}"), d.since, Some(*until))
+            wait(
+                WaitKind::Backoff,
+                format!("a restart at {until:.0}: {why}"),
+                d.since,
+                Some(*until),
+            )
         }
-        Phase::Queued => wait(WaitKind::Pool, "a free place in the pool of agents".into(), d.since, None),
+        Phase::Queued => {
+            wait(WaitKind::Pool, "a free place in the pool of agents".into(), d.since, None)
+        }
         _ if d.waits_for_an_answer() => {
             let first = d.asks.open().next()?;
-            let reason = format!("an answer: {} (`muleteer answer {}`)", first.ask.describe(), d.id);
+            let reason =
+                format!("an answer: {} (`muleteer answer {}`)", first.ask.describe(), d.id);
             wait(WaitKind::Answer, reason, first.since, None)
         }
         _ => None,
@@ -177,7 +206,12 @@ pub fn why(run: &Run) -> Option<String> {
         .filter(|task| task.stage != Stage::Done);
     let failed: Vec<_> = undone.filter(|task| !task.failure.is_empty()).collect();
     for task in failed.iter().take(NAMED) {
-        parts.push(format!("bead {} ({}): {}", task.planned.id, cut(&task.planned.title), cut(&task.failure)));
+        parts.push(format!(
+            "bead {} ({}): {}",
+            task.planned.id,
+            cut(&task.planned.title),
+            cut(&task.failure)
+        ));
     }
     if failed.len() > NAMED {
         parts.push(format!("{} more beads failed", failed.len() - NAMED));
@@ -186,7 +220,12 @@ pub fn why(run: &Run) -> Option<String> {
         parts.push(format!("{}: {}", purpose.as_str(), cut(complaint)));
     }
     if let Some(last) = run.verdicts.last().filter(|last| last.verdict != Verdict::Pass) {
-        let beads: Vec<_> = last.result.iter().flat_map(|result| result.remedies()).map(|bead| bead.title).collect();
+        let beads: Vec<_> = last
+            .result
+            .iter()
+            .flat_map(|result| result.remedies())
+            .map(|bead| bead.title)
+            .collect();
         let issues = last
             .result
             .iter()
@@ -198,8 +237,11 @@ pub fn why(run: &Run) -> Option<String> {
             .flat_map(|result| result.criteria())
             .filter(|criterion| !criterion.passed);
         let found = issues.chain(failing.map(|criterion| criterion.criterion.as_str()));
-        let mut found: Vec<_> =
-            [last.reason.as_str()].into_iter().chain(found).filter(|text| !text.is_empty()).collect();
+        let mut found: Vec<_> = [last.reason.as_str()]
+            .into_iter()
+            .chain(found)
+            .filter(|text| !text.is_empty())
+            .collect();
         // A failure that names nothing has beads to be worked on.
         if found.is_empty() {
             found.extend(beads.iter().map(String::as_str));

@@ -24,7 +24,13 @@ fn fleet(run: &Run, events: Vec<Event>) -> Fleet {
     let created = Event::DispatchCreated(Box::new(crate::dispatch::tests::created()));
     let mut fleet = Fleet::default();
     for (n, event) in [created].into_iter().chain(events).enumerate() {
-        let entry = Entry { id: format!("e{n}"), dispatch_id: Some(id.clone()), at: None, more: false, event };
+        let entry = Entry {
+            id: format!("e{n}"),
+            dispatch_id: Some(id.clone()),
+            at: None,
+            more: false,
+            event,
+        };
         fleet.apply(&Record { v: 1, seq: n as u64 + 1, ts: at(n as i64 + 1), entry });
     }
     fleet
@@ -52,13 +58,16 @@ fn run_without_a_daemon_is_abandoned_and_known_until_its_newest_event() {
     let known = standing.clone().with_obstacle(&play.run, Some("run.json is newer".into()));
     assert!(known.reason().unwrap().contains("carries it on (run.json is newer)"), "{known:?}");
     assert_eq!(known.obstacle.as_deref(), Some("run.json is newer"));
-    let hosted = Standing::of(&play.run, None, true, at(500)).with_obstacle(&play.run, Some("no".into()));
+    let hosted =
+        Standing::of(&play.run, None, true, at(500)).with_obstacle(&play.run, Some("no".into()));
     assert_eq!((hosted.obstacle, hosted.waiting_for), (None, vec![]));
     // What an agent did later is known until later.
     let fleet = fleet(&play.run, vec![limited(900)]);
     let standing = Standing::of(&play.run, Some(&fleet), false, at(500));
     assert_eq!(standing.as_of, at(2));
-    let document = serde_json::to_value(crate::spec_run::checkpoint::document_at(&play.run, &standing)).unwrap();
+    let document =
+        serde_json::to_value(crate::spec_run::checkpoint::document_at(&play.run, &standing))
+            .unwrap();
     assert_eq!(
         (&document["status"], &document["abandoned"], &document["agents"]),
         (&"in_progress".into(), &true.into(), &0.into()),
@@ -81,9 +90,15 @@ fn agent_that_waits_for_the_model_api_tells_until_when() {
     let fleet = fleet(&play.run, vec![limited(900)]);
     let standing = Standing::of(&play.run, Some(&fleet), true, at(500));
     let [wait] = &standing.waiting_for[..] else { panic!("{standing:?}") };
-    assert_eq!((wait.kind, wait.until, standing.until), (WaitKind::ModelApi, Some(at(900)), Some(at(900))));
+    assert_eq!(
+        (wait.kind, wait.until, standing.until),
+        (WaitKind::ModelApi, Some(at(900)), Some(at(900)))
+    );
     let reason = standing.reason().unwrap();
-    assert!(reason.starts_with("it waits for the model API until ") && reason.contains("HTTP 429"), "{reason}");
+    assert!(
+        reason.starts_with("it waits for the model API until ") && reason.contains("HTTP 429"),
+        "{reason}"
+    );
     let json: Value = serde_json::to_value(&standing).unwrap();
     assert_eq!(json["waiting_for"][0]["kind"], "model_api");
     assert!(json["until"].as_str().unwrap().ends_with(".000Z"), "{json}");
@@ -95,7 +110,8 @@ fn agent_that_waits_for_the_model_api_tells_until_when() {
 fn run_that_slowed_down_tells_until_when_and_why() {
     let mut play = working();
     let slowed = Event::PoolSlowed { until: at(60), reason: "HTTP 429".into() };
-    let entry = Entry { id: "slow".into(), dispatch_id: None, at: None, more: false, event: slowed };
+    let entry =
+        Entry { id: "slow".into(), dispatch_id: None, at: None, more: false, event: slowed };
     play.run.apply(&Record { v: 1, seq: play.run.seq + 1, ts: at(0), entry });
     let standing = Standing::of(&play.run, None, true, at(1));
     assert_eq!((standing.waiting_for[0].kind, standing.until), (WaitKind::Backoff, Some(at(60))));
@@ -111,7 +127,12 @@ fn failed_run_names_the_last_failure_of_its_beads() {
         play.end("a", Outcome::Failure, |end: &mut JobEnd| end.reason = text.into());
     }
     let why = why(&play.run).unwrap();
-    assert!(why.contains("bead a (Do a): ") && why.contains("no linker") && !why.contains("no compiler"), "{why}");
+    assert!(
+        why.contains("bead a (Do a): ")
+            && why.contains("no linker")
+            && !why.contains("no compiler"),
+        "{why}"
+    );
     let document = serde_json::to_value(crate::spec_run::checkpoint::document(&play.run)).unwrap();
     assert_eq!((&document["status"], &document["reason"]), (&"failed".into(), &why.into()));
 }
@@ -126,7 +147,10 @@ fn run_that_the_judge_failed_names_what_it_found() {
     finished.iteration = 3;
     play.run.verdicts.push(finished);
     play.run.outcome = Some(RunStatus::Failed);
-    play.run.error = Some(crate::spec_run::state::Stopping { code: "E".into(), message: "out of iterations".into() });
+    play.run.error = Some(crate::spec_run::state::Stopping {
+        code: "E".into(),
+        message: "out of iterations".into(),
+    });
     let why = why(&play.run).unwrap();
     assert_eq!(why, "out of iterations; the judge, iteration 3: the exit code is 1");
 }

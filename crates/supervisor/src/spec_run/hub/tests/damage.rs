@@ -2,8 +2,8 @@
 
 use crate::spec_run::hub::tests::*;
 
-/// Breaks the hub, after one push was gathered, and looks whether another agent can work with it. Only a push that
-/// cannot be read any more may be lost.
+/// Breaks the hub, after one push was gathered, and looks whether another agent can work with it.
+/// Only a push that cannot be read any more may be lost.
 async fn survives(what: &str, harm: impl Fn(&Path)) {
     let (gathered, _, now) = survive(what, harm).await;
     assert_eq!(now, gathered, "{what}");
@@ -35,7 +35,11 @@ async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
     if now == gathered {
         assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(2, false), "{what}");
     }
-    assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), now, "{what}");
+    assert_eq!(
+        git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]),
+        now,
+        "{what}"
+    );
     let next = stage.bead("two").await;
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{what}");
     let pushed = git_in(&next, &["rev-parse", "HEAD"]);
@@ -44,7 +48,13 @@ async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
     let refused = Command::new("git")
         .arg("-C")
         .arg(&next)
-        .args(["push", "--quiet", "--force", stage.hub().to_str().unwrap(), &format!("HEAD~1:{TARGET}")])
+        .args([
+            "push",
+            "--quiet",
+            "--force",
+            stage.hub().to_str().unwrap(),
+            &format!("HEAD~1:{TARGET}"),
+        ])
         .output();
     assert!(!refused.unwrap().status.success(), "{what}: the hub is configured as before");
     assert!(!stage.root.join("victim/HEAD").exists(), "{what}");
@@ -54,7 +64,8 @@ async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
 
 fn fifo(path: &Path) {
     let kind = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, path, kind, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, rustix::fs::Mode::from_raw_mode(0o600), 0)
+        .unwrap();
 }
 
 #[tokio::test]
@@ -99,9 +110,13 @@ async fn hub_with_parts_removed_or_replaced_is_built_again() {
     })
     .await;
     loses_nothing("packed-refs", |hub| fifo(&hub.join("packed-refs"))).await;
-    loses_nothing("the branch", |hub| std::fs::write(hub.join("refs/heads").join(TARGET), "garbage").unwrap()).await;
+    loses_nothing("the branch", |hub| {
+        std::fs::write(hub.join("refs/heads").join(TARGET), "garbage").unwrap()
+    })
+    .await;
     survives("a commit that is not there", |hub| {
-        std::fs::write(hub.join("refs/heads").join(TARGET), format!("{}\n", "a".repeat(40))).unwrap();
+        std::fs::write(hub.join("refs/heads").join(TARGET), format!("{}\n", "a".repeat(40)))
+            .unwrap();
     })
     .await;
     survives("objects", |hub| {
@@ -142,7 +157,10 @@ async fn hub_with_garbage_in_a_list_of_refs_is_built_again_and_loses_no_push() {
     })
     .await;
     // The roots of another past.
-    loses_nothing("shallow", |hub| std::fs::write(hub.join("shallow"), format!("{}\n", "a".repeat(40))).unwrap()).await;
+    loses_nothing("shallow", |hub| {
+        std::fs::write(hub.join("shallow"), format!("{}\n", "a".repeat(40))).unwrap()
+    })
+    .await;
     loses_nothing("grafts", |hub| {
         std::fs::create_dir_all(hub.join("info")).unwrap();
         std::fs::write(hub.join("info/grafts"), format!("{}\n", "a".repeat(40))).unwrap();
@@ -160,7 +178,14 @@ async fn hub_with_garbage_in_a_list_of_refs_is_built_again_and_loses_no_push() {
 #[tokio::test]
 async fn hub_with_a_directory_or_a_link_in_place_of_a_file_is_built_again_and_loses_no_push() {
     let branch = format!("refs/heads/{TARGET}.lock");
-    for name in ["packed-refs.lock", "index.lock", "HEAD.lock", "config.lock", "refs/heads/any.lock", &branch] {
+    for name in [
+        "packed-refs.lock",
+        "index.lock",
+        "HEAD.lock",
+        "config.lock",
+        "refs/heads/any.lock",
+        &branch,
+    ] {
         loses_nothing(name, |hub| std::fs::create_dir(hub.join(name)).unwrap()).await;
         loses_nothing(name, |hub| {
             std::fs::create_dir(hub.join(name)).unwrap();
@@ -168,7 +193,10 @@ async fn hub_with_a_directory_or_a_link_in_place_of_a_file_is_built_again_and_lo
         })
         .await;
     }
-    loses_nothing("a ref", |hub| symlink(format!("{TARGET}-none"), hub.join("refs/heads/other")).unwrap()).await;
+    loses_nothing("a ref", |hub| {
+        symlink(format!("{TARGET}-none"), hub.join("refs/heads/other")).unwrap()
+    })
+    .await;
     loses_nothing("the branch", |hub| {
         let branch = hub.join("refs/heads").join(TARGET);
         std::fs::rename(&branch, hub.join("aside")).unwrap();
@@ -204,7 +232,8 @@ async fn hook_in_the_hub_is_put_aside_before_anybody_runs_it_and_no_push_is_lost
             std::fs::create_dir_all(hub.join("hooks")).unwrap();
             let hook = hub.join("hooks").join(name);
             std::fs::write(&hook, format!("#!/bin/sh\ntouch {}/ran\n", root.display())).unwrap();
-            std::fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
         })
         .await;
     }
@@ -222,7 +251,11 @@ async fn push_in_a_damaged_hub_is_undone_while_the_target_is_judged_and_stays_un
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     std::fs::write(stage.hub().join("packed-refs"), "garbage\n").unwrap();
     watch(&stage.hosted, TARGET).await.unwrap();
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged.clone()), "nobody has looked at it");
+    assert_eq!(
+        commit(&stage.hosted, TARGET).await,
+        Some(judged.clone()),
+        "nobody has looked at it"
+    );
     let said = hold(&stage.hosted, TARGET, None).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
     // The hub's log still names it.

@@ -25,7 +25,14 @@ fn sparse(path: &Path) {
 /// A pipe that nobody writes to held the lock of the whole run for half an hour.
 #[tokio::test]
 async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
-    for name in ["objects/info/alternates", "HEAD", "refs/heads/bead-one", "packed-refs", "shallow", "config"] {
+    for name in [
+        "objects/info/alternates",
+        "HEAD",
+        "refs/heads/bead-one",
+        "packed-refs",
+        "shallow",
+        "config",
+    ] {
         let stage = Stage::new().await;
         let dir = stage.bead("one").await;
         stage.commit(&dir, "more");
@@ -70,7 +77,8 @@ async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
     sparse(&dir.join("one"));
     assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
     let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
-    for part in ["a, large one (307200 MiB)", "one (307200 MiB)", "refs/muleteer/rescue/bead-one-1"] {
+    for part in ["a, large one (307200 MiB)", "one (307200 MiB)", "refs/muleteer/rescue/bead-one-1"]
+    {
         assert!(why.contains(part), "{part} in {why}");
     }
     let kept = ["ls-tree", "--name-only", "refs/muleteer/rescue/bead-one-1"];
@@ -155,7 +163,9 @@ async fn a_clone_of_any_depth_is_taken_away() {
 #[tokio::test]
 async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
     const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
-    for attributes in ["*.txt working-tree-encoding=UTF-16\n", "*.txt working-tree-encoding=none-such\n"] {
+    for attributes in
+        ["*.txt working-tree-encoding=UTF-16\n", "*.txt working-tree-encoding=none-such\n"]
+    {
         let stage = Stage::new().await;
         let dir = stage.bead("one").await;
         work(&stage.hosted, &dir, TARGET).await.unwrap();
@@ -170,7 +180,11 @@ async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
         show.arg("-C").arg(stage.keep()).args(["cat-file", "blob", &format!("{kept}:odd.txt")]);
         assert_eq!(show.output().unwrap().stdout, ODD, "{attributes}");
         let names = git_in(&stage.keep(), &["ls-tree", "--name-only", &kept]);
-        assert_eq!(names.lines().filter(|name| name.starts_with("new")).count(), 10, "{attributes}: {names}");
+        assert_eq!(
+            names.lines().filter(|name| name.starts_with("new")).count(),
+            10,
+            "{attributes}: {names}"
+        );
         assert_eq!(git_in(&stage.keep(), &["show", &format!("{kept}:one")]), "two");
     }
 }
@@ -184,7 +198,10 @@ async fn clone_with_more_untracked_names_than_are_read_is_dirty_and_stays() {
     assert_eq!(is_dirty(&stage.hosted, &dir).await, Ok(true));
     let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
     assert!(why.contains("too many untracked files to list") && dir.exists(), "{why}");
-    assert_eq!(commit(&stage.hosted, TARGET).await.unwrap(), git_in(&dir, &["rev-parse", "HEAD~1"]));
+    assert_eq!(
+        commit(&stage.hosted, TARGET).await.unwrap(),
+        git_in(&dir, &["rev-parse", "HEAD~1"])
+    );
 }
 
 /// As tools do that put hooks out of action.

@@ -22,7 +22,14 @@ struct Stage {
 }
 
 fn git_in(dir: &Path, args: &[&str]) -> String {
-    let who = ["-c", "user.name=a", "-c", "user.email=a@example.invalid", "-c", "init.defaultBranch=main"];
+    let who = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.invalid",
+        "-c",
+        "init.defaultBranch=main",
+    ];
     let output = Command::new("git").arg("-C").arg(dir).args(who).args(args).output().unwrap();
     assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_string()
@@ -76,8 +83,10 @@ impl Stage {
     /// A program that says that it ran.
     fn trap(&self) -> String {
         let path = self.root.join("trap.sh");
-        std::fs::write(&path, format!("#!/bin/sh\ntouch {}/ran\ncat\n", self.root.display())).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(&path, format!("#!/bin/sh\ntouch {}/ran\ncat\n", self.root.display()))
+            .unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         path.display().to_string()
     }
 
@@ -139,12 +148,15 @@ async fn what_is_pushed_waits_for_the_disk() {
     // A counter, or up to 2.45 a value.
     let counts = text.lines().filter(|line| line.contains("hardware-flush"));
     let counts = counts
-        .filter_map(|line| line.rsplit_once("\"count\":").or_else(|| line.rsplit_once("\"value\":")))
+        .filter_map(|line| {
+            line.rsplit_once("\"count\":").or_else(|| line.rsplit_once("\"value\":"))
+        })
         .filter_map(|(_, count)| count.trim_matches(['"', '}']).parse::<u64>().ok());
     assert_eq!(counts.sum::<u64>(), 4, "a commit, a tree, a file and the branch: {text}");
 }
 
-/// Found by the crash campaign: between the two halves of a rebase HEAD is at what others have pushed.
+/// Found by the crash campaign: between the two halves of a rebase HEAD is at what others have
+/// pushed.
 #[tokio::test]
 async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
     let stage = Stage::new().await;
@@ -154,12 +166,25 @@ async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
     let own = git_in(&dir, &["rev-parse", "HEAD"]);
     let other = git_in(&stage.bead("one").await, &["rev-parse", "HEAD"]);
     git_in(&dir, &["fetch", "--quiet", stage.hub().to_str().unwrap(), TARGET]);
-    git_in(&dir, &["-c", "sequence.editor=sed -i 1ibreak", "rebase", "--quiet", "--interactive", "FETCH_HEAD"]);
+    git_in(
+        &dir,
+        &[
+            "-c",
+            "sequence.editor=sed -i 1ibreak",
+            "rebase",
+            "--quiet",
+            "--interactive",
+            "FETCH_HEAD",
+        ],
+    );
     assert_eq!(git_in(&dir, &["rev-parse", "HEAD"]), other);
     let (_, done) = stage.after(&dir).await;
     assert_eq!((done.on_target, done.whole), (true, false));
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
-    assert_eq!(git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-two-1/{own}")]), own);
+    assert_eq!(
+        git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-two-1/{own}")]),
+        own
+    );
 }
 
 /// A real agent often begins with a pull: what it brings is not the agent's.
@@ -205,15 +230,18 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
     assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
-/// The disk may have less of a clone than was in it; commits that can be read whole are gone on with.
+/// The disk may have less of a clone than was in it; commits that can be read whole are gone on
+/// with.
 #[tokio::test]
 async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_in_it() {
     let stage = Stage::new().await;
-    let again = async |dir: &Path| worktree(&stage.hosted, dir, TARGET, Some("one"), true).await.unwrap();
+    let again =
+        async |dir: &Path| worktree(&stage.hosted, dir, TARGET, Some("one"), true).await.unwrap();
     let before = |dir: &Path| {
         let noted = stage.root.join("state/bases").join(dir.file_name().unwrap());
         let noted = std::fs::File::options().append(true).open(noted).unwrap();
-        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let long_ago =
+            std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
         noted.set_modified(long_ago).unwrap();
     };
     let dir = stage.bead("one").await;
@@ -229,7 +257,10 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     // Killed when it was taken away and not made yet.
     std::fs::remove_dir_all(&dir).unwrap();
     again(&dir).await;
-    assert_eq!((git_in(&dir, &["rev-parse", "HEAD"]), git_in(&dir, &["status", "--porcelain"])), (head, String::new()));
+    assert_eq!(
+        (git_in(&dir, &["rev-parse", "HEAD"]), git_in(&dir, &["status", "--porcelain"])),
+        (head, String::new())
+    );
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:README.md"]), "");
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
@@ -256,7 +287,10 @@ async fn a_branch_that_nobody_pushed_is_told_and_kept() {
     git_in(&dir, &["checkout", "--quiet", "bead-one"]);
     git_in(&dir, &["pack-refs", "--all"]);
     assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
-    assert_eq!(git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-one-1/{aside}")]), aside);
+    assert_eq!(
+        git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-one-1/{aside}")]),
+        aside
+    );
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
 }
 
@@ -305,7 +339,10 @@ async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
     std::fs::remove_dir_all(dir.join(".git")).unwrap();
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
-    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap(), "nobody can tell that it was not");
+    assert!(
+        was_pushed(&stage.hosted, "one", TARGET).await.unwrap(),
+        "nobody can tell that it was not"
+    );
     let said = worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap().unwrap();
     assert!(said.contains("refs/muleteer/rescue/bead-one-1"), "{said}");
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:more"]), "more");
@@ -328,7 +365,10 @@ async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
     assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged));
-    assert_eq!(git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]), "late");
+    assert_eq!(
+        git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]),
+        "late"
+    );
     // Whoever heard it may have died before it was on record.
     assert_eq!(hold(&stage.hosted, TARGET, Some(judge)).await.unwrap(), Some(said));
     assert_eq!(hold(&stage.hosted, TARGET, Some(other)).await.unwrap(), None);
@@ -355,8 +395,17 @@ async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     let (evil, trap) = (stage.root.join("evil.git"), stage.trap());
-    git_in(&stage.root, &["clone", "--quiet", "--bare", stage.hub().to_str().unwrap(), evil.to_str().unwrap()]);
-    let keys = ["filter.p.clean", "core.fsmonitor", "core.sshCommand", "core.alternateRefsCommand", "gpg.program"];
+    git_in(
+        &stage.root,
+        &["clone", "--quiet", "--bare", stage.hub().to_str().unwrap(), evil.to_str().unwrap()],
+    );
+    let keys = [
+        "filter.p.clean",
+        "core.fsmonitor",
+        "core.sshCommand",
+        "core.alternateRefsCommand",
+        "gpg.program",
+    ];
     for key in keys.into_iter().chain(["uploadpack.packObjectsHook", "core.pager", "core.editor"]) {
         git_in(&evil, &["config", key, &trap]);
     }
@@ -415,7 +464,10 @@ async fn links_in_the_hub_lead_nowhere() {
     assert!(!lock.exists());
     // Nor is what is put back written where a link leads.
     for name in ["a", "b", "esc"] {
-        assert!(std::fs::symlink_metadata(stage.hub().join("refs").join(name)).is_err(), "they are put aside");
+        assert!(
+            std::fs::symlink_metadata(stage.hub().join("refs").join(name)).is_err(),
+            "they are put aside"
+        );
     }
     let seen = commit(&stage.hosted, TARGET).await.unwrap();
     std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
@@ -447,7 +499,11 @@ async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
     let job = "abcd2345";
     let said = guard(&stage.hosted, TARGET, Some(job)).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{evil}")), "{said}");
-    assert_eq!(guard(&stage.hosted, TARGET, Some(job)).await.unwrap(), Some(said), "it may have been lost");
+    assert_eq!(
+        guard(&stage.hosted, TARGET, Some(job)).await.unwrap(),
+        Some(said),
+        "it may have been lost"
+    );
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
     assert_eq!(git_in(&stage.keep(), &["log", "-1", "--format=%s", &evil]), "evil");
     git_in(&stage.hub(), &["update-ref", "-d", &name]);
@@ -458,7 +514,15 @@ async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
     git_in(&stage.hub(), &["replace", "--graft", &evil, &seen]);
     git_in(&stage.hub(), &["update-ref", &name, &evil]);
     assert!(guard(&stage.hosted, TARGET, None).await.unwrap().is_some());
-    git_in(&dir, &["checkout", "--quiet", "--detach", &git_in(&dir, &["commit-tree", "-m", "x", "HEAD^{tree}"])]);
+    git_in(
+        &dir,
+        &[
+            "checkout",
+            "--quiet",
+            "--detach",
+            &git_in(&dir, &["commit-tree", "-m", "x", "HEAD^{tree}"]),
+        ],
+    );
     git_in(&dir, &["replace", "HEAD", &seen]);
     assert!(!work(&stage.hosted, &dir, TARGET).await.unwrap().on_target);
 }
@@ -471,7 +535,12 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
     let head = git_in(&dir, &["rev-parse", "HEAD"]);
     let hub = stage.hub();
     let ours = ["rebased", "undone"].map(|folder| format!("refs/muleteer/{folder}/{head}"));
-    let names = ["refs/muleteer/work/bead-two-1", "refs/muleteer/pushed/main", "refs/heads/aside", "refs/tags/one"];
+    let names = [
+        "refs/muleteer/work/bead-two-1",
+        "refs/muleteer/pushed/main",
+        "refs/heads/aside",
+        "refs/tags/one",
+    ];
     for name in ours.iter().map(String::as_str).chain(names) {
         let mut push = Command::new("git");
         let refused = push
@@ -482,7 +551,10 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
             .arg(format!("HEAD:{name}"))
             .output();
         let said = refused.unwrap();
-        assert!(!said.status.success() && said.stderr.windows(6).any(|part| part == b"hidden"), "{name}: {said:?}");
+        assert!(
+            !said.status.success() && said.stderr.windows(6).any(|part| part == b"hidden"),
+            "{name}: {said:?}"
+        );
         // Whoever can write there needs no push.
         git_in(&hub, &["fetch", "--quiet", dir.to_str().unwrap(), &format!("HEAD:{name}")]);
     }
@@ -498,11 +570,18 @@ async fn a_run_that_was_begun_before_goes_on() {
     let stage = Stage::empty();
     let repo = stage.hosted.repo.clone();
     let (base, hub) = (git_in(&repo, &["rev-parse", "HEAD"]), stage.hub());
-    git_in(&stage.root, &["clone", "--quiet", "--bare", repo.to_str().unwrap(), hub.to_str().unwrap()]);
+    git_in(
+        &stage.root,
+        &["clone", "--quiet", "--bare", repo.to_str().unwrap(), hub.to_str().unwrap()],
+    );
     let clone = stage.root.join("clone");
     git_in(&stage.root, &["clone", "--quiet", hub.to_str().unwrap(), clone.to_str().unwrap()]);
     stage.commit(&clone, "one");
-    for name in [&format!("refs/heads/{TARGET}"), "refs/muleteer/work/bead-one-1", "refs/muleteer/rebased/x"] {
+    for name in [
+        &format!("refs/heads/{TARGET}"),
+        "refs/muleteer/work/bead-one-1",
+        "refs/muleteer/rebased/x",
+    ] {
         git_in(&clone, &["push", "--quiet", "origin", &format!("HEAD:{name}")]);
     }
     let bases = stage.hosted.places.private.join("bases");
@@ -611,7 +690,8 @@ async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
     for (name, broken) in [("one", "HEAD"), ("two", "objects")] {
         let dir = stage.bead(name).await;
         stage.commit(&dir, "more");
-        std::fs::rename(dir.join(".git").join(broken), stage.root.join(format!("{name}-gone"))).unwrap();
+        std::fs::rename(dir.join(".git").join(broken), stage.root.join(format!("{name}-gone")))
+            .unwrap();
         assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
         let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
         assert!(work.unreadable.is_some() && !work.on_target, "{broken}");

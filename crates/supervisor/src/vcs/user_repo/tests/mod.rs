@@ -110,9 +110,16 @@ fn a_rollback_undoes_all_commits_and_removes_untracked_files_and_undo_brings_the
     assert_eq!(repo.git(&["status", "--porcelain"]), "?? harness-tasks.json");
     assert_eq!(repo.read("kept.txt").as_deref(), Some("kept\n"));
     assert!(repo.read("committed.txt").is_none() && repo.read("dir/untracked.txt").is_none());
-    assert_eq!(repo.read("ignored/cache").as_deref(), Some("i\n"), "ignored files stay, as with clean -fd");
+    assert_eq!(
+        repo.read("ignored/cache").as_deref(),
+        Some("i\n"),
+        "ignored files stay, as with clean -fd"
+    );
     assert_eq!(repo.read("harness-tasks.json").as_deref(), Some("{}"));
-    assert_eq!(git.roll_back("task-001", &base, None, &on_main(), &[], &mut quiet()).expect("again"), None);
+    assert_eq!(
+        git.roll_back("task-001", &base, None, &on_main(), &[], &mut quiet()).expect("again"),
+        None
+    );
 
     let found = git.saved(Some("task-001")).expect("lists");
     assert_eq!(found, std::slice::from_ref(&saved));
@@ -135,10 +142,16 @@ fn the_index_is_never_behind_what_was_committed() {
     let living = LivingGit::new(&repo);
     assert!(git.commit(&start, "a: work").is_err(), "somebody's git is at it");
     drop(living);
-    assert_eq!((git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])), (base, String::new()));
+    assert_eq!(
+        (git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])),
+        (base, String::new())
+    );
     repo.remove(".git/index.lock");
     let commit = git.commit(&start, "a: work").expect("commits").expect("something");
-    assert_eq!((git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])), (commit, String::new()));
+    assert_eq!(
+        (git.head().expect("head"), repo.git(&["diff", "--cached", "--name-only"])),
+        (commit, String::new())
+    );
 }
 
 #[test]
@@ -153,9 +166,19 @@ fn what_a_person_had_lying_about_is_neither_committed_nor_rolled_back() {
     assert_eq!(git.uncommitted_since(&start).expect("nothing yet"), None);
     repo.write("work.txt", "w\n");
     let commit = git.commit(&start, "a: work").expect("commits").expect("something");
-    assert_eq!(repo.git(&["show", "--format=%an %s", "--name-only", &commit]), "Tester a: work\n\nwork.txt");
-    assert_eq!(repo.git(&["status", "--porcelain"]), " M kept.txt\n?? harness-tasks.json\n?? notes.txt");
-    assert_eq!(git.commit(&start, "a: work").expect("again"), None, "committing again commits nothing");
+    assert_eq!(
+        repo.git(&["show", "--format=%an %s", "--name-only", &commit]),
+        "Tester a: work\n\nwork.txt"
+    );
+    assert_eq!(
+        repo.git(&["status", "--porcelain"]),
+        " M kept.txt\n?? harness-tasks.json\n?? notes.txt"
+    );
+    assert_eq!(
+        git.commit(&start, "a: work").expect("again"),
+        None,
+        "committing again commits nothing"
+    );
 
     repo.write("work.txt", "worse\n");
     repo.remove("notes.txt");
@@ -226,7 +249,14 @@ fn ignored_files_that_are_listed_are_saved_too() {
     let base = git.head().expect("head");
     repo.write("work.txt", "w\n");
     let saved = git
-        .roll_back("a", &base, None, &Stand::Anywhere, &[".env".into(), "absent".into()], &mut quiet())
+        .roll_back(
+            "a",
+            &base,
+            None,
+            &Stand::Anywhere,
+            &[".env".into(), "absent".into()],
+            &mut quiet(),
+        )
         .expect("rolls back");
     let saved = saved.expect("saved");
     assert_eq!(repo.git(&["show", &format!("{}:.env", saved.name)]), "SECRET=1");
@@ -277,8 +307,10 @@ fn undo_refuses_to_drop_commits_that_came_later_and_saves_what_is_there() {
 fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing() {
     let repo = Repo::new();
     let git = repo.open();
-    let dirs: Vec<_> = [1, 2, 3].map(|n| repo.dir.path().join(format!(".muleteer/worktrees/tasks/{n}"))).into();
-    let clones: Vec<_> = dirs.iter().map(|dir| git.prepare_clone(dir, "main").expect("a clone")).collect();
+    let dirs: Vec<_> =
+        [1, 2, 3].map(|n| repo.dir.path().join(format!(".muleteer/worktrees/tasks/{n}"))).into();
+    let clones: Vec<_> =
+        dirs.iter().map(|dir| git.prepare_clone(dir, "main").expect("a clone")).collect();
     for clone in &clones {
         clone.reset_clone(&git, "main").expect("at the tip");
     }
@@ -314,8 +346,8 @@ fn a_clone_s_work_is_rebased_and_fast_forwarded_and_a_conflict_changes_nothing()
     assert_eq!(git.tip("main").expect("tip"), base);
 }
 
-/// The clone's configuration is its agent's: what merges files there must not be a program of the agent's, outside of its
-/// sandbox. What can be merged without it is merged all the same.
+/// The clone's configuration is its agent's: what merges files there must not be a program of the
+/// agent's, outside of its sandbox. What can be merged without it is merged all the same.
 #[test]
 fn a_clone_s_merge_driver_is_not_run() {
     let repo = Repo::new();
@@ -338,7 +370,11 @@ fn a_clone_s_merge_driver_is_not_run() {
     let tip = clone.rebase(&git, "main").expect("rebases");
     assert!(!ran.exists(), "the agent's program was run");
     assert!(git.land(&clone, "main", &tip).expect("lands"));
-    assert_eq!(repo.read("list.txt").as_deref(), Some("A\nb\nc\nd\ne\nf\nG\n"), "both have their say");
+    assert_eq!(
+        repo.read("list.txt").as_deref(),
+        Some("A\nb\nc\nd\ne\nf\nG\n"),
+        "both have their say"
+    );
 }
 
 #[test]
@@ -376,12 +412,14 @@ fn no_repository_and_no_commit_are_told_apart() {
 /// Of the time before the machine was started.
 fn make_old(path: &Path) {
     let file = std::fs::File::options().append(true).open(path).expect("a file");
-    file.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000))
-        .expect("its time");
+    file.set_modified(
+        std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000),
+    )
+    .expect("its time");
 }
 
-/// git looks for a repository further up where it finds none: that is the person's own, and the worker would throw away
-/// what is there.
+/// git looks for a repository further up where it finds none: that is the person's own, and the
+/// worker would throw away what is there.
 #[test]
 fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
     let repo = Repo::new();
@@ -410,7 +448,12 @@ fn a_broken_clone_is_never_taken_for_the_repository_around_it() {
     assert!(!again(), "a task has begun there");
     std::fs::write(dir.join(".git/HEAD"), "").expect("once more");
     let (second, _) = git.mend_clone(&dir, "main").expect("mends").expect("it is put aside");
-    assert!(second.exists() && aside.join("work.txt").exists(), "{} and {}", second.display(), aside.display());
+    assert!(
+        second.exists() && aside.join("work.txt").exists(),
+        "{} and {}",
+        second.display(),
+        aside.display()
+    );
 }
 
 #[test]
@@ -433,7 +476,11 @@ fn what_a_power_cut_left_of_a_clone_is_mended() {
     assert_eq!(clone.uncommitted(), "");
     std::fs::write(dir.join("kept.txt"), "").expect("emptied");
     assert!(mend().is_none());
-    assert_eq!(std::fs::read_to_string(dir.join("kept.txt")).expect("a file"), "", "the agent may have emptied it");
+    assert_eq!(
+        std::fs::read_to_string(dir.join("kept.txt")).expect("a file"),
+        "",
+        "the agent may have emptied it"
+    );
     make_old(&dir.join("kept.txt"));
     assert!(mend().is_none());
     assert_eq!(std::fs::read_to_string(dir.join("kept.txt")).expect("a file"), "kept\n");
@@ -462,19 +509,26 @@ fn an_empty_index_is_made_anew() {
     assert_eq!(repo.git(&["status", "--porcelain", "--untracked-files=no"]), "");
 }
 
-/// An agent may be at work there: that git could not be started just now is no reason to take it away from under it.
+/// An agent may be at work there: that git could not be started just now is no reason to take it
+/// away from under it.
 #[test]
 fn a_clone_that_nobody_could_look_at_stays() {
-    let unheard = GitError::Unheard { what: "git rev-parse".into(), said: "Too many open files".into() };
+    let unheard =
+        GitError::Unheard { what: "git rev-parse".into(), said: "Too many open files".into() };
     assert_eq!(unheard.clone().meaning(GitError::NoCommit("/c".into())), unheard);
-    let said = GitError::Failed { what: "git rev-parse".into(), said: "not a git repository".into() };
-    assert_eq!(said.meaning(GitError::NoRepository("/c".into())), GitError::NoRepository("/c".into()));
+    let said =
+        GitError::Failed { what: "git rev-parse".into(), said: "not a git repository".into() };
+    assert_eq!(
+        said.meaning(GitError::NoRepository("/c".into())),
+        GitError::NoRepository("/c".into())
+    );
     let mut nothing = helper("/nowhere/git");
     nothing.arg("status");
     assert!(matches!(run(nothing, b"", "status"), Err(GitError::Unheard { .. })));
 }
 
-/// An agent that was killed leaves what its git had locked, and nobody else would ever take it away.
+/// An agent that was killed leaves what its git had locked, and nobody else would ever take it
+/// away.
 #[test]
 fn a_lock_is_taken_away_when_no_git_is_there_that_may_have_it() {
     let repo = Repo::new();
@@ -522,10 +576,14 @@ fn what_git_cannot_take_in_stays_and_all_else_is_committed_and_rolled_back() {
     let start = git.start("task-001", &base).expect("a start");
     git.commit(&start, "task-001: work").expect("commits").expect("a commit");
     let names = repo.git(&["ls-tree", "--name-only", "HEAD"]);
-    assert!(names.contains("work.txt") && names.contains("377x") && !names.contains("nested"), "{names}");
+    assert!(
+        names.contains("work.txt") && names.contains("377x") && !names.contains("nested"),
+        "{names}"
+    );
 }
 
-/// Two commits, of which the second is about to be brought in: it makes one file, changes one and removes one.
+/// Two commits, of which the second is about to be brought in: it makes one file, changes one and
+/// removes one.
 fn about_to_go_forward() -> (Repo, String, String) {
     let repo = Repo::new();
     repo.write("changed.txt", "before\n");
@@ -545,7 +603,8 @@ fn about_to_go_forward() -> (Repo, String, String) {
 
 const FILES: [&str; 3] = ["changed.txt", "below/new.txt", "gone.txt"];
 
-/// git was cut off, or the disk has its files in any of these states: what was meant is done, or was not begun.
+/// git was cut off, or the disk has its files in any of these states: what was meant is done, or
+/// was not begun.
 #[test]
 fn who_was_cut_off_as_it_went_forward_goes_forward_again() {
     let (repo, from, to) = about_to_go_forward();
@@ -567,7 +626,9 @@ fn who_was_cut_off_as_it_went_forward_goes_forward_again() {
     };
     for (head, index) in [(&from, &from), (&from, &to), (&to, &to), (&to, &from)] {
         // Each file in one state, and all in the same.
-        for states in (0..5).flat_map(|state| [[state, 0, 0], [0, state, 1], [1, 2, state], [state; 3]]) {
+        for states in
+            (0..5).flat_map(|state| [[state, 0, 0], [0, state, 1], [1, 2, state], [state; 3]])
+        {
             repo.git(&["reset", "-q", "--hard", &from]);
             repo.git(&["read-tree", index]);
             repo.git(&["update-ref", "refs/heads/main", head]);
@@ -599,7 +660,8 @@ fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way
     let (repo, from, to) = about_to_go_forward();
     let git = repo.open();
     let note = repo.dir.path().join(".git/muleteer-forward");
-    // In the way from the beginning: git says so, and all of it stays, even what is as if git had made it.
+    // In the way from the beginning: git says so, and all of it stays, even what is as if git had
+    // made it.
     repo.write("below/new.txt", "made\n");
     repo.write("changed.txt", "");
     let refused = git.forward(&from, &to).expect_err("it is in the way");
@@ -628,7 +690,8 @@ fn what_somebody_wrote_since_it_was_cut_off_stays_and_so_does_what_is_in_the_way
     }
 }
 
-/// Also what an agent took out of the branch, or put on it while HEAD was elsewhere: all of it is in the saved ref.
+/// Also what an agent took out of the branch, or put on it while HEAD was elsewhere: all of it is
+/// in the saved ref.
 #[test]
 fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
     let repo = Repo::new();
@@ -640,7 +703,10 @@ fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
     let agents: [&[&[&str]]; 6] = [
         &[&["reset", "-q", "--hard", "HEAD~1"]],
         &[&["commit", "-q", "--amend", "-m", "mine now"]],
-        &[&["commit", "-q", "--allow-empty", "-m", "more"], &["checkout", "-q", "-b", "side", "HEAD~2"]],
+        &[
+            &["commit", "-q", "--allow-empty", "-m", "more"],
+            &["checkout", "-q", "-b", "side", "HEAD~2"],
+        ],
         &[&["checkout", "-q", "--detach"], &["branch", "-q", "-D", "main"]],
         &[&["branch", "-q", "-m", "main", "other"]],
         &[&["checkout", "-q", "--orphan", "empty"]],
@@ -653,18 +719,28 @@ fn a_rollback_of_rewritten_history_and_of_another_branch_loses_nothing() {
             left.extend(git.head());
         }
         repo.write("work.txt", "w\n");
-        let saved = git.roll_back("a", &base, None, &on_main(), &[], &mut quiet()).expect("rolls back");
+        let saved =
+            git.roll_back("a", &base, None, &on_main(), &[], &mut quiet()).expect("rolls back");
         let saved = saved.unwrap_or_else(|| panic!("{agent:?}: nothing saved"));
-        assert_eq!((git.branch().as_deref(), git.head()), (Some("main"), Ok(base.clone())), "{agent:?}");
+        assert_eq!(
+            (git.branch().as_deref(), git.head()),
+            (Some("main"), Ok(base.clone())),
+            "{agent:?}"
+        );
         assert_eq!(repo.git(&["status", "--porcelain"]), "?? harness-tasks.json", "{agent:?}");
         assert_eq!(repo.read("precious.txt").as_deref(), Some("p\n"), "{agent:?}");
         assert_eq!(saved.name, format!("refs/muleteer/rollback/a/{}", number + 1));
         assert_eq!(repo.git(&["show", &format!("{}:work.txt", saved.name)]), "w", "{agent:?}");
         for commit in left {
-            assert_eq!(git.contains(&saved.commit, &commit), Ok(true), "{agent:?}: {commit} is kept");
+            assert_eq!(
+                git.contains(&saved.commit, &commit),
+                Ok(true),
+                "{agent:?}: {commit} is kept"
+            );
         }
     }
-    // A detached HEAD comes back to be one, and the branch that the agent checked out stays where it was.
+    // A detached HEAD comes back to be one, and the branch that the agent checked out stays where
+    // it was.
     repo.git(&["checkout", "-q", "--detach"]);
     repo.git(&["checkout", "-q", "main"]);
     repo.git(&["commit", "-q", "--allow-empty", "-m", "more"]);
@@ -704,16 +780,22 @@ fn a_clone_that_its_agent_broke_is_made_anew_at_the_base_and_what_is_left_put_as
     for broken in [".git", ".git/HEAD", ""] {
         std::fs::write(dir.join("work.txt"), "w\n").expect("work");
         let at = dir.join(broken);
-        let gone = if at.is_dir() { std::fs::remove_dir_all(&at) } else { std::fs::remove_file(&at) };
+        let gone =
+            if at.is_dir() { std::fs::remove_dir_all(&at) } else { std::fs::remove_file(&at) };
         gone.expect("it goes");
         let why = git.renew_clone(&dir, "main", &base).expect("renews").expect("it was broken");
         match why.split_once("put aside as ") {
-            Some((_, aside)) => assert_eq!(repo.read(&format!("{aside}/work.txt")).as_deref(), Some("w\n"), "{why}"),
+            Some((_, aside)) => {
+                assert_eq!(repo.read(&format!("{aside}/work.txt")).as_deref(), Some("w\n"), "{why}")
+            }
             None => assert_eq!((broken, why.as_str()), ("", "its clone is gone")),
         }
         assert_eq!((clone.head(), clone.exists(&base)), (Ok(base.clone()), true), "{broken}");
         assert!(!dir.join("work.txt").exists() && dir.join("kept.txt").exists());
-        assert_eq!(clone.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()), Ok(None));
+        assert_eq!(
+            clone.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()),
+            Ok(None)
+        );
     }
     assert_eq!(repo.git(&["log", "-1", "--format=%s"]), "by another worker");
 }
@@ -733,7 +815,8 @@ fn no_repository_is_no_detached_head() {
 
 /// Ten lines, some of them with something behind.
 fn lines(changed: &[(usize, &str)]) -> String {
-    let with = |line: usize| changed.iter().find(|(at, _)| *at == line).map_or("", |(_, text)| *text);
+    let with =
+        |line: usize| changed.iter().find(|(at, _)| *at == line).map_or("", |(_, text)| *text);
     (1..=10).map(|line| format!("line {line}{}\n", with(line))).collect()
 }
 
@@ -752,7 +835,8 @@ fn half_edited() -> (Repo, Git, String, String) {
     (repo, git, base, start)
 }
 
-/// The agent threw it away, or wrote over it, and passed its validation: the harness has the only copy.
+/// The agent threw it away, or wrote over it, and passed its validation: the harness has the only
+/// copy.
 #[test]
 fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
     let agents: [(&[&str], &str, Option<String>); 4] = [
@@ -781,7 +865,11 @@ fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
         git.commit(&start, "a: work").expect("commits").expect("something");
         let kept = git.keep_lost("a", &base, &start).expect("keeps").expect("something is lost");
         assert_eq!((kept.paths.as_str(), kept.committed.as_str()), (lost, ""), "{does:?}");
-        assert_eq!(git.keep_lost("a", &base, &start), Ok(Some(kept.clone())), "done again it is found done");
+        assert_eq!(
+            git.keep_lost("a", &base, &start),
+            Ok(Some(kept.clone())),
+            "done again it is found done"
+        );
         git.forget_start("a");
         assert_eq!(git.saved(None), Ok(vec![kept.saved.clone()]));
         // The next task has been done since.
@@ -793,7 +881,10 @@ fn what_a_task_took_from_a_person_is_kept_and_an_undo_brings_it_back() {
         assert_eq!(git.head().expect("head"), head);
         assert_eq!(repo.read("notes.txt").as_deref(), Some("mine\n"), "{does:?}");
         assert!(repo.read("doc.txt").expect("it is there").contains("line 8 mine\n"), "{does:?}");
-        assert_eq!((repo.read("work.txt").as_deref(), repo.read("next.txt").as_deref()), (Some("w\n"), Some("n\n")));
+        assert_eq!(
+            (repo.read("work.txt").as_deref(), repo.read("next.txt").as_deref()),
+            (Some("w\n"), Some("n\n"))
+        );
         assert_eq!(git.undo(&kept.saved, &[]), Ok(None), "it is there");
     }
 }
@@ -808,9 +899,16 @@ fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
     git.commit(&start, "a: work").expect("commits").expect("something");
     assert_eq!(repo.git(&["show", "HEAD:doc.txt"]) + "\n", lines(&[(5, " agent")]));
     assert_eq!(repo.read("doc.txt").as_deref(), Some(both.as_str()));
-    assert_eq!(repo.git(&["status", "--porcelain"]), " M doc.txt\n?? harness-tasks.json\n?? notes.txt");
+    assert_eq!(
+        repo.git(&["status", "--porcelain"]),
+        " M doc.txt\n?? harness-tasks.json\n?? notes.txt"
+    );
     assert_eq!(git.keep_lost("a", &base, &start), Ok(None), "all of theirs is there");
-    assert_eq!(git.commit(&start, "a: work").expect("again"), None, "committing again commits nothing");
+    assert_eq!(
+        git.commit(&start, "a: work").expect("again"),
+        None,
+        "committing again commits nothing"
+    );
     assert_eq!(git.uncommitted_since(&start), Ok(None));
     // An agent that has committed its own part itself has left the rest of it.
     let (repo, git, base, start) = half_edited();
@@ -827,10 +925,14 @@ fn of_a_file_that_both_changed_only_the_task_s_lines_are_committed() {
     git.roll_back("a", &base, Some(&kept), &Stand::Anywhere, &[], &mut quiet())
         .expect("rolls back")
         .expect("saved");
-    assert_eq!(repo.read("doc.txt"), Some(lines(&[(2, " mine"), (5, " agent"), (8, " mine"), (10, " agent")])));
+    assert_eq!(
+        repo.read("doc.txt"),
+        Some(lines(&[(2, " mine"), (5, " agent"), (8, " mine"), (10, " agent")]))
+    );
 }
 
-/// Nobody can tell then what is whose: the file is committed as it passed, what was theirs is kept, and both are said.
+/// Nobody can tell then what is whose: the file is committed as it passed, what was theirs is kept,
+/// and both are said.
 #[test]
 fn where_both_changed_the_same_lines_the_file_is_committed_whole_and_theirs_is_kept() {
     let (repo, git, base, start) = half_edited();
@@ -840,9 +942,16 @@ fn where_both_changed_the_same_lines_the_file_is_committed_whole_and_theirs_is_k
     git.commit(&start, "a: work").expect("commits").expect("something");
     assert_eq!(repo.git(&["show", "HEAD:doc.txt"]) + "\n", whole);
     let kept = git.keep_lost("a", &base, &start).expect("keeps").expect("something is lost");
-    assert_eq!((kept.paths.as_str(), kept.committed.as_str()), ("doc.txt, notes.txt", "doc.txt, notes.txt"));
+    assert_eq!(
+        (kept.paths.as_str(), kept.committed.as_str()),
+        ("doc.txt, notes.txt", "doc.txt, notes.txt")
+    );
     assert_eq!(repo.git(&["show", &format!("{}:notes.txt", kept.saved.name)]), "mine");
-    assert_eq!(git.commit(&start, "a: work").expect("again"), None, "committing again commits nothing");
+    assert_eq!(
+        git.commit(&start, "a: work").expect("again"),
+        None,
+        "committing again commits nothing"
+    );
 }
 
 /// A repository, and a person whose own configuration says this.
@@ -866,12 +975,16 @@ const UPPER: &str = "[filter \"up\"]\n clean = tr a-z A-Z\n smudge = tr A-Z a-z\
 
 #[test]
 fn what_a_person_s_own_git_ignores_converts_and_filters_ours_does_too() {
-    let (repo, home) = of_a_person(&format!("[core]\n excludesFile = ~/ignore\n autocrlf = input\n{UPPER}"));
+    let (repo, home) =
+        of_a_person(&format!("[core]\n excludesFile = ~/ignore\n autocrlf = input\n{UPPER}"));
     let ignore = home.path().join("ignore");
     std::fs::write(&ignore, "secret.key\n").expect("ignored");
     let config = std::fs::read_to_string(home.path().join(".gitconfig")).expect("it is there");
-    std::fs::write(home.path().join(".gitconfig"), config.replace("~/ignore", &ignore.display().to_string()))
-        .expect("a configuration");
+    std::fs::write(
+        home.path().join(".gitconfig"),
+        config.replace("~/ignore", &ignore.display().to_string()),
+    )
+    .expect("a configuration");
     std::fs::create_dir(home.path().join("git")).expect("a directory");
     std::fs::write(home.path().join("git/attributes"), "*.up filter=up\n").expect("attributes");
     let git = open_for(repo.dir.path(), &home).expect("a repository");
@@ -897,7 +1010,10 @@ fn what_a_person_s_own_git_ignores_converts_and_filters_ours_does_too() {
     // In a worker's clone it would be neither.
     let refused = git.prepare_clone(&repo.dir.path().join(".muleteer/worktrees/tasks/1"), "main");
     let refused = refused.expect_err("its files go through a filter").to_string();
-    assert!(refused.contains("big.up goes through the filter `up`, which is not run in the clones"), "{refused}");
+    assert!(
+        refused.contains("big.up goes through the filter `up`, which is not run in the clones"),
+        "{refused}"
+    );
 }
 
 /// An agent can write there: it would be run by the harness, outside of any sandbox.
@@ -911,7 +1027,11 @@ fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
         let start = git.start("a", &base).expect("start");
         let run = home.path().join("run");
         for name in ["up", "other"] {
-            repo.git(&["config", &format!("filter.{name}.{key}"), &format!("touch {}; cat", run.display())]);
+            repo.git(&[
+                "config",
+                &format!("filter.{name}.{key}"),
+                &format!("touch {}; cat", run.display()),
+            ]);
         }
         repo.write("work.txt", "w\n");
         git.commit(&start, "a").expect("commits").expect("no attribute names it");
@@ -923,7 +1043,11 @@ fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
             assert_eq!(repo.git(&["cat-file", "blob", "HEAD:big.up"]), "CONTENT");
         } else {
             let refused = committed.expect_err("nobody filtered it").to_string();
-            assert!(refused.contains("big.up goes through the filter `up`, which only the repository's"), "{refused}");
+            assert!(
+                refused
+                    .contains("big.up goes through the filter `up`, which only the repository's"),
+                "{refused}"
+            );
             assert!(git.remember_start("b", &base).is_err(), "nor does a task begin");
         }
         git.roll_back("a", &base, None, &Stand::Anywhere, &[], &mut quiet()).expect("rolls back");
@@ -932,7 +1056,8 @@ fn a_filter_that_only_the_repository_s_configuration_defines_is_never_run() {
 }
 
 #[test]
-fn a_repository_that_git_does_not_trust_is_told_from_none_and_one_that_the_person_trusts_is_opened() {
+fn a_repository_that_git_does_not_trust_is_told_from_none_and_one_that_the_person_trusts_is_opened()
+{
     let (repo, home) = of_a_person("");
     if std::os::unix::fs::chown(repo.dir.path().join(".git"), Some(54321), None).is_err()
         || std::os::unix::fs::chown(repo.dir.path(), Some(54321), None).is_err()
@@ -940,8 +1065,14 @@ fn a_repository_that_git_does_not_trust_is_told_from_none_and_one_that_the_perso
         return eprintln!("not root: nothing can be given away");
     }
     let refused = open_for(repo.dir.path(), &home).expect_err("it is somebody else's");
-    assert!(matches!(&refused, GitError::Distrusted { said, .. } if said.contains("safe.directory")), "{refused}");
-    let trusted = format!("[safe]\n directory = {}\n", repo.dir.path().canonicalize().expect("a place").display());
+    assert!(
+        matches!(&refused, GitError::Distrusted { said, .. } if said.contains("safe.directory")),
+        "{refused}"
+    );
+    let trusted = format!(
+        "[safe]\n directory = {}\n",
+        repo.dir.path().canonicalize().expect("a place").display()
+    );
     std::fs::write(home.path().join(".gitconfig"), trusted).expect("a configuration");
     let git = open_for(repo.dir.path(), &home).expect("it is trusted");
     git.remember_start("a", &git.head().expect("head")).expect("and worked in");

@@ -15,8 +15,15 @@ fn begun(repo: &Repo) -> (Git, String) {
 /// No commit since `base` touches the harness's files, neither does the index, and the list lies
 /// there as it was.
 fn is_clean(repo: &Repo, base: &str) {
-    let touched =
-        repo.git(&["log", "--full-history", "-m", "--format=%h %s", &format!("{base}..HEAD"), "--", "*harness-*"]);
+    let touched = repo.git(&[
+        "log",
+        "--full-history",
+        "-m",
+        "--format=%h %s",
+        &format!("{base}..HEAD"),
+        "--",
+        "*harness-*",
+    ]);
     assert_eq!(touched, "");
     assert_eq!(repo.git(&["diff", "--cached", "--name-only", "HEAD", "--", "*harness-*"]), "");
     assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"));
@@ -32,7 +39,10 @@ fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
     for (script, left) in [
         ("git add -A; git commit -qm 'list alone'", ""),
         ("echo w > w; git add -A; git commit -qm work", "work"),
-        ("echo w > w; git add -A; git commit -qm first; git commit -q --amend -m amended", "amended"),
+        (
+            "echo w > w; git add -A; git commit -qm first; git commit -q --amend -m amended",
+            "amended",
+        ),
         ("git add -A; git commit -qm list; echo w > w; git add w; git commit -qm work", "work"),
         (
             "echo w > w; git add -A; git commit -qm one; echo x > harness-progress.txt; git add -A; git commit -qm two",
@@ -56,7 +66,10 @@ fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
             "echo harness-tasks.json >> .git/info/exclude; git add -f harness-tasks.json; echo w > w; git add w; git commit -qm forced",
             "forced",
         ),
-        ("git add -A; git stash -q; git stash apply -q; echo w > w; git add w; git commit -qm stashed", "stashed"),
+        (
+            "git add -A; git stash -q; git stash apply -q; echo w > w; git add w; git commit -qm stashed",
+            "stashed",
+        ),
     ] {
         let repo = Repo::new();
         let (git, base) = begun(&repo);
@@ -72,16 +85,26 @@ fn commits_of_an_agent_lose_the_list_and_keep_author_dates_and_message() {
         git.disown("a", &base).unwrap_or_else(|error| panic!("{script}: {error}"));
         assert_eq!(subjects(&repo, &base), left, "{script}");
         is_clean(&repo, &base);
-        for about in repo.git(&["log", "--no-merges", "--format=%an %aI", &format!("{base}..HEAD")]).lines() {
+        for about in
+            repo.git(&["log", "--no-merges", "--format=%an %aI", &format!("{base}..HEAD")]).lines()
+        {
             assert_eq!(about, "Agent 2001-02-03T04:05:06+07:00", "{script}");
         }
-        assert_eq!(git.disown("a", &base), Ok(None), "{script}: done again, there is nothing to do");
+        assert_eq!(
+            git.disown("a", &base),
+            Ok(None),
+            "{script}: done again, there is nothing to do"
+        );
         let start = git.start("a", &base).expect("start");
         git.commit(&start, "a: rest").expect("commits");
         is_clean(&repo, &base);
         git.roll_back("a", &base, None, &on_main(), &[], &mut quiet())
             .unwrap_or_else(|error| panic!("{script}: {error}"));
-        assert_eq!((repo.read("w"), repo.git(&["rev-parse", "main"])), (None, base.clone()), "{script}");
+        assert_eq!(
+            (repo.read("w"), repo.git(&["rev-parse", "main"])),
+            (None, base.clone()),
+            "{script}"
+        );
         is_clean(&repo, &base);
     }
 }
@@ -120,8 +143,16 @@ fn a_list_that_a_person_tracks_is_untracked_by_a_commit_and_no_history_changes()
     assert!(said.contains("stops that"), "{said}");
     assert_eq!(repo.git(&["rev-parse", "HEAD^"]), before);
     assert_eq!(repo.git(&["show", "--format=", "--name-status", "HEAD"]), "D\tharness-tasks.json");
-    assert_eq!(repo.git(&["ls-files", "harness-*"]), "harness-init.sh", "the script is a person's to track");
-    assert_eq!(repo.git(&["diff", "--cached", "--name-only"]), "other", "what a person has staged stays staged");
+    assert_eq!(
+        repo.git(&["ls-files", "harness-*"]),
+        "harness-init.sh",
+        "the script is a person's to track"
+    );
+    assert_eq!(
+        repo.git(&["diff", "--cached", "--name-only"]),
+        "other",
+        "what a person has staged stays staged"
+    );
     assert_eq!(repo.read(LIST).as_deref(), Some("{\"newer\": true}"));
     assert_eq!(git.untrack(), Ok(None));
     // A task that began before that, and whose agent commits all there is.
@@ -174,10 +205,12 @@ fn commits_that_an_agent_pulled_stay_as_they_are_and_its_own_lose_the_list() {
         repo.git(&["clone", "-q", ".", &upstream.display().to_string()]);
         let there = |args: &[&str]| {
             let mut command = helper("git");
-            command
-                .arg("-C")
-                .arg(&upstream)
-                .args(["-c", "user.name=B", "-c", "user.email=b@example.org"]);
+            command.arg("-C").arg(&upstream).args([
+                "-c",
+                "user.name=B",
+                "-c",
+                "user.email=b@example.org",
+            ]);
             command.args(args).env("GIT_CONFIG_GLOBAL", "/dev/null");
             run(command, b"", pull).expect("git works")
         };
@@ -199,14 +232,34 @@ fn commits_that_an_agent_pulled_stay_as_they_are_and_its_own_lose_the_list() {
             .env("GIT_CONFIG_GLOBAL", "/dev/null");
         run(shell, b"", pull).unwrap_or_else(|error| panic!("{pull}: {error}"));
         git.disown("a", &base).unwrap_or_else(|error| panic!("{pull}: {error}"));
-        assert!(git.contains("HEAD", &theirs).expect("git works"), "{pull}: their commit is the same");
-        let own = repo.git(&["log", "--no-merges", "--format=%s", &format!("{base}..HEAD"), &format!("^{theirs}")]);
-        assert!(own.lines().any(|subject| subject == "one") && own.lines().any(|one| one == "two"), "{pull}: {own}");
+        assert!(
+            git.contains("HEAD", &theirs).expect("git works"),
+            "{pull}: their commit is the same"
+        );
+        let own = repo.git(&[
+            "log",
+            "--no-merges",
+            "--format=%s",
+            &format!("{base}..HEAD"),
+            &format!("^{theirs}"),
+        ]);
+        assert!(
+            own.lines().any(|subject| subject == "one") && own.lines().any(|one| one == "two"),
+            "{pull}: {own}"
+        );
         for commit in repo
             .git(&["rev-list", "--no-merges", "HEAD", &format!("^{base}"), &format!("^{theirs}")])
             .lines()
         {
-            let touched = repo.git(&["diff-tree", "--no-commit-id", "--name-status", "-r", commit, "--", LIST]);
+            let touched = repo.git(&[
+                "diff-tree",
+                "--no-commit-id",
+                "--name-status",
+                "-r",
+                commit,
+                "--",
+                LIST,
+            ]);
             assert!(touched.is_empty() || touched.starts_with('D'), "{pull}: {touched}");
         }
         assert_eq!(repo.git(&["ls-tree", "--name-only", "HEAD", LIST]), "", "{pull}");
@@ -225,8 +278,11 @@ fn refs_file_that_is_not_whole_is_taken_for_none() {
         let file = git.refs_file("a");
         let whole = std::fs::read_to_string(&file).expect("a file");
         assert!(whole.ends_with("end\n"), "{whole}");
-        assert!(git.remembered_refs("a").is_some_and(|refs| refs.len() == whole.lines().count() - 1));
-        std::fs::write(&file, &whole[..if cut == 0 { 0 } else { whole.len() - cut }]).expect("writes");
+        assert!(
+            git.remembered_refs("a").is_some_and(|refs| refs.len() == whole.lines().count() - 1)
+        );
+        std::fs::write(&file, &whole[..if cut == 0 { 0 } else { whole.len() - cut }])
+            .expect("writes");
         assert_eq!(git.remembered_refs("a"), None);
         repo.git(&["checkout", "-q", "theirs"]);
         repo.git(&["add", "-A"]);
@@ -269,7 +325,9 @@ fn in_a_worker_s_clone_and_below_the_top_too() {
     let clone = git.prepare_clone(&clones.path().join("1"), "main").expect("a clone");
     let base = clone.reset_clone(&git, "main").expect("stands at the tip");
     clone.remember_refs("a").expect("remembers");
-    for name in ["harness-tasks.json", "harness-tasks.json.damaged.2", "work", "harness-tasks.json.mine"] {
+    for name in
+        ["harness-tasks.json", "harness-tasks.json.damaged.2", "work", "harness-tasks.json.mine"]
+    {
         let path = clone.top().join("odd [*] folder").join(name);
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
         std::fs::write(path, "x").expect("a file");

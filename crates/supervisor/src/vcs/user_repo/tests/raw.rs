@@ -48,7 +48,11 @@ fn rollback_with_a_file_that_git_cannot_convert_saves_its_bytes_and_is_undone() 
             .expect("saved");
         assert_eq!(odd_in(&repo, &saved.commit), ODD, "{attributes}");
         let names = repo.git(&["ls-tree", "--name-only", &saved.commit]);
-        assert_eq!(names.lines().filter(|name| name.starts_with("new")).count(), 10, "{attributes}");
+        assert_eq!(
+            names.lines().filter(|name| name.starts_with("new")).count(),
+            10,
+            "{attributes}"
+        );
         assert_eq!(repo.git(&["status", "--porcelain", "--", ":!harness-*"]), "", "{attributes}");
         assert_eq!(repo.read("kept.txt").as_deref(), Some("kept\n"), "{attributes}");
         git.undo(&saved, &[]).unwrap_or_else(|error| panic!("{attributes}: {error}"));
@@ -64,11 +68,16 @@ fn commit_with_a_file_that_git_cannot_convert_has_its_bytes() {
     for attributes in ATTRIBUTES {
         let (repo, git, base) = left(attributes);
         let start = git.start("a", &base).expect("start");
-        let commit = git.commit(&start, "a: work").unwrap_or_else(|error| panic!("{attributes}: {error}"));
+        let commit =
+            git.commit(&start, "a: work").unwrap_or_else(|error| panic!("{attributes}: {error}"));
         let commit = commit.expect("something");
         assert_eq!(odd_in(&repo, &commit), ODD, "{attributes}");
         let names = repo.git(&["ls-tree", "--name-only", &commit]);
-        assert_eq!(names.lines().filter(|name| name.starts_with("new")).count(), 10, "{attributes}");
+        assert_eq!(
+            names.lines().filter(|name| name.starts_with("new")).count(),
+            10,
+            "{attributes}"
+        );
     }
 }
 
@@ -94,7 +103,8 @@ fn file_with_line_ends_that_would_not_come_back_is_taken_in_as_it_is() {
 #[test]
 fn file_whose_filter_of_the_person_fails_is_saved_and_not_committed() {
     let (repo, mut git, base) = left("an* filter=broken\n");
-    let filter = [("clean", "false"), ("required", "true")].map(|(key, value)| (key.to_string(), value.into()));
+    let filter = [("clean", "false"), ("required", "true")]
+        .map(|(key, value)| (key.to_string(), value.into()));
     git.person.filters.insert("broken".into(), filter.into_iter().collect());
     let start = git.start("a", &base).expect("start");
     let error = git.commit(&start, "a: work").expect_err("a filter fails");
@@ -109,7 +119,8 @@ fn file_whose_filter_of_the_person_fails_is_saved_and_not_committed() {
 /// Files that git can convert stay converted, beside one that it cannot.
 #[test]
 fn files_that_git_can_convert_are_converted_beside_one_that_it_cannot() {
-    let (repo, git, base) = left("an*.txt working-tree-encoding=UTF-16\nfine.txt working-tree-encoding=UTF-16\n");
+    let (repo, git, base) =
+        left("an*.txt working-tree-encoding=UTF-16\nfine.txt working-tree-encoding=UTF-16\n");
     let text: Vec<u8> = "\u{feff}fine\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     std::fs::write(repo.dir.path().join("fine.txt"), &text).expect("writes");
     let start = git.start("a", &base).expect("start");

@@ -1,13 +1,16 @@
-//! Brings home what an agent did in its clone: its commits as a branch of the person's repository, and what it left
-//! elsewhere (other branches, stashes, a detached HEAD, uncommitted files) as refs below `refs/muleteer/left/<id>`.
+//! Brings home what an agent did in its clone: its commits as a branch of the person's repository,
+//! and what it left elsewhere (other branches, stashes, a detached HEAD, uncommitted files) as refs
+//! below `refs/muleteer/left/<id>`.
 //!
-//! git works in the person's repository and in one of our own, never in the clone: its hooks, filters and
-//! configuration are its agent's.
+//! git works in the person's repository and in one of our own, never in the clone: its hooks,
+//! filters and configuration are its agent's.
 
 use crate::spec_run::{check_files, reflog};
 use crate::vcs::untrusted_path;
 use crate::vcs::worktree::leftover::{self, Leftover};
-use crate::vcs::worktree::{UPLOAD_PACK, branch_in_the_way, fetching, git, is_clone, run, run_within, tip};
+use crate::vcs::worktree::{
+    UPLOAD_PACK, branch_in_the_way, fetching, git, is_clone, run, run_within, tip,
+};
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -22,10 +25,12 @@ const AT_ONCE: Duration = Duration::from_secs(120);
 /// Fetching the commits takes no longer.
 const BRINGING: Duration = Duration::from_secs(5 * 60);
 /// And no longer than this once the dispatch was killed.
-const STOPPED: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
+const STOPPED: Duration =
+    if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
 /// Names that are tried for the branch where others are taken.
 const MOST_NAMES: u32 = 10;
-/// Of more branches, stashes and detached commits than these, the rest is named and stays in the clone.
+/// Of more branches, stashes and detached commits than these, the rest is named and stays in the
+/// clone.
 const MOST_LEFT: usize = 50;
 /// git is asked about no more than these: an agent can make a branch in a millisecond.
 const MOST_ASKED: usize = 5000;
@@ -87,7 +92,9 @@ impl Homecoming<'_> {
         if is_clone(self.clone) {
             self.check().await?;
             let refs = self.refs().await?;
-            let at = |name: &str| refs.iter().find(|(_, known)| known == name).map(|(commit, _)| commit.clone());
+            let at = |name: &str| {
+                refs.iter().find(|(_, known)| known == name).map(|(commit, _)| commit.clone())
+            };
             head = at("HEAD").or(head);
             let own = at(&format!("refs/heads/{}", self.branch));
             let known = self.known().await?;
@@ -100,7 +107,8 @@ impl Homecoming<'_> {
             let others = self.candidates(&refs, main.as_deref(), &known);
             self.bring_others(others, &mut work).await;
         } else if std::fs::symlink_metadata(self.clone).is_ok_and(|meta| meta.is_dir()) {
-            work.trouble = Some("the git directory of the clone was removed, with the commits in it".into());
+            work.trouble =
+                Some("the git directory of the clone was removed, with the commits in it".into());
         } else {
             work.trouble = Some("the clone was removed".into());
             self.name_earlier(&mut work).await;
@@ -108,7 +116,9 @@ impl Homecoming<'_> {
         }
         match head {
             Some(head) => self.bring_uncommitted(&head, &mut work).await,
-            None => work.skipped.push("uncommitted files: the commit they are based on is not known".into()),
+            None => work
+                .skipped
+                .push("uncommitted files: the commit they are based on is not known".into()),
         }
         self.name_earlier(&mut work).await;
         Ok(work)
@@ -124,7 +134,12 @@ impl Homecoming<'_> {
 
     /// Runs a git that reads the clone, with little patience where it hangs, and less once the
     /// dispatch is killed.
-    async fn read(&self, command: &mut Command, patience: Duration, what: &str) -> Result<String, BringError> {
+    async fn read(
+        &self,
+        command: &mut Command,
+        patience: Duration,
+        what: &str,
+    ) -> Result<String, BringError> {
         tokio::select! {
             said = run_within(command, patience, what) => said.map_err(BringError::from),
             () = self.given_up() => {
@@ -144,7 +159,8 @@ impl Homecoming<'_> {
 
     /// A reflog of the clone; nothing of one that cannot be read.
     fn log(&self, name: &str) -> String {
-        let log = untrusted_path::read(&self.git_dir(), Path::new(name), REFLOG_LIMIT).ok().flatten();
+        let log =
+            untrusted_path::read(&self.git_dir(), Path::new(name), REFLOG_LIMIT).ok().flatten();
         String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
     }
 
@@ -162,7 +178,8 @@ impl Homecoming<'_> {
     async fn known(&self) -> Result<HashSet<String>, String> {
         let own = self.own_branches();
         let listed = self.list("refs/").await?.into_iter();
-        let known = listed.filter(|(_, name)| !own.contains(name) && !name.starts_with(&self.folder()));
+        let known =
+            listed.filter(|(_, name)| !own.contains(name) && !name.starts_with(&self.folder()));
         Ok(known.map(|(commit, _)| commit).chain(self.base.map(String::from)).collect())
     }
 
@@ -185,9 +202,14 @@ impl Homecoming<'_> {
         names(self.branch, self.id).map(|name| format!("refs/heads/{name}")).collect()
     }
 
-    /// The tip of what the agent did: what is checked out, or the branch that it was given if it has left that. `None`
-    /// if neither has a commit of its own.
-    async fn main(&self, head: Option<String>, own: Option<String>, known: &HashSet<String>) -> Option<String> {
+    /// The tip of what the agent did: what is checked out, or the branch that it was given if it
+    /// has left that. `None` if neither has a commit of its own.
+    async fn main(
+        &self,
+        head: Option<String>,
+        own: Option<String>,
+        known: &HashSet<String>,
+    ) -> Option<String> {
         let made: HashSet<String> = reflog::made(&self.log("logs/HEAD")).into_iter().collect();
         for tip in [head, own].into_iter().flatten() {
             if Some(tip.as_str()) == self.base {
@@ -195,7 +217,10 @@ impl Homecoming<'_> {
             }
             // Two agents may make the same commit in the same second: each made it.
             let brought = self.before.is_some_and(|before| before.commit.as_deref() == Some(&tip));
-            if brought || made.contains(&tip) || !(known.contains(&tip) && self.is_elsewhere(&tip).await) {
+            if brought
+                || made.contains(&tip)
+                || !(known.contains(&tip) && self.is_elsewhere(&tip).await)
+            {
                 return Some(tip);
             }
         }
@@ -212,8 +237,8 @@ impl Homecoming<'_> {
             .any(|name| !own.iter().any(|own| own == name) && !name.starts_with(&self.folder()))
     }
 
-    /// Brings a commit as the branch that was chosen, or beside it: one that a person has gone on with, or that is
-    /// checked out, is not moved.
+    /// Brings a commit as the branch that was chosen, or beside it: one that a person has gone on
+    /// with, or that is checked out, is not moved.
     async fn bring_branch(&self, commit: &str) -> Result<String, BringError> {
         let before = self.before.and_then(|before| before.commit.as_deref());
         let mut refused = String::new();
@@ -247,9 +272,11 @@ impl Homecoming<'_> {
     async fn has_gone_on(&self, branch: Option<&str>, commit: &str) -> bool {
         let Some(branch) = branch else { return false };
         let mut there = git(self.project);
-        let is_there = run(there.args(["cat-file", "-e", &format!("{commit}^{{commit}}")]), "").await.is_ok();
+        let is_there =
+            run(there.args(["cat-file", "-e", &format!("{commit}^{{commit}}")]), "").await.is_ok();
         let mut ask = git(self.project);
-        is_there && run(ask.args(["merge-base", "--is-ancestor", branch, commit]), "").await.is_err()
+        is_there
+            && run(ask.args(["merge-base", "--is-ancestor", branch, commit]), "").await.is_err()
     }
 
     async fn count(&self, tip: &str) -> Option<u32> {
@@ -258,8 +285,14 @@ impl Homecoming<'_> {
         run(&mut count, "").await.ok()?.parse().ok()
     }
 
-    /// Commits of other branches and tags, stashes, a rebase that was not ended, and what was checked out by its hash.
-    fn candidates(&self, refs: &[(String, String)], main: Option<&str>, known: &HashSet<String>) -> Vec<Candidate> {
+    /// Commits of other branches and tags, stashes, a rebase that was not ended, and what was
+    /// checked out by its hash.
+    fn candidates(
+        &self,
+        refs: &[(String, String)],
+        main: Option<&str>,
+        known: &HashSet<String>,
+    ) -> Vec<Candidate> {
         let mut seen = BTreeSet::from_iter(main.map(String::from));
         let mut found = vec![];
         let mut add = |commit: String, name: String, what: String| {
@@ -270,14 +303,18 @@ impl Homecoming<'_> {
         for (commit, name) in refs {
             if let Some(branch) = name.strip_prefix("refs/heads/") {
                 add(commit.clone(), format!("heads/{branch}"), format!("branch {branch}"));
-            } else if let Some(tag) = name.strip_prefix("refs/tags/").filter(|tag| !tag.ends_with("^{}")) {
+            } else if let Some(tag) =
+                name.strip_prefix("refs/tags/").filter(|tag| !tag.ends_with("^{}"))
+            {
                 add(commit.clone(), format!("tags/{tag}"), format!("tag {tag}"));
             } else if name == "refs/stash" {
                 add(commit.clone(), "stash/1".into(), "stash".into());
             }
         }
         let git_dir = self.git_dir();
-        for (at, commit) in reflog::reached(&self.log("logs/refs/stash")).into_iter().rev().enumerate() {
+        for (at, commit) in
+            reflog::reached(&self.log("logs/refs/stash")).into_iter().rev().enumerate()
+        {
             add(commit, format!("stash/{}", at + 1), "stash".into());
         }
         for name in ["rebase-merge/orig-head", "rebase-apply/orig-head"] {
@@ -328,7 +365,9 @@ impl Homecoming<'_> {
                     gave_up = true;
                 }
                 // A reflog may name what git has forgotten long since.
-                Err(why) if other.name.starts_with("detached") => tracing::debug!(%why, "failed to fetch a commit"),
+                Err(why) if other.name.starts_with("detached") => {
+                    tracing::debug!(%why, "failed to fetch a commit")
+                }
                 Err(why) => work.skipped.push(format!("{} ({why})", other.what)),
             }
         }
@@ -349,7 +388,8 @@ impl Homecoming<'_> {
             return HashSet::new();
         }
         // Where git cannot tell, all of them are kept once more.
-        let (Ok(there), Ok(only_here)) = (run(&mut there, "").await, run(&mut only_here, "").await) else {
+        let (Ok(there), Ok(only_here)) = (run(&mut there, "").await, run(&mut only_here, "").await)
+        else {
             return HashSet::new();
         };
         let only_here: HashSet<&str> = only_here.lines().collect();
@@ -369,12 +409,14 @@ impl Homecoming<'_> {
         let before = self.before.map(|before| before.left.as_slice()).unwrap_or_default();
         for (_, name) in there.into_iter().take(MOST_LEFT) {
             let what = before.iter().find(|left| left.name == name).map(|left| left.what.as_str());
-            let what = what.unwrap_or_else(|| described(name.strip_prefix(&self.folder()).unwrap_or(&name)));
+            let what = what
+                .unwrap_or_else(|| described(name.strip_prefix(&self.folder()).unwrap_or(&name)));
             let what = format!("{}{EARLIER}", what.trim_end_matches(EARLIER));
             work.left.push(LeftWork { name, what });
         }
         if more > 0 {
-            let (name, what) = (format!("{LEFT}/{}", self.id), format!("{more} more refs{EARLIER}"));
+            let (name, what) =
+                (format!("{LEFT}/{}", self.id), format!("{more} more refs{EARLIER}"));
             work.left.push(LeftWork { name, what });
         }
     }
@@ -400,9 +442,12 @@ fn names<'a>(branch: &'a str, id: &'a str) -> impl Iterator<Item = String> + 'a 
 
 /// A ref for a commit that no other ref has, nor leaves git no room for.
 fn free_ref(there: &[(String, String)], folder: &str, other: &Candidate) -> String {
-    let is_below = |name: &str, above: &str| name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
+    let is_below = |name: &str, above: &str| {
+        name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+    };
     let is_free = |name: &String| {
-        let is_in_the_way = |taken: &str| taken == name || is_below(taken, name) || is_below(name, taken);
+        let is_in_the_way =
+            |taken: &str| taken == name || is_below(taken, name) || is_below(name, taken);
         !there.iter().any(|(_, taken)| is_in_the_way(taken))
     };
     let wanted = format!("{folder}{}", other.name);

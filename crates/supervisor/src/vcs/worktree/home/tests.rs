@@ -100,7 +100,10 @@ async fn work_that_was_brought_before_a_crash_is_named_after_it() {
     std::fs::write(stage.clone().join("new"), "new").expect("a file");
     let first = stage.bring(None).await.expect("it comes home");
     let left = stage.left(&first).await;
-    assert_eq!(left[..3], [pair(&side, "branch side"), pair(&stash, "stash"), pair(&tag, "tag marked")]);
+    assert_eq!(
+        left[..3],
+        [pair(&side, "branch side"), pair(&stash, "stash"), pair(&tag, "tag marked")]
+    );
     // The daemon was killed before the event was durable.
     assert_eq!(stage.bring(None).await.expect("it comes home"), first);
 }
@@ -229,9 +232,13 @@ async fn pipe_in_the_git_directory_is_named_at_once() {
     stage.commit("made").await;
     let pipe = stage.clone().join(".git/refs/heads/pipe");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a pipe");
     let error = stage.bring(None).await.expect_err("git would wait for ever");
-    assert!(matches!(&error, BringError::GaveUp(why) if why.contains("refs/heads/pipe")), "{error}");
+    assert!(
+        matches!(&error, BringError::GaveUp(why) if why.contains("refs/heads/pipe")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -242,7 +249,8 @@ async fn killed_dispatch_waits_for_no_git_that_hangs() {
     std::fs::create_dir_all(&elsewhere).expect("a directory");
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     let pipe = elsewhere.join("alternates");
-    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a pipe");
     let objects = elsewhere.parent().expect("a parent").display().to_string();
     let lender = stage.clone().join(".git/objects/info/alternates");
     let known = std::fs::read_to_string(&lender).expect("the clone borrows");
@@ -260,6 +268,10 @@ fn only_a_git_that_was_killed_is_not_retried() {
         ("cannot fetch the work: fatal: git has not ended in 1 s and was killed", false),
         ("cannot fetch the work: fatal: it is locked", false),
     ] {
-        assert_eq!(matches!(BringError::from(why.to_string()), BringError::GaveUp(_)), gave_up, "{why}");
+        assert_eq!(
+            matches!(BringError::from(why.to_string()), BringError::GaveUp(_)),
+            gave_up,
+            "{why}"
+        );
     }
 }
