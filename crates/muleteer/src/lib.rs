@@ -1,16 +1,17 @@
-//! The `muleteer` program: one command line over the whole of Muleteer.
+//! The `muleteer` program: the command line of Muleteer.
 //!
-//! Every verb is a *client*: it asks the daemon over its socket, or reads the state directory's
-//! files. No verb but `daemon` hosts the actor tree (closing a terminal must strand nobody), and
-//! none changes a file that the daemon owns.
+//! Every verb is a client: it asks the daemon over its socket, or reads the files of the state
+//! directory. Only `daemon` hosts the actor tree, so a closed terminal strands no agent. No other
+//! verb changes a file that the daemon owns.
 //!
-//! - [`cli`]: what can be typed; one module of [`commands`] for each verb;
-//! - [`connect`], [`on_demand`]: reaching the daemon, and starting it; [`offline`]: doing without;
-//! - [`render`]: what a person sees; [`output`]: which stream it goes to; [`exit`]: the exit codes.
-
-pub mod client;
+//! - [`cli`]: global options, the list of verbs, output streams, exit codes;
+//! - [`verbs`]: one module a verb;
+//! - [`client`]: connections to the daemon, its start on demand, and reading without it;
+//! - [`render`]: texts and pages for people;
+//! - [`doctor`], [`service`], [`demo`], [`rehearse`]: larger verbs in folders of their own.
 
 pub mod cli;
+pub mod client;
 pub mod demo;
 pub mod doctor;
 pub mod rehearse;

@@ -1,16 +1,14 @@
-//! What survives the process: events, the database projected from them, and files replaced whole.
+//! Data that survives the process: events, a database projected from them, files replaced whole.
 //!
-//! Architecture invariant: nothing here decides, and nothing here holds state that is not on disk
-//! first. Every call blocks; the ledger actor is the only writer and calls from a blocking thread.
+//! Invariant: nothing here decides, and nothing here holds state that is not on disk first. Every
+//! call blocks. The ledger actor is the only writer, and calls from a blocking thread.
 //!
-//! - [`events`]: `events.jsonl`, the truth. [`tail`]: reading it while someone appends.
-//! - [`db`]: `muleteer.db`, a projection that can always be thrown away and rebuilt.
-//! - [`atomic`]: files that are replaced whole or not at all.
-//! - [`tasklist`]: the files of the task-list harness.
-//! - [`bead_store`]: the bead store that the configuration names; [`beads`]: the embedded one;
-//!   [`tbd`]: `tbd`'s.
-//! - [`catalog`]: every event once, as a sample and for `docs/events.md`.
-//! - [`hash`]: what says whether something is still what it was.
+//! - [`events`]: `events.jsonl`, the truth, and reading it while the ledger appends;
+//! - [`db`]: `muleteer.db`, a projection that can be deleted and rebuilt;
+//! - [`beads`]: the bead stores, embedded and `tbd`;
+//! - [`task_list`]: the files of the task-list harness;
+//! - [`atomic`]: files that are replaced whole or not at all;
+//! - [`hash`]: hashes that recognise a file or a name;
 //! - [`removal`]: directory trees of any depth, removed and measured.
 
 pub mod atomic;

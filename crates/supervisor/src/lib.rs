@@ -1,24 +1,24 @@
-//! The actor tree: the only crate that knows ractor.
+//! The daemon's actor tree. No other crate knows ractor.
 //!
-//! - [`tree`]: the supervision tree as data, and `branch`, the one actor that carries it out;
-//! - [`ledger`]: the only writer of events; [`daemon`]: start-up, which *is* recovery;
-//! - [`pool`], [`agent`]: admission, and one small subtree per dispatch;
-//! - [`runs`]: spec runs;
-//! - [`tasklist`]: the task-list harness;
-//! - [`git`]: a person's working directory, and what is brought into it, for both; [`worktree`]:
-//!   clones for agents;
-//! - [`gate`]: the socket people and agents talk to.
+//! - [`tree`]: the supervision tree as data, and the one actor that carries it out;
+//! - [`ledger`]: the only writer of events;
+//! - [`daemon`]: start-up, which is recovery, and the daemon's own files and settings;
+//! - [`dispatch`]: dispatches from the request to the shim;
+//! - [`agent`]: the subtree of one dispatch;
+//! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
+//! - [`task_list`]: runs of task lists;
+//! - [`vcs`]: a person's repository, and clones for agents;
+//! - [`gate`]: the sockets of people and agents;
+//! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
 //!
-//! Actors only carry out what `model` decides; a rule that can't be tested without a process is in
+//! Actors only carry out what `model` decides. A rule that cannot be tested without a process is in
 //! the wrong place.
 
 #![allow(missing_debug_implementations)]
 
-pub mod dispatch;
-pub mod vcs;
-
 pub mod agent;
 pub mod daemon;
+pub mod dispatch;
 pub mod gate;
 pub mod ledger;
 pub mod signals;
@@ -26,3 +26,4 @@ pub mod spec_run;
 pub mod task_list;
 pub mod telemetry;
 pub mod tree;
+pub mod vcs;

@@ -1,13 +1,13 @@
 //! Traces and metrics as pure functions of the durable events.
 //!
-//! A span's ids are derived from what it is about, never drawn: a daemon that is killed and started
-//! again makes the very same spans of the same events, so its successor goes on with them, and what
-//! is sent twice is one span to whoever receives it.
+//! A span's ids are derived from its subject and never drawn at random. A daemon that is killed and
+//! started again makes the same spans of the same events. So its successor continues with them, and
+//! a span that is sent twice is one span to its receiver.
 //!
-//! - [`Context`]: a place in a trace, as `TRACEPARENT` carries it; [`ids`] derives them.
-//! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: records in, finished spans
-//!   out; [`metrics::Meter`]: records in, figures out.
-//! - [`otlp`]: both as OTLP's JSON. [`settings::Settings`]: OpenTelemetry's variables.
+//! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: from records to finished spans;
+//! - [`metrics::Meter`]: from records to figures;
+//! - [`otlp`]: both as OTLP's JSON; [`settings::Settings`]: OpenTelemetry's variables;
+//! - [`Context`]: a place in a trace, as `TRACEPARENT` carries it.
 
 pub mod metrics;
 pub mod otlp;

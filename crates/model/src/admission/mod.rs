@@ -93,7 +93,7 @@ fn ancestors<'a>(fleet: &'a Fleet, dispatch: &Dispatch) -> impl Iterator<Item = 
     std::iter::successors(parent(dispatch), move |above| parent(above)).take(DEEPEST)
 }
 
-/// How many of a channel (see [`pressure`]) take a place.
+/// How many of a channel (see [`api_backpressure`]) take a place.
 pub fn at_work(fleet: &Fleet, channel: &str) -> u32 {
     let families = Families::of(fleet);
     let count = families

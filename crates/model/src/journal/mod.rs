@@ -18,7 +18,7 @@
 //! Two hands write the same file. The `[harness]` lines are a function of the events
 //! ([`harness_line`]), so they can always be restored ([`reconcile()`]); every other line belongs
 //! to an agent or a person, is never lost, and becomes an event once ([`agent_lines`]). Who is at
-//! the file decides what we may do to it ([`hand`]).
+//! the file decides what we may do to it ([`writer_detection`]).
 
 mod lines;
 mod reconcile;

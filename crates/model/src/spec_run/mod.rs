@@ -32,7 +32,8 @@
 //! again.
 
 pub mod report;
-pub mod tests;
+#[cfg(test)]
+mod tests;
 
 pub mod checkpoint;
 mod decide;

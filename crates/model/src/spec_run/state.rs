@@ -298,7 +298,7 @@ impl Run {
     }
 
     /// Where a dispatch that works on this bead, or on none, hangs in the run's trace (see
-    /// [`crate::telemetry::run`]).
+    /// `muleteer_telemetry::run`).
     pub fn context(&self, bead: Option<&str>) -> Option<Context> {
         let (run, sitting, iteration) = (self.id(), self.sitting, self.iteration);
         let span = match bead {

@@ -1,5 +1,5 @@
-//! The task-list harness's rules: a list of tasks with validation
-//! commands, worked through across sessions, with rollback and recovery.
+//! The rules of the task-list harness: a list of tasks with validation commands, worked through
+//! across sessions.
 //!
 //! ```text
 //!             claim                      validation passed
@@ -10,19 +10,15 @@
 //!                      retry           (then it is failed for good)
 //! ```
 //!
-//! - [`list`]: the file `harness-tasks.json`, with whatever others keep in it; [`locate`]: where in
-//!   it;
-//! - [`select`]: cycles, blocked tasks, and what is next; [`claim`]: who works on it, and how long;
-//!   [`overwritten`]: what others have written into it meanwhile; [`merge`]: what they wrote while
-//!   a change was being made;
-//! - [`outcome`]: completed, failed, retried, checkpoints; [`category`]: kinds of failure;
-//! - [`recover`]: what to do with a task found in progress; [`stand`]: where an agent may leave
-//!   HEAD; [`stats`]: counts, and when to stop;
-//! - [`log`]: the lines of `harness-progress.txt`; [`prompt`]: what an agent is told;
-//! - [`hook`]: what the hooks answer; [`settings`]: where they are entered;
-//! - [`alike`]: two ways to write the same field;
-//! - [`apart`]: old failures and new ones; [`import`]: other lists; [`session`]: runs inside the
-//!   daemon, folded from the events.
+//! - [`document`]: the file `harness-tasks.json`, with the fields of other tools kept: positions in
+//!   it, merges of two changes, repair of tampering, equivalent spellings;
+//! - [`select`]: cycles, blocked tasks, and the next task;
+//! - [`session`]: runs inside the daemon, claims, hooks, the check of HEAD, recovery;
+//! - [`outcome`]: the end of work on a task, and failures that are new; [`category`]: kinds of
+//!   failure;
+//! - [`log`]: the lines of `harness-progress.txt`; [`stats`]: counts, and the conditions to stop;
+//! - [`prompt`]: the prompt of an agent; [`settings`]: hook entries in an agent CLI's settings;
+//! - [`import`]: lists of other kinds.
 
 pub mod category;
 pub mod document;

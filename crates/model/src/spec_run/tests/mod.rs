@@ -1,8 +1,5 @@
 //! Tests of the whole state machine.
 
-#[cfg(test)]
-pub(crate) mod golden;
-#[cfg(test)]
+mod golden;
 pub(crate) mod rules;
-#[cfg(test)]
-pub(crate) mod simulator;
+mod simulator;
