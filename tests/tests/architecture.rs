@@ -300,7 +300,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_error_code_of_the_sources_has_its_exit_code() {
     let crates = xtask::workspace::root().join("crates");
-    let table = std::fs::read_to_string(crates.join("muleteer/src/exit.rs")).unwrap();
+    let table = std::fs::read_to_string(crates.join("muleteer/src/cli/exit.rs")).unwrap();
     let mut missing = BTreeSet::new();
     for file in rust_files(&crates) {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -577,8 +577,15 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "git" => "crates/supervisor/src/vcs/user_repo/tests/mod.rs".into(),
                 "steps" => "crates/supervisor/src/task_list/steps.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
-                "list" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),
-                module => format!("crates/model/src/tasklist/{module}.rs"),
+                "document" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),
+                module => ["", "session/", "document/", "outcome/"]
+                    .iter()
+                    .flat_map(|folder| {
+                        [format!("{folder}{module}.rs"), format!("{folder}{module}/mod.rs")]
+                    })
+                    .map(|file| format!("crates/model/src/task_list/{file}"))
+                    .find(|file| xtask::workspace::root().join(file).exists())
+                    .unwrap_or_else(|| panic!("no module {module}, named in: {line}")),
             };
             let has = |text: &str| text.contains(&format!("fn {name}()"));
             let there = if place == "system" {

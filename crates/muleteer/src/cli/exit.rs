@@ -79,7 +79,11 @@ pub const CODES: &[(&str, Exit, &str)] = &[
         Exit::BadInput,
         "the agent's program is not there, or no backend has this name",
     ),
-    ("E_UNSUPPORTED", Exit::BadInput, "the dispatch's backend cannot do this"),
+    (
+        "E_UNSUPPORTED",
+        Exit::BadInput,
+        "the dispatch's backend cannot do this, or an argument in its configuration would void its policy",
+    ),
     ("E_TOO_DEEP", Exit::BadInput, "an agent's dispatch would nest deeper than pool.max_depth"),
     ("E_TASKS_MISSING", Exit::BadInput, "there is no task list here or above"),
     ("E_TASKS_INVALID", Exit::BadInput, "a task list is wrong; file, line and field say where"),

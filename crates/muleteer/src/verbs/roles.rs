@@ -44,7 +44,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
             RoleError::Invalid(error) => settings::invalid(vec![error]),
         })?;
         if context.out.json {
-            context.out.document(&found.role)?
+            context.out.document(&document(&found.role))?
         } else {
             context.out.text(full(&found.role))?
         }
@@ -61,7 +61,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if context.out.json {
         context
             .out
-            .document(&json!({ "roles": catalog.roles().collect::<Vec<_>>(), "errors": errors }))?;
+            .document(&json!({ "roles": catalog.roles().map(document).collect::<Vec<_>>(), "errors": errors }))?;
         return Ok(Exit::Done);
     }
     let heads =
@@ -72,6 +72,13 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         context.out.note(settings::invalid(errors).text());
     }
     Ok(Exit::Done)
+}
+
+/// A role with the distinction that its list of tools does not make: an empty one that is named.
+fn document(role: &Role) -> serde_json::Value {
+    let mut document = json!(role);
+    document["no_tools"] = role.tools.as_ref().is_some_and(Vec::is_empty).into();
+    document
 }
 
 fn row(role: &Role) -> Vec<Cell> {

@@ -11,6 +11,8 @@ const MAX_FOLDER_ENTRIES: usize = 14;
 
 /// Words with which a sentence of comments and documentation must not begin.
 const OPENERS: [&str; 8] = ["Who", "Whom", "Whose", "Whoever", "Whomever", "What", "Of a", "Of an"];
+/// The beginning of a literal that spells an error code; in two parts, as this is none.
+const CODE: &str = concat!("\"E", "_");
 /// Names of agent CLIs that only their own backends may spell.
 const BACKENDS: [&str; 3] = ["\"claude-code\"", "\"codex\"", "\"acp\""];
 
@@ -85,7 +87,7 @@ fn product_line(path: &str, number: usize, line: &str, to: &mut Vec<Violation>) 
         push(to, "backend-name", path, number, "only `backends` names an agent CLI".into());
     }
     let spells_codes = path.starts_with("crates/protocol/") || path.starts_with("crates/xtask/");
-    if !spells_codes && line.contains("\"E_") {
+    if !spells_codes && line.contains(CODE) {
         push(to, "error-code", path, number, "write an `ErrorCode`, not its text".into());
     }
 }

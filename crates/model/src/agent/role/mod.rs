@@ -104,6 +104,7 @@ pub struct Role {
     /// `None`: the configured one.
     pub backend: Option<BackendChoice>,
     /// Tools the agent may use, none where the list is empty; `None`: its CLI's own choice.
+    #[serde(serialize_with = "list_or_empty")]
     pub tools: Option<Vec<String>>,
     /// Tools it may not use.
     pub disallowed_tools: Vec<String>,
@@ -120,6 +121,14 @@ pub struct Role {
     /// Of the file it stands in; [`Catalog::in_force`] holds an untrusted one to what it may say.
     #[serde(skip)]
     pub trust: Trust,
+}
+
+/// Writes an array in both cases, because `roles --json` has always had one.
+fn list_or_empty<S: serde::Serializer>(
+    tools: &Option<Vec<String>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    tools.as_deref().unwrap_or_default().serialize(serializer)
 }
 
 impl Role {
