@@ -7,6 +7,7 @@ use muleteer_tests::program;
 use muleteer_tests::skip::skip;
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, confined, last};
 use muleteer_tests::wait_until;
+use serde_json::Value;
 
 /// Behind the agent's own work on `Base`; what got through is a line of `$HOME/through`.
 fn attack(script: &str) -> String {
@@ -257,7 +258,14 @@ echo attacked > "$HOME/attacked") > "$HOME/attack.log" 2>&1
     assert!(!stage.world.home().join("ran").exists(), "the harness ran the agent's code: {log}");
     assert!(victim.exists(), "the harness took a person's file away");
     let run = document["run_id"].as_str().unwrap();
-    assert!(stage.names(run).iter().any(|name| name == "push_undone"), "{:?}", stage.names(run));
+    // The attack is on record: by the run if it ended as a push, by the daemon if as damage.
+    let is_damage = |event: &Value| {
+        event["event"] == "fault"
+            && event["message"].as_str().is_some_and(|text| text.contains("the hub was damaged"))
+    };
+    let is_recorded = stage.names(run).iter().any(|name| name == "push_undone")
+        || stage.world.events().iter().any(is_damage);
+    assert!(is_recorded, "{:?}", stage.names(run));
     assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
     let subjects =
         stage.repo.git(&["--git-dir", origin, "log", "--format=%s", &format!("muleteer/{run}")]);
