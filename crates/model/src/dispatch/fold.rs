@@ -1,4 +1,4 @@
-//! What each event makes of a dispatch.
+//! The effect of each event on the state of a dispatch.
 
 use crate::admission::api_error::{self, Outage, Trouble};
 use crate::agent::acp_handshake::{CallFailure, Opening};
@@ -35,7 +35,8 @@ impl Dispatch {
                 if self.prompt(key).is_some() {
                     return;
                 }
-                // It is being ended for its own sake or the API's, and wanted all the same.
+                // The agent is being terminated for its silence, a monitor or the API, and somebody
+                // still wants it.
                 let silenced = matches!(
                     self.stop,
                     Some(Stop::Stall { .. } | Stop::Api { .. } | Stop::Monitor { .. })
@@ -58,7 +59,7 @@ impl Dispatch {
                 };
                 let prompt =
                     Prompt { key: key.clone(), kind: *kind, state, written: false, standing: None };
-                // A repair or a continuation goes before what people queued meanwhile.
+                // A repair or a continuation goes before the prompts that people queued meanwhile.
                 let urgent = matches!(kind, PromptKind::Repair | PromptKind::Continue);
                 let place = if urgent {
                     self.prompts.iter().position(|p| p.state == PromptState::Queued)
@@ -84,18 +85,18 @@ impl Dispatch {
                 self.interrupt = None;
                 self.session_lost = None;
                 self.notices.clear();
-                // This process is started with it.
+                // This process is started with the requested model.
                 self.model_change = None;
                 self.opening = Opening::Ready;
                 self.mode = SessionMode::default();
                 self.call_failed = None;
                 self.blocked_by_us = false;
-                // There is more to do: what was the result is none.
+                // There is more to do, so the earlier result does not count.
                 self.result = None;
                 self.own_result = false;
                 for prompt in &mut self.prompts {
-                    // Sent without a receipt goes again under its key, which the CLI knows; in a
-                    // fresh session nothing was ever said.
+                    // A prompt that was sent without a receipt is sent again under its key, which
+                    // the CLI knows. In a fresh session no prompt was ever taken.
                     let again = match prompt.state {
                         PromptState::Sent => true,
                         PromptState::Taken => resume.is_none() && !self.created.transcripts,
@@ -227,7 +228,7 @@ impl Dispatch {
                 self.model_owes = true;
                 self.set_prompt(key, PromptState::Taken);
                 if self.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send) {
-                    // A new question: its answer may be mended as well.
+                    // A follow-up is a new question: its answer may be repaired as well.
                     self.result = None;
                     self.repair_used = false;
                 }
@@ -235,7 +236,7 @@ impl Dispatch {
                     *turn = Turn::Running { key: key.clone() };
                 }
             }
-            // It was answered, and works with the answer.
+            // The API answered, and the agent works with the answer.
             Event::ToolCalled { parent, .. } => {
                 self.outage = None;
                 // A subagent's turns are not the agent's.
@@ -245,8 +246,8 @@ impl Dispatch {
             }
             Event::AgentSaid { text } => {
                 self.spoke();
-                // Some CLIs say in their agent's place that there is trouble: it is not over, but
-                // what follows may be another.
+                // Some CLIs report trouble as a message of their agent. So the outage is not over,
+                // but the next trouble may be another one.
                 if let Some(outage) = &mut self.outage {
                     outage.since_ms = None;
                 }
@@ -263,7 +264,7 @@ impl Dispatch {
                 self.model_owes |= !self.subcalls.contains(call_id);
             }
             Event::UsageRecorded { cumulative, .. } => {
-                // Told as it comes, and not of a process that is gone.
+                // This use was reported during the turn, and not for a process that is gone.
                 if !cumulative && matches!(self.phase, Phase::Working { .. }) {
                     self.outage = None;
                 }
@@ -311,7 +312,7 @@ impl Dispatch {
                 let interrupted = *error == Some(TurnError::Interrupted);
                 let mut answered = false;
                 for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Taken) {
-                    // A turn that failed is gone on with after a restart.
+                    // A failed turn is continued after a restart.
                     if *ok || interrupted {
                         prompt.state = PromptState::Done;
                         answered = true;
@@ -320,7 +321,7 @@ impl Dispatch {
                 if *ok && answered {
                     self.restarts = 0;
                 }
-                // A process of one prompt has nothing to wait for.
+                // A process that takes one prompt has nothing to wait for.
                 let stays = interrupted || (*ok && self.has_unheard());
                 let leaving = !self.created.multi_turn || !stays;
                 if let Phase::Working { turn, .. } | Phase::Gone { turn, .. } = &mut self.phase {
@@ -434,10 +435,10 @@ impl Dispatch {
                     Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
             }
             Event::DispatchClosing { state, reason } => {
-                // Who spoke just before, as this was being decided, was overlooked.
+                // A message that arrived while the end was being decided was overlooked.
                 let ended_well =
                     matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
-                // What is doubtful is asked about first.
+                // A doubtful prompt goes to a person first.
                 let overlooked =
                     ended_well && self.stop.is_none() && self.doubt.is_none() && self.has_unheard();
                 let spoken_to = overlooked || std::mem::take(&mut self.spoken_to);
@@ -458,7 +459,8 @@ impl Dispatch {
                 if result.is_some() {
                     self.result = result.clone();
                 }
-                // Somebody spoke in the moment it ended: that is a further turn, not a lost word.
+                // Somebody sent a message as the dispatch ended: it becomes a further turn, not a
+                // lost prompt.
                 if spoken_to && !killed && self.created.resumable {
                     self.reopen();
                 }
@@ -473,7 +475,7 @@ impl Dispatch {
         }
     }
 
-    /// What is known of an outage that goes on stays: how often and how long it was waited for.
+    /// Records trouble of the model API. The count and the duration of the outage's waits are kept.
     fn trouble(
         &mut self,
         trouble: Trouble,
@@ -483,32 +485,33 @@ impl Dispatch {
         awake_ms: Option<u64>,
     ) {
         let before = self.outage.take();
-        // A clock that begins anew, with the machine, is behind.
+        // After a reboot the clock begins at zero, so an earlier reading may exceed it.
         let since_ms = before.as_ref().and_then(|before| before.since_ms);
         let since_ms =
             since_ms.filter(|since| awake_ms.is_none_or(|now| *since <= now)).or(awake_ms);
         let (waits, spent_ms) =
             before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
-        // A CLI's own next try does not make a limit end sooner than the API said.
+        // The retry of a CLI does not end a limit sooner than the API said.
         let kept = before.filter(|before| before.told && !told && before.until >= until);
         let (until, told) = kept.map_or((until, told), |before| (before.until, true));
         self.outage =
             Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
     }
 
-    /// Who kills an agent does not want what waits for it to be done first when somebody speaks to
-    /// it again.
+    /// Withdraws the queued follow-ups. A person who kills an agent and sends it a message later
+    /// does not want the old queue first.
     fn withdraw_queued(&mut self) {
         for prompt in self.prompts.iter_mut().filter(|prompt| prompt.is_waiting()) {
             prompt.state = PromptState::Withdrawn;
         }
     }
 
-    /// A further turn of a dispatch that had ended: it waits for the pool again.
+    /// Reopens a dispatch that had ended, for a further turn: it waits for the pool again.
     fn reopen(&mut self) {
         self.reopened += 1;
         if self.session_id.is_some() || self.created.transcripts {
-            // What the end cut short is not taken up again unasked: who speaks now knows of it.
+            // The end cut this turn. It is not resumed without a request, and the sender knows of
+            // the end.
             self.supersede_taken();
             for prompt in &mut self.prompts {
                 let ours = matches!(prompt.kind, PromptKind::Repair | PromptKind::Continue);
@@ -556,7 +559,7 @@ impl Dispatch {
             prompt.standing = Some(standing);
         }
         if standing == Standing::Unknown {
-            // Nothing is known, so nothing is changed: the session may well be there.
+            // Nothing is known, so nothing is changed: the session may still exist.
             self.doubt = Some(detail.to_string());
             return;
         }
@@ -572,7 +575,7 @@ impl Dispatch {
         }
     }
 
-    /// The next session begins anew, knowing nothing.
+    /// Gives the session up: the next session begins without its history.
     fn lose_session(&mut self) {
         if let Some(id) = self.session_id.take() {
             self.session_lost = Some(id);

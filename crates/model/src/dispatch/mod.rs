@@ -1,5 +1,5 @@
-//! The state of one dispatch, folded from its events. Folding only records; deciding is
-//! [`crate::dispatch::life`]'s.
+//! The state of one dispatch, folded from its events. Folding only records;
+//! [`crate::dispatch::life`] decides.
 //!
 //! ```text
 //!            AttemptStarted        AgentSpawned              turn done, nothing queued,
@@ -11,10 +11,10 @@
 //!    └──────────────────────────────────────────────┴──────────────────┘
 //! ```
 //!
-//! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too: it has no process and
-//! holds no place, and the pool knows when others may ask the same API again.
+//! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too. It has no process and
+//! holds no pool slot, and the pool knows when others may ask the same API again.
 //!
-//! What happens to a prompt:
+//! The states of a prompt:
 //!
 //! ```text
 //!            PromptSent       receipt           turn ended
@@ -23,9 +23,10 @@
 //!    └── process gone ──────┘             └── process gone ──▶ Superseded (by a `Continue`)
 //! ```
 //!
-//! Where the CLI keeps a transcript, that decides instead, for both, once the process is gone
-//! ([`crate::agent::transcript`]): not taken goes back to `Queued`, taken is `Taken`, and what
-//! cannot be told is `Doubtful`, which ends the dispatch as `blocked`.
+//! If the CLI keeps a transcript, the transcript decides in both cases once the process is gone
+//! ([`crate::agent::transcript`]). A prompt that was not taken goes back to `Queued`, a taken one
+//! is `Taken`. If the transcript cannot tell, the prompt is `Doubtful`, and the dispatch ends as
+//! `blocked`.
 
 pub mod child_limits;
 pub mod cost;
@@ -56,10 +57,11 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dispatch {
     pub id: DispatchId,
-    /// As it was asked for. Shared: it never changes, and each event makes a copy of all else.
+    /// The request as it was recorded. It is shared because it never changes, and each event copies
+    /// everything else.
     pub created: Arc<Created>,
     pub created_at: Timestamp,
-    /// Of the record that created it: nothing about it is older.
+    /// The sequence number of the record that created it: no record about it is older.
     pub created_seq: u64,
     pub phase: Phase,
     pub since: Timestamp,
@@ -70,103 +72,104 @@ pub struct Dispatch {
     pub epoch: u32,
     pub turns: u32,
     pub restarts: u32,
-    /// Shims in a row that died before they released their agent.
+    /// The number of shims in a row that died before they released their agent.
     pub start_failures: u32,
     pub session_id: Option<String>,
     pub session_model: Option<String>,
-    /// How many sessions were begun under ids of our choosing and came to nothing.
+    /// The number of sessions that were begun under ids of our choosing and cannot be used.
     pub sessions_spoiled: u32,
-    /// The session that was to go on and that its CLI no longer has.
+    /// The session that was to be resumed and that the CLI no longer has.
     pub session_lost: Option<String>,
-    /// Why it is not known what became of a prompt.
+    /// The reason why the fate of a prompt is unknown.
     pub doubt: Option<String>,
-    /// How far the opening of its session has come, of an agent spoken to by calls.
+    /// The step that the opening of the session has reached, if the agent speaks by calls.
     pub opening: Opening,
-    /// Why the present process is being ended.
+    /// The failed call because of which the present process is being terminated.
     pub call_failed: Option<CallFailure>,
-    /// What the agent said last in its turn, where nothing but that is its answer.
+    /// The last message of the current turn, if messages are this agent's answer.
     pub said: Option<String>,
     pub containment: Option<String>,
-    /// That the clone it works in was made is on record.
+    /// The creation of its clone is on record.
     pub cloned: bool,
     pub prompts: Vec<Prompt>,
     pub spend: Spend,
     pub position: Position,
     pub stop: Option<Stop>,
-    /// The model somebody asked for after it was made: the next process gets it.
+    /// The model that somebody requested after the dispatch was created: the next process gets it.
     pub model_wanted: Option<String>,
-    /// How its open session changes models, where it is spoken to by calls and can.
+    /// The method that changes the model of the open session, if the agent speaks by calls and
+    /// offers one.
     pub model_by: Option<String>,
     /// That its running CLI is to be told, under this key; and what it had before.
     pub model_change: Option<(String, Option<String>)>,
-    /// What its agent waits to be told.
+    /// The requests for which the agent waits for an answer.
     pub asks: Asks,
-    /// Calls of tools that have not come to an end, as far as it is known.
+    /// The tool calls that have not ended, as far as the events tell.
     pub calls: Vec<String>,
-    /// Those among them that subagents made.
+    /// The open calls that subagents made.
     pub subcalls: Vec<String>,
-    /// What its agent has told people in this attempt.
+    /// The agent's notices to people in this attempt.
     pub notices: Vec<String>,
-    /// What a monitor has warned of since somebody last spoke to it.
+    /// The newest warning of a monitor since somebody last spoke to the agent.
     pub warned: Option<String>,
-    /// The newest interrupt that was asked for and has not ended a turn.
+    /// The newest requested interrupt that has not ended a turn.
     pub interrupt: Option<String>,
-    /// The name its agent gave itself when it was greeted.
+    /// The name that the agent gave itself in its greeting.
     pub agent: String,
-    /// Calls told in this turn, and what was asked for in it, of an agent that is spoken to by
-    /// calls.
+    /// The calls reported in this turn, of an agent that speaks by calls. `asked` has the calls for
+    /// which it requested permission in this turn.
     pub told: Vec<ToldCall>,
     pub asked: Vec<AskedCall>,
-    /// The mode of the session in its present process, where its agent has such.
+    /// The mode of the session in its present process, if the agent has modes.
     pub mode: SessionMode,
-    /// Tools that a person has allowed for good, in the agent's own words.
+    /// The tools that a person has allowed permanently, by the agent's own names.
     pub leaves: Vec<String>,
-    /// In the running turn a person, or the agent's parent, has refused something it asked for.
+    /// In the running turn, a person or the agent's parent refused something that it asked for.
     pub refused: bool,
     pub result: Option<AgentResult>,
     pub result_faults: Vec<String>,
-    /// In this attempt it gave a result that no text stood in front of.
+    /// In this attempt, the agent gave a result that no text preceded on its line.
     pub own_result: bool,
     pub repair_used: bool,
     pub blocked_by_us: bool,
     pub first_started: Option<Timestamp>,
-    /// The model API's trouble, since it last answered.
+    /// The trouble of the model API since it last answered.
     pub outage: Option<Outage>,
-    /// Awake time of all its processes that have ended.
+    /// The awake time of all processes that have ended, in milliseconds.
     pub used_ms: u64,
-    /// Of the newest process: the shim's clock when it began, and how long it lived once that is
-    /// over.
+    /// The shim's clock when the newest process began. `lived_ms` is how long that process lived,
+    /// once it is over.
     pub began_ms: u64,
     pub lived_ms: u64,
     /// How often the model has spoken, as far as the events tell: once for a prompt, and once for
     /// the results of its tools.
     pub model_turns: u32,
-    /// What is said next is another model turn.
+    /// The next output of the model begins another model turn.
     pub model_owes: bool,
-    /// Somebody spoke to it while it was being ended for its silence.
+    /// Somebody sent a message while the agent was being terminated for its silence.
     pub spoken_to: bool,
-    /// The machine was started anew since its newest attempt began: nothing of that lives, and what
-    /// was not synced may be lost. So nobody can tell by what is there that its agent has not run.
+    /// The machine was rebooted since the newest attempt began. No process of that attempt lives,
+    /// and unsynced files may be lost. So missing files do not prove that the agent has not run.
     pub rebooted: bool,
-    /// The machine was started anew while this was unfinished, and its agent has not ended a turn
-    /// since: what was written last, by the agent or for it, may be lost.
+    /// The machine was rebooted while this dispatch was unfinished, and its agent has not ended a
+    /// turn since. The newest files, by the agent or for it, may be lost.
     pub unsynced: bool,
-    /// How often it had ended and was spoken to again.
+    /// The number of times it had ended and was reopened by a message.
     pub reopened: u32,
     pub fetched: Option<String>,
-    /// What came home when it ended last. It stays while the dispatch is spoken to again.
+    /// The work that was fetched when it ended last. The value stays when the dispatch is reopened.
     pub work: Option<WorkHome>,
-    /// The commit that its clone began at.
+    /// The commit from which its clone was made.
     pub base: Option<String>,
-    /// What its agent left is removed, or about to be: it cannot be spoken to again.
+    /// Its files are removed, or about to be: it cannot be sent a further prompt.
     pub files_removed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
-    /// Durable; waits for the pool.
+    /// The dispatch is durable and waits for the pool.
     Queued,
-    /// The intent to start epoch `epoch` is durable; its agent may or may not run yet.
+    /// The intent to start epoch `epoch` is durable; the agent may or may not run yet.
     Starting {
         attempt: u32,
         epoch: u32,
@@ -178,7 +181,7 @@ pub enum Phase {
         shim_pid: u32,
         turn: Turn,
     },
-    /// The process of `attempt` is gone; how the attempt ended is not yet recorded.
+    /// The process of `attempt` is gone; the outcome of the attempt is not recorded yet.
     Gone {
         attempt: u32,
         epoch: u32,
@@ -190,7 +193,8 @@ pub enum Phase {
         until: Timestamp,
         delay_ms: u64,
     },
-    /// `spoken_to`: somebody spoke too late for the decision to end, so the end is a beginning.
+    /// The final state is decided. With `spoken_to`, a message arrived too late for that decision,
+    /// and the dispatch is reopened when it ends.
     Closing {
         state: FinalState,
         reason: String,
@@ -201,8 +205,8 @@ pub enum Phase {
     },
 }
 
-/// What a place in the pool is promised for: a dispatch that has had it, or has ended and waits
-/// anew, needs another.
+/// Identifies what a pool slot is promised for. A dispatch that used its slot, or that ended and
+/// waits again, needs a new promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     epoch: u32,
@@ -211,13 +215,13 @@ pub struct Ticket {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
-    /// No prompt is being worked on since the process began.
+    /// The process has not worked on a prompt since it began.
     None,
     Running {
         key: String,
     },
-    /// The last turn ended so. `leaving`: nothing was left to say to this process, so its stdin is
-    /// being closed; who speaks from now on speaks to its successor.
+    /// The last turn ended so. With `leaving`, no prompt was left for this process and its stdin is
+    /// being closed; further prompts go to its successor.
     Done {
         ok: bool,
         error: Option<TurnError>,
@@ -240,14 +244,14 @@ pub struct Prompt {
     pub key: String,
     pub kind: PromptKind,
     pub state: PromptState,
-    /// Sent, and the shim has acknowledged that the agent's stdin holds it.
+    /// The prompt was sent, and the shim acknowledged that it wrote it to the agent's stdin.
     pub written: bool,
-    /// What the transcript said, since it was last sent.
+    /// The transcript's finding since the prompt was last sent.
     pub standing: Option<Standing>,
 }
 
 impl Prompt {
-    /// Somebody's further word that the agent is still to be given: a kill withdraws it.
+    /// Whether this is a follow-up that the agent has not received: a kill withdraws it.
     pub fn is_waiting(&self) -> bool {
         self.kind == PromptKind::Send && self.state == PromptState::Queued
     }
@@ -256,18 +260,18 @@ impl Prompt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptState {
     Queued,
-    /// On its way to this process; no receipt yet.
+    /// The prompt is on its way to this process; there is no receipt yet.
     Sent,
-    /// The CLI has it: its turn runs.
+    /// The CLI has the prompt: its turn runs.
     Taken,
     Done,
-    /// Its turn was cut by a crash and a `Continue` prompt stands for it; or by the end of the
-    /// dispatch, and what was said next in its session does.
+    /// A crash cut its turn, and a `Continue` prompt replaces it. Or the end of the dispatch did,
+    /// and the next message in its session replaces it.
     Superseded,
-    /// It was queued behind a turn, or was to be sent again, and somebody killed the agent: nobody
-    /// is given it any more.
+    /// Somebody killed the agent while the prompt was queued behind a turn, or was to be sent
+    /// again. No agent receives it any more.
     Withdrawn,
-    /// Not even the CLI's transcript tells whether it was taken: a person is asked.
+    /// Even the CLI's transcript does not tell whether the prompt was taken: a person is asked.
     Doubtful,
 }
 
@@ -284,15 +288,15 @@ pub enum Stop {
         silent_s: u64,
         evidence: String,
     },
-    /// The model API is not asked any more.
+    /// Muleteer gave up on the model API.
     Api {
         reason: String,
     },
-    /// It used a tool without asking, which its policy would have asked about or refused.
+    /// The agent used a tool without asking, although its policy asks about it or refuses it.
     Policy {
         reason: String,
     },
-    /// It was at work, and sick.
+    /// A monitor stopped a working agent.
     Monitor {
         monitor: Monitor,
         reason: String,
@@ -307,13 +311,14 @@ pub struct Spend {
     pub cache_read: u64,
     pub cache_write: u64,
     pub per_model: BTreeMap<String, crate::agent::event::ModelUsage>,
-    /// What the current OS process has reported and is already counted, by model.
+    /// The counted use of the current OS process, by model.
     pub process: BTreeMap<String, crate::agent::event::ModelUsage>,
-    /// What the current process told call by call. Its total, if it tells one, has that in it.
+    /// The cost that the current process reported call by call. If it reports a total, that
+    /// includes this.
     pub calls_usd: f64,
-    /// What the current process told last as the cost of the whole session.
+    /// The cost of the whole session, as the current process reported it last.
     pub told_usd: Option<f64>,
-    /// The same of all processes its session has had.
+    /// The counted use of all processes of the session, by model.
     pub session: BTreeMap<String, crate::agent::event::ModelUsage>,
 }
 
@@ -322,7 +327,7 @@ impl Turn {
         matches!(self, Self::Done { error: Some(TurnError::Interrupted), .. })
     }
 
-    /// The session is whole and can be spoken to.
+    /// Whether the session is intact and takes a further prompt.
     pub fn ended_well(&self) -> bool {
         matches!(self, Self::Done { ok: true, .. }) || self.was_interrupted()
     }
@@ -415,12 +420,13 @@ impl Dispatch {
         matches!(self.phase, Phase::Finished { .. })
     }
 
-    /// Somebody killed it, and it has not ended yet: what is said to it now, nobody hears.
+    /// Whether somebody killed it and it has not ended yet: no agent receives a message sent now.
     pub fn is_being_killed(&self) -> bool {
         matches!(self.stop, Some(Stop::Kill { .. })) && !self.is_finished()
     }
 
-    /// It was told something that it has not taken yet, and nothing but a moment is between.
+    /// Whether it has a prompt that is about to be taken, with nothing but a short delay before
+    /// that.
     pub fn is_about_to_turn(&self) -> bool {
         let between = match &self.phase {
             Phase::Queued => !self.waits_for_api(),
@@ -431,36 +437,36 @@ impl Dispatch {
         between && self.stop.is_none() && self.has_unheard()
     }
 
-    /// Having ended, it can be spoken to again.
+    /// Whether it can take a further prompt after it has ended.
     pub fn can_go_on(&self) -> bool {
         self.created.resumable && !self.files_removed
     }
 
-    /// The model API owes it an answer and has only made trouble since it was asked.
+    /// Whether the model API owes it an answer and has only made trouble since the request.
     pub fn waits_for_api(&self) -> bool {
         let asks = self.phase == Phase::Queued || self.owes_an_answer().is_some();
         asks && self.stop.is_none() && self.outage.is_some()
     }
 
-    /// It has begun, or is about to end, and has not ended.
+    /// Whether it has begun, or is about to end, and has not ended.
     pub fn is_active(&self) -> bool {
         !matches!(self.phase, Phase::Queued | Phase::Finished { .. })
     }
 
-    /// At work, as the pool counts: it has an agent, or will have one without being let in again.
-    /// One that closes has none any more, or never had one: being killed while it waited is no way
-    /// in.
+    /// Whether the pool counts it: it has an agent, or will have one without another admission. A
+    /// closing dispatch has no agent any more, or never had one. So a dispatch that is killed in
+    /// the queue does not get a slot by that.
     pub fn is_at_work(&self) -> bool {
         self.is_active() && !matches!(self.phase, Phase::Closing { .. })
     }
 
-    /// Its clone may be there in part, and nobody has worked in it: it is to be made again.
+    /// Whether its clone may be incomplete while nobody has worked in it: it must be made again.
     pub fn distrusts_clone(&self) -> bool {
         self.unsynced && self.containment.is_none()
     }
 
-    /// The process of this epoch has been given something to do and is not done with it: what
-    /// [`crate::monitor::stall`] watches.
+    /// Returns the epoch of the process that has a prompt and is not done with it.
+    /// [`crate::monitor::stall`] watches that process.
     pub fn owes_an_answer(&self) -> Option<u32> {
         match &self.phase {
             Phase::Working { epoch, turn, .. } if self.stop.is_none() => {
@@ -471,14 +477,14 @@ impl Dispatch {
         }
     }
 
-    /// Somebody has to say something before its agent goes on.
+    /// Whether its agent waits for an answer before it continues.
     pub fn waits_for_an_answer(&self) -> bool {
         matches!(self.phase, Phase::Working { .. })
             && self.stop.is_none()
             && self.asks.open().next().is_some()
     }
 
-    /// The model its next process is started with; `None` leaves it to the CLI.
+    /// The model that its next process is started with; `None` leaves the choice to the CLI.
     pub fn model(&self) -> Option<&String> {
         self.model_wanted.as_ref().or(self.created.model.as_ref())
     }
@@ -487,18 +493,18 @@ impl Dispatch {
         self.prompts.iter().find(|p| p.state == PromptState::Queued)
     }
 
-    /// The prompt that was sent to this process and that nobody has acknowledged to be written.
+    /// The prompt that was sent to this process and whose writing is not acknowledged.
     pub fn unwritten(&self) -> Option<&Prompt> {
         self.prompts.iter().find(|p| p.state == PromptState::Sent && !p.written)
     }
 
-    /// There is a prompt that no agent is known to have taken.
+    /// Whether there is a prompt that no agent is known to have taken.
     pub fn has_unheard(&self) -> bool {
         self.prompts.iter().any(|p| matches!(p.state, PromptState::Queued | PromptState::Sent))
     }
 
-    /// The next prompt whose fate only the transcript can tell, now that its process is gone. A
-    /// turn that ended by the agent's own word, or by a person's, needs no other.
+    /// Returns the next prompt that has to be probed in the transcript, now that its process is
+    /// gone. A turn that the agent or a person ended needs no probe.
     pub fn to_probe(&self) -> Option<&Prompt> {
         let Phase::Gone { turn, .. } = &self.phase else { return None };
         if !self.created.transcripts {
@@ -512,12 +518,12 @@ impl Dispatch {
         })
     }
 
-    /// A prompt's turn was cut by the end of its process.
+    /// Whether the end of its process cut the turn of a prompt.
     pub fn is_cut_short(&self) -> bool {
         self.prompts.iter().any(|p| p.state == PromptState::Taken)
     }
 
-    /// Where the turn was cut that is to be gone on with, as the transcript tells.
+    /// Returns where the turn that is to be continued was cut, according to the transcript.
     pub fn cut_at(&self) -> Option<Standing> {
         let mut cut = self
             .prompts
@@ -527,7 +533,7 @@ impl Dispatch {
         cut.find_map(|p| p.standing)
     }
 
-    /// Its session holds something: a prompt was taken in it.
+    /// Whether its session holds anything: a prompt was taken in it.
     pub fn has_history(&self) -> bool {
         let heard = |p: &Prompt| {
             matches!(p.state, PromptState::Taken | PromptState::Done | PromptState::Superseded)
@@ -546,7 +552,7 @@ impl Dispatch {
         }
     }
 
-    /// For the place it waits for now, or waited for last.
+    /// The ticket for the slot that it waits for now, or waited for last.
     pub fn ticket(&self) -> Ticket {
         Ticket { epoch: self.epoch, reopened: self.reopened }
     }
@@ -557,7 +563,7 @@ impl Dispatch {
 pub(crate) mod tests {
     use crate::event::{Created, Limits};
 
-    /// A dispatch of no particular kind, for tests.
+    /// Returns the request of an ordinary dispatch, for tests.
     pub fn created() -> Created {
         let limits = Limits {
             budget_usd: None,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Random bytes an id is made from; 40 bits are eight characters.
+/// The number of random bytes in an id; 40 bits are eight characters.
 pub const ID_BYTES: usize = 5;
 
 fn alphabet() -> &'static Encoding {
@@ -17,10 +17,10 @@ fn alphabet() -> &'static Encoding {
     })
 }
 
-/// The id of a dispatch; also names its agent, its shim and its folder.
+/// The id of a dispatch; it also names the agent, the shim and their folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-// Cheap to copy: every snapshot of the fleet and every event has some.
+// Cheap to clone: every snapshot of the fleet and every event holds some.
 pub struct DispatchId(Arc<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,7 +49,7 @@ pub fn encode(bytes: &[u8]) -> String {
 
 impl TryFrom<String> for DispatchId {
     type Error = BadId;
-    /// Ids become file names: nothing but letters and digits is accepted.
+    /// Accepts nothing but letters and digits, because ids become file names.
     fn try_from(text: String) -> Result<Self, BadId> {
         let ok = (4..=32).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -69,19 +69,19 @@ impl fmt::Display for DispatchId {
     }
 }
 
-/// Why a beginning names none.
+/// The reason why a prefix names no id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfound {
     Unknown,
-    /// It is how each of these begins.
+    /// Several ids begin with the prefix: these.
     Ambiguous(Vec<String>),
 }
 
-/// The one of `all` whose id begins so. One whole id may be how another begins: then it is the one
-/// that is meant.
+/// Returns the item whose id begins with the prefix. A whole id may be the prefix of another one:
+/// then the exact match counts.
 ///
 /// # Errors
-/// When none does, or more than one.
+/// When no id fits, or more than one.
 pub fn by_beginning<'a, T>(
     all: impl IntoIterator<Item = (&'a str, T)>,
     beginning: &str,

@@ -1,7 +1,7 @@
-//! The lines of `events.jsonl`: typed records of what happened. They record *decisions*: folding
-//! them never decides again (docs/design/event-log.md).
+//! The types of the lines of `events.jsonl`. An event records a *decision*; folding it never
+//! decides again (docs/design/event-log.md).
 //!
-//! A line is `{"crc":"xxxxxxxx",` followed by the rest, where the CRC-32C is of the rest's bytes
+//! A line is `{"crc":"xxxxxxxx",` followed by the rest. The CRC-32C covers the bytes of the rest
 //! without the newline. The rest always begins with `"v":1,"seq":…,"ts":…,"id":…`.
 
 pub mod id;
@@ -38,8 +38,8 @@ pub struct Record {
     pub entry: Entry,
 }
 
-/// A record as it is read: what is flattened into what is flattened would be kept and gone through
-/// once more.
+/// A record in the flat form that serde reads. With two nested levels of `flatten`, serde would
+/// buffer the fields and go through them twice.
 #[derive(Deserialize)]
 struct Flat {
     v: u16,
@@ -63,30 +63,30 @@ impl From<Flat> for Record {
     }
 }
 
-/// What a caller asks the ledger to append. `id` is the caller's choice: the same id again is
-/// answered, not repeated.
+/// A request to the ledger to append an event. The caller chooses `id`; the ledger acknowledges a
+/// repeated id without appending it again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_id: Option<DispatchId>,
-    /// Set on events read from an agent's spool: everything before it is folded in.
+    /// The position up to which an agent's output is folded in. Set on events read from its spool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Position>,
     /// The next line belongs to the same batch. A batch is all or nothing: recovery cuts trailing
-    /// records back to the last one without `more`, so events that were decided together are never
-    /// half recorded (a second decision on half-folded state would differ from the first).
+    /// records back to the last one without `more`. So events that were decided together are never
+    /// half recorded; a second decision on half-folded state would differ from the first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// A place in an agent's spool up to which its output has become events.
+/// The position in an agent's spool up to which its output has become events.
 ///
-/// `(epoch, offset)` is the record in which the next unread line of stdout begins, `skip` the bytes
-/// of that record's payload that belong to lines already read. The events of one line are one batch
-/// (see [`Entry::more`]), so a position never points into the middle of one.
+/// `(epoch, offset)` is the record in which the next unread line of stdout begins. `skip` counts
+/// the bytes of that record's payload that belong to lines already read. The events of one line are
+/// one batch (see [`Entry::more`]), so a position never points into the middle of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Position {
     pub epoch: u32,
@@ -94,12 +94,12 @@ pub struct Position {
     pub skip: u32,
 }
 
-/// A mode to set in a session, and how.
+/// A mode to set in a session, and the method (`by`) that sets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeStep {
     pub mode: String,
     pub by: String,
-    /// Tried where the agent refuses the first.
+    /// The mode to request if the agent refuses the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<String>,
 }
@@ -113,7 +113,7 @@ pub enum Event {
         generation: u64,
         version: String,
         boot_id: String,
-        /// From before it was recorded: none.
+        /// Absent in records of versions that did not record it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         settings: Option<InForce>,
     },
@@ -122,7 +122,7 @@ pub enum Event {
         alive: u32,
         lease_s: u64,
     },
-    /// A torn tail was cut back at start-up.
+    /// The daemon cut back a torn tail at start-up.
     LogRecovered {
         cut_bytes: u64,
     },
@@ -132,12 +132,12 @@ pub enum Event {
         restarts_in_window: u32,
         delay_ms: u64,
     },
-    /// Restarts exceeded the intensity: the parent was asked to restart its branch.
+    /// An actor's restarts exceeded the intensity, and its parent was asked to restart its branch.
     ActorEscalated {
         actor: String,
         reason: String,
     },
-    /// Something went wrong that no other event names.
+    /// A problem that no other event names and that stops nothing.
     Fault {
         what: String,
         message: String,
@@ -149,7 +149,7 @@ pub enum Event {
         key: String,
         kind: PromptKind,
         by: String,
-        /// The place in a trace of whoever asks.
+        /// The caller's trace context.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<String>,
     },
@@ -166,11 +166,11 @@ pub enum Event {
         pid: u32,
         shim_pid: u32,
         containment: String,
-        /// The shim's clock of awake time, as it stood then.
+        /// The shim's clock of awake time at the spawn.
         #[serde(default)]
         awake_ms: u64,
     },
-    /// A living shim was found and taken over by this daemon.
+    /// This daemon found a living shim and adopted it.
     AgentAdopted {
         shim_pid: u32,
         epoch: u32,
@@ -184,12 +184,12 @@ pub enum Event {
         session_id: String,
         model: Option<String>,
     },
-    /// It told who it is; its session is made next, or `load`ed.
+    /// The agent introduced itself. Its session is created next, or loaded if `load` is set.
     AgentGreeted {
         agent: String,
         load: Option<String>,
     },
-    /// Prompts may be sent, once the model is set where one is asked for.
+    /// The session is open. Prompts may be sent after the model is set, if the request names one.
     SessionOpened {
         session_id: String,
         set_model_by: Option<String>,
@@ -199,30 +199,30 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         set_mode: Option<Box<ModeStep>>,
     },
-    /// The session is in the mode that the policy needs; `by` is how it is set, should the agent
-    /// leave it.
+    /// The session is in the mode that the policy needs. `by` is the method that restores it if the
+    /// agent leaves it.
     SessionModeKept {
         mode: String,
         by: String,
     },
-    /// The agent went over to another mode. `back`: the one that is set again, because it does not
-    /// ask in this one and has a policy.
+    /// The agent switched to another mode. If it has a policy and does not ask in that mode, `back`
+    /// is the mode that Muleteer restores.
     SessionModeChanged {
         mode: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         back: Option<String>,
     },
-    /// The agent does not leave a mode in which it does not ask, though it has a policy: it is
-    /// stopped.
+    /// The agent has a policy and stays in a mode in which it does not ask. Muleteer stops it.
     SessionModeStays {
         mode: String,
         reason: String,
     },
-    /// The agent has taken the mode that the policy needs.
+    /// The agent accepted the mode that the policy needs.
     SessionModeSet {
         mode: String,
     },
-    /// The agent refused a mode that an open policy would have liked; `next` is tried instead.
+    /// The agent refused a mode that is optional under its open policy. `next` is requested
+    /// instead.
     SessionModeRefused {
         mode: String,
         reason: String,
@@ -231,19 +231,19 @@ pub enum Event {
     SessionModelSet {
         model: String,
     },
-    /// A call of ours was refused, or not answered in time: its process is ended.
+    /// The agent refused a call of ours or did not answer it in time. Its process is terminated.
     CallFailed {
         call: String,
         reason: String,
-        /// Another process would fare no better.
+        /// A retry in another process would not help.
         for_good: bool,
     },
-    /// Written before the shim receives the prompt.
+    /// A prompt is about to be sent. The event is durable before the shim receives the prompt.
     PromptSent {
         key: String,
     },
-    /// The shim acknowledged that it wrote the prompt to the agent's stdin. Nothing that the agent
-    /// printed before this is about the prompt.
+    /// The shim acknowledged that it wrote the prompt to the agent's stdin. No earlier output of
+    /// the agent is about the prompt.
     PromptWritten {
         key: String,
     },
@@ -251,25 +251,25 @@ pub enum Event {
         turn: u32,
         key: String,
     },
-    /// A prompt that came in the middle of a turn has become part of it.
+    /// A prompt that arrived during a turn became part of that turn.
     PromptFolded {
         key: String,
         turn: u32,
     },
-    /// After its process died: what the CLI's transcript says about a prompt. Durable before
-    /// anything is sent again.
+    /// The result of searching the CLI's transcript for a prompt whose process is gone. It is
+    /// durable before anything is sent again.
     PromptProbed {
         key: String,
         standing: Standing,
-        /// Of the session the transcript is of.
+        /// The state of the session that the transcript belongs to.
         session: Session,
         session_id: Option<String>,
-        /// What its turn has used is known, and stands beside this.
+        /// The tokens of the prompt's turn are known and recorded in the same batch.
         #[serde(default)]
         counted: bool,
         detail: String,
     },
-    /// The CLI no longer has the session that was to go on.
+    /// The CLI no longer has the session that was to be resumed.
     SessionLost {
         session_id: String,
     },
@@ -277,12 +277,12 @@ pub enum Event {
         call_id: String,
         tool: String,
         target: String,
-        /// The call that runs the subagent which made it.
+        /// The call that runs the subagent, if a subagent made this call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<String>,
     },
-    /// The whole of what the call just told works on, where `target` is its first line only. Of an
-    /// agent that is watched because it has a policy.
+    /// The whole subject of the call just reported; `target` has its first line only. Recorded for
+    /// an agent that is watched because it has a policy.
     ToolSubject {
         call_id: String,
         text: String,
@@ -291,54 +291,55 @@ pub enum Event {
         call_id: String,
         text: String,
     },
-    /// The call came to an end, and not to an error.
+    /// The call ended without an error.
     ToolFinished {
         call_id: String,
     },
-    /// The agent used a tool without asking, though its policy would have asked about it or refused
-    /// it, or used one that it was denied: it is stopped.
+    /// The agent made a call without asking although its policy asks about it or refuses it, or
+    /// made a call that was denied. Muleteer stops it.
     PolicyBroken {
         call_id: String,
         tool: String,
         target: String,
-        /// What would have asked or refused, or who denied it.
+        /// The rule that asks about the call or refuses it, or the one who denied it.
         rule: String,
-        /// It had asked, and was denied.
+        /// The agent had asked and was denied.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         denied: bool,
     },
-    /// The agent waits until somebody says whether it may, or answers its question.
+    /// The agent waits for a permission, or for the answer to its question.
     PermissionRequested {
         request_id: String,
-        /// In the same batch: nobody had to be asked.
+        /// The answer is in the same batch, because the policy decided.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         answered: bool,
         #[serde(flatten)]
         ask: Box<Ask>,
     },
-    /// Written before the agent is told.
+    /// A request was answered. The event is durable before the agent receives the answer.
     PermissionAnswered {
         request_id: String,
         answer: Verdict,
         #[serde(default, skip_serializing_if = "String::is_empty")]
         text: String,
-        /// `policy` where nobody had to be asked.
+        /// The one who answered; `policy` if the policy decided.
         by: String,
-        /// Of the policy, what decided.
+        /// The rule or the mode of the policy that decided.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rule: Option<String>,
-        /// Of a client's request, by which it is known again when the client repeats it.
+        /// The key of the client's request, by which a repeated request is deduplicated.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         key: String,
     },
-    /// The agent no longer wants to know.
+    /// The agent withdrew its request.
     PermissionClosed {
         request_id: String,
     },
     AgentSaid {
         text: String,
     },
-    /// It has to do without something; told once in each attempt.
+    /// The agent has to do without something, for example a tool server. Recorded once in each
+    /// attempt.
     AgentNotice {
         text: String,
     },
@@ -349,9 +350,9 @@ pub enum Event {
         cache_read: u64,
         cache_write: u64,
         cost_usd: f64,
-        /// Counted against what this OS process had reported before.
+        /// The amounts are the increase over what this OS process had reported before.
         cumulative: bool,
-        /// What the CLI then told as the cost of the whole session.
+        /// The cost of the whole session, as the CLI reported it then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total_usd: Option<f64>,
     },
@@ -369,10 +370,10 @@ pub enum Event {
         faults: Vec<String>,
         repair: bool,
     },
-    /// Its result was not the last it printed, so it is none.
+    /// The agent printed more after its result, so that was not its result.
     ResultOvertaken {},
-    /// The result just received stands behind other text on its line: one that the program gives by
-    /// itself counts in its place.
+    /// Other text precedes the result on its line. A result that the program prints alone on a line
+    /// replaces it.
     ResultQuoted {},
     JournalEntry {
         text: String,
@@ -382,19 +383,20 @@ pub enum Event {
         max: u32,
         status: Option<u16>,
         delay_s: f64,
-        /// The shim's clock of awake time, when it was printed.
+        /// The shim's clock of awake time when the agent printed the line.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         awake_ms: Option<u64>,
     },
-    /// The CLI was told of a limit that is reached, and until when if that was told.
+    /// The CLI reached a rate limit of the API. `until` is the end of the limit, if the API named
+    /// it.
     RateLimited {
         until: Option<Timestamp>,
         wait_s: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         awake_ms: Option<u64>,
     },
-    /// The model API is not to be asked before `until`: the agent is gone, its session is kept, and
-    /// the dispatch waits for a place again. `spent_ms`: all the waiting since the API last
+    /// The dispatch waits for a pool slot and asks the model API again at `until` at the earliest.
+    /// The agent is gone; its session is kept. `spent_ms` is all the waiting since the API last
     /// answered.
     ApiWaiting {
         trouble: Trouble,
@@ -404,7 +406,7 @@ pub enum Event {
         waits: u32,
         spent_ms: u64,
     },
-    /// The model API is not asked any more, whatever the CLI would do: it is ended.
+    /// Muleteer gave up on the model API and terminates the CLI, even if the CLI would retry.
     ApiGivenUp {
         trouble: Trouble,
         status: Option<u16>,
@@ -414,24 +416,24 @@ pub enum Event {
         before: u64,
         after: u64,
     },
-    /// A checkpoint in output that holds nothing worth an event, so that the spool can be let go.
+    /// A checkpoint in output without events, so that the spool can be trimmed.
     OutputRead {},
-    /// We stopped reading (spool cap or full disk): silence is ours, not the agent's.
+    /// We stopped reading (spool cap or full disk): the silence is not the agent's.
     BlockedByUs {
         on: bool,
     },
-    /// Somebody wants it to go on with another model.
+    /// A client asked for another model.
     ModelRequested {
         key: String,
         model: String,
         by: String,
     },
-    /// Its CLI goes on with that model.
+    /// The CLI continues with that model.
     ModelChanged {
         key: String,
         model: String,
     },
-    /// Its CLI does not.
+    /// The CLI refused the model.
     ModelRefused {
         key: String,
         reason: String,
@@ -448,14 +450,14 @@ pub enum Event {
         limit: Limit,
         detail: String,
     },
-    /// It gave no sign of life for longer than its category allows: it is ended, and its session
-    /// kept.
+    /// The agent gave no sign of life for longer than its category allows. It is terminated, and
+    /// its session is kept.
     StallDetected {
         silent_s: u64,
         evidence: String,
     },
-    /// It is at work and sick: what a monitor found, and what is done about it. With `stop` it is
-    /// ended, and its session kept.
+    /// A monitor reported a working agent, with the action that follows. With `stop`, the agent is
+    /// terminated and its session is kept.
     MonitorSpoke {
         monitor: Monitor,
         action: Action,
@@ -467,11 +469,11 @@ pub enum Event {
         signal: Option<i32>,
         cause: ExitCause,
         stderr_tail: String,
-        /// Awake time from its start to its end, as far as the spool tells.
+        /// Awake time from the start of the process to its end, as far as the spool tells.
         #[serde(default)]
         used_ms: u64,
     },
-    /// What a dead shim left was looked for and ended.
+    /// Muleteer searched for the processes that a dead shim left, and terminated them.
     SweepFinished {
         killed: u32,
         clean: bool,
@@ -486,7 +488,7 @@ pub enum Event {
         until: Timestamp,
         delay_ms: u64,
     },
-    /// The final state is decided; what is left is to bring the work home.
+    /// The final state is decided; only the agent's work is still to be fetched.
     DispatchClosing {
         state: FinalState,
         reason: String,
@@ -497,18 +499,19 @@ pub enum Event {
         reason: String,
         result: Option<AgentResult>,
     },
-    /// Written before `agents/<id>` is removed: its output, prompts and request.
+    /// The directory `agents/<id>` (output, prompts, request) is about to be removed. The event is
+    /// durable before the removal.
     FilesRemoved {
         by: String,
     },
 
-    // A spec run: these stand in the run's own events.jsonl.
+    // A spec run: these events are in the run's own events.jsonl.
     RunStarted(Box<pipeline::RunStarted>),
     RunResumed {
         run_id: String,
         settings: Box<pipeline::RunSettings>,
         by: String,
-        /// The place in a trace of whoever went on with it.
+        /// The trace context of the client that resumed the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trace: Option<String>,
     },
@@ -521,7 +524,7 @@ pub enum Event {
         base_commit: String,
         target_branch: String,
     },
-    /// An empty path: there are no criteria.
+    /// The criteria were copied and hashed. An empty path means that there are no criteria.
     AcceptanceSealed {
         path: String,
         sha256: String,
@@ -533,7 +536,7 @@ pub enum Event {
         dependency_edges: u32,
         beads: Vec<pipeline::Planned>,
     },
-    /// They are no longer staged.
+    /// The beads are no longer staged.
     BeadsAccepted {},
     RunApproved {
         by: String,
@@ -546,7 +549,7 @@ pub enum Event {
     },
     AgentStarted(Box<pipeline::AgentStarted>),
     AgentFinished(Box<pipeline::AgentFinished>),
-    /// An agent the run cannot do without is started again.
+    /// The run retries an agent that it cannot do without.
     AgentRetried {
         purpose: pipeline::Purpose,
         reason: String,
@@ -554,7 +557,7 @@ pub enum Event {
     },
     BeadCompleted {
         bead_id: String,
-        /// Who closed it: `agent` or `harness`.
+        /// The one who closed it: `agent` or `harness`.
         by: String,
         no_change: bool,
         commits: u32,
@@ -564,10 +567,10 @@ pub enum Event {
         /// Tries so far.
         attempt: u32,
         reason: String,
-        /// The next one goes on in the same worktree.
+        /// The next try continues in the same worktree.
         reuse: bool,
         counted: bool,
-        /// What the next one is told.
+        /// The note for the next try's prompt.
         note: String,
     },
     BeadBlocked {
@@ -575,17 +578,17 @@ pub enum Event {
         reason: String,
         dependants: Vec<String>,
     },
-    /// A person gave it back, and its failures with it.
+    /// A person reopened the bead and reset its failures.
     BeadReopened {
         bead_id: String,
         by: String,
     },
-    /// Something outside the run that a bead waited for was closed.
+    /// A bead outside of the run was closed, and a bead of the run had waited for it.
     OutsideClosed {
         bead_id: String,
         on: String,
     },
-    /// The model's provider had no room: nobody is started before that time.
+    /// The model's provider had no capacity: no agent is started before that time.
     PoolSlowed {
         until: Timestamp,
         reason: String,
@@ -599,12 +602,12 @@ pub enum Event {
         bead_id: String,
         trigger_completed_count: u32,
     },
-    /// An agent pushed to the target what was no fast-forward; it is as it was before.
+    /// An agent's push to the target was no fast-forward, and Muleteer restored the target.
     PushUndone {
         agent: u32,
         reason: String,
     },
-    /// It was due while another was under way, which takes care of it.
+    /// Maintenance was due while another one ran, which covers it.
     MaintenanceCoalesced {
         completed_count: u32,
     },
@@ -617,7 +620,7 @@ pub enum Event {
         round: u32,
         observations: Vec<String>,
     },
-    /// The first pass is done: its reasoning is kept for the second.
+    /// The judge's first pass is done; its reasoning is stored for the second.
     JudgeReasoned {
         round: u32,
     },
@@ -633,33 +636,33 @@ pub enum Event {
     BranchPublished {
         branch: String,
         commit: String,
-        /// How a person merges it.
+        /// The command by which a person merges it.
         merge: String,
-        /// Why it is in the repository only, although there is a remote.
+        /// The reason why the branch is only in the repository, although there is a remote.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unpushed: Option<String>,
     },
     PrCreated {
         url: String,
     },
-    /// The branch is at the remote, and a pull request is a person's to make.
+    /// The branch is at the remote, and a person makes the pull request.
     BranchPushed {
         branch: String,
-        /// Where it can be made.
+        /// The page on which a person can make it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         page: Option<String>,
-        /// Why `gh` made no pull request, where it was asked to.
+        /// The reason why `gh` made no pull request, if it was asked to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         trouble: Option<String>,
     },
-    /// Of a run that ends before it passed, or is stopped: its branch is in the repository.
+    /// The run ended without passing, or was stopped. Its branch is in the repository.
     RunWorkKept(pipeline::KeptWork),
-    /// No new agent is started, and those that live are ended. Without a code it is to rest.
+    /// No new agent is started, and the living ones are terminated. Without a code the run rests.
     RunStopping {
         code: String,
         message: String,
     },
-    /// Nothing goes on until it is resumed.
+    /// The run does nothing until it is resumed.
     RunRested {
         status: pipeline::RunStatus,
         reason: String,
@@ -680,7 +683,7 @@ pub enum Event {
         list: String,
         session: u64,
     },
-    /// Written before the task is claimed and its dispatch is made.
+    /// The event is durable before the task is claimed and its dispatch is made.
     TaskBegun {
         list: String,
         worker: u32,
@@ -689,7 +692,7 @@ pub enum Event {
         base: String,
         resumed: bool,
     },
-    /// Written before anything follows from it.
+    /// The event is durable before anything follows from it.
     TaskJudged {
         list: String,
         worker: u32,
@@ -715,20 +718,21 @@ pub enum Event {
         stats: String,
     },
 
-    /// Written by a newer version.
+    /// An event of a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// Everything decided when a dispatch is made: later configuration changes do not reach it.
+/// Everything that is decided when a dispatch is created. Later configuration changes do not affect
+/// it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Created {
     pub role: String,
     pub category: String,
-    /// Where it works; an absolute path.
+    /// The directory the agent works in; an absolute path.
     pub project: String,
-    /// What its work is for, where `project` is a clone that was made for it and does not outlast
-    /// it.
+    /// The repository that the work is for, if `project` is a clone that was made for it and does
+    /// not outlast it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
     pub feature: String,
@@ -739,12 +743,12 @@ pub struct Created {
     #[serde(default)]
     pub model_source: Option<String>,
     pub limits: Limits,
-    /// What it spends from beside its own budget.
+    /// The shared budget that it spends from beside its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purse: Option<Purse>,
     #[serde(default)]
     pub worktree: Option<String>,
-    /// The branch its commits go to, as known when it was made.
+    /// The branch that receives its commits, as known at creation.
     #[serde(default)]
     pub branch: Option<String>,
     pub journal: String,
@@ -752,82 +756,82 @@ pub struct Created {
     #[serde(default)]
     pub parent: Option<DispatchId>,
     pub by: String,
-    /// Its CLI takes further turns on stdin.
+    /// The CLI takes further turns on stdin.
     pub multi_turn: bool,
-    /// Its CLI can go on with a session after its process died.
+    /// The CLI can resume a session after its process died.
     pub resumable: bool,
-    /// Its CLI is spoken to by calls: a session is opened before the first prompt, and what it says
-    /// comes in pieces.
+    /// The CLI speaks a protocol of calls. A session is opened before the first prompt, and the
+    /// agent's messages arrive in pieces.
     #[serde(default)]
     pub calls: Option<Calls>,
-    /// A validated result is asked of the agent.
+    /// The agent is asked for a validated result.
     pub wants_result: bool,
-    /// After a crash a person is asked instead of the session being resumed.
+    /// After a crash a person is asked; the session is not resumed automatically.
     #[serde(default)]
     pub ask_on_crash: bool,
-    /// What its agent may do without asking.
+    /// The policy: what the agent may do without asking.
     #[serde(default)]
     pub permissions: Policy,
-    /// Its CLI can be told an answer while it waits for one.
+    /// The CLI accepts an answer while it waits for one.
     #[serde(default)]
     pub can_ask: bool,
-    /// It works for a run or a task list, or for an agent of one, and nobody watches: what it asks
-    /// waits for so many seconds at most.
+    /// The longest wait for an answer, in seconds. Set for a dispatch of a run, of a task list, or
+    /// of an agent of one: nobody watches those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unattended_s: Option<u64>,
-    /// The name of the program that its agent is, where it speaks by calls and that can be told.
+    /// The name of the agent's program, if it speaks by calls and the name is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// Its CLI keeps a transcript that tells what became of a prompt.
+    /// The CLI keeps a transcript that tells what became of a prompt.
     #[serde(default)]
     pub transcripts: bool,
-    /// Its CLI makes a prompt that comes in the middle of a turn part of it.
+    /// The CLI folds a prompt that arrives during a turn into that turn.
     #[serde(default)]
     pub folds: bool,
     #[serde(default)]
     pub trace: Option<String>,
-    /// Its way to the model API.
+    /// The credential and channel by which it reaches the model API.
     #[serde(default)]
     pub api: Terms,
-    /// What it is watched for while it works.
+    /// The monitors that watch it while it works.
     #[serde(default)]
     pub watched: monitor::Terms,
-    /// Of the request, so that the same id with other content is told apart.
+    /// A fingerprint of the request. It tells a repeated request from another one with the same id.
     pub fingerprint: String,
 }
 
 impl Created {
-    /// Turns are told apart from the life of a process: its CLI takes several, or a new process
-    /// goes on with the session. Of any other agent, the process is the turn.
+    /// Whether turns are separate from the process: the CLI takes several, or a new process resumes
+    /// the session. For any other agent, the process is the turn.
     pub fn has_turns(&self) -> bool {
         self.multi_turn || self.resumable
     }
 
-    /// The directory that what it does is seen from.
+    /// The directory that the paths of its calls are relative to.
     pub fn directory(&self) -> &str {
         self.worktree.as_deref().unwrap_or(&self.project)
     }
 
-    /// The project in a person's eyes: clones come and go, and nobody has heard of them.
+    /// The project's name for people: clones come and go, and people do not know them.
     pub fn project_name(&self) -> &str {
         self.repository.as_deref().unwrap_or(&self.project)
     }
 
-    /// The clone it works in, if it was made one: for a dispatch alone, or as a part of a run or a
-    /// task list.
+    /// The clone that the agent works in, if there is one. It was made for the dispatch alone, or
+    /// as a part of a run or a task list.
     pub fn clone_of_its_own(&self) -> Option<&str> {
         let in_one = self.repository.as_ref().is_some_and(|repository| *repository != self.project);
         self.worktree.as_deref().or_else(|| in_one.then_some(self.project.as_str()))
     }
 
-    /// The repository of what its agent has others do in `dir`, where that is a clone of its own or
-    /// its run's.
+    /// The repository that a child dispatch in `dir` works for, if `dir` is in this dispatch's own
+    /// clone or its run's.
     pub fn repository_of(&self, dir: &Path) -> Option<&str> {
         let own = self.directory();
         Some(self.project_name()).filter(|name| dir.starts_with(own) && *name != own)
     }
 
-    /// What it was promised and cannot be given, for people.
+    /// A message for people about a limit that cannot be enforced for this dispatch.
     pub fn unkept(&self) -> Option<String> {
         let costless = self.backend == "codex" && self.api.price.is_none();
         let budget = self.limits.budget_usd.filter(|_| costless)?;
@@ -838,18 +842,18 @@ impl Created {
         ))
     }
 
-    /// No result line repeats the answer of a turn: it is the last thing said.
+    /// The last message is the answer of a turn: no result line repeats it.
     pub fn said_is_answer(&self) -> bool {
         self.calls.is_some() || (!self.multi_turn && self.resumable)
     }
 }
 
-/// Money that several dispatches spend from, and all that these dispatch.
+/// A budget that several dispatches and all their descendants share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Purse {
-    /// The run whose it is.
+    /// The run that owns the purse.
     pub of: String,
-    /// What all of them may spend together.
+    /// The sum that all of them may spend together.
     pub usd: f64,
 }
 
@@ -857,7 +861,7 @@ pub struct Purse {
 pub struct Limits {
     pub budget_usd: Option<f64>,
     pub max_turns: Option<u32>,
-    /// Awake seconds of all its attempts together.
+    /// Awake seconds of all attempts together.
     pub timeout_s: Option<u64>,
     pub inactivity_timeout_s: u64,
     pub max_restarts: u32,
@@ -868,9 +872,9 @@ pub struct Limits {
 pub enum PromptKind {
     Initial,
     Send,
-    /// Asks for the result again, naming its faults.
+    /// Asks for the result again and names its faults.
     Repair,
-    /// "Go on", in a session resumed after a crash.
+    /// Asks the agent to continue, in a session that was resumed after a crash.
     Continue,
     #[serde(other)]
     Unknown,
@@ -889,19 +893,19 @@ pub enum Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitCause {
-    /// By itself, or by a signal nobody here sent.
+    /// The process exited by itself, or by a signal that Muleteer did not send.
     Exited,
-    /// We asked its shim to end it.
+    /// Muleteer asked the shim to terminate it.
     Terminated,
-    /// Its shim's own deadline or limits.
+    /// The shim's own deadline or limit ended it.
     ShimPolicy,
-    /// No daemon renewed the lease: it did not fail.
+    /// No daemon renewed the lease; the agent did not fail.
     LeaseExpired,
-    /// The shim died; how the agent ended is not known.
+    /// The shim died; nobody knows how the agent ended.
     ShimLost,
-    /// The shim died before the agent was released: nothing ever ran.
+    /// The shim died before it released the agent: nothing ran.
     NeverRan,
-    /// The program could not be executed, and trying again would not help.
+    /// The program could not be executed, and a retry would not help.
     CannotStart,
     #[serde(other)]
     Unknown,
@@ -940,7 +944,7 @@ impl FinalState {
 }
 
 impl Event {
-    /// The `event` field's value.
+    /// Returns the value of the `event` field.
     pub fn name(&self) -> String {
         serde_json::to_value(self)
             .ok()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A place in a trace: a new span there is a child of `span`.
+/// A position in a trace: a new span there becomes a child of `span`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     pub trace: [u8; 16],
@@ -11,7 +11,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// None for anything the specification calls invalid; a later version's longer form is read.
+    /// Parses a `traceparent`. Returns `None` for anything that the specification calls invalid;
+    /// the longer form of a later version is accepted.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
         let version = parts.next().filter(|version| version.len() == 2 && *version != "ff")?;
@@ -23,7 +24,7 @@ impl Context {
         (whole && real).then_some(Self { trace, span, sampled: flags[0] & 1 == 1 })
     }
 
-    /// The same trace, below another span.
+    /// Returns the context of another span of the same trace.
     #[must_use]
     pub fn below(self, span: [u8; 8]) -> Self {
         Self { span, ..self }
@@ -36,8 +37,9 @@ impl fmt::Display for Context {
     }
 }
 
-/// What vendors add to a place in a trace, as `TRACESTATE` carries it; none where any of it is
-/// malformed, or it is longer than what everybody has to pass on (W3C trace context, "tracestate").
+/// Returns the vendors' part of a trace context, as `TRACESTATE` carries it. Returns `None` if any
+/// member is malformed, or if it exceeds the length that everybody has to pass on (W3C trace
+/// context, "tracestate").
 pub fn trace_state(text: &str) -> Option<&str> {
     const LENGTH: usize = 512;
     const MEMBERS: usize = 32;
@@ -59,7 +61,7 @@ pub fn trace_state(text: &str) -> Option<&str> {
     (fits && members.iter().any(|member| !member.is_empty())).then_some(text)
 }
 
-/// Lower case, as both W3C and OTLP's JSON want it.
+/// Encodes bytes as lower-case hexadecimal, as both W3C and OTLP's JSON require.
 pub fn hex(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(bytes)
 }

@@ -1,9 +1,9 @@
-//! Span ids that follow from what the span is about.
+//! Span ids that are derived from what the span is about.
 
 use crate::event::id::DispatchId;
 use crate::event::trace_context::Context;
 
-/// The span of a dispatch; `opened`: how often it had ended before and was taken up again.
+/// The span of a dispatch. `opened` counts how often it had ended and was reopened.
 pub fn dispatch(id: &DispatchId, opened: u32) -> [u8; 8] {
     derive(&["dispatch", id.as_str(), &opened.to_string()])
 }
@@ -17,17 +17,17 @@ pub fn start(id: &DispatchId, epoch: u32) -> [u8; 8] {
     derive(&["start", id.as_str(), &epoch.to_string()])
 }
 
-/// `seq` is of the record that began it.
+/// The span of a turn. `seq` is the number of the record that began it.
 pub fn turn(id: &DispatchId, seq: u64) -> [u8; 8] {
     derive(&["turn", id.as_str(), &seq.to_string()])
 }
 
-/// `seq` is of the record that began it.
+/// The span of a tool call. `seq` is the number of the record that began it.
 pub fn tool(id: &DispatchId, seq: u64) -> [u8; 8] {
     derive(&["tool", id.as_str(), &seq.to_string()])
 }
 
-/// The span of a run of a spec; `sitting`: how often it had been gone on with.
+/// The span of a spec run. `sitting` counts how often it was resumed.
 pub fn run(run: &str, sitting: u32) -> [u8; 8] {
     derive(&["run", run, &sitting.to_string()])
 }
@@ -36,7 +36,7 @@ pub fn iteration(run: &str, sitting: u32, iteration: u32) -> [u8; 8] {
     derive(&["iteration", run, &sitting.to_string(), &iteration.to_string()])
 }
 
-/// All that is done for a bead in one iteration.
+/// The span of all work for a bead in one iteration.
 pub fn bead(run: &str, sitting: u32, iteration: u32, bead: &str) -> [u8; 8] {
     derive(&["bead", run, &sitting.to_string(), &iteration.to_string(), bead])
 }
@@ -46,24 +46,24 @@ pub fn task_list(list: &str) -> [u8; 8] {
     derive(&["task list", list])
 }
 
-/// The span of a task that this dispatch works on.
+/// The span of the task that this dispatch works on.
 pub fn task(list: &str, dispatch: &DispatchId) -> [u8; 8] {
     derive(&["task", list, dispatch.as_str()])
 }
 
-/// What an agent's process finds in `TRACEPARENT`: its own spans are children of its attempt's.
+/// The trace context for the agent's `TRACEPARENT`: its own spans are children of its attempt's.
 pub fn of_agent(trace: Context, id: &DispatchId, epoch: u32) -> Context {
     trace.below(attempt(id, epoch))
 }
 
-/// FNV-1a over the parts, kept apart by a byte that no part holds. Nobody's secret and nobody's
-/// proof: it only has to tell the spans of one trace apart.
+/// Hashes the parts with FNV-1a, separated by a byte that no part contains. The id is no secret and
+/// proves nothing: it only has to tell the spans of one trace apart.
 fn derive(parts: &[&str]) -> [u8; 8] {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // FNV's low bits of short inputs are much alike; a zero id is invalid.
+    // For short inputs, FNV's low bits are much alike. A zero id is invalid.
     let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.max(1).to_be_bytes()
 }
@@ -87,7 +87,7 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 3 * 200 * 5);
-        // Part of the contract between versions: a newer daemon goes on with an older one's spans.
+        // Part of the contract between versions: a newer daemon continues an older one's spans.
         assert_eq!(crate::event::trace_context::hex(&attempt(&id("k3f9aaaa"), 1)), HEX);
     }
 

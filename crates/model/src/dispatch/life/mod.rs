@@ -1,6 +1,6 @@
-//! The life of a dispatch: what to decide when something happens, and what to do about a state.
+//! The life of a dispatch: the decisions about an input, and the effects that follow from a state.
 //!
-//! Three pure functions carry it, in a loop that an actor turns:
+//! Three pure functions define it. An actor runs them in a loop:
 //!
 //! ```text
 //!   input ──▶ decide(&dispatch, input) ─▶ events ─▶ durable ─▶ fold ─┐
@@ -10,13 +10,13 @@
 //!             world ◀── carried out by the actor ◀── effects(&dispatch)
 //! ```
 //!
-//! Effects are level-triggered: they follow from the state alone, so after a crash the same state
+//! Effects are level-triggered: they follow from the state alone. So after a crash the same state
 //! asks for the same effects again, and each is idempotent (a probe or an idempotency key).
 //!
-//! One process of a multi-turn agent, and where it leads when it is gone (`conclude`). The phases
-//! around it are drawn in [`crate::dispatch`]; what an agent's lines mean is read in `turns`. An
-//! agent whose process ends with its turn but whose session does not (`!multi_turn`, `resumable`)
-//! goes the same ways, except that every further prompt is its successor's.
+//! The figure shows one process of a multi-turn agent, and what follows when it is gone
+//! (`conclude`). [`crate::dispatch`] draws the phases around it; `turns` reads the agent's lines.
+//! If an agent's process ends with its turn but its session does not (`!multi_turn`, `resumable`),
+//! the figure holds too, except that every further prompt goes to the next process.
 //!
 //! ```text
 //!            prompt sent            turn ended well, more was said meanwhile
@@ -60,15 +60,16 @@ use std::borrow::Cow;
 
 pub use acp_handshake::awaited;
 
-/// How often in a row a shim may die before it released its agent.
+/// The number of times in a row that a shim may die before it released its agent.
 pub const MAX_START_FAILURES: u32 = 5;
 
 /// Something that happened to a dispatch, as the actors report it.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// The pool gave it a place.
+    /// The pool gave it a slot.
     Admitted(Ticket),
-    /// All events of one line of output; `at` is the place after it. A line read again is ignored.
+    /// All events of one line of output. `at` is the position after the line; a line that is read
+    /// again is ignored.
     Line {
         at: Position,
         events: Vec<AgentEvent>,
@@ -98,29 +99,28 @@ pub enum Input {
         /// The shim's clock of awake time.
         awake_ms: u64,
     },
-    /// The shim's lock is free and its spool ends without `exited`.
+    /// The shim's lock is free, and its spool ends without `exited`.
     ShimLost {
         epoch: u32,
         spawned: bool,
         killed: u32,
         clean: bool,
-        /// Of the last record of its spool.
+        /// The shim's clock in the last record of its spool.
         awake_ms: u64,
-        /// What it had to say of itself, if anything; told beside how it ended.
+        /// The shim's own error message, if it left one. It is reported together with the exit.
         said: String,
     },
     Adopted {
         shim_pid: u32,
         epoch: u32,
     },
-    /// The transcript was read for what became of a prompt of a process that is gone.
+    /// The transcript was searched for a prompt whose process is gone.
     Probed {
         epoch: u32,
         key: String,
         reading: Reading,
     },
-    /// Its clone is there, and nobody has worked in it. `again` says that this is not the one it
-    /// had before.
+    /// Its clone exists, and nobody has worked in it. With `again`, it replaces an earlier clone.
     WorktreeMade {
         path: String,
         base: String,
@@ -137,36 +137,35 @@ pub enum Input {
         silent_s: u64,
         evidence: String,
     },
-    /// The agent of `epoch` is at work, and sick.
+    /// A monitor reported the working agent of `epoch`.
     Sick {
         epoch: u32,
         finding: Finding,
     },
-    /// The model API has made nothing but this trouble for so long, while the process of `epoch`
-    /// tried.
+    /// The model API has only made this trouble for so long, while the process of `epoch` tried.
     ApiDown {
         epoch: u32,
         trouble: Trouble,
         for_s: u64,
     },
-    /// A call of ours, that is no prompt, has gone unanswered for so long.
+    /// A call of ours, other than a prompt, has been unanswered for so long.
     CallOverdue {
         epoch: u32,
         call: String,
         waited_s: u64,
     },
-    /// The shim has written this prompt to the agent's stdin; `at` is the place of its record,
-    /// where that was read.
+    /// The shim has written this prompt to the agent's stdin. `at` is the position of its record,
+    /// if that was read.
     Written {
         at: Option<Position>,
         epoch: u32,
         key: String,
     },
-    /// The agent of `epoch` speaks; what it says is told when it is whole.
+    /// The agent of `epoch` is producing a message; the message is reported when it is complete.
     Speaks {
         epoch: u32,
     },
-    /// So much output was read without an event worth recording.
+    /// A stretch of output was read that holds no event worth recording.
     Read {
         at: Position,
     },
@@ -174,12 +173,12 @@ pub enum Input {
         key: String,
         by: String,
     },
-    /// Of somebody who may, to what the agent asked.
+    /// Somebody with the right to do so answered a request of the agent.
     Answer {
         id: String,
         answer: Answer,
         by: String,
-        /// Of the client's request; empty where it gave none.
+        /// The key of the client's request; empty if the client gave none.
         key: String,
     },
     Interrupt {
@@ -192,33 +191,33 @@ pub enum Input {
     },
 }
 
-/// What the world should be made to do, given the state alone.
+/// An action for the actors to carry out, derived from the state alone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Ask the pool for a place.
+    /// Ask the pool for a slot.
     Admit,
-    /// See to it that the shim of `epoch` runs: probe its lock, adopt it, or start it.
+    /// Make sure that the shim of `epoch` runs: probe its lock, adopt it, or start it.
     EnsureShim {
         epoch: u32,
         resume: Option<String>,
     },
-    /// Make the call that the opening of a session is at.
+    /// Make the call that the opening of a session has reached.
     Call(Call),
-    /// Hand the prompt to the agent; `close` ends its stdin after it.
+    /// Send the prompt to the agent; with `close`, its stdin is closed after it.
     Prompt {
         key: String,
         close: bool,
     },
-    /// Read in the CLI's transcript what became of the prompt.
+    /// Search the CLI's transcript for the prompt.
     Probe {
         key: String,
     },
     CloseStdin,
-    /// Tell the agent the answer to what it asked.
+    /// Send the agent the answer to its request.
     Answer {
         id: String,
     },
-    /// Tell its CLI to go on with another model.
+    /// Ask the CLI to change to another model.
     SetModel {
         key: String,
         model: String,
@@ -232,9 +231,9 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What it is carried out under: once while this stays the same. A call is made once in a
-    /// process, whatever is counted meanwhile: the past that an agent tells while it loads a
-    /// session holds turns, too.
+    /// The idempotency key of the effect: it is carried out once while the key stays the same. The
+    /// key of a call does not contain the turn. A session that an agent loads reports past turns,
+    /// and a changed key would load it twice.
     pub fn key(&self, d: &Dispatch) -> String {
         match self {
             Self::Call(_) => format!("{self:?}/{}", d.epoch),
@@ -243,13 +242,13 @@ impl Effect {
     }
 }
 
-/// An event with the place in the spool up to which it accounts for the output.
+/// An event with the position in the spool up to which it accounts for the output.
 pub type Decided = (Option<Position>, Event);
 
-/// Decides what an input means. Inputs that a state has no use for decide nothing.
+/// Decides the events that follow from an input. An input that the state has no use for gives none.
 pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     match input {
-        // Who has nothing to begin with ends by itself.
+        // A dispatch that has used up its limits ends without a start.
         Input::Admitted(ticket)
             if d.phase == Phase::Queued
                 && d.stop.is_none()
@@ -267,7 +266,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             }
             _ => vec![],
         },
-        // An exec that failed is told after `spawned`: the process was there, its program never.
+        // The shim reports a failed exec after `spawned`: the process existed, its program never
+        // ran.
         Input::StartFailed { at, epoch, error, permanent } => match d.phase {
             Phase::Starting { epoch: current, .. } | Phase::Working { epoch: current, .. }
                 if current == epoch =>
@@ -305,7 +305,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
                 && d.interrupt.as_ref() != Some(&key) =>
         {
-            // Who is interrupted while it waits for an answer is told that there will be none.
+            // The interrupt also answers the agent's open requests: nobody will answer them any
+            // more.
             let mut events = if d.created.calls.is_some() { asks::cancelled(d) } else { vec![] };
             events.push(Event::InterruptRequested { key, by });
             plain(events)
@@ -350,7 +351,8 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     }
 }
 
-/// A dispatch that has used up what it may in earlier attempts does not begin another.
+/// Returns the limit that earlier attempts used up, if any: such a dispatch begins no further
+/// attempt.
 fn used_up(d: &Dispatch) -> Option<Event> {
     let time = d.created.limits.timeout_s.filter(|timeout_s| d.used_ms / 1000 >= *timeout_s).map(
         |timeout_s| {
@@ -371,7 +373,7 @@ fn budget_spent(d: &Dispatch) -> Option<(Limit, String)> {
     Some((Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)))
 }
 
-/// No further turn of the model may begin, whoever counts them within one.
+/// Returns the limit of model turns if it is reached: no further model turn may begin.
 fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
     let most = d
         .created
@@ -381,14 +383,14 @@ fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
     Some((Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
 }
 
-/// The limit a working dispatch has gone beyond, if any. A turn that is over has nothing left to
+/// The limit that a working dispatch has exceeded, if any. After its turn there is nothing left to
 /// stop.
 pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
     if !can_be_stopped(d) {
         return None;
     }
     let runs = has_a_turn(d);
-    // The last turn that is allowed may finish what it began; nothing new may begin.
+    // The last allowed turn may finish what it began; nothing new may begin.
     let may_finish = |most: u32| d.model_turns <= most || !counts_turns(d);
     budget_spent(d).or_else(|| {
         turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish)))
@@ -399,19 +401,21 @@ fn has_a_turn(d: &Dispatch) -> bool {
     matches!(&d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
 }
 
-/// There is something that a limit would stop, and nothing else stops it already.
+/// Whether a limit has something to stop that is not being stopped already.
 pub fn can_be_stopped(d: &Dispatch) -> bool {
     matches!(d.phase, Phase::Working { .. })
         && d.stop.is_none()
         && (has_a_turn(d) || d.next_prompt().is_some())
 }
 
-/// Whose CLI knows no limit of turns. Claude Code's counts its turns itself, and better.
+/// Whether Muleteer counts the model turns. Claude Code enforces its limit itself, and counts
+/// better.
 fn counts_turns(d: &Dispatch) -> bool {
     d.created.has_turns() && d.created.backend != "claude-code"
 }
 
-/// What follows from the state by itself. Called after each fold until it returns nothing.
+/// Returns the events that follow from the state by itself. Called after each fold until it returns
+/// nothing.
 pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     match &d.phase {
         Phase::Queued => match &d.stop {
@@ -423,7 +427,7 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             let denied = asks::overdue(d, now);
             if denied.is_empty() { advance_working(d, turn) } else { denied }
         }
-        // What comes next depends on what became of its prompts.
+        // The next step depends on the fate of its prompts.
         Phase::Gone { .. } if d.to_probe().is_some() => vec![],
         Phase::Gone { attempt, exit, turn, .. } => conclude::conclude(d, *attempt, exit, turn, now),
         Phase::Backoff { until, delay_ms, .. } => match &d.stop {
@@ -445,8 +449,9 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     }
 }
 
-/// What follows from a state by itself, and what from that in turn: made durable with one append,
-/// so that the end of a dispatch waits for the disk once. `d` is then as it will be.
+/// Applies `advance` until nothing more follows, and returns all events. They are made durable with
+/// one append, so that the end of a dispatch waits for the disk once. `d` becomes the resulting
+/// state.
 pub fn follow(d: &mut Cow<'_, Dispatch>, now: Timestamp) -> Vec<Event> {
     let mut all = Vec::new();
     loop {
@@ -468,14 +473,14 @@ pub fn follow(d: &mut Cow<'_, Dispatch>, now: Timestamp) -> Vec<Event> {
     }
 }
 
-/// Whether a wait of `delay_ms` that was to end at `until` is over. A clock that was set back since
-/// would make it last for hours: more than its whole length is never left of a wait.
+/// Whether a wait of `delay_ms` that was to end at `until` is over. If the clock was set back, the
+/// wait would last for hours. So a wait with more than its whole length left counts as over.
 fn waited(until: Timestamp, delay_ms: u64, now: Timestamp) -> bool {
     let left = until.duration_since(now);
     left.is_zero() || left.is_negative() || left.as_millis() > i128::from(delay_ms)
 }
 
-/// What the world should do now. Every one of them may be carried out twice without harm.
+/// Returns the effects that are due in this state. Each may be carried out twice without harm.
 pub fn effects(d: &Dispatch) -> Vec<Effect> {
     match &d.phase {
         Phase::Queued => vec![Effect::Admit],
@@ -493,7 +498,8 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
                 effects.push(call);
                 return effects;
             }
-            // A one-shot agent's turn begins as its prompt is sent, so `Taken` is still on its way.
+            // The turn of a one-shot agent begins as its prompt is sent, so `Taken` is still on its
+            // way.
             let on_its_way = |state: PromptState| {
                 state == PromptState::Sent
                     || (state == PromptState::Taken && !d.created.has_turns())
@@ -523,14 +529,15 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
     }
 }
 
-/// A key for a prompt of our own making: the same state makes the same key, so a decision taken
-/// again after a crash is recognised. In the form of a UUID, because Claude wants one.
+/// Returns the key of a prompt that Muleteer makes. The same state gives the same key, so a
+/// decision that is repeated after a crash is deduplicated. The key has the form of a UUID, because
+/// Claude requires one.
 pub fn prompt_key(id: &DispatchId, kind: PromptKind, n: u32) -> String {
     key_of(&format!("{id}/{kind:?}/{n}"))
 }
 
-/// The id a new session of this dispatch shall have, where the CLI lets us choose: the same until
-/// the session has come to be, so that a process nobody heard of is not followed by another
+/// Returns the id for a new session, if the CLI lets us choose it. The id stays the same until the
+/// session exists. So a process whose session was never reported is not followed by a second
 /// session.
 pub fn new_session_id(d: &Dispatch) -> String {
     key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.sessions_spoiled))
@@ -551,7 +558,7 @@ fn whose(d: &Dispatch) -> Whose<'_> {
     Whose { id: d.id.as_str(), category: &d.created.category, terms: &d.created.api }
 }
 
-/// Trouble with the model API is timed by the clock of whoever saw it: the shim's, of awake time.
+/// Stamps trouble with the model API with the shim's clock of awake time.
 pub fn timed(mut decided: Vec<Decided>, now_ms: u64) -> Vec<Decided> {
     for (_, event) in &mut decided {
         if let Event::ApiRetried { awake_ms, .. } | Event::RateLimited { awake_ms, .. } = event {
@@ -570,7 +577,7 @@ fn stamp(at: Position, events: Vec<Event>) -> Vec<Decided> {
     events.into_iter().map(|event| (Some(at), event)).collect()
 }
 
-/// The epoch of the process that there is, or may be, now.
+/// The epoch of the process that runs now, or may run.
 pub fn current_epoch(d: &Dispatch) -> Option<u32> {
     match d.phase {
         Phase::Starting { epoch, .. } | Phase::Working { epoch, .. } => Some(epoch),
@@ -582,12 +589,12 @@ fn is_working(d: &Dispatch, epoch: u32) -> bool {
     matches!(d.phase, Phase::Working { epoch: current, .. } if current == epoch)
 }
 
-/// There is, or can be, a session that takes a further prompt.
+/// Whether there is, or can be, a session that takes a further prompt.
 fn hears(d: &Dispatch) -> bool {
     d.created.resumable || (d.created.multi_turn && !d.is_finished())
 }
 
-/// Each event of a line is decided on what those before it have made of the state.
+/// Decides each event of a line on the state that the events before it have made.
 fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
     let [first, rest @ ..] = events else { return vec![] };
     let mut decided = stamp(at, turns::agent_event(d, first));
@@ -639,8 +646,8 @@ fn shim_lost(
     events
 }
 
-/// `awake_ms` is a reading of the clock that `began_ms` was read from; a process that never ran
-/// used none.
+/// `awake_ms` is a reading of the clock that `began_ms` was read from. A process that never ran
+/// used no time.
 fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
     let Exit { code, signal, cause, stderr_tail } = exit;
     let ran = matches!(d.phase, Phase::Working { .. });
@@ -669,7 +676,7 @@ fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
 }
 
 fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
-    // No further prompt beyond a limit, even before the monitor has said so.
+    // No further prompt beyond a limit, even before the monitor reports the limit.
     if d.stop.is_some() || limit_reached(d).is_some() {
         return vec![];
     }
@@ -679,9 +686,9 @@ fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
     let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);
     let takes_prompt = match turn {
         Turn::None => true,
-        // What a person adds becomes part of the turn; what is to stop takes nothing more in.
+        // A message to a busy agent becomes part of the turn; a turn that is to stop takes no more.
         Turn::Running { .. } => d.created.folds && d.interrupt.is_none(),
-        // After a failed turn only an interrupted session is known to be usable: the others leave.
+        // After a failed turn only an interrupted session is known to be usable: others leave.
         Turn::Done { leaving, .. } => !leaving,
     };
     let Some(prompt) = d.next_prompt().filter(|_| takes_prompt && !in_flight) else {
@@ -693,7 +700,7 @@ fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
     }
     let mut events = vec![Event::PromptSent { key: prompt.key.clone() }];
     if !d.created.has_turns() {
-        // A one-shot agent gives no receipt: its turn is its life.
+        // A one-shot agent gives no receipt: its turn lasts as long as its process.
         events.push(Event::TurnStarted { turn: d.turns + 1, key: prompt.key.clone() });
     }
     events
