@@ -1,14 +1,14 @@
 //! Admission: which waiting dispatches get an agent now (docs/design/admission-and-limits.md).
-//! First come, first served, except that whoever waits for a model API does not hold up those who
-//! don't; nothing here holds a lock or a process, so the policy is tested without either.
+//! First come, first served, except that a dispatch that waits for a model API does not delay
+//! others. Nothing here holds a lock or a process, so the policy is tested without either.
 //!
-//! A dispatch takes no place while somebody below it is at work, one that its agent dispatched or
-//! one that those did: it waits for them, or will. Counted, parents could hold all the places that
-//! their children wait for, for ever. While nobody below it is at work it keeps its place, and the
-//! first of them to start takes that over: given to a stranger, who would do the same in turn,
-//! there would be no end of parents at work. So those that count have nobody at work below them, a
-//! chain of dispatches is at most `max_depth + 1` long, and there are never more than
-//! `max_agents * (max_depth + 1)` agents.
+//! A dispatch gives up its pool slot while one of its descendants runs: it waits for them, or will.
+//! If waiting parents counted, they could hold every slot that their children need: a deadlock.
+//! While none of its descendants runs, a dispatch holds its slot, and the first descendant that
+//! starts takes the slot over. If the slot went to a stranger, that one would become a parent in
+//! turn, and the number of running parents would have no bound. So the dispatches that count have
+//! no running descendants, and a chain of dispatches is at most `max_depth + 1` long. There are
+//! never more than `max_agents * (max_depth + 1)` agents.
 
 pub mod api_backpressure;
 pub mod api_error;
@@ -23,30 +23,30 @@ use jiff::Timestamp;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A dispatch that may not be made: agents would dispatch agents too deeply.
+/// A dispatch that is rejected because agents would dispatch agents too deeply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("agents may dispatch agents at most {max} deep (`pool.max_depth`)")]
 pub struct TooDeep {
     pub max: u32,
 }
 
-/// How many of `waiting` dispatches, taken from the front of the queue, may start now.
+/// Returns how many of `waiting` dispatches, taken from the front of the queue, may start now.
 pub fn free(limits: Pool, active: usize, waiting: usize) -> usize {
     (limits.max_agents as usize).saturating_sub(active).min(waiting)
 }
 
-/// The dispatches to start now: the longest-waiting queued ones, as many as there is room for.
+/// Returns the dispatches to start now: the longest-waiting ones, as many as there are free slots.
 /// `waiting` is in order of arrival.
 pub fn admit<T>(limits: Pool, active: usize, waiting: &[T]) -> &[T] {
     &waiting[..free(limits, active, waiting.len())]
 }
 
-/// Who is at work, or has been promised to be, and whose families are.
+/// The dispatches that run or are promised a slot, and their ancestors.
 struct Families<'a> {
     fleet: &'a Fleet,
-    /// Not at work yet.
+    /// The dispatches that are promised a slot and do not run yet.
     promised: BTreeSet<&'a DispatchId>,
-    /// Those that have somebody at work below them, whether they are at work themselves or not.
+    /// The dispatches with a running descendant, whether they run themselves or not.
     above: BTreeSet<&'a DispatchId>,
 }
 
@@ -66,18 +66,18 @@ impl<'a> Families<'a> {
         dispatch.is_at_work() || self.promised.contains(&dispatch.id)
     }
 
-    /// It takes a place, if it is at work.
+    /// Whether it takes a slot, if it runs.
     fn counts(&self, id: &DispatchId) -> bool {
         !self.above.contains(id)
     }
 
-    /// Those that take a place.
+    /// The dispatches that take a slot.
     fn counted(&self) -> impl Iterator<Item = &'a Dispatch> {
         let all = self.fleet.unfinished().map(|dispatch| &**dispatch);
         all.filter(|dispatch| self.is_live(dispatch) && self.counts(&dispatch.id))
     }
 
-    /// Whose place it would take over: that of the nearest above it that is at work.
+    /// Returns the dispatch whose slot it would take over: its nearest running ancestor.
     fn predecessor_of(&self, dispatch: &Dispatch) -> Option<&'a Dispatch> {
         ancestors(self.fleet, dispatch)
             .find(|above| self.is_live(above))
@@ -85,15 +85,15 @@ impl<'a> Families<'a> {
     }
 }
 
-/// Its parent, and so on.
+/// Returns its parent, the parent of that, and so on.
 fn ancestors<'a>(fleet: &'a Fleet, dispatch: &Dispatch) -> impl Iterator<Item = &'a Dispatch> {
-    /// Parents are older than their children, so there is no circle; but we don't bet on it.
+    /// Parents are older than their children, so there is no cycle; this limit is for damaged data.
     const DEEPEST: usize = 1000;
     let parent = |of: &Dispatch| fleet.get(of.created.parent.as_ref()?).map(|above| &**above);
     std::iter::successors(parent(dispatch), move |above| parent(above)).take(DEEPEST)
 }
 
-/// How many of a channel (see [`api_backpressure`]) take a place.
+/// Returns how many dispatches of a channel (see [`api_backpressure`]) take a slot.
 pub fn at_work(fleet: &Fleet, channel: &str) -> u32 {
     let families = Families::of(fleet);
     let count = families
@@ -103,21 +103,21 @@ pub fn at_work(fleet: &Fleet, channel: &str) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// What the pool does now.
+/// The decision of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Admission {
     pub start: Vec<DispatchId>,
-    /// Somebody may start then, even if nothing else happens.
+    /// The time at which a dispatch may start, even if nothing else happens.
     pub look_again: Option<Timestamp>,
 }
 
-/// The dispatches of a fleet to start now. One that was sent a further turn waits from its creation
-/// on: a conversation in progress goes before new work.
+/// Returns the dispatches of a fleet to start now. A dispatch with a further turn waits from its
+/// creation on: a conversation in progress goes before new work.
 pub fn next(limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
     admit_beside(limits, fleet, now, &[])
 }
 
-/// The same where some of those that wait were promised a place before: they keep it.
+/// Like [`next`], except that the `promised` dispatches keep their slots.
 fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[DispatchId]) -> Admission {
     let mut families = Families::of(fleet);
     promised
@@ -137,8 +137,7 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
         }
         let channel = api_backpressure::channel(dispatch);
         let gives_up = families.predecessor_of(dispatch).map(api_backpressure::channel);
-        // One that was spoken to again may have somebody at work below it: then it needs no place
-        // either.
+        // A reopened dispatch may have a running descendant: then it needs no slot either.
         let (gains, loses) =
             (usize::from(families.counts(&dispatch.id)), usize::from(gives_up.is_some()));
         let busy = at_work.get(channel).copied().unwrap_or_default();
@@ -159,32 +158,31 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
                 families.promise(dispatch);
                 admission.start.push(dispatch.id.clone());
             }
-            // The places are taken: whoever leaves one says so. One behind it may take over its
-            // parent's.
+            // All slots are taken. A later dispatch may still take over its parent's slot.
             None => {}
         }
     }
     admission
 }
 
-/// The pool's memory of whom it has let in.
+/// The pool's memory of the dispatches that it has admitted.
 ///
-/// Between the word "start" and the event that it has begun lies a disk. A dispatch that becomes
-/// the first in the queue meanwhile (an older conversation that somebody speaks to again) would be
-/// given the same place once more, and one agent too many would start. So a place that was promised
-/// stays taken, until the fleet shows what came of it; and the word is given again each time, since
-/// whoever it was meant for may have been restarted.
+/// Between the admission and the event that the attempt has begun lies a disk write. A dispatch
+/// that becomes the first in the queue meanwhile (an older conversation that is reopened) would get
+/// the same slot, and one agent too many would start. So a promised slot stays taken until the
+/// fleet shows the outcome. The promise is repeated at each call, since its receiver may have been
+/// restarted.
 #[derive(Debug, Default)]
 pub struct Door {
-    /// One that has begun meanwhile and waits again was given what it was promised; one that has
-    /// ended and waits again is promised a place anew.
+    /// The promises. If a dispatch has begun meanwhile and waits again, its promise is used up. If
+    /// it has ended and waits again, it gets a new promise.
     promised: Vec<(DispatchId, Ticket)>,
-    /// Those that are about to be made and begin with that, as they will be made.
+    /// The dispatches that are about to be created with a slot, with their entries.
     reserved: Vec<(DispatchId, Vec<Entry>)>,
 }
 
 impl Door {
-    /// Whom to tell to start now.
+    /// Returns the dispatches that should start now.
     pub fn look(&mut self, limits: Pool, fleet: &Fleet, now: Timestamp) -> Admission {
         self.forget(fleet);
         let mut admission = admit_beside(limits, &self.expected(fleet, now), now, &self.kept());
@@ -194,10 +192,11 @@ impl Door {
         admission
     }
 
-    /// A dispatch is about to be made by these entries. Where there is a place for it now: with
-    /// what it begins, so that this is made durable with the same append. Its place is then kept
-    /// until the fleet shows it, or until it is [given back](Self::release). Where there is none:
-    /// nothing; it waits like anybody.
+    /// Reserves a slot for a dispatch that is about to be created by these entries. If a slot is
+    /// free, returns the events of its start, so that they are made durable with the same append.
+    /// The slot is then held until the fleet shows the dispatch, or until it is
+    /// [released](Self::release). If no slot is free, returns nothing, and the dispatch waits in
+    /// the queue.
     pub fn reserve(
         &mut self,
         limits: Pool,
@@ -224,20 +223,20 @@ impl Door {
         begun.into_iter().map(|(_, event)| event).collect()
     }
 
-    /// Whether it had a place: that is free then, unless the dispatch was made.
+    /// Releases a reserved slot, unless the dispatch was created. Returns whether there was one.
     pub fn release(&mut self, id: &DispatchId) -> bool {
         let before = self.reserved.len();
         self.reserved.retain(|(reserved, _)| reserved != id);
         self.reserved.len() < before
     }
 
-    /// Those that have a place already.
+    /// The dispatches that hold a promise or a reservation.
     fn kept(&self) -> Vec<DispatchId> {
         let promised = self.promised.iter().map(|(id, _)| id);
         promised.chain(self.reserved.iter().map(|(id, _)| id)).cloned().collect()
     }
 
-    /// What the fleet shows already is forgotten.
+    /// Forgets promises and reservations that the fleet shows already.
     fn forget(&mut self, fleet: &Fleet) {
         let waits = |(id, ticket): &(DispatchId, Ticket)| {
             fleet
@@ -248,7 +247,7 @@ impl Door {
         self.reserved.retain(|(id, _)| fleet.get(id).is_none());
     }
 
-    /// The fleet with those that are about to be made.
+    /// The fleet with the dispatches that are about to be created.
     fn expected<'a>(&self, fleet: &'a Fleet, now: Timestamp) -> Cow<'a, Fleet> {
         let mut expected = Cow::Borrowed(fleet);
         for entry in self.reserved.iter().flat_map(|(_, made)| made) {
@@ -259,11 +258,12 @@ impl Door {
     }
 }
 
-/// How deep a new dispatch of `parent` would be: 0 for a person's own, 1 for one an agent of that
-/// asked for. The walk stops at the limit, so a damaged chain that is a circle is just too deep.
+/// Returns the depth of a new dispatch of `parent`: 0 for a person's own, 1 for one that an agent
+/// of such a dispatch makes. The search stops at the limit, so a damaged chain with a cycle is too
+/// deep.
 ///
 /// # Errors
-/// When that is deeper than `limits` allow.
+/// When the depth exceeds the limit.
 pub fn depth(
     limits: Pool,
     parent: Option<&DispatchId>,
@@ -304,7 +304,8 @@ mod tests {
             (1, vec!["a", "b", "c"], vec!["a", "b"]),
             (3, vec!["a"], vec![]),
             (0, vec![], vec![]),
-            // The limit was lowered while more were running: nobody is ended, nobody starts.
+            // The limit was lowered while more agents were running: none is terminated, none
+            // starts.
             (9, vec!["a"], vec![]),
         ] {
             assert_eq!(
@@ -373,7 +374,7 @@ mod tests {
             self.event(name, Event::DispatchCreated(Box::new(created)));
         }
 
-        /// Admits whoever may start.
+        /// Admits the dispatches that may start.
         fn turn(&mut self) -> Vec<String> {
             let admission = next(LIMITS, &self.fleet, self.now);
             for id in &admission.start {
@@ -399,7 +400,7 @@ mod tests {
         format!("aaaaaaa{}", char::from(b'a' + n as u8))
     }
 
-    /// With all places held by parents that wait for their children, the children start.
+    /// If parents that wait for their children hold all slots, the children start.
     #[test]
     fn parents_do_not_starve_their_children() {
         let mut yard = Yard::new();
@@ -437,7 +438,8 @@ mod tests {
         );
     }
 
-    /// Nor is there an end to parents at work where each leaves its place to a stranger.
+    /// If each parent left its slot to a stranger, the number of running parents would have no
+    /// bound.
     #[test]
     fn a_parents_place_goes_to_its_child_and_not_to_a_stranger() {
         let mut yard = Yard::new();
@@ -460,8 +462,8 @@ mod tests {
         assert_eq!(yard.turn(), [] as [String; 0]);
         yard.end(&name(0));
         assert_eq!(yard.turn(), [name(3)]);
-        // Who ends before its child leaves it to whoever is above, and needs no place where it goes
-        // on.
+        // A parent that ends before its child leaves the slot to the child, and needs no slot when
+        // it is reopened.
         yard.end(&name(1));
         let again = Event::PromptQueued {
             key: "k".into(),
@@ -474,8 +476,8 @@ mod tests {
         assert_eq!(yard.turn(), [name(1)], "its child's place is enough for both");
     }
 
-    /// Killed while it waited, it is about to end without ever having had a place: nobody above it
-    /// needs none for that.
+    /// A dispatch that was killed in the queue ends without ever having had a slot. Its ancestors
+    /// must not get in because of it.
     #[test]
     fn who_was_killed_in_the_queue_lets_nobody_in() {
         let mut yard = Yard::new();
@@ -501,7 +503,7 @@ mod tests {
         assert_eq!(yard.turn(), [name(0)]);
     }
 
-    /// Its work is being fetched: no agent is there any more, and that may take a while.
+    /// Its work is being fetched: it has no agent any more, and the fetch may take a while.
     #[test]
     fn who_closes_leaves_its_place() {
         let mut yard = Yard::new();
@@ -538,7 +540,7 @@ mod tests {
             |yard: &Yard| next(LIMITS, &yard.fleet, yard.now).look_again.map(|at| at.as_second());
         yard.end(&name(1));
         yard.end(&name(3));
-        // One is at work, and one may be: at the end of the wait it is one more after a step.
+        // One runs, and one may run. At the end of the wait, one more may start after one step.
         assert_eq!(wait(&yard), Some(75));
         yard.pass(74);
         assert_eq!(yard.turn(), [] as [String; 0]);
@@ -592,7 +594,7 @@ mod tests {
         assert_eq!(look(&yard), [id(&name(3)), id(&name(0))]);
     }
 
-    /// Entries of a dispatch that is not made yet.
+    /// Returns the entries of a dispatch that is not created yet.
     fn made(name: &str, parent: Option<&str>) -> (DispatchId, Vec<Entry>) {
         let mut created = crate::dispatch::tests::created();
         created.parent = parent.map(id);
@@ -632,7 +634,7 @@ mod tests {
             [id(&name(0))],
             "their places are kept"
         );
-        // One is there, the other will not be.
+        // One was created, the other will not be.
         yard.create(&name(1), "rehearsal", None);
         yard.event(&name(1), begins[0].clone());
         assert!(door.release(&id(&name(2))) && !door.release(&id(&name(2))));
@@ -652,8 +654,8 @@ mod tests {
         );
     }
 
-    /// It was let in, met a limit and waits again before the pool looked: the old promise is kept
-    /// already.
+    /// The dispatch was admitted, met a limit and waits again before the pool looked: the old
+    /// promise is used up.
     #[test]
     fn a_promise_is_not_for_ever() {
         let mut yard = Yard::new();
@@ -678,8 +680,8 @@ mod tests {
     }
 
     proptest! {
-        /// Arrivals and ends in any order: never more than allowed, in the order of arrival, and
-        /// nobody waits beside a free place.
+        /// For arrivals and ends in any order: never more agents than allowed, starts in the order
+        /// of arrival, and no dispatch waits beside a free slot.
         #[test]
         fn the_pool_is_full_fair_and_bounded(max_agents in 1_u32..6, steps in prop::collection::vec(0_u8..3, 0..80)) {
             let limits = Pool { max_agents, max_depth: 0 };

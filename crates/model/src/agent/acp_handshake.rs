@@ -1,5 +1,5 @@
-//! How a session is opened with an agent that is spoken to by calls (the Agent Client Protocol),
-//! and what it answers.
+//! The handshake with an agent that speaks by calls (Agent Client Protocol): its states, our calls,
+//! and the agent's answers.
 //!
 //! ```text
 //!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Mode ─▶ Model ── set ─▶ Ready: prompts may be sent
@@ -10,39 +10,39 @@
 //!                  refused, or not answered in time: its process is ended
 //! ```
 //!
-//! Each step follows from a durable event, so a daemon that begins anew in the middle asks again
-//! for the step that is due; the shim knows the call's key and carries it out once.
+//! Each step follows from a durable event. So a daemon that restarts in the middle makes the due
+//! call again; the shim knows the call's key and carries it out once.
 
 use crate::agent::permission::Policy;
 use crate::agent::session_mode::Modes;
 use serde::{Deserialize, Serialize};
 
-/// How long an agent may take to answer a call of ours, where the configuration says nothing. A
-/// prompt is no such call: its agent is watched for signs of life.
+/// The time in which an agent must answer a call of ours, if the configuration sets none. It does
+/// not apply to prompts: a working agent is watched for signs of life.
 pub const CALL_TIMEOUT_S: u64 = 120;
-/// How long a turn may go on after its agent was asked to stop it.
+/// The time in which a turn must end after an interrupt was requested.
 pub const INTERRUPT_TIMEOUT_S: u64 = 30;
 
-/// The terms of an agent that is spoken to by calls.
+/// The settings of an agent that speaks by calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calls {
-    /// Awake seconds that it has for the answer to a call of ours that is no prompt.
+    /// The awake seconds within which the agent must answer a call of ours other than a prompt.
     pub timeout_s: u64,
 }
 
-/// How far it has come in the present process.
+/// The state of the handshake in the present process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Opening {
     /// Prompts may be sent.
     #[default]
     Ready,
-    /// It has been greeted, and has not told what it can.
+    /// The agent was greeted and has not reported its capabilities.
     Greeting,
-    /// Its session is being made, or `load`ed.
+    /// The session is being created, or loaded if `load` is set.
     Session { load: Option<String> },
-    /// The mode that the policy needs is being set; the model after it, where `model_by` says how.
+    /// The mode that the policy needs is being set; the model comes next if `model_by` is set.
     Mode { by: String, mode: String, otherwise: Option<String>, model_by: Option<String> },
-    /// The model asked for is being set, in the way the agent told.
+    /// The requested model is being set by the method that the agent named.
     Model { by: String },
 }
 
@@ -50,7 +50,8 @@ pub enum Opening {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
     Greet,
-    /// `agent`: the name it gave itself. `permissions`: some can be told at once what they may do.
+    /// Opens a session. `agent` is the name that the agent gave itself. `permissions` is for agents
+    /// that accept their policy at once.
     Open {
         load: Option<String>,
         cwd: String,
@@ -61,7 +62,7 @@ pub enum Call {
         by: String,
         mode: String,
     },
-    /// The mode that the agent left; `nth` tells one such call from another.
+    /// Sets the mode that the agent left; `nth` distinguishes repeated calls.
     RestoreMode {
         by: String,
         mode: String,
@@ -73,67 +74,68 @@ pub enum Call {
     },
 }
 
-/// What the agent answers. For the harness alone: nobody who watches agents learns from it.
+/// The agent's answers and reports for `life`. They are not shown to those who watch agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum CallAnswer {
     Greeted {
-        /// Its name and version.
+        /// The agent's name and version.
         agent: String,
-        /// It can go on with a session of an earlier process.
+        /// The agent can load a session of an earlier process.
         loads: bool,
     },
     Opened {
-        /// Of a new session; one that was loaded has its id already.
+        /// The id of a new session; a loaded session has its id already.
         session_id: Option<String>,
         model: Option<String>,
-        /// How the model can be changed, where it can.
+        /// The method that changes the model, if there is one.
         model_by: Option<String>,
-        /// The modes it offers, where it has such.
+        /// The modes that the agent offers, if it has modes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         modes: Option<Modes>,
     },
     ModeSet {},
     ModelSet {},
-    /// The tool call of this id has begun: all of it has been said.
+    /// The tool call of this id has begun: the agent has reported all of it.
     ToolRuns {
         #[serde(default)]
         id: String,
     },
-    /// The tool call of this id has given out something, and has not ended.
+    /// The tool call of this id has produced output, and has not ended.
     ToolOutput {
         id: String,
     },
-    /// The session went over to another mode, and nobody asked for that.
+    /// The session switched to another mode without a request of ours.
     ModeChanged {
         mode: String,
     },
-    /// What it says or thinks next is a piece of this message; another name begins another message.
+    /// The text or thought that follows is a piece of this message; another name begins another
+    /// message.
     Says {
         message: String,
     },
-    /// The turn that runs was broken off from outside, whatever its end will say.
+    /// The running turn was aborted from outside, whatever its end will report.
     BrokeOff {},
     Refused {
         /// The call's name.
         call: String,
         message: String,
-        /// Nobody is logged in, or the key is wrong: asking again would not help.
+        /// Nobody is logged in, or the key is wrong: a retry would not help.
         auth: bool,
     },
 }
 
-/// A call that came to nothing, for which its process is ended.
+/// A failed call, because of which its process is terminated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallFailure {
     pub call: String,
     pub reason: String,
-    /// Another process would fare no better.
+    /// A retry in another process would not help.
     pub for_good: bool,
 }
 
 impl Opening {
-    /// The call that is waited for, by name.
+    /// Returns the name of the call whose answer is awaited.
     pub fn awaits(&self) -> Option<&'static str> {
         Some(match self {
             Self::Ready => return None,
@@ -146,12 +148,12 @@ impl Opening {
     }
 }
 
-/// The calls' names, in events and reasons.
+/// The names of the calls, in events and reasons.
 pub const GREET: &str = "initialize";
 pub const NEW: &str = "session/new";
 pub const LOAD: &str = "session/load";
 pub const MODE: &str = "set mode";
 pub const MODEL: &str = "set model";
-/// Why a request for permission was denied that stood in the way of an interrupt.
+/// The reason for the denial of requests that were open at an interrupt.
 pub const INTERRUPTED: &str = "interrupted";
 pub const INTERRUPT: &str = "interrupt";

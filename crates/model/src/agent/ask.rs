@@ -1,7 +1,6 @@
-//! What an agent waits for somebody to say: may it use a tool, or what is the answer to its
-//! question.
+//! Requests that an agent waits on: a permission to use a tool, or a question.
 //!
-//! An ask lives as long as the process and the turn that asked it, whichever ends first:
+//! A request lives as long as the process and the turn that made it, whichever ends first:
 //!
 //! ```text
 //!            PermissionRequested          PermissionAnswered            its tool or turn ended,
@@ -10,8 +9,8 @@
 //!                                 └── PermissionClosed: the agent no longer wants to know ──▶ (nothing)
 //! ```
 //!
-//! An answered one is kept until then because its answer may have to be carried to the agent again:
-//! it is durable before it is sent.
+//! An answered request is kept until then, because its answer may have to be sent to the agent
+//! again: the answer is durable before it is sent.
 
 use crate::agent::event::{cut, target};
 use jiff::Timestamp;
@@ -19,50 +18,51 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
 
-/// Of one dispatch, so many may be open: what comes beyond is refused.
+/// The most open requests of one dispatch; further ones are denied.
 pub const MOST_OPEN: usize = 32;
-/// Answered ones kept for carrying their answer again. Their agent has heard all but the newest.
+/// The most answered requests that are kept. The agent has received all answers but the newest.
 const MOST_ANSWERED: usize = 16;
-/// Answers (`by`) what nobody else has to.
+/// The `by` of answers that Muleteer gives itself.
 pub const OURSELVES: &str = "muleteer";
-/// The rule by which what an agent asks is denied where nobody is there to answer.
+/// The rule that denies a request because nobody is there to answer.
 pub const UNATTENDED: &str = "unattended";
-/// Longest id: it goes back to the agent as it came, so it cannot be cut.
+/// The most bytes of a request's id. The id is returned to the agent unchanged, so it cannot be
+/// cut.
 pub const ID_LIMIT: usize = 200;
-/// Of what a tool is to be called with, so much is kept, in bytes of JSON.
+/// The most bytes of a tool's input that are stored, as JSON.
 const INPUT_LIMIT: usize = 16 * 1024;
-/// Of a text in it that says what the call works on, and of any other.
+/// The most bytes of a text in the input that names the call's subject, and of any other text.
 const SUBJECT_LIMIT: usize = 8 * 1024;
 const OTHER_LIMIT: usize = 1024;
 const TEXT_LIMIT: usize = 2048;
 const MOST_OPTIONS: usize = 32;
-/// What a rule looks at, and a person wants to read.
+/// The keys of the input that rules match and that people want to read.
 pub const SUBJECTS: [&str; 8] =
     ["command", "file_path", "notebook_path", "path", "url", "query", "pattern", "description"];
 
-/// What is asked.
+/// A request of an agent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Ask {
     #[serde(default)]
     pub kind: AskKind,
-    /// The tool call it is about.
+    /// The id of the tool call that the request is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tool: String,
-    /// What the tool is to work on, in a line.
+    /// The subject of the tool call, in one line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// What it says about it: a question, a reason.
+    /// The agent's own text: a question, or a reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// What the tool is to be called with.
+    /// The input for the tool.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// `input` is not all of it.
+    /// `input` is incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub input_cut: bool,
-    /// Answers it offers.
+    /// The answers that the agent offers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<AskOption>,
 }
@@ -70,23 +70,22 @@ pub struct Ask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AskKind {
-    /// May it? `allow`, `deny`, or a text, which is a denial's reason.
+    /// A permission. The answer is `allow`, `deny`, or a text, which is the reason of a denial.
     #[default]
     Permission,
     /// Answered by a text.
     Question,
-    /// It wants something of us that we do not know; it is refused, so that it does not wait for
-    /// ever.
+    /// A request that is unknown here. It is refused, so that the agent does not wait for ever.
     #[serde(other)]
     Other,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AskOption {
-    /// What goes back to the agent.
+    /// The value that is returned to the agent.
     pub id: String,
     pub name: String,
-    /// In the agent's words (`allow_once`, `reject_once`, …), where it tells.
+    /// The agent's own word for it (`allow_once`, `reject_once`, …), if it gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
@@ -96,26 +95,26 @@ pub struct AskOption {
 pub enum Verdict {
     Allow,
     Deny,
-    /// To a question, its answer.
+    /// The answer to a question.
     Text,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub verdict: Verdict,
-    /// The answer to a question, the reason of a denial; may be empty.
+    /// The answer to a question, or the reason of a denial; may be empty.
     pub text: String,
 }
 
 impl Ask {
-    /// An ask to call `tool` with `input`, which is kept as far as there is room.
+    /// Returns a request to call `tool` with `input`, which is cut to its limit.
     pub fn tool(tool: &str, input: Value) -> Self {
         let target = target(tool, &input);
         let (input, input_cut) = bounded(input);
         Self { tool: cut(tool, ID_LIMIT), target, input, input_cut, ..Self::default() }
     }
 
-    /// Keeps what an agent wrote itself to its limits.
+    /// Cuts the fields that the agent wrote to their limits.
     #[must_use]
     pub fn bound(mut self) -> Self {
         let (input, input_cut) = bounded(self.input);
@@ -133,7 +132,7 @@ impl Ask {
         self
     }
 
-    /// In a few words, for people: `may it use Bash: rm -rf x?`
+    /// Describes the request for people in a few words: `may it use Bash: rm -rf x?`
     pub fn describe(&self) -> String {
         match self.kind {
             AskKind::Question if self.text.is_empty() => "it asks a question".into(),
@@ -151,7 +150,7 @@ impl Ask {
         }
     }
 
-    /// What a person's word means to this ask.
+    /// Converts a person's text to an answer to this request.
     fn meaning(&self, said: &str) -> Result<Answer, Unanswerable> {
         let text = |said: &str| Answer { verdict: Verdict::Text, text: said.into() };
         if let Some(option) = self.option(said) {
@@ -165,7 +164,7 @@ impl Ask {
         }
     }
 
-    /// The option a text names, by id or name, whatever its case.
+    /// Returns the option that a text names, by id, or by name in any case.
     pub fn option(&self, text: &str) -> Option<&AskOption> {
         let text = text.trim();
         self.options
@@ -185,7 +184,7 @@ impl Answer {
     }
 }
 
-/// Why an answer cannot be given.
+/// The reason why an answer cannot be given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswerable {
     #[error("it waits for no answer")]
@@ -204,12 +203,13 @@ pub enum Unanswerable {
     NotAllowable,
 }
 
-/// The request that is meant, and what `said` means to it: `allow`, `deny`, or anything else, which
-/// is the answer to a question, one of the options it offers, or the reason of a denial.
+/// Returns the request that is meant, and the answer that `said` gives to it: `allow`, `deny`, or a
+/// text. A text is the answer to a question, one of the offered options, or the reason of a denial.
 ///
 /// # Errors
-/// When nothing is open, more than one is and none named, or `said` is no answer to it. The same
-/// answer again is no error: whoever asks again after a lost reply is told the same.
+/// When nothing is open, when several are open and none is named, or when `said` is no answer to
+/// it. The same answer again is no error: a client that repeats its request after a lost reply gets
+/// the same reply.
 pub fn read_answer<'a>(
     asks: &'a Asks,
     request: Option<&str>,
@@ -247,7 +247,7 @@ pub fn read_answer<'a>(
     Ok((pending, pending.ask.meaning(said)?))
 }
 
-/// The input with its long texts cut, and whether any was.
+/// Returns the input with its long texts cut, and whether any was cut.
 fn bounded(mut input: Value) -> (Value, bool) {
     if input.to_string().len() <= INPUT_LIMIT {
         return (input, false);
@@ -292,17 +292,17 @@ fn cut_subject(text: &str, limit: usize) -> String {
     }
 }
 
-/// The mark of `cut_subject`: such a text is not all there is. A text that only looks so is treated
-/// with the same suspicion.
+/// Whether a text has the mark of `cut_subject`, so that part of it is missing. A text that only
+/// looks so is treated with the same suspicion.
 pub fn looks_cut(text: &str) -> bool {
     text.ends_with(" bytes]") && text.contains("… [")
 }
 
-/// The asks of one dispatch.
+/// The requests of one dispatch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Asks {
     list: Vec<Pending>,
-    /// The newest keys of clients' answers, with what each answered and how.
+    /// The newest keys of clients' answers, each with the request that it answered and the verdict.
     heard: VecDeque<(String, String, Verdict)>,
 }
 
@@ -315,12 +315,12 @@ pub struct Pending {
 }
 
 impl Asks {
-    /// Nobody has answered these, oldest first.
+    /// The requests without an answer, oldest first.
     pub fn open(&self) -> impl Iterator<Item = &Pending> {
         self.list.iter().filter(|pending| pending.answer.is_none())
     }
 
-    /// These have been, and their agent may or may not know.
+    /// The answered requests; the agent may or may not have received the answer.
     pub fn answered(&self) -> impl Iterator<Item = (&Pending, &Answer)> {
         self.list.iter().filter_map(|pending| Some((pending, pending.answer.as_ref()?)))
     }
@@ -347,8 +347,8 @@ impl Asks {
         }
     }
 
-    /// What the client's request with this key answered, and how: it may ask again long after the
-    /// agent has gone on.
+    /// Returns the request that the client's answer with this key answered, and the verdict. The
+    /// client may repeat its request long after the agent has continued.
     pub fn by_key(&self, key: &str) -> Option<(&str, Verdict)> {
         let found = self.heard.iter().find(|(known, ..)| known == key && !key.is_empty());
         found.map(|(_, id, verdict)| (id.as_str(), *verdict))
@@ -367,7 +367,7 @@ impl Asks {
         self.list.retain(|pending| pending.id != id);
     }
 
-    /// The call is over, so nothing is to be known about it any more.
+    /// Removes the requests about a call that has ended.
     pub(crate) fn call_ended(&mut self, call_id: &str) {
         self.list.retain(|pending| pending.ask.call_id.as_deref() != Some(call_id));
     }

@@ -1,27 +1,28 @@
-//! What an agent's output means, whichever CLI printed it (contract.md, "Streams for the
-//! monitors"). Backends turn bytes into these; monitors, journal and life read nothing else.
+//! The events of an agent's output, independent of the CLI that printed it (contract.md, "Streams
+//! for the monitors"). Backends parse bytes into these; monitors, journal and life read nothing
+//! else.
 
 use crate::agent::acp_handshake::CallAnswer;
 use crate::agent::ask::Ask;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Longest text kept in an event; the whole of it stays in the spool.
+/// The most bytes of a text in an event; the whole text stays in the spool.
 pub const TEXT_LIMIT: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
-    /// Seconds from the start of the stream; 0 where the line tells no time.
+    /// Seconds from the start of the stream; 0 if the line has no time.
     pub t: f64,
     #[serde(flatten)]
     pub event: AgentEvent,
-    /// The tool call that runs the subagent whose event it is; none for the agent's own.
+    /// The tool call that runs the subagent of this event; `None` for the agent's own events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
 }
 
 impl Timed {
-    /// The same for whoever follows the agent: a subagent's words are not its own.
+    /// Returns the event for consumers that follow the agent: a subagent's event is wrapped.
     pub fn told(self) -> AgentEvent {
         match self.parent {
             Some(parent) => AgentEvent::Subagent { parent, event: Box::new(self.event) },
@@ -43,10 +44,11 @@ pub enum AgentEvent {
     },
     Prompt {
         text: String,
-        /// The key the prompt was sent with, where the CLI echoes it: the receipt.
+        /// The key that the prompt was sent with, if the CLI echoes it: the receipt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
-        /// The session had this key already: an acknowledgement, no turn and no result follow.
+        /// The session had this key already: this is an acknowledgement, and no turn and no result
+        /// follow.
         #[serde(default, skip_serializing_if = "is_false")]
         repeated: bool,
     },
@@ -81,7 +83,7 @@ pub enum AgentEvent {
         #[serde(default)]
         exit_code: Option<i64>,
     },
-    /// Tokens and money of one model call.
+    /// The tokens and the cost of one model call.
     Usage {
         #[serde(default)]
         input: u64,
@@ -95,12 +97,12 @@ pub enum AgentEvent {
         cache_write: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
-        /// Set where these numbers come again in the turn's result (`per_model_turn`): such an
-        /// event is for monitors, counting it too counts everything twice. It names the model call,
-        /// whose numbers a CLI may tell on several lines: the same `call` is the same call.
+        /// Set if the turn's result (`per_model_turn`) repeats these numbers. Such an event is for
+        /// monitors: counting it too would count everything twice. It names the model call. A CLI
+        /// may report one call on several lines, with the same `call`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call: Option<String>,
-        /// What the session has cost in all, where the CLI tells that instead.
+        /// The total cost of the session, if the CLI reports that instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total_usd: Option<f64>,
     },
@@ -121,37 +123,37 @@ pub enum AgentEvent {
         status: Option<u16>,
     },
     RateLimit {
-        /// 0 where only `resets_at` is told and nobody has put a clock to it.
+        /// 0 if only `resets_at` is known and no clock was applied to it yet.
         #[serde(default)]
         resets_in_s: f64,
-        /// Unix seconds, where the CLI tells the moment instead.
+        /// Unix seconds, if the CLI reports the end of the limit as a time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         resets_at: Option<f64>,
         /// The limit is near, not reached.
         #[serde(default, skip_serializing_if = "is_false")]
         warning: bool,
     },
-    /// The agent waits until somebody says whether it may, or answers.
+    /// The agent waits for a permission.
     Permission {
         id: String,
         #[serde(flatten)]
         ask: Box<Ask>,
     },
-    /// It no longer waits: somebody has answered, or it has thought better of it.
+    /// The agent no longer waits: somebody has answered, or it has withdrawn the request.
     PermissionAnswer {
         id: String,
     },
-    /// It wants something of us that its parser does not know, and waits for an answer.
+    /// The agent waits for an answer to a request that its parser does not know.
     Request {
         id: String,
         what: String,
     },
-    /// Something a person should know that stops nobody: an MCP server that does not work, another
-    /// model than the one wanted.
+    /// A message for people that stops nothing: an MCP server that does not work, or another model
+    /// than the requested one.
     Notice {
         text: String,
     },
-    /// What came of a request of ours (an interrupt, another model).
+    /// The answer to a request of ours (an interrupt, another model).
     Reply {
         id: String,
         ok: bool,
@@ -179,24 +181,24 @@ pub enum AgentEvent {
     Backpressure {
         on: bool,
     },
-    /// A turn ended. What the CLI reports, before validation.
+    /// A turn ended. The fields are as the CLI reports them, before validation.
     Result(TurnResult),
     Exit {
         code: Option<i32>,
     },
-    /// A line of plain output (`subprocess`), kept for `logs`.
+    /// A line of plain output (`subprocess`), shown by `logs`.
     Output {
         text: String,
     },
     /// An answer to a call of ours, for `life` alone: `parse` does not print it.
     CallAnswer(CallAnswer),
-    /// What a subagent did that the tool call `parent` runs, for `life` and `monitor`: `parse`
+    /// An event of the subagent that the tool call `parent` runs, for `life` and `monitor`. `parse`
     /// prints the event itself, with its `parent`.
     Subagent {
         parent: String,
         event: Box<AgentEvent>,
     },
-    /// What the parser does not know, kept whole up to [`TEXT_LIMIT`].
+    /// A line that the parser does not know, whole up to [`TEXT_LIMIT`].
     Unknown {
         raw: String,
     },
@@ -215,10 +217,10 @@ pub struct TurnResult {
     pub ok: bool,
     #[serde(default)]
     pub error: Option<TurnError>,
-    /// HTTP status of the model API, where that is what failed.
+    /// The HTTP status of the model API, if the API failed.
     #[serde(default)]
     pub status: Option<u16>,
-    /// Cumulative cost of the session, where the CLI reports it so; null where it reports none.
+    /// The cumulative cost of the session, if the CLI reports it so; null if it reports none.
     #[serde(default)]
     pub cost_usd: Option<f64>,
     #[serde(default)]
@@ -226,44 +228,45 @@ pub struct TurnResult {
     /// The final text of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The structured output, where the CLI enforces a schema, or a `subprocess` result line.
+    /// The structured output, if the CLI enforces a schema, or a `subprocess` result line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured: Option<Value>,
-    /// Cumulative, over the session.
+    /// The cumulative use, over the session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_model: Vec<ModelUsage>,
-    /// What was used since this process's previous result, where the CLI tells it. Count this and
-    /// not differences of `per_model`: Claude's totals go on from the resumed session's.
+    /// The use since this process's previous result, if the CLI reports it. Count this and not
+    /// differences of `per_model`, because Claude's totals continue those of the resumed session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_model_turn: Vec<ModelUsage>,
-    /// Cumulative over the session and all processes it had, where the CLI goes on counting so. An
-    /// empty model is the session's one model, which this CLI does not name.
+    /// The cumulative use over the session and all its processes, if the CLI counts so. An empty
+    /// model is the session's one model, which this CLI does not name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_session: Vec<ModelUsage>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_turns: Option<u32>,
-    /// The session to go on with is not there: nothing was taken.
+    /// The session to resume does not exist: no prompt was taken.
     #[serde(default, skip_serializing_if = "is_false")]
     pub session_lost: bool,
-    /// Keys of the prompts this turn answers, where the CLI tells: one sent into a running turn
-    /// becomes part of it.
+    /// The keys of the prompts that this turn answers, if the CLI names them. A prompt that is sent
+    /// into a running turn becomes part of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
-    /// Why the line that says this could not be read whole. Such a result is never a success.
+    /// The reason why the line of this result could not be read whole. Such a result is never a
+    /// success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// It stands behind other text on its line, so it may be one that the text quotes.
+    /// Other text precedes the result on its line, so that text may only quote it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quoted: bool,
 }
 
 impl TurnResult {
-    /// A failed result, in place of one whose line is damaged.
+    /// Returns a failed result in place of one whose line is damaged.
     pub fn damaged(fault: &str) -> Self {
         Self::default().spoilt(fault)
     }
 
-    /// The same as a failure: the line it stands on is damaged.
+    /// Returns this result as a failure, because its line is damaged.
     #[must_use]
     pub fn spoilt(self, fault: &str) -> Self {
         let said = format!("the line with the result is damaged: {fault}");
@@ -273,7 +276,7 @@ impl TurnResult {
     }
 }
 
-/// Use of one model.
+/// The use of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ModelUsage {
     pub model: String,
@@ -304,7 +307,7 @@ pub enum TurnError {
     Other,
 }
 
-/// Cuts `text` to at most `limit` bytes at a character boundary, marking the cut.
+/// Cuts `text` to at most `limit` bytes at a character boundary, and marks the cut.
 pub fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_string();
@@ -316,8 +319,8 @@ pub fn cut(text: &str, limit: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Cuts the middle out of `text`, so that at most `limit` bytes stay: of what a tool returns both
-/// ends tell, the error at the top and the count at the bottom.
+/// Cuts the middle out of `text`, so that at most `limit` bytes stay. Both ends of a tool's output
+/// are informative: the error at the top and the count at the bottom.
 pub fn both_ends(text: &str, limit: usize) -> String {
     const CUT: &str = "\n…\n";
     if text.len() <= limit || limit < CUT.len() + 8 {
@@ -334,8 +337,8 @@ pub fn both_ends(text: &str, limit: usize) -> String {
     format!("{}{CUT}{}", &text[..head], &text[tail..])
 }
 
-/// The thing a tool call works on, for a journal line or a loop detector: a path, a command, a
-/// pattern; empty when the input names none.
+/// Returns the first line of a tool call's subject: a path, a command, a pattern. It is empty if
+/// the input names none.
 pub fn target(name: &str, input: &Value) -> String {
     let _ = name;
     subject(input)
@@ -343,7 +346,7 @@ pub fn target(name: &str, input: &Value) -> String {
         .unwrap_or_default()
 }
 
-/// The whole of what a tool call works on, of which [`target`] is the first line.
+/// Returns the whole subject of a tool call; [`target`] is its first line.
 pub fn subject(input: &Value) -> Option<&str> {
     const KEYS: &[&str] = &[
         "file_path",

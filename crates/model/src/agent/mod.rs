@@ -1,5 +1,5 @@
-//! The agent of a dispatch: its role and permissions, its prompt, the events that its output
-//! means, its questions, and its result.
+//! The agent of a dispatch: its role and permissions, its prompt, the events parsed from its
+//! output, its requests, and its result.
 
 pub mod acp_handshake;
 pub mod ask;

@@ -1,6 +1,6 @@
-//! The words an agent gets: what is appended to its system prompt, the prompt of a dispatch, and
-//! the two prompts the harness writes itself (repair, go on). Pure assembly, so a snapshot shows
-//! exactly what is said.
+//! The texts that an agent receives: the addition to its system prompt, the prompt of a dispatch,
+//! and the two prompts that Muleteer writes itself (repair, continue). The functions only assemble
+//! text, so a snapshot shows exactly what is sent.
 
 use crate::agent::transcript::Standing;
 use crate::config::Span;
@@ -8,32 +8,32 @@ use crate::event::Limits;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// How the result of a dispatch reaches us.
+/// The way in which the result of a dispatch is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultForm {
-    /// None is asked for.
+    /// No result is requested.
     None,
-    /// The CLI makes the agent return one that fits the schema.
+    /// The CLI makes the agent return a result that fits the schema.
     Enforced,
     /// The agent is told to end with a JSON document.
     InText,
 }
 
-/// What an agent is told about itself and its surroundings.
+/// The facts about itself and its environment that an agent is told.
 #[derive(Debug, Clone, Copy)]
 pub struct Briefing<'a> {
     pub role: &'a str,
     /// The role file's body.
     pub body: &'a str,
     pub limits: &'a Limits,
-    /// Path of its journal.
+    /// The path of its journal.
     pub journal: &'a str,
-    /// The private clone it works in; `None` when that is the person's own directory.
+    /// The private clone it works in; `None` if that is the person's own directory.
     pub worktree: Option<&'a str>,
     pub result: ResultForm,
 }
 
-/// The text appended to the CLI's own system prompt: the role, then the terms of work.
+/// Returns the addition to the CLI's own system prompt: the role, then the terms of work.
 pub fn system_append(briefing: &Briefing<'_>) -> String {
     let mut text = briefing.body.trim().to_string();
     if !text.is_empty() {
@@ -123,8 +123,8 @@ const IN_TEXT: &str = "### Result\n\n\
     `status` (one of the four words) and `summary` are required. `success` means everything asked is \
     done and checked.\n";
 
-/// The prompt of a dispatch, as the CLI receives it: the task word for word. `system` goes in front
-/// where the CLI has no system prompt to append to.
+/// Returns the prompt of a dispatch as the CLI receives it: the task word for word. `system`
+/// precedes it if the CLI has no system prompt to append to.
 pub fn dispatch(task: &str, system: Option<&str>) -> String {
     match system {
         Some(system) => format!("{}\n\n## Your task\n\n{}\n", system.trim_end(), task.trim_end()),
@@ -132,7 +132,7 @@ pub fn dispatch(task: &str, system: Option<&str>) -> String {
     }
 }
 
-/// Asks once more for the result, naming every fault of the last one.
+/// Returns a prompt that asks once more for the result and names every fault of the last one.
 pub fn repair(faults: &[String]) -> String {
     let mut text = String::from(
         "Your work is not in question, only the form of its result. What you returned is not valid:\n\n",
@@ -151,9 +151,9 @@ pub fn repair(faults: &[String]) -> String {
     text
 }
 
-/// Sent into the resumed session after a crash, in words that fit where its turn was cut. The last
-/// tool call may or may not have taken effect, and only the agent can look. `unsynced`: the machine
-/// itself went down, and what it had not yet written to its disk is lost.
+/// Returns the prompt for the session that is resumed after a crash; the text depends on where its
+/// turn was cut. The last tool call may or may not have taken effect, and only the agent can check.
+/// `unsynced`: the machine itself went down, and data that was not yet on its disk is lost.
 pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String {
     let what = match cut_at {
         Some(Standing::Unanswered) => {
@@ -182,11 +182,11 @@ pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String 
 
 const MARK: &str = "[muleteer:prompt:";
 
-/// The prompt in a form that a CLI with slash commands hands to its model.
+/// Returns the prompt in a form that a CLI with slash commands passes to its model.
 ///
-/// Such a CLI runs a prompt that begins with a slash as a command of its own, or refuses it, and no
-/// model sees it: "/login returns 500" would end as a success. Some trim white space first, so a
-/// line of words goes in front, and the text itself stays as it is.
+/// Such a CLI runs a prompt that begins with a slash as a command of its own, or rejects it, and no
+/// model sees it: "/login returns 500" would end as a success. Some CLIs trim white space first. So
+/// a line of text is put in front, and the prompt itself stays unchanged.
 pub fn literal(prompt: &str) -> Cow<'_, str> {
     let first = prompt.chars().find(|c| !c.is_whitespace() && !c.is_control() && *c != '\u{feff}');
     match first {
@@ -195,13 +195,13 @@ pub fn literal(prompt: &str) -> Cow<'_, str> {
     }
 }
 
-/// Adds the line by which a prompt's key is found again in a CLI's transcript, for CLIs that have
-/// no message id of their own (docs/design/dispatch-lifecycle.md).
+/// Adds the line by which a prompt is found again in a CLI's transcript, for CLIs that have no
+/// message id of their own (docs/design/dispatch-lifecycle.md).
 pub fn mark(prompt: &str, key: &str) -> String {
     format!("{}\n\n{MARK}{key}]\n", prompt.trim_end())
 }
 
-/// The key [`mark`] left in a text, if its last line is such a mark.
+/// Returns the key of a text whose last line is a [`mark`].
 pub fn marked(text: &str) -> Option<&str> {
     text.trim_end().lines().next_back()?.strip_prefix(MARK)?.strip_suffix(']')
 }

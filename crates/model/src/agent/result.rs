@@ -1,4 +1,4 @@
-//! The result of a dispatch and how it is validated (contract.md: `status summary changes issues
+//! The result of a dispatch and its validation (contract.md: `status summary changes issues
 //! questions pr_url`).
 
 use crate::text::foreign_json;
@@ -41,16 +41,17 @@ impl AgentResult {
     }
 }
 
-/// Longest list and text accepted from an agent.
+/// The longest list and text that are accepted from an agent.
 const LIST_LIMIT: usize = 1000;
 const TEXT_LIMIT: usize = 64 * 1024;
-/// Of all its texts together: it becomes one line of the log, with some of its bytes escaped.
+/// The most bytes of all texts of the lists together: the result becomes one line of the log, with
+/// some of its bytes escaped.
 const WHOLE_LIMIT: usize = 512 * 1024;
-/// Of what a fault repeats.
+/// The most characters of an invalid value that a fault repeats.
 const SHOWN: usize = 60;
 
-/// Checks a document an agent returned. On failure every fault is named by its field, so that one
-/// repair turn can mend all of them.
+/// Checks a document that an agent returned. On failure, every fault names its field, so that one
+/// repair turn can fix all of them.
 pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
     let Some(object) = value.as_object() else {
         return Err(vec![format!("a JSON object is wanted, not {}", kind(value))]);
@@ -157,8 +158,8 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Looks for a result in a turn's final text: the whole text, the last fenced block, or the last
-/// line, in that order, whichever is a JSON object with a `status`.
+/// Searches a turn's final text for a result: the whole text, the last fenced block, or the last
+/// line. The first of them that is a JSON object with a `status` counts.
 pub fn find_in_text(text: &str) -> Option<Value> {
     let object = |candidate: &str| {
         foreign_json::whole(candidate.trim().as_bytes())
@@ -175,7 +176,7 @@ pub fn find_in_text(text: &str) -> Option<Value> {
         .or_else(|| text.trim_end().lines().next_back().and_then(object))
 }
 
-/// The JSON schema given to CLIs that can enforce one.
+/// Returns the JSON schema for CLIs that can enforce one.
 pub fn schema() -> Value {
     let texts = serde_json::json!({"type": "array", "items": {"type": "string"}});
     serde_json::json!({
@@ -209,7 +210,7 @@ mod tests {
         }
     }
 
-    /// It is written into the log as one line, which has an end.
+    /// The result becomes one line of the log, and lines are bounded.
     #[test]
     fn a_result_has_a_size() {
         let long = "x".repeat(TEXT_LIMIT + 1);

@@ -1,32 +1,32 @@
-//! The mode of a session (the Agent Client Protocol): which one a policy needs.
+//! Selects the mode of a session (Agent Client Protocol) that a policy needs.
 //!
-//! An agent's modes say what it does without asking. One that starts in a mode of its own choice is
-//! held by no policy, or by a stricter one than was meant, so the mode is set before the first
-//! prompt.
+//! The modes of an agent define what it does without asking. An agent that starts in a mode of its
+//! own choice obeys no policy, or a stricter one than was meant. So the mode is set before the
+//! first prompt.
 
 use crate::agent::permission::{PermissionMode, Policy};
 use serde::{Deserialize, Serialize};
 
-/// Modes that an agent offers for its session.
+/// The modes that an agent offers for its session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Modes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
     pub offered: Vec<String>,
-    /// How one is chosen, in the words of the backend.
+    /// The method that sets a mode, as the backend encodes it.
     pub by: String,
 }
 
-/// What to do about the mode of a session that was just opened.
+/// The action for the mode of a session that was just opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     Keep,
-    /// `otherwise`: the next best, where the agent refuses the first.
+    /// Set `mode`. With `otherwise`, set that one if the agent refuses the first.
     Set {
         mode: String,
         otherwise: Option<String>,
     },
-    /// No mode that it offers asks before it acts.
+    /// No mode that the agent offers asks before it acts.
     Impossible {
         current: String,
     },
@@ -36,7 +36,7 @@ const DEFAULT: &str = "default";
 const BYPASS: &str = "bypassPermissions";
 const PLAN: &str = "plan";
 
-/// Modes in which an agent asks nobody about some of what it does.
+/// Modes in which an agent takes some actions without asking.
 const UNASKING: [&str; 13] = [
     BYPASS,
     "acceptEdits",
@@ -53,9 +53,9 @@ const UNASKING: [&str; 13] = [
     "yolo",
 ];
 
-/// The mode that `policy` needs. In a session that was `loaded` it is set also where the agent says
-/// that it is the one: some say so before they have told the session's past, and their answer to
-/// this comes after it.
+/// Returns the mode that `policy` needs. In a `loaded` session the mode is set even if the agent
+/// reports it as current. Some agents report it before they have reported the session's past; the
+/// answer to the request comes after that past.
 pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     let offered = |mode: &str| modes.offered.iter().any(|known| known == mode);
     let current = modes.current.as_deref().unwrap_or_default();
@@ -67,7 +67,8 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
         if offered(BYPASS) {
             return set(BYPASS, Some(DEFAULT).filter(|mode| offered(mode)));
         }
-        // It asks, and is allowed what it asks for; a mode that refuses by itself is not ours.
+        // The agent asks, and the policy allows it. Muleteer leaves no mode in place that refuses
+        // by itself.
         return match matches!(current, "auto" | "dontAsk" | PLAN) && offered(DEFAULT) {
             true => set(DEFAULT, None),
             false => Wanted::Keep,
@@ -76,7 +77,7 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     if policy.permission_mode == Some(PermissionMode::Plan) && offered(PLAN) {
         return set(PLAN, None);
     }
-    // `read-only` is Codex's; elsewhere it may be a mode that can do nothing at all.
+    // `read-only` is a mode of Codex; another agent's mode of that name may forbid everything.
     let codex = offered("agent-full-access") || offered("full-access");
     // goose's `approve` asks about every tool, its `smart_approve` about those that it finds risky.
     let asking = [
@@ -95,9 +96,9 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
     }
 }
 
-/// Whether an agent in this mode is known to do things without asking.
+/// Whether an agent in this mode is known to act without asking.
 pub fn is_unasking(mode: &str) -> bool {
-    // Some name their modes by address.
+    // Some agents name their modes by address.
     let name = mode.rsplit('#').next().unwrap_or(mode);
     UNASKING.iter().any(|known| known.eq_ignore_ascii_case(name))
 }

@@ -1,6 +1,6 @@
-//! What a CLI's own transcript says about a prompt after its process died, and what follows from it
-//! (docs/design/dispatch-lifecycle.md): *not taken* is sent again, *taken* is gone on with,
-//! *unknown* is asked about.
+//! The finding of a CLI's own transcript about a prompt whose process died, and what follows from
+//! it (docs/design/dispatch-lifecycle.md): *not taken* is sent again, *taken* is continued, and
+//! about *unknown* a person is asked.
 //!
 //! ```text
 //!   process gone, a prompt sent or taken, its turn not ended
@@ -15,19 +15,19 @@
 use crate::agent::event::ModelUsage;
 use serde::{Deserialize, Serialize};
 
-/// What became of a prompt.
+/// The fate of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// Its session does not hold it, so nothing has been done for it.
     NotTaken,
-    /// The session holds it, and no word of an answer.
+    /// The session holds it, and no part of an answer.
     Unanswered,
-    /// It was being worked on: a tool may have run fully, partly or not at all.
+    /// The agent was working on it: a tool may have run fully, partly or not at all.
     MidTool,
     /// The answer is complete in the session; it did not reach us.
     Answered,
-    /// It cannot be told.
+    /// The transcript does not tell.
     #[serde(other)]
     Unknown,
 }
@@ -38,19 +38,20 @@ impl Standing {
     }
 }
 
-/// What was found of the session itself.
+/// The state of the session itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Session {
-    /// It can be resumed.
+    /// The session can be resumed.
     Held,
-    /// It was begun and holds nothing yet: it can neither be resumed nor begun again under its id.
+    /// The session was begun and holds nothing yet: it can neither be resumed nor begun again under
+    /// its id.
     Empty,
-    /// There is none where its CLI keeps them.
+    /// There is no session where its CLI stores them.
     Missing,
-    /// The CLI itself says that there is none.
+    /// The CLI itself reports that there is no session.
     Lost,
-    /// It could not be looked at.
+    /// The session could not be read.
     #[serde(other)]
     Unread,
 }
@@ -59,32 +60,32 @@ pub enum Session {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
     pub session: Session,
-    /// Whose transcript it is, where one was found.
+    /// The session of the transcript, if one was found.
     pub session_id: Option<String>,
     pub prompt: Seen,
-    /// By the turn of the prompt, which has no end that could tell it.
+    /// The use of the prompt's turn, which has no end that could report it.
     pub used: Used,
 }
 
-/// What a turn has used that was cut off.
+/// The use of a cut turn.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Used {
     pub models: Vec<ModelUsage>,
-    /// The sums that its CLI tells later go on from it.
+    /// The sums that its CLI reports later include this use.
     pub told_again: bool,
 }
 
-/// Where a prompt stands in a transcript.
+/// The state of a prompt in a transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     Absent,
     Present(Standing),
-    /// Why it cannot be told.
+    /// The reason why it cannot be decided.
     Unclear(String),
 }
 
 impl Reading {
-    /// There is no transcript.
+    /// Returns the reading for a session without a transcript.
     pub fn missing() -> Self {
         Self {
             session: Session::Missing,
@@ -94,7 +95,7 @@ impl Reading {
         }
     }
 
-    /// There may be one.
+    /// Returns the reading for a transcript that may exist and was not read.
     pub fn unread(why: impl Into<String>) -> Self {
         Self {
             session: Session::Unread,
@@ -105,10 +106,10 @@ impl Reading {
     }
 }
 
-/// What a reading means for a prompt. `worked_in`: its process said that it has the prompt, or its
-/// session has taken others before. A receipt alone proves little (Codex gives it before it writes
-/// the prompt down), but a session that was worked in and cannot be found is not one that never
-/// was: more likely we look in the wrong place.
+/// Decides the fate of a prompt from a reading. `worked_in`: its process acknowledged the prompt,
+/// or its session has taken others before. A receipt alone proves little: Codex gives it before it
+/// writes the prompt down. But if such a session cannot be found, that does not prove that it never
+/// existed: more likely Muleteer searches in the wrong place.
 pub fn judge(reading: &Reading, worked_in: bool) -> (Standing, String) {
     match &reading.prompt {
         Seen::Unclear(why) => (Standing::Unknown, why.clone()),

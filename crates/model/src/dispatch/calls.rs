@@ -1,4 +1,4 @@
-//! The calls that an agent has begun, what it waits for, and what events make of them.
+//! The open calls and requests of an agent, and the effect of events on them.
 
 use crate::agent::ask::{Answer, AskOption, Verdict};
 use crate::agent::event::{cut, subject};
@@ -7,43 +7,44 @@ use crate::dispatch::Dispatch;
 use crate::event::{Event, ModeStep};
 use jiff::Timestamp;
 
-/// Open calls kept in mind. More at once are no longer told apart from none by who watches for
-/// stalls.
+/// The most open calls that are remembered. Beyond that the oldest are forgotten, and the stall
+/// monitor no longer knows of them.
 const MOST_CALLS: usize = 256;
 
-/// Bytes kept of what a call works on.
+/// The most bytes that are stored of a call's subject.
 pub const WHOLE_LIMIT: usize = 8 * 1024;
 
-/// The mode of a session, in which its agent asks about less or more.
+/// The mode of a session; it decides what the agent asks about.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionMode {
-    /// The one that the policy needs, and how it is set.
+    /// The mode that the policy needs, and the method that sets it.
     pub wanted: Option<ModeStep>,
-    /// The one that it told last.
+    /// The mode that the agent reported last.
     pub current: Option<String>,
-    /// The one that it went into by itself, in which it does not ask: it is being set back.
+    /// The mode that the agent entered by itself and in which it does not ask. It is being set
+    /// back.
     pub left_for: Option<String>,
-    /// It was set back in this turn.
+    /// The mode was set back in this turn.
     pub was_set_back: bool,
-    /// How often the agent changed it.
+    /// The number of times that the agent changed its mode.
     pub changes: u32,
 }
 
-/// A call of a tool, as far as it is told.
+/// A tool call, as far as the agent has reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldCall {
     pub id: String,
     pub tool: String,
-    /// The whole of what it works on, a command of several lines among it.
+    /// The whole subject, for example all lines of a command.
     pub target: String,
 }
 
-/// A call that permission was asked for.
+/// A call for which the agent requested permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskedCall {
     pub request: String,
     pub call: ToldCall,
-    /// `None` as long as nobody has answered.
+    /// `None` until somebody answers.
     pub answer: Option<Permitted>,
 }
 
@@ -51,11 +52,11 @@ pub struct AskedCall {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permitted {
     pub allowed: bool,
-    /// The rule, or who answered.
+    /// The rule that decided, or the one who answered.
     pub by: String,
 }
 
-/// The newest are kept.
+/// Appends a call and drops the oldest one beyond the limit.
 fn push<T>(calls: &mut Vec<T>, call: T) {
     if calls.len() >= MOST_CALLS {
         calls.remove(0);
@@ -64,7 +65,7 @@ fn push<T>(calls: &mut Vec<T>, call: T) {
 }
 
 impl Dispatch {
-    /// What its agent has begun and what it waits for.
+    /// Folds an event into the agent's open calls and requests.
     pub(super) fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
         match event {
             Event::ToolCalled { call_id, parent, tool, target }
@@ -107,7 +108,7 @@ impl Dispatch {
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
             }
             Event::PermissionClosed { request_id } => self.asks.close(request_id),
-            // What a process was asked or had begun is over with its turn, and with itself.
+            // The open calls and requests of a process end with its turn, and with the process.
             Event::TurnFinished { .. }
             | Event::AttemptStarted { .. }
             | Event::AgentExited { .. }
@@ -135,7 +136,7 @@ impl Dispatch {
         }
     }
 
-    /// Somebody has said whether a call may be made.
+    /// Records whether the answer to a request allows the call.
     fn permitted(&mut self, request: &str, answer: Verdict, chosen: &str, by: &str) {
         let allows = |option: &AskOption| {
             option.kind.as_deref().is_some_and(|kind| kind.starts_with("allow"))
@@ -154,8 +155,8 @@ impl Dispatch {
         }
     }
 
-    /// The agent need not ask about this tool again: a person chose that, or it offers no other way
-    /// to allow it.
+    /// Records that the agent need not ask about this tool again. A person chose that, or the agent
+    /// offers no other way to allow it.
     fn give_for_good(&mut self, request: &str, answer: Verdict, chosen: &str) {
         let Some(pending) = self.asks.get(request) else { return };
         let kind = |option: &AskOption, kind: &str| option.kind.as_deref() == Some(kind);

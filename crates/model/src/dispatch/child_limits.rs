@@ -1,7 +1,7 @@
-//! What an agent that another one dispatched may have: never more than that one has.
+//! The limits of a child dispatch: it never has more than its parent.
 //!
-//! Its configuration comes with the request, so whoever dispatches it can choose it. Whatever that
-//! says, of the policy the stricter word counts, and of the budget the least that is left.
+//! The child's configuration comes with the request, so the parent chooses it. Whatever it says,
+//! the stricter policy counts, and the least budget that is left.
 
 use crate::agent::permission::{Mode, Policy};
 use crate::dispatch::Dispatch;
@@ -10,11 +10,10 @@ use crate::dispatch::life;
 use crate::event::id::DispatchId;
 use crate::event::{Created, Limit};
 
-/// What `parent` holds a child to that is dispatched in `project`, or in a clone that is made of
-/// it.
+/// Returns the policy that `parent` imposes on a child in `project`, or in a clone of `project`.
 pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
     let mut policy = parent.permissions.clone();
-    // What a rehearsal asks was written to be asked, and is no policy of anybody's.
+    // A rehearsal asks because its script says so. That mode must not bind other dispatches.
     if is_rehearsed(parent) && policy.mode == Mode::Ask {
         policy.mode = Mode::Allow;
     }
@@ -33,18 +32,17 @@ pub fn is_rehearsed(created: &Created) -> bool {
     created.backend == "rehearsal"
 }
 
-/// The budget of a child of `parent` that asks for `asked`. All that an agent's descendants use is
-/// taken from its own budget, so that it is bounded by what all above it have left. Of several at
-/// work each may have all that was left when it began: together they are held to it by
-/// [`overspent`].
+/// Returns the budget of a child of `parent` that asks for `asked`. The use of all descendants
+/// counts against an agent's own budget, so a child is bounded by what all its ancestors have left.
+/// Several agents at work may each have got all that was left when they began; [`overspent`] holds
+/// their sum to it.
 pub fn budget(fleet: &Fleet, parent: &DispatchId, asked: Option<f64>) -> Option<f64> {
     let bounds = fleet.get(parent).into_iter().flat_map(|parent| bounds(fleet, parent));
     let left = bounds.map(|bound| (bound.usd - bound.spent).max(0.0));
     asked.into_iter().chain(left).reduce(f64::min)
 }
 
-/// Whose money a dispatch has helped to spend, all of it and more: the first it meets on the way
-/// up.
+/// Returns the nearest shared budget that is used up, if this dispatch can be stopped.
 pub fn overspent(fleet: &Fleet, dispatch: &Dispatch) -> Option<(Limit, String)> {
     if !life::can_be_stopped(dispatch) {
         return None;
@@ -53,14 +51,14 @@ pub fn overspent(fleet: &Fleet, dispatch: &Dispatch) -> Option<(Limit, String)> 
     Some((Limit::Budget, format!("${:.4} of ${:.2} spent by {}", over.spent, over.usd, over.by)))
 }
 
-/// What a dispatch and others may spend together, and have.
+/// A budget that a dispatch shares with others, and what they have spent of it.
 struct Bound {
     usd: f64,
     spent: f64,
     by: String,
 }
 
-/// From the dispatch itself upwards, and last the purse.
+/// The budgets that bound a dispatch: its own, then those of its ancestors, and last the purse.
 fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = Bound> + 'a {
     let above = |dispatch: &&'a Dispatch| Some(&**fleet.get(dispatch.created.parent.as_ref()?)?);
     // Ancestors are older, so this ends.
@@ -80,8 +78,8 @@ fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = 
     families.chain(purse)
 }
 
-/// Variables that decide which program a name means, or that have a program load or run something
-/// before it does what it was started for.
+/// Variables that decide which program a name means, or that make a program load or run code before
+/// its own work.
 const LOADING: &[&str] = &[
     "PATH",
     "HOME",
@@ -159,8 +157,8 @@ const LOADING: &[&str] = &[
     "CLAUDE_CONFIG_DIR",
     "CLAUDE_ENV_FILE",
 ];
-/// The beginnings of such names: of loaders and shells, of tools that build and run programs, and
-/// of agent CLIs.
+/// The prefixes of such names: of loaders and shells, of tools that build and run programs, and of
+/// agent CLIs.
 const LOADING_PREFIXES: &[&str] = &[
     "LD_",
     "DYLD_",
@@ -223,7 +221,7 @@ const LOADING_PREFIXES: &[&str] = &[
     "QWEN_",
     "MULETEER_",
 ];
-/// The ends of such names: arguments for a program, a program to be run, and places to load from.
+/// The suffixes of such names: arguments for a program, a program to run, and places to load from.
 const LOADING_SUFFIXES: &[&str] = &[
     "_OPTS",
     "_OPTIONS",
@@ -253,10 +251,10 @@ const LOADING_SUFFIXES: &[&str] = &[
     "_PLUGIN_PATH",
     "LIBPATH",
 ];
-/// The end of a name that is a credential's, whatever it begins with.
+/// The suffix of credential names. It takes precedence over the prefixes.
 const CREDENTIAL_SUFFIX: &str = "_API_KEY";
 
-/// Whether a variable decides which code a child runs: under a policy its parent may not set it.
+/// Whether a variable decides which code a child runs. A parent under a policy may not set it.
 pub fn loads_code(name: &str) -> bool {
     !name.ends_with(CREDENTIAL_SUFFIX)
         && (LOADING.contains(&name)
@@ -322,8 +320,8 @@ mod tests {
         tell(fleet, name, Event::AgentSpawned { pid: 1, shim_pid: 2, containment, awake_ms });
     }
 
-    /// Whoever meets a limit first is stopped, and so is each of the others as soon as it uses
-    /// something.
+    /// The agent that first meets a limit is stopped, and each of the others is stopped at its next
+    /// use.
     #[test]
     fn who_work_at_once_are_held_to_what_they_may_spend_together() {
         let mut fleet = Fleet::default();
@@ -422,7 +420,7 @@ mod tests {
         Created { backend: "claude-code".into(), project: "/repo".into(), permissions, ..created() }
     }
 
-    /// What one with a policy of its own that is open may do in `cwd`, dispatched by `parent`.
+    /// Returns the verdict on a call in a child of `parent` whose own policy is open.
     fn may(
         parent: &Created,
         project: &str,
@@ -435,7 +433,7 @@ mod tests {
         own.decide(&ask, clone.unwrap_or(project)).map(|said| said.verdict)
     }
 
-    /// By the directory that it is dispatched in a child would get at what its parent may not.
+    /// A child in another directory must not reach files that its parent may not.
     #[test]
     fn rules_about_files_mean_the_parents_files_wherever_its_child_works() {
         use Verdict::{Allow, Deny};
@@ -504,7 +502,7 @@ mod tests {
         assert_eq!((call("Bash", "ls"), call("Read", "a")), (None, Some(Verdict::Allow)));
     }
 
-    /// Its mode is there to have it ask, and is no word on anybody else.
+    /// The mode of a rehearsal makes the rehearsal ask; it does not bind a child.
     #[test]
     fn of_a_rehearsal_only_the_rules_count() {
         let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &[]) };

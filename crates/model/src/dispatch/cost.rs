@@ -1,11 +1,11 @@
-//! What was spent, added up from the events: who reads them all can never be behind them.
+//! Costs, summed from the events. A sum over all events always agrees with the log.
 
 use crate::event::id::DispatchId;
 use crate::event::{Event, Record};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the rows of a bill stand for.
+/// The grouping of a bill's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     Role,
@@ -15,7 +15,7 @@ pub enum By {
     Project,
 }
 
-/// Sums of one row. They only grow, and money stays finite, whatever a record claims.
+/// The sums of one row. They only grow, and money stays finite, whatever a record claims.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     pub cost_usd: f64,
@@ -23,24 +23,24 @@ pub struct Row {
     pub output: u64,
     pub cache_read: u64,
     pub cache_write: u64,
-    /// Those that used anything.
+    /// The dispatches with any use.
     pub dispatches: BTreeSet<DispatchId>,
 }
 
-/// A bill in the making: records go in, in the order they were written.
+/// A bill that is built from records in the order of the log.
 #[derive(Debug, Clone)]
 pub struct Bill {
     by: By,
     since: Option<Timestamp>,
     rows: BTreeMap<String, Row>,
     total: Row,
-    /// Role and project of each dispatch.
+    /// The role and the project of each dispatch.
     known: BTreeMap<DispatchId, (String, String)>,
 }
 
 impl Bill {
-    /// `since`: use before it is left out. The records before it are wanted all the same: they tell
-    /// whose the use is.
+    /// Creates an empty bill that leaves out use before `since`. Records before `since` must still
+    /// be added, because they name the dispatch that the use belongs to.
     pub fn new(by: By, since: Option<Timestamp>) -> Self {
         Self { by, since, rows: BTreeMap::new(), total: Row::default(), known: BTreeMap::new() }
     }
@@ -73,7 +73,7 @@ impl Bill {
         }
     }
 
-    /// Days in their order, everything else the dearest first.
+    /// Returns the rows: days in their order, all other rows by descending cost.
     pub fn rows(&self) -> Vec<(&str, &Row)> {
         let mut rows: Vec<_> = self.rows.iter().map(|(key, row)| (key.as_str(), row)).collect();
         if self.by != By::Day {
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(bill(By::Day, None), days);
     }
 
-    /// What was made for an agent and goes with it is no project.
+    /// A clone that was made for an agent is not a project of its own.
     #[test]
     fn clones_of_a_run_are_added_up_as_their_repository() {
         let mut bill = Bill::new(By::Project, None);
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(rows, [("/web", 3.0, 3)]);
     }
 
-    /// Whom an agent has work for it in its own clone works for the same repository.
+    /// A child dispatch in its parent's own clone works for the parent's repository.
     #[test]
     fn what_is_done_in_a_clone_is_done_for_its_repository() {
         let record = created("aaaaaaaa", "developer", "/web");
@@ -265,8 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the records claim: money is neither negative nor anything that is no number,
-        /// and each way of splitting the bill comes to the same total.
+        /// For any claims of the records, money is a number and not negative. Each way of grouping
+        /// the bill gives the same total.
         #[test]
         fn sums_are_sane(costs in prop::collection::vec(prop_oneof![any::<f64>(), 0.0..10.0f64], 0..20)) {
             for by in [By::Role, By::Model, By::Day, By::Project] {

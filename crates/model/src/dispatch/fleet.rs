@@ -1,4 +1,4 @@
-//! All dispatches, folded from the events: what `status` shows and what recovery starts from.
+//! All dispatches, folded from the events: the basis of `status` and of recovery.
 
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::config::InForce;
@@ -11,27 +11,27 @@ use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
-    /// A snapshot is taken after each event and shares all that has not changed since the one
-    /// before it.
+    /// All dispatches by id. A snapshot is taken after each event and shares with the one before it
+    /// all that has not changed.
     dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
-    /// In order of creation.
+    /// The ids in order of creation.
     order: VectorSync<DispatchId>,
-    /// Those that have not ended, by the record that made them: what is under way is found without
-    /// a look at all that ever was.
+    /// The dispatches that have not ended, by the record that created them. So they are found
+    /// without a search of all dispatches.
     unfinished: RedBlackTreeMapSync<u64, DispatchId>,
     pub generation: u64,
-    /// Of the newest daemon's machine: another one after it was started anew.
+    /// The boot id of the machine at the newest daemon's start; it changes with each reboot.
     boot_id: String,
     settings: Option<InForce>,
-    /// What a dispatch and all that descend from it have cost, in US dollars.
+    /// The cost in US dollars of each dispatch together with all its descendants.
     families: RedBlackTreeMapSync<DispatchId, f64>,
-    /// What was spent from purses, by their names.
+    /// The amount spent from each purse in US dollars, by the purse's name.
     purses: RedBlackTreeMapSync<String, f64>,
-    /// Where the model's APIs want to be left alone.
+    /// The back-pressure of the model APIs, by channel.
     pub pressures: Pressures,
     /// Runs of task lists.
     pub task_lists: Runs,
-    /// The newest record folded in.
+    /// The sequence number of the newest folded record.
     pub seq: u64,
 }
 
@@ -44,7 +44,8 @@ pub enum LookupError {
 }
 
 impl Fleet {
-    /// Folds one record in. Records arrive in order of `seq`; one already folded is skipped.
+    /// Folds one record in. Records arrive in order of `seq`; a record that is already folded is
+    /// skipped.
     pub fn apply(&mut self, record: &Record) {
         if record.seq <= self.seq {
             return;
@@ -76,7 +77,7 @@ impl Fleet {
             (false, true) => {
                 self.unfinished.remove_mut(&dispatch.created_seq);
             }
-            // Somebody spoke to it again.
+            // A message reopened the dispatch.
             (true, false) => self.unfinished.insert_mut(dispatch.created_seq, id.clone()),
             _ => {}
         }
@@ -85,7 +86,8 @@ impl Fleet {
         }
     }
 
-    /// What one spends, all above it have spent, and whoever gave them the money.
+    /// Adds an amount to the purse of a dispatch and to the totals of the dispatch and its
+    /// ancestors.
     fn pay(&mut self, id: &DispatchId, usd: f64) {
         if let Some(purse) =
             self.dispatches.get(id).and_then(|dispatch| dispatch.created.purse.as_ref())
@@ -102,17 +104,17 @@ impl Fleet {
         }
     }
 
-    /// What a dispatch and all that descend from it have cost, in US dollars.
+    /// Returns the cost of a dispatch and all its descendants, in US dollars.
     pub fn family_usd(&self, id: &DispatchId) -> f64 {
         self.families.get(id).copied().unwrap_or_default()
     }
 
-    /// What was spent from a purse, in US dollars.
+    /// Returns the amount spent from a purse, in US dollars.
     pub fn purse_usd(&self, of: &str) -> f64 {
         self.purses.get(of).copied().unwrap_or_default()
     }
 
-    /// A daemon begins on the machine as it was started last.
+    /// Marks the unfinished dispatches if the machine was rebooted since the last daemon started.
     fn boot(&mut self, boot_id: &str) {
         let known = std::mem::replace(&mut self.boot_id, boot_id.into());
         if known.is_empty() || known == boot_id {
@@ -129,7 +131,7 @@ impl Fleet {
         }
     }
 
-    /// The first creation counts: an id is never given to another dispatch.
+    /// Adds a dispatch. The first creation counts: an id is never given to another dispatch.
     fn create(&mut self, id: &DispatchId, created: &Created, record: &Record) {
         if self.dispatches.contains_key(id) {
             return;
@@ -141,7 +143,7 @@ impl Fleet {
         self.unfinished.insert_mut(record.seq, id.clone());
     }
 
-    /// A limit that one dispatch met is the limit of all that share it.
+    /// Records that a dispatch met a limit, for all dispatches of its channel.
     fn press(&mut self, id: &DispatchId, record: &Record) {
         let (Some(strike), Some(struck)) =
             (api_backpressure::strike(record), self.dispatches.get(id))
@@ -160,20 +162,21 @@ impl Fleet {
         self.dispatches.get(id)
     }
 
-    /// In order of creation.
+    /// All dispatches in order of creation.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Dispatch>> {
         self.order.iter().filter_map(|id| self.dispatches.get(id))
     }
 
-    /// What a daemon may go by that cannot read its configuration: what the one before it did. None
-    /// where nobody lives and nobody waits, so that nothing is lost while it does not start.
-    /// `first` is for a fleet from before it was recorded.
+    /// Returns the settings for a daemon that cannot read its configuration: those of the daemon
+    /// before it. Returns `None` if no dispatch is unfinished, because then nothing is lost while
+    /// the daemon does not start. `first` is used if the log is older than the recording of
+    /// settings.
     pub fn settings_left(&self, first: InForce) -> Option<InForce> {
         self.unfinished().next()?;
         Some(self.settings.unwrap_or(first))
     }
 
-    /// Those that have not ended, in order of creation.
+    /// The dispatches that have not ended, in order of creation.
     pub fn unfinished(&self) -> impl Iterator<Item = &Arc<Dispatch>> {
         self.unfinished.values().filter_map(|id| self.dispatches.get(id))
     }
@@ -181,7 +184,7 @@ impl Fleet {
     /// Finds the one dispatch whose id begins with `prefix`.
     ///
     /// # Errors
-    /// When none does, or more than one.
+    /// When no id fits, or more than one.
     pub fn find(&self, prefix: &str) -> Result<&Arc<Dispatch>, LookupError> {
         let all = self.dispatches.iter().map(|(id, dispatch)| (id.as_str(), dispatch));
         id::by_beginning(all, prefix).map_err(|unfound| match unfound {
@@ -203,7 +206,7 @@ mod tests {
         DispatchId::try_from(text.to_string()).unwrap()
     }
 
-    /// Dispatches of these ids, each of the backend beside it.
+    /// Returns a fleet with a dispatch for each pair of id and backend.
     fn fleet(of: &[(&str, &str)]) -> Fleet {
         let mut fleet = Fleet::default();
         for (name, backend) in of {
@@ -220,7 +223,7 @@ mod tests {
         fleet.apply(&Record { v: VERSION, seq: fleet.seq + 1, ts: Timestamp::UNIX_EPOCH, entry });
     }
 
-    /// What had passed may be gone with the files that nobody had synced.
+    /// The result of a passed task may be lost with unsynced files.
     #[test]
     fn after_a_new_boot_a_task_that_had_passed_is_judged_again() {
         use crate::task_list::session::{Started, Verdict};
@@ -286,7 +289,7 @@ mod tests {
             ("zzzz2222", Ok("zzzz2222")),
             ("z", Ok("zzzz2222")),
             ("abcx", Ok("abcxyz22")),
-            // The whole of one is the beginning of another.
+            // One whole id is the prefix of another.
             ("abcdefgh", Ok("abcdefgh")),
             ("abcdefghi", Ok("abcdefghijk")),
             ("abcd", Err(vec!["abcdefgh", "abcdefghijk"])),
@@ -309,7 +312,8 @@ mod tests {
         }
     }
 
-    /// In the old place, and not where the newest are; a snapshot shows what was.
+    /// A reopened dispatch returns to its old position in the order. An earlier snapshot is
+    /// unchanged.
     #[test]
     fn who_is_spoken_to_again_is_unfinished_again() {
         use crate::event::{FinalState, PromptKind};
@@ -343,7 +347,7 @@ mod tests {
         assert_eq!(fleet.iter().count(), 3);
     }
 
-    /// A limit halves those of its own channel, and counts nobody else.
+    /// A limit halves the agents of its own channel, and counts no others.
     #[test]
     fn a_strike_counts_those_at_work_that_share_it() {
         let names = ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff"];

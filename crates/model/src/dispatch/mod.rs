@@ -97,7 +97,7 @@ pub struct Dispatch {
     pub stop: Option<Stop>,
     /// The model that somebody requested after the dispatch was created: the next process gets it.
     pub model_wanted: Option<String>,
-    /// The method that changes the model of the open session, if the agent speaks by calls and
+    /// A model change that the running CLI has not answered: its key, and the model wanted before.
     /// offers one.
     pub model_by: Option<String>,
     /// That its running CLI is to be told, under this key; and what it had before.
@@ -141,8 +141,8 @@ pub struct Dispatch {
     /// once it is over.
     pub began_ms: u64,
     pub lived_ms: u64,
-    /// How often the model has spoken, as far as the events tell: once for a prompt, and once for
-    /// the results of its tools.
+    /// The number of model turns, as far as the events tell: one for a prompt, and one for each
+    /// round of tool results.
     pub model_turns: u32,
     /// The next output of the model begins another model turn.
     pub model_owes: bool,

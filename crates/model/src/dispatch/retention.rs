@@ -1,16 +1,16 @@
-//! What dispatches have left that need not be kept.
+//! Files of ended dispatches that may be removed.
 
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 
-/// Those that ended at least `age` ago, so that what is kept of their agents may go; oldest first.
-/// `at_work` says of a run whether it is under way: it may not have read yet what its agents said
-/// last.
+/// Returns the dispatches that ended at least `age` ago, oldest first; the files of their agents
+/// may be removed. `at_work` tells whether a run is active: it may not have read its agents' last
+/// output yet.
 ///
-/// One whose files were removed before is among them: who removed them may have been killed in the
-/// middle.
+/// A dispatch whose files were removed before is included, because that removal may have been
+/// interrupted.
 pub fn removable(
     fleet: &Fleet,
     now: Timestamp,

@@ -1,31 +1,32 @@
-//! The work of an agent's clone at the end of its dispatch: what came home, and where the rest is.
+//! The work in an agent's clone at the end of its dispatch: what was fetched, and where the rest
+//! is.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// What the clone of a dispatch held when it ended, and where in the person's repository that is
-/// now.
+/// The work that the clone of a dispatch held at its end, and where in the person's repository it
+/// is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct WorkHome {
-    /// The branch of its commits, as it was to be named where there are none.
+    /// The branch of the commits. Without commits, the name that the branch would have had.
     pub branch: String,
-    /// The tip of that branch; `None` where no commit was brought.
+    /// The tip of that branch; `None` if no commit was fetched.
     pub commit: Option<String>,
-    /// How many commits the agent made on it. Events of earlier versions do not say.
+    /// The number of commits that the agent made. Events of earlier versions do not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commits: Option<u32>,
-    /// What is on no branch.
+    /// Work that is on no branch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<LeftWork>,
-    /// What was not brought and is only in the clone, with the reason.
+    /// Work that was not fetched and is only in the clone, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
-    /// Why commits could not be brought home. They are only in the clone.
+    /// The reason why commits could not be fetched. They are only in the clone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// Something that an agent did not leave on its branch, kept as a ref of the person's repository.
+/// Work that an agent did not leave on its branch, stored as a ref in the person's repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct LeftWork {
     /// The full name of the ref.
@@ -36,13 +37,14 @@ pub struct LeftWork {
 }
 
 impl WorkHome {
-    /// Whether there is something that a person may want to have.
+    /// Whether there is nothing that a person may want.
     pub fn is_nothing(&self) -> bool {
         let commits = self.commit.is_some() && self.commits != Some(0);
         !commits && self.left.is_empty() && self.skipped.is_empty() && self.trouble.is_none()
     }
 
-    /// On one line, what came home and where it is. `clone` is named where something is only there.
+    /// Describes on one line what was fetched and where it is. Names `clone` if some work is only
+    /// there.
     pub fn describe(&self, clone: Option<&str>) -> String {
         let mut text = match (&self.commit, self.commits, &self.trouble) {
             (_, _, Some(why)) => format!("the commits could not be brought home: {why}"),

@@ -301,7 +301,7 @@ pub enum Event {
         call_id: String,
         tool: String,
         target: String,
-        /// The rule that asks about the call or refuses it, or the one who denied it.
+        /// The rule or mode that asks about the call or refuses it, or the one who denied it.
         rule: String,
         /// The agent had asked and was denied.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]

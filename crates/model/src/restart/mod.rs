@@ -1,5 +1,5 @@
-//! Restart policy: which siblings share a failed actor's fate, how often a child may fail before
-//! its supervisor does, and how long to wait in between. The supervisor carries it out; agents'
+//! The restart policy: which siblings restart with a failed child, how often a child may fail
+//! before its supervisor fails, and the backoff in between. The supervisor carries it out; agents'
 //! processes use [`agent_backoff_ms`] (docs/design/supervision-tree.md).
 //!
 //! ```text
@@ -14,33 +14,34 @@ pub mod shim_watch;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What happens to the siblings of a child that failed.
+/// The effect of a failed child on its siblings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
     OneForOne,
     OneForAll,
-    /// The failed child and those listed after it: later ones depend on earlier ones.
+    /// Restarts the failed child and those listed after it: later ones depend on earlier ones.
     RestForOne,
 }
 
-/// When a child that ended is started again.
+/// The condition under which a child that ended is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartClass {
     Permanent,
-    /// Only after a failure; a normal end is an end.
+    /// Restarts only after a failure; a normal end is final.
     Transient,
     Temporary,
 }
 
-/// At most `max` restarts in `window` of awake time.
+/// The most restarts (`max`) within `window` of awake time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Intensity {
     pub max: u32,
     pub window: Duration,
 }
 
-/// `base`, doubled with every restart in the window, at most `max`; then up to `jitter` (0.0 to
-/// 1.0) of it is taken off, so that children which failed together do not return together.
+/// The pause before a restart: `base`, doubled with every restart in the window, at most `max`.
+/// Then up to `jitter` (0.0 to 1.0) of it is subtracted, so that children that failed together do
+/// not restart together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backoff {
     pub base: Duration,
@@ -54,19 +55,19 @@ pub enum Decision {
     Escalate,
 }
 
-/// The restarts of one child (or of one group that restarts together) within its intensity's
+/// The restarts of one child, or of one group that restarts together, within its intensity's
 /// window.
 #[derive(Debug, Clone)]
 pub struct Window {
     intensity: Intensity,
     backoff: Backoff,
     seed: u64,
-    /// Awake milliseconds of the restarts still in the window, oldest first.
+    /// The times of the restarts still in the window in awake milliseconds, oldest first.
     restarts: VecDeque<u64>,
 }
 
 impl Strategy {
-    /// As `tree` prints it.
+    /// Returns the name that `tree` prints.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OneForOne => "one-for-one",
@@ -77,7 +78,7 @@ impl Strategy {
 }
 
 impl RestartClass {
-    /// As `tree` prints it.
+    /// Returns the name that `tree` prints.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Permanent => "permanent",
@@ -86,7 +87,7 @@ impl RestartClass {
         }
     }
 
-    /// Whether a child that ended, `failed` or not, is to run again.
+    /// Whether a child that ended, `failed` or not, is restarted.
     pub fn restarts(self, failed: bool) -> bool {
         match self {
             Self::Permanent => true,
@@ -101,7 +102,8 @@ impl Backoff {
         Self { base: Duration::ZERO, max: Duration::ZERO, jitter: 0.0 }
     }
 
-    /// The pause before restart number `restart` (from 1). The same `seed` gives the same pause.
+    /// Returns the pause before restart number `restart` (from 1). The same `seed` gives the same
+    /// pause.
     pub fn delay(&self, restart: u32, seed: u64) -> Duration {
         let doublings = restart.saturating_sub(1).min(32);
         let full = self
@@ -114,13 +116,14 @@ impl Backoff {
 }
 
 impl Window {
-    /// `seed` chooses the jitter: a hash of the child's name, or random bytes.
+    /// Creates an empty window. `seed` chooses the jitter: a hash of the child's name, or random
+    /// bytes.
     pub fn new(intensity: Intensity, backoff: Backoff, seed: u64) -> Self {
         Self { intensity, backoff, seed, restarts: VecDeque::new() }
     }
 
     /// Records a failure at `now` (awake milliseconds) and decides what follows. A child that has
-    /// escalated keeps its window: asked again at once it escalates again.
+    /// escalated keeps its window: another failure at once escalates again.
     pub fn record(&mut self, now_awake_ms: u64) -> Decision {
         self.forget(now_awake_ms);
         if self.restarts.len() >= self.intensity.max as usize {
@@ -130,7 +133,7 @@ impl Window {
         Decision::RestartAfter(self.backoff.delay(self.restarts.len() as u32, self.seed))
     }
 
-    /// Restarts in the window that ends at `now`: what `tree` shows.
+    /// Returns the number of restarts in the window that ends at `now`, for `tree`.
     pub fn restarts(&self, now_awake_ms: u64) -> u32 {
         let horizon = self.horizon(now_awake_ms);
         self.restarts.iter().filter(|at| Some(**at) > horizon).count() as u32
@@ -143,14 +146,15 @@ impl Window {
         }
     }
 
-    /// The newest moment that is outside the window; `None` while the window reaches before 0.
+    /// Returns the newest time that is outside of the window; `None` while the window reaches
+    /// before 0.
     fn horizon(&self, now: u64) -> Option<u64> {
         now.checked_sub(u64::try_from(self.intensity.window.as_millis()).unwrap_or(u64::MAX))
     }
 }
 
-/// The children to stop (in reverse order) and start again (in order) after `failed` ended, as
-/// indices in the order the supervisor lists them. Nothing for an index out of range.
+/// Returns the children to stop (in reverse order) and restart (in order) after `failed` ended, as
+/// indices in the supervisor's list. Returns nothing for an index out of range.
 pub fn affected(strategy: Strategy, children: usize, failed: usize) -> Vec<usize> {
     if failed >= children {
         return vec![];
@@ -162,16 +166,16 @@ pub fn affected(strategy: Strategy, children: usize, failed: usize) -> Vec<usize
     }
 }
 
-/// Milliseconds before attempt number `attempt` (from 1 for the first *re*start) of a crashed
-/// agent: 1 s, doubling, at most 60 s, less up to a fifth that depends on the dispatch's id only.
-/// Folding the events again therefore gives the same moment.
+/// Returns the milliseconds before restart number `attempt` (from 1) of a crashed agent: 1 s,
+/// doubling, at most 60 s, less up to a fifth that depends on the dispatch's id only. So folding
+/// the events again gives the same time.
 pub fn agent_backoff_ms(id: &str, attempt: u32) -> u64 {
     const AGENT: Backoff =
         Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
     AGENT.delay(attempt, seed(id)).as_millis() as u64
 }
 
-/// A seed from a name, the same on every machine and in every version (FNV-1a).
+/// Returns a seed from a name, the same on every machine and in every version (FNV-1a).
 pub fn seed(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -207,7 +211,7 @@ mod tests {
         }
     }
 
-    /// `tree --json` shows them.
+    /// `tree --json` shows these names.
     #[test]
     fn they_are_called_what_the_contract_calls_them() {
         let strategies =

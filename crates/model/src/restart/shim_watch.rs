@@ -1,40 +1,41 @@
-//! What is done about a shim that was asked for something and does not do it: its own agent may
-//! have stopped it, and then nobody would ever end either.
+//! Decides about a shim that does not do what it was asked. Its own agent may have stopped it
+//! (`SIGSTOP`), and then nobody would ever end either.
 //!
-//! It counts what was found and no clock: a daemon that was itself held up must not take its own
-//! silence for the shim's.
+//! It counts observations and reads no clock: a daemon that was itself suspended must not take its
+//! own silence for the shim's.
 
 use std::time::Duration;
 
-/// So often a shim is told to go on. Who is found stopped once more is ended.
+/// The number of times that a stopped shim is continued. If it is found stopped once more, it is
+/// killed.
 pub const GO_ONS: u32 = 3;
-/// A shim that was told to end its agent answers at once; this is for a machine on which nothing is
-/// at once.
+/// The silence after which a shim is killed that was told to end its agent. A shim answers at once;
+/// this limit allows for a very slow machine.
 pub const SILENCE: Duration = Duration::from_secs(15);
-/// More than this between two looks is the looker's own absence.
+/// The longest silence that one observation counts; more than this is the daemon's own absence.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// One shim, from when it was last heard of to do what it was asked.
+/// The observations of one shim since it last did what it was asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShimWatch {
     stopped: u32,
     silent: Duration,
-    /// Which acts were told of.
+    /// Whether each act (continue, kill) was already reported.
     told: (bool, bool),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Nothing,
-    /// It is told to go on (`SIGCONT`).
+    /// Continue the shim (`SIGCONT`).
     GoOn {
-        /// Nobody was told yet, and is to be before the signal is sent.
+        /// The act was not reported yet, and must be before the signal is sent.
         tell: bool,
     },
-    /// It is killed, and its agent with it.
+    /// Kill the shim, and its agent with it.
     Kill {
         why: Why,
-        /// As of [`Act::GoOn`].
+        /// As in [`Act::GoOn`].
         tell: bool,
     },
 }
@@ -46,9 +47,9 @@ pub enum Why {
 }
 
 impl ShimWatch {
-    /// What to do about one that was asked for something and is found `stopped` or not. `silence`
-    /// is how long ago the last look was, where it was told to end its agent and has not answered
-    /// yet.
+    /// Decides about a shim that was asked for something and is found `stopped` or not. `silence`
+    /// is the time since the last observation, if the shim was told to end its agent and has not
+    /// answered yet.
     pub fn look(&mut self, stopped: bool, silence: Option<Duration>) -> Act {
         self.silent = silence.map_or(Duration::ZERO, |since| self.silent + since.min(LONGEST));
         let why = if stopped && self.stopped >= GO_ONS {

@@ -10,8 +10,8 @@
 //!     0 ┤      └────────────────────────┘ until
 //! ```
 //!
-//! Who works already is left alone: its CLI knows how to wait. It is folded from the events, so a
-//! daemon that restarts holds back as its predecessor did.
+//! Running agents are left alone: their CLIs know how to wait. The state is folded from the events,
+//! so a daemon that restarts holds back as its predecessor did.
 
 use crate::admission::api_error::{LONGEST_WAIT, Trouble, after};
 use crate::dispatch::Dispatch;
@@ -20,30 +20,31 @@ use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A strike without a time holds the others back for so long.
+/// The wait after a strike without a time.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// One more place each, once the time is over.
+/// The interval at which one more slot opens, after the wait.
 const STEP: SignedDuration = SignedDuration::from_secs(15);
-/// Beyond so many places there is no pressure left to speak of.
+/// With so many slots there is no pressure left.
 const FREE: u32 = 1000;
-/// Channels are named after what agents are given: they may not fill our memory.
+/// The most channels. Their names come from what agents are given, so they must not fill the
+/// memory.
 const MOST_CHANNELS: usize = 1000;
 
-/// One channel under pressure.
+/// The state of one channel under pressure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pressure {
     pub trouble: Trouble,
     pub status: Option<u16>,
-    /// Nobody starts before.
+    /// The time before which no dispatch starts.
     pub until: Timestamp,
-    /// How many may be at work at `until`.
+    /// The number of dispatches that may run at `until`.
     pub places: u32,
 }
 
-/// By channel; see [`channel`].
+/// The pressures by channel; see [`channel`].
 pub type Pressures = BTreeMap<String, Pressure>;
 
-/// What the limits of a dispatch are shared by.
+/// Returns the channel that shares the limits of a dispatch.
 pub fn channel(d: &Dispatch) -> &str {
     match d.created.api.channel.as_str() {
         "" => &d.created.backend,
@@ -51,7 +52,8 @@ pub fn channel(d: &Dispatch) -> &str {
     }
 }
 
-/// What a record says about the API: the trouble, and until when it should be left alone.
+/// Returns the trouble that a record reports, and the time until which the API should be left
+/// alone.
 pub fn strike(record: &Record) -> Option<(Trouble, Option<u16>, Timestamp)> {
     let wait = |wait| after(record.ts, wait);
     let (trouble, status, until) = match &record.entry.event {
@@ -73,7 +75,8 @@ pub fn strike(record: &Record) -> Option<(Trouble, Option<u16>, Timestamp)> {
         .then(|| (trouble, status, until.clamp(wait(SHORTEST), wait(LONGEST_WAIT))))
 }
 
-/// Folds a strike in. `at_work`: how many of the channel hold a place, the one that was struck too.
+/// Folds a strike in. `at_work` counts the dispatches of the channel that hold a slot, with the one
+/// that was struck.
 pub fn fold(
     pressures: &mut Pressures,
     channel: &str,
@@ -84,7 +87,7 @@ pub fn fold(
     if let Some(known) = pressures.get_mut(channel)
         && now <= known.until
     {
-        // One outage strikes everybody who is at work: that is one strike.
+        // One outage strikes all running dispatches: that counts as one strike.
         (known.trouble, known.status, known.until) =
             (trouble, status.or(known.status), known.until.max(until));
         return;
@@ -98,7 +101,7 @@ pub fn fold(
 }
 
 impl Pressure {
-    /// How many may be at work.
+    /// Returns how many dispatches may run at `now`.
     pub fn places_at(&self, now: Timestamp) -> u32 {
         if now < self.until {
             return 0;
@@ -107,7 +110,7 @@ impl Pressure {
         self.places.saturating_add(u32::try_from(steps).unwrap_or(FREE))
     }
 
-    /// When there will be a place beside `at_work` others.
+    /// Returns when there will be a slot beside `at_work` others.
     pub fn place_for(&self, at_work: u32) -> Timestamp {
         let more = (at_work + 1).saturating_sub(self.places);
         self.until
@@ -115,7 +118,7 @@ impl Pressure {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// For `status` and `tree`.
+    /// Describes the pressure for `status` and `tree`.
     pub fn describe(&self, channel: &str, now: Timestamp) -> String {
         let what = self.trouble.describe(self.status);
         match self.places_at(now) {

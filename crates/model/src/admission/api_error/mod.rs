@@ -1,5 +1,5 @@
-//! What an error of the model API means for a dispatch. It is an event in its life, not a failure
-//! of its agent.
+//! Errors of the model API, and the course of a dispatch after each. Such an error is an event in
+//! the dispatch's life, not a failure of its agent.
 //!
 //! | what came | trouble | then |
 //! |---|---|---|
@@ -10,8 +10,9 @@
 //! | 408, 409, any other 5xx | `error` | a restart by backoff, counted |
 //! | no status: a cut stream, a silent one, no connection | `no_answer` | the same |
 //!
-//! Both kinds of waiting are bounded by awake time since the API last answered: limits by
-//! `api_patience`, what should not last by `api_timeout`, whoever it is that tries again.
+//! Both kinds of waiting are bounded by awake time since the API last answered: `api_patience`
+//! bounds limits, and `api_timeout` bounds errors that should not last. It does not matter whether
+//! the CLI or Muleteer retries.
 
 use crate::agent::event::TurnError;
 use crate::config::{Price, Span};
@@ -20,13 +21,13 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Where no time is told: enough for a limit counted by the minute to be over soon, and not so
-/// often that we add to an overload.
+/// The backoff if the API names no time. It is short enough for limits that are counted by the
+/// minute, and long enough not to add to an overload.
 const UNTOLD: Backoff =
     Backoff { base: Duration::from_secs(5), max: Duration::from_secs(300), jitter: 0.2 };
-/// Of a wait that an API tells, so much is believed: weekly limits are the longest.
+/// The longest wait that is accepted from an API: weekly limits are the longest.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(8 * 86_400);
-/// The refusals in a row after which a CLI need not go on trying.
+/// The number of refusals in a row after which a CLI's retries are stopped.
 const REFUSALS: u32 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,32 +39,32 @@ pub enum Trouble {
     Overload,
     Error,
     NoAnswer,
-    /// Of a newer version.
+    /// A kind of a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// What to do when a turn has ended in trouble.
+/// The course after a turn that ended in trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Course {
     Stop,
-    /// Wait, and count nothing.
+    /// Wait, and count no attempt.
     Wait,
-    /// A counted restart.
+    /// Restart, and count the attempt.
     Restart,
 }
 
-/// What a dispatch's way to the model API is, decided when it is made.
+/// The settings by which a dispatch uses the model API, decided when it is created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
-    /// What opens the door, by name: a variable or a login, never a value.
+    /// The name of the credential, a variable or a login; never a value.
     pub credential: String,
-    /// What shares limits: backend, credential and address. Empty: the backend.
+    /// The channel that shares limits: backend, credential and address. Empty: the backend.
     pub channel: String,
     pub patience_s: u64,
     pub timeout_s: u64,
-    /// Of the dispatch's model, where its CLI reports no cost.
+    /// The price of the dispatch's model, if its CLI reports no cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
 }
@@ -80,26 +81,26 @@ impl Default for Terms {
     }
 }
 
-/// The model API has not answered since: what is folded of it.
+/// The folded state of an API that has not answered since the first trouble.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outage {
     pub trouble: Trouble,
     pub status: Option<u16>,
-    /// It is asked again then, by the CLI or by us.
+    /// The time of the next request, by the CLI or by Muleteer.
     pub until: Timestamp,
-    /// The API itself said so.
+    /// The API itself named the time.
     pub told: bool,
     /// The CLI's own count of its tries: this one, and the most.
     pub tried: Option<(u32, u32)>,
-    /// Attempts of ours that ended in it.
+    /// The number of our attempts that ended in it.
     pub waits: u32,
-    /// Awake time it has taken so far, as far as we have waited or seen others wait.
+    /// The awake time of the outage so far, as far as Muleteer waited or saw others wait.
     pub spent_ms: u64,
-    /// When it began, on the shims' clock of awake time, where a CLI was seen to try again.
+    /// The start of the outage on the shims' clock of awake time, if a CLI was seen to retry.
     pub since_ms: Option<u64>,
 }
 
-/// What comes after a turn that ended in trouble.
+/// The decision after a turn that ended in trouble.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     Stop { reason: String },
@@ -108,7 +109,7 @@ pub enum Next {
 }
 
 impl Trouble {
-    /// Of an HTTP status, or of none.
+    /// Returns the kind of trouble for an HTTP status, or for none.
     pub fn of_status(status: Option<u16>) -> Self {
         match status {
             Some(401 | 403) => Self::Refused,
@@ -121,7 +122,7 @@ impl Trouble {
         }
     }
 
-    /// Of the error a turn ended with; `None` where the model API is not to blame.
+    /// Returns the trouble that a turn's error means; `None` if the model API is not to blame.
     pub fn of_turn(error: Option<TurnError>, status: Option<u16>) -> Option<Self> {
         match (error?, status) {
             (TurnError::Auth, _) => Some(Self::Refused),
@@ -139,12 +140,12 @@ impl Trouble {
         }
     }
 
-    /// Others who share the limit should hold back.
+    /// Whether other dispatches that share the limit should hold back.
     pub fn presses(self) -> bool {
         self.course() == Course::Wait
     }
 
-    /// How long, in awake time, it may last in all.
+    /// Returns the longest awake time that the trouble may last in all.
     pub fn limit(self, terms: &Terms) -> Duration {
         Duration::from_secs(if self.presses() { terms.patience_s } else { terms.timeout_s })
     }
@@ -153,7 +154,7 @@ impl Trouble {
         if self.presses() { "api_patience" } else { "api_timeout" }
     }
 
-    /// `rate limited (HTTP 429)`.
+    /// Describes the trouble for people: `rate limited (HTTP 429)`.
     pub fn describe(self, status: Option<u16>) -> String {
         let what = match self {
             Self::Refused => "refused the key",
@@ -171,7 +172,7 @@ impl Trouble {
 }
 
 impl Outage {
-    /// For `status`: what is waited for, and until when.
+    /// Describes the wait for `status`: the trouble, and its end.
     pub fn waiting(&self, now: Timestamp) -> String {
         let what = self.trouble.describe(self.status);
         let tried = self
@@ -186,7 +187,7 @@ impl Outage {
     }
 }
 
-/// Who met the trouble.
+/// The dispatch that met the trouble.
 #[derive(Debug, Clone, Copy)]
 pub struct Whose<'a> {
     pub id: &'a str,
@@ -200,11 +201,11 @@ pub struct Ended<'a> {
     pub trouble: Trouble,
     pub status: Option<u16>,
     pub said: &'a str,
-    /// Awake time of its attempt.
+    /// The awake time of its attempt.
     pub used_ms: u64,
 }
 
-/// The sentence a dispatch that is refused ends with.
+/// Returns the final reason of a dispatch whose credential was refused.
 pub fn refused(terms: &Terms, status: Option<u16>, said: &str) -> String {
     let is_variable = terms.credential.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     let key = match terms.credential.as_str() {
@@ -215,7 +216,7 @@ pub fn refused(terms: &Terms, status: Option<u16>, said: &str) -> String {
     with(format!("the model API refused {key}{}", http(status)), said)
 }
 
-/// What comes after a turn that ended in trouble. `before`: what was known of the outage until
+/// Decides the course after a turn that ended in trouble. `before` is the outage as known until
 /// then.
 pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Timestamp) -> Next {
     let Ended { trouble, status, said, used_ms } = ended;
@@ -238,7 +239,7 @@ pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Ti
             let until =
                 until.unwrap_or_else(|| after(now, UNTOLD.delay(waits, restart::seed(whose.id))));
             let wait_ms = u64::try_from(until.duration_since(now).as_millis()).unwrap_or(0);
-            // The first attempt's time is its work's; of those after it, nothing but trouble came.
+            // The time of the first attempt counts as work; later attempts met nothing but trouble.
             let used_ms = if waits > 1 { used_ms } else { 0 };
             let spent_ms = before
                 .map_or(0, |outage| outage.spent_ms)
@@ -254,7 +255,7 @@ pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Ti
     }
 }
 
-/// The sentence for trouble that has lasted too long, or would.
+/// Returns the reason for trouble that has lasted too long, or would.
 pub fn given_up(trouble: Trouble, whose: Whose<'_>, what: &str) -> String {
     let limit = Span(trouble.limit(whose.terms));
     format!(
@@ -264,7 +265,7 @@ pub fn given_up(trouble: Trouble, whose: Whose<'_>, what: &str) -> String {
     )
 }
 
-/// Whether a CLI that tries again by itself need not: it is stopped with this reason.
+/// Returns a reason to stop a CLI whose own retries are useless.
 pub fn hopeless(
     trouble: Trouble,
     status: Option<u16>,
@@ -286,22 +287,22 @@ pub fn hopeless(
     (delay > trouble.limit(whose.terms)).then(|| given_up(trouble, whose, &what()))
 }
 
-/// Seconds that somebody told, as a wait that can be believed.
+/// Converts reported seconds to a wait within bounds.
 pub fn wait(seconds: f64) -> Duration {
     let seconds =
         if seconds.is_finite() { seconds.clamp(0.0, LONGEST_WAIT.as_secs_f64()) } else { 0.0 };
     Duration::from_secs_f64(seconds)
 }
 
-/// `wait` after `now`, whole milliseconds.
+/// Returns the time `wait` after `now`, in whole milliseconds.
 pub fn after(now: Timestamp, wait: Duration) -> Timestamp {
     let millis = i64::try_from(wait.min(LONGEST_WAIT).as_millis()).unwrap_or(i64::MAX);
     now.checked_add(SignedDuration::from_millis(millis)).unwrap_or(now)
 }
 
-/// The moment an agent claims a limit to end at, in Unix seconds.
+/// Converts the end of a limit that an agent reports, in Unix seconds.
 pub fn moment(unix_s: f64) -> Option<Timestamp> {
-    // What is beyond the calendar saturates, and is refused.
+    // A time beyond the calendar saturates, and is rejected.
     unix_s
         .is_finite()
         .then(|| Timestamp::from_millisecond((unix_s * 1000.0) as i64).ok())
@@ -317,8 +318,8 @@ fn with(what: String, said: &str) -> String {
     if said.is_empty() { what } else { format!("{what}: {said}") }
 }
 
-/// What opens the model API's door to a CLI, as far as its environment tells. `has` says whether a
-/// variable is set; values are never looked at.
+/// Returns the name of the credential that a CLI uses, as far as its environment tells. `has` says
+/// whether a variable is set; values are never read.
 pub fn credential(backend: &str, has: impl Fn(&str) -> bool) -> String {
     let first = |names: &[&str], login: &str| {
         let found = names.iter().find(|name| has(name));
@@ -344,8 +345,9 @@ pub fn credential(backend: &str, has: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// What shares a limit, as far as it can be told: backend, credential, and where it is asked. The
-/// model is left out: whose limit it was is not told, and limits of an account are the common ones.
+/// Returns the channel that shares a limit, as far as known: backend, credential and host. The
+/// model is left out, because no CLI reports the model of a limit, and limits of an account are the
+/// common ones.
 pub fn channel(backend: &str, credential: &str, base_url: Option<&str>) -> String {
     let name = credential.split(" (").next().unwrap_or_default();
     let mut channel = backend.to_string();
@@ -358,7 +360,8 @@ pub fn channel(backend: &str, credential: &str, base_url: Option<&str>) -> Strin
     }
 }
 
-/// Host and port only: an address may carry a name and a password, or a token in its path.
+/// Returns host and port only: an address may contain a name and a password, or a token in its
+/// path.
 fn host(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();

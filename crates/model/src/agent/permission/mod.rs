@@ -1,6 +1,6 @@
-//! What an agent may do without asking: the policy of its role.
+//! The policy of a role: what its agent may do without asking.
 //!
-//! The rules are written as Claude Code writes its own (`Bash(git *)`, `Edit(src/**)`,
+//! Rules have the syntax of Claude Code's own (`Bash(git *)`, `Edit(src/**)`,
 //! `WebFetch(domain:example.com)`, `mcp__server__*`), and mean the same for every agent that asks:
 //!
 //! | rule | is about |
@@ -11,10 +11,10 @@
 //! | `WebFetch(domain:example.com)` | that host and those below it |
 //! | `Other(text*)` | what the call works on, `*` standing for anything |
 //!
-//! `deny` counts before `ask`, `ask` before `allow`, and where no rule speaks the mode decides. A
-//! rule allows only what it can see the whole of (no substitutions in a command, nothing written
-//! with `>`), and denies what is too long to be seen. A shell has many ways to hide what it does:
-//! what must not happen at all is a sandbox's business, not a rule's.
+//! `deny` counts before `ask`, and `ask` before `allow`; if no rule matches, the mode decides. A
+//! rule allows only a call that it can see whole (no substitutions in a command, no output written
+//! with `>`), and denies a call that is too long to be seen. A shell has many ways to hide what it
+//! does. If something must not happen at all, use a sandbox, not a rule.
 
 mod restriction;
 pub mod shell;
@@ -29,13 +29,13 @@ pub use restriction::PermissionMode;
 use restriction::THINKING;
 pub(crate) use restriction::is_harmless;
 
-/// Bytes of a rule.
+/// The most bytes of a rule.
 const LONGEST: usize = 2000;
 
-/// Who answers (`by`) where the policy does.
+/// The `by` of answers that the policy gives.
 pub const POLICY: &str = "policy";
 
-/// Of one role, kept by each of its dispatches as it was when that was made.
+/// The policy of one role. Each dispatch keeps it as it was when the dispatch was created.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Policy {
@@ -46,15 +46,15 @@ pub struct Policy {
     pub ask: Vec<Rule>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
-    /// The role's `tools`: any other is refused. Empty: all may be used; a rule that fits no tool
-    /// stands for a role's empty list.
+    /// The role's `tools`: all others are refused. Empty: all may be used. A rule that matches no
+    /// tool represents a role's empty list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<Rule>,
-    /// The role's `permissionMode`, which counts where it is stricter than the rest.
+    /// The role's `permissionMode`, which counts if it is stricter than the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<PermissionMode>,
-    /// The policies of those by whom its agent was dispatched: it may do what each of them may as
-    /// well.
+    /// The policies of the agents above, which dispatched this one: it may do only what each of
+    /// them may do as well.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<Policy>,
 }
@@ -94,7 +94,7 @@ pub enum Mode {
     Deny,
 }
 
-/// `Tool` or `Tool(content)`.
+/// A permission rule: `Tool` or `Tool(content)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rule {
@@ -106,16 +106,16 @@ pub struct Rule {
 #[error("`{0}` is no rule: write `Tool` or `Tool(what)`, as in `Bash(git *)`")]
 pub struct BadRule(String);
 
-/// The policy's word on an ask.
+/// The policy's decision on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub verdict: Verdict,
-    /// The rule, or the mode.
+    /// The rule or the mode that decided.
     pub rule: String,
 }
 
 impl Policy {
-    /// Nothing is ever asked or refused: an agent need not be told of a policy at all.
+    /// Whether nothing is ever asked or refused: then the agent need not be told of a policy.
     pub fn is_open(&self) -> bool {
         self.mode == Mode::Allow
             && self.ask.is_empty()
@@ -125,7 +125,7 @@ impl Policy {
             && self.within.is_empty()
     }
 
-    /// Holds it within another agent's policy as well: the stricter word of the two counts.
+    /// Adds another agent's policy as an outer bound: the stricter verdict of the two counts.
     pub fn hold_within(&mut self, above: Policy) {
         let Policy { within, .. } = above;
         let own = Policy { within: vec![], ..above };
@@ -136,17 +136,17 @@ impl Policy {
         }
     }
 
-    /// Whether others' policies hold it.
+    /// Whether policies of other agents bound this one.
     pub fn is_held(&self) -> bool {
         !self.within.is_empty()
     }
 
-    /// What has to be asked about by one or the other of the policies that count.
+    /// The rules of all policies that count whose calls must be asked about.
     pub fn asks(&self) -> impl Iterator<Item = &Rule> {
         self.all().flat_map(|policy| &policy.ask)
     }
 
-    /// What is refused by one or the other of them.
+    /// The rules of all policies that count whose calls are refused.
     pub fn denies(&self) -> impl Iterator<Item = &Rule> {
         self.all().flat_map(|policy| &policy.deny)
     }
@@ -155,11 +155,11 @@ impl Policy {
         std::iter::once(self).chain(&self.within)
     }
 
-    /// What it forbids in `dir` it forbids there also of who works somewhere else.
+    /// Makes the rules that forbid files in `dir` hold for an agent that works elsewhere.
     pub fn forbid_in(&mut self, dir: &str) {
         self.each(&|policy| {
             for rules in [&mut policy.ask, &mut policy.deny] {
-                // One that would be too long to be read again is about all files.
+                // A rule that would become too long to be read again covers all files.
                 let short =
                     |rule: Rule| if rule.fits() { rule } else { Rule { content: None, ..rule } };
                 let there: Vec<_> =
@@ -169,12 +169,12 @@ impl Policy {
         });
     }
 
-    /// What it allows in `dir` it allows there, and not where somebody else works.
+    /// Limits the rules that allow files to `dir`, so that they allow nothing where a child works.
     pub fn allow_in(&mut self, dir: &str) {
         self.each(&|policy| {
             for rules in [&mut policy.allow, &mut policy.only] {
                 let there = rules.drain(..).map(|rule| rule.anchored(dir).unwrap_or(rule));
-                // One that cannot be kept allows nothing, and must not leave everything allowed.
+                // A rule that cannot be kept allows nothing, and must not leave everything allowed.
                 *rules = there.map(|rule| if rule.fits() { rule } else { Rule::none() }).collect();
             }
         });
@@ -185,7 +185,7 @@ impl Policy {
         self.within.iter_mut().for_each(change);
     }
 
-    /// What `layers` say, the strongest first: the rules of all count, and the mode of the first
+    /// Combines `layers`, the strongest first: the rules of all count, and the mode of the first
     /// that names one.
     pub fn of(layers: &[&Permissions], otherwise: Mode) -> Self {
         let mode = layers.iter().find_map(|layer| layer.mode).unwrap_or(otherwise);
@@ -209,7 +209,7 @@ impl Policy {
         }
     }
 
-    /// Puts the agent's home directory for `~`.
+    /// Replaces `~` by the agent's home directory.
     pub fn at_home(&mut self, home: &str) {
         let home = home.trim_end_matches('/');
         for rule in
@@ -223,21 +223,21 @@ impl Policy {
         }
     }
 
-    /// What the policy says of an ask of an agent that works in `cwd`; `None` where somebody has to
-    /// be asked.
+    /// Decides a request of an agent that works in `cwd`. Returns `None` if somebody has to be
+    /// asked.
     pub fn decide(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
         self.all().map(|policy| policy.word(ask, cwd)).min_by_key(leave)?
     }
 
-    /// Whether this event asks for something that is allowed at once: nobody has to answer, so it
-    /// is no question to show.
+    /// Whether this event requests something that is allowed at once: nobody has to answer, so it
+    /// is not shown as a question.
     pub fn allows(&self, event: &AgentEvent, cwd: &str) -> bool {
         let AgentEvent::Permission { ask, .. } = event else { return false };
         self.decide(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
     }
 
-    /// The rule or the front matter by which a call is asked about or refused, whatever the mode;
-    /// only what is certain: a call that does not say what it works on fits no rule about that.
+    /// Returns the rule or the front matter that asks about a call or refuses it, whatever the
+    /// mode. Only certain matches count: a call without a subject matches no rule about a subject.
     pub fn names_call(&self, ask: &Ask, cwd: &str) -> Option<String> {
         let told =
             !ask.target.is_empty() || SUBJECTS.iter().any(|key| ask.input.get(*key).is_some());
@@ -252,7 +252,7 @@ impl Policy {
         })
     }
 
-    /// What of its modes keeps a call from being made unasked.
+    /// Returns the mode that requires a request for this call, if one does.
     pub fn mode_holds(&self, ask: &Ask, cwd: &str) -> Option<String> {
         self.all().find_map(|policy| match policy.word(ask, cwd) {
             Some(Decision { verdict: Verdict::Allow, .. }) => None,
@@ -266,8 +266,8 @@ impl Policy {
         })
     }
 
-    /// Whether those by whom its agent was dispatched need not ask for what it asks for: else none
-    /// of them can give it.
+    /// Whether the agents above may do what this agent asks for without asking. If not, none of
+    /// them can allow it.
     pub fn is_given_above(&self, ask: &Ask, cwd: &str) -> bool {
         let given = |policy: &Policy| {
             policy.word(ask, cwd).is_some_and(|said| said.verdict == Verdict::Allow)
@@ -275,7 +275,7 @@ impl Policy {
         ask.kind == AskKind::Question || self.within.iter().all(given)
     }
 
-    /// Its own, without those that hold it.
+    /// The verdict of this policy alone, without those that bound it.
     fn word(&self, ask: &Ask, cwd: &str) -> Option<Decision> {
         let by = |verdict, rule: String| Some(Decision { verdict, rule });
         if let Some(rule) = self.deny.iter().find(|rule| rule.matches(ask, cwd, Strictness::Any)) {
@@ -313,7 +313,7 @@ impl Policy {
         }
     }
 
-    /// What in its role's front matter keeps it from this call, if anything does.
+    /// Returns the key of its role's front matter that refuses this call, if one does.
     fn kept_from(&self, ask: &Ask, cwd: &str) -> Option<String> {
         if !self.only.is_empty()
             && !self.only.iter().any(|rule| rule.matches(ask, cwd, Strictness::All))
@@ -326,7 +326,7 @@ impl Policy {
     }
 }
 
-/// The stricter, the less.
+/// Ranks a verdict; a stricter one is smaller.
 fn leave(word: &Option<Decision>) -> u8 {
     match word {
         Some(Decision { verdict: Verdict::Allow, .. }) => 2,
@@ -335,16 +335,16 @@ fn leave(word: &Option<Decision>) -> u8 {
     }
 }
 
-/// How much of a call a rule must fit.
+/// The part of a call that a rule must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strictness {
-    /// Some part of it, and what cannot be judged: for rules that forbid.
+    /// Any part of it, or one that cannot be judged: for rules that forbid.
     Any,
     /// All of it, and for certain: for rules that allow.
     All,
 }
 
-/// Tools that change files, and that read them: a rule for the first of them is a rule for all.
+/// Tools that change files, and tools that read them. A rule for the first of a list covers all.
 pub(crate) const EDITING: [&str; 4] = ["Edit", "Write", "MultiEdit", "NotebookEdit"];
 pub(crate) const READING: [&str; 5] = ["Read", "Grep", "Glob", "LS", "NotebookRead"];
 
@@ -352,7 +352,7 @@ fn is_file(tool: &str) -> bool {
     EDITING.contains(&tool) || READING.contains(&tool)
 }
 
-/// Whatever it is about.
+/// Whether the content matches everything.
 fn is_all(content: &str) -> bool {
     matches!(content, "*" | "**" | ":*")
 }
@@ -373,7 +373,7 @@ impl Rule {
             "WebFetch" => text(&["url"]),
             _ => text(&SUBJECTS),
         };
-        // `target` may be the first line of what stands in `input`.
+        // `target` may be only the first line of the subject in `input`.
         let subject = subject.or_else(|| crate::agent::event::subject(&ask.input));
         let subject = subject.or(Some(ask.target.as_str()).filter(|target| !target.is_empty()));
         let Some(subject) = subject.filter(|subject| !looks_cut(subject)) else { return unknown };
@@ -385,33 +385,34 @@ impl Rule {
         }
     }
 
-    /// Fits no tool there is.
+    /// Returns a rule that matches no tool.
     fn none() -> Self {
         Self { tool: "none".into(), content: None }
     }
 
-    /// Its tool.
+    /// Returns the tool that the rule names.
     pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    /// It is about every call of every tool.
+    /// Whether it covers every call of every tool.
     pub(crate) fn is_every(&self) -> bool {
         self.tool == "*" && self.content.is_none()
     }
 
-    /// Every call that `other` names is one that this rule names: the same rule, or all of its
+    /// Whether it covers every call that `other` covers: it is the same rule, or covers all of the
     /// tool.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self == other || (self.is_whole() && self.tool == other.tool)
     }
 
-    /// It is about every call of its tool.
+    /// Whether it covers every call of its tool.
     pub fn is_whole(&self) -> bool {
         self.content.as_deref().is_none_or(is_all)
     }
 
-    /// A rule about files of its agent's directory, for who works elsewhere; `None` for all others.
+    /// Returns a rule about files as an absolute one, for an agent that works in another directory.
+    /// Returns `None` for all other rules.
     fn anchored(&self, dir: &str) -> Option<Self> {
         let content = self.content.as_deref().filter(|_| is_file(&self.tool))?;
         (!content.starts_with("//") && !is_all(content)).then(|| Self {
@@ -437,21 +438,21 @@ impl Rule {
     }
 }
 
-/// A shell command. Each of its parts is judged by itself, so that `git status && rm -rf /` is not
-/// what `Bash(git *)` allows, and is what `Bash(rm *)` denies.
+/// Matches a shell command. Each of its parts is judged by itself, so `git status && rm -rf /` is
+/// not allowed by `Bash(git *)`, and is denied by `Bash(rm *)`.
 fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
     let fits = |part: &str| prefix(pattern, part.trim());
     let whole = command.trim();
     match strictness {
         Strictness::Any => {
-            // However its words are kept apart.
+            // White space between words does not count.
             let fits = |part: &str| fits(&part.split_whitespace().collect::<Vec<_>>().join(" "));
             let whole = &whole.replace("\\\n", " ");
             let parts = whole.split(['\n', ';', '|', '&', '`', '(', ')', '{', '}']);
             fits(whole) || parts.map(bare).any(fits)
         }
         Strictness::All => {
-            // What runs something unseen or writes somewhere is nobody's beginning of a command.
+            // A command that runs something unseen or writes a file never matches by its prefix.
             let unseen = ['`', '$', '<', '>', '(', ')', '{', '}', '\\']
                 .iter()
                 .any(|sign| whole.contains(*sign));
@@ -462,7 +463,7 @@ fn command(pattern: &str, command: &str, strictness: Strictness) -> bool {
     }
 }
 
-/// A command without what may stand before it: variables, and words that run what follows.
+/// Returns a command without what may precede it: variables, and words that run what follows.
 fn bare(part: &str) -> &str {
     const BEFORE: [&str; 9] =
         ["!", "sudo", "env", "command", "exec", "nohup", "time", "nice", "eval"];
@@ -479,7 +480,8 @@ fn bare(part: &str) -> &str {
     rest
 }
 
-/// `git *` and `git:*` are `git` and all that begins with `git `.
+/// Whether `text` matches a prefix: `git *` and `git:*` match `git` and all that begins with `git
+/// `.
 fn prefix(pattern: &str, text: &str) -> bool {
     let head = pattern.strip_suffix(":*").or_else(|| pattern.strip_suffix(" *"));
     match head {
@@ -490,7 +492,7 @@ fn prefix(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// `None` for a path of which it cannot be told.
+/// Matches a path. Returns `None` for a path that cannot be resolved.
 pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
     let path = absolute(path, cwd)?;
     let anchored = absolute_pattern(pattern, cwd);
@@ -500,7 +502,7 @@ pub(crate) fn path(pattern: &str, path: &str, cwd: &str) -> Option<bool> {
     Some(segments(&pattern, &parts))
 }
 
-/// Without `.` and `..`; `None` above the root.
+/// Returns the absolute path without `.` and `..`; `None` above the root.
 pub(crate) fn absolute(path: &str, cwd: &str) -> Option<String> {
     if path.starts_with('/') { normal(path) } else { normal(&format!("{cwd}/{path}")) }
 }
@@ -511,13 +513,13 @@ fn absolute_pattern(pattern: &str, cwd: &str) -> String {
     }
     match pattern.strip_prefix("./").or_else(|| pattern.strip_prefix('/')) {
         Some(inner) => format!("{cwd}/{inner}"),
-        // A name without a slash is meant wherever it stands, as in a .gitignore.
+        // A name without a slash matches at any depth, as in a .gitignore.
         None if !pattern.trim_end_matches('/').contains('/') => format!("{cwd}/**/{pattern}"),
         None => format!("{cwd}/{pattern}"),
     }
 }
 
-/// `.` and `..` taken out; `None` above the root.
+/// Removes `.` and `..`; returns `None` above the root.
 fn normal(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -530,7 +532,8 @@ fn normal(path: &str) -> Option<String> {
     Some(format!("/{}", parts.join("/")))
 }
 
-/// `**` is any number of segments. A pattern that names a directory means what is in it, too.
+/// Matches segments. `**` is any number of segments. A pattern that names a directory covers its
+/// content.
 fn segments(pattern: &[&str], path: &[&str]) -> bool {
     match (pattern, path) {
         ([], _) => true,
@@ -542,12 +545,12 @@ fn segments(pattern: &[&str], path: &[&str]) -> bool {
     }
 }
 
-/// `None` where the address names no host.
+/// Matches a host. Returns `None` if the address names no host.
 fn domain(pattern: &str, url: &str) -> Option<bool> {
     let wanted = pattern.strip_prefix("domain:")?.trim().to_ascii_lowercase();
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#', '\\']).next()?;
-    // Whoever hides the host behind a user name is not believed.
+    // An address that hides the host behind a user name is not trusted.
     if authority.contains('@') {
         return None;
     }
@@ -557,7 +560,8 @@ fn domain(pattern: &str, url: &str) -> Option<bool> {
         .then(|| host == wanted || host.strip_suffix(wanted).is_some_and(|sub| sub.ends_with('.')))
 }
 
-/// `*` is any text, nothing included. In time that grows with both lengths, whatever the pattern.
+/// Matches a pattern in which `*` is any text, also none. The time grows with both lengths,
+/// whatever the pattern.
 fn wild(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let Some(first) = pieces.next() else { return text.is_empty() };

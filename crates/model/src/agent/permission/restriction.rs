@@ -1,4 +1,4 @@
-//! What a role's front matter restricts in Claude Code's own words, and tools that change nothing.
+//! Restrictions by a role's front matter in Claude Code's syntax, and tools that change nothing.
 
 use crate::agent::permission::{Mode, Policy, READING, Rule};
 use schemars::JsonSchema;
@@ -27,7 +27,7 @@ pub enum PermissionMode {
 }
 
 impl PermissionMode {
-    /// As Claude Code spells it.
+    /// Returns the name as Claude Code spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -39,28 +39,28 @@ impl PermissionMode {
         }
     }
 
-    /// The mode of that name.
+    /// Returns the mode of that name.
     pub fn parse(name: &str) -> Option<Self> {
         serde_json::from_value(serde_json::Value::String(name.trim().into())).ok()
     }
 }
 
 impl Policy {
-    /// What the front matter of its role restricts beside its `permissions`. An empty list of
-    /// `tools` allows no tool; without a list, all may be used.
+    /// Applies the restrictions of a role's front matter other than its `permissions`. An empty
+    /// list of `tools` allows no tool; without a list, all may be used.
     pub fn restrict(
         &mut self,
         tools: Option<&[String]>,
         disallowed: &[String],
         mode: Option<PermissionMode>,
     ) {
-        // Files of roles are checked; what cannot be read allows nothing.
+        // Role files are checked. A rule that cannot be read all the same allows nothing.
         let rule = |text: &String| Rule::try_from(text.clone()).unwrap_or_else(|_| Rule::none());
         let read = |list: &[String]| list.iter().map(rule).collect::<Vec<_>>();
         let disallowed = read(disallowed);
         self.only = match tools.map(read) {
             None => vec![],
-            // A list that names every tool is none.
+            // A list that names every tool restricts nothing.
             Some(tools) if tools.iter().any(Rule::is_every) => vec![],
             Some(tools) if tools.is_empty() => vec![Rule::none()],
             Some(tools) => tools,
@@ -70,13 +70,13 @@ impl Policy {
         self.permission_mode = mode;
     }
 
-    /// Nothing but that it may change no files holds it, of its role's own will.
+    /// Whether its only restriction is the role's `plan` mode, under which it may change no files.
     pub fn is_open_but_for_plan(&self) -> bool {
         let open = Self { permission_mode: None, ..self.clone() }.is_open();
         open && self.permission_mode == Some(PermissionMode::Plan)
     }
 
-    /// Nothing but its role's `permissionMode` and what it refuses for certain counts.
+    /// Whether only the role's `permissionMode` and the `deny` rules restrict it.
     pub fn leaves_the_rest(&self) -> bool {
         self.mode == Mode::Allow
             && self.ask.is_empty()
@@ -89,18 +89,18 @@ impl Policy {
         &self.only
     }
 
-    /// Its role's `tools` leave it none.
+    /// Whether its role's `tools` allow no tool.
     pub fn has_no_tools(&self) -> bool {
         !self.only.is_empty() && self.only.iter().all(|rule| *rule == Rule::none())
     }
 
-    /// Tools that are refused whatever they are called with.
+    /// The tools that are refused whatever their input.
     pub fn never(&self) -> impl Iterator<Item = &str> {
         self.denies().filter(|rule| rule.is_whole()).map(|rule| rule.tool.as_str())
     }
 }
 
-/// Tools that change nothing outside of their agent's head.
+/// Tools that only change their agent's own notes and context.
 pub(super) const THINKING: [&str; 13] = [
     "TodoWrite",
     "TodoRead",
@@ -117,7 +117,7 @@ pub(super) const THINKING: [&str; 13] = [
     "StructuredOutput",
 ];
 
-/// A tool that reads, or only orders its agent's thoughts.
+/// Whether a tool only reads, or only changes its agent's own notes and context.
 pub(crate) fn is_harmless(tool: &str) -> bool {
     READING.contains(&tool) || THINKING.contains(&tool) || tool == "WebFetch"
 }

@@ -1,23 +1,22 @@
-//! Reads a line of shell into the commands it consists of and their words, as far as that is
-//! possible without running it.
+//! Splits a line of shell into its commands and their words, as far as that is possible without
+//! running it.
 
 /// The commands of a line of shell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Line {
     /// The words of each simple command, without their quotes and without redirections. The
-    /// commands of substitutions are among them.
+    /// commands of substitutions are included.
     pub commands: Vec<Vec<String>>,
-    /// Its output goes to a file, which may be created or overwritten.
+    /// The output goes to a file, which may be created or overwritten.
     pub writes: bool,
-    /// Part of what it does cannot be seen: a substitution, a quote without an end, an encoded
-    /// text.
+    /// Part of its effect cannot be seen: a substitution, a quote without an end, an encoded text.
     pub unseen: bool,
 }
 
-/// Places to which output goes without changing a file.
+/// Destinations of output that are no ordinary files.
 const QUIET: [&str; 4] = ["/dev/null", "/dev/stderr", "/dev/stdout", "/dev/tty"];
 
-/// What closes the text that is read at present.
+/// The kind of text that the reader is inside of, by its closing mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inside {
     /// `"…"`
@@ -28,7 +27,7 @@ enum Inside {
     Backticks,
 }
 
-/// What the next word is.
+/// The role of the next word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Next {
     #[default]
@@ -36,7 +35,7 @@ enum Next {
     /// The file that is written to, or the stream, after `>&`.
     Output,
     Input,
-    /// The line that ends the text below.
+    /// The line that ends the here-document below.
     Delimiter,
 }
 
@@ -44,15 +43,15 @@ enum Next {
 struct Reader {
     line: Line,
     words: Vec<String>,
-    /// The word that is read at present.
+    /// The word that is being read.
     word: Option<String>,
     inside: Vec<Inside>,
     next: Next,
-    /// Of texts that begin on the next line, the lines that end them.
+    /// The delimiters of the here-documents that begin on the next line.
     delimiters: Vec<String>,
 }
 
-/// Reads a line of shell, or several.
+/// Reads one or several lines of shell.
 pub fn read(text: &str) -> Line {
     let mut reader = Reader::default();
     let mut rest = text;
@@ -69,7 +68,7 @@ pub fn read(text: &str) -> Line {
 }
 
 impl Reader {
-    /// Reads `c`, which stands outside of quotes, and as much of what follows as belongs to it.
+    /// Reads `c`, which is outside of quotes, and as much of the following text as belongs to it.
     /// Returns the rest.
     fn plain<'a>(&mut self, c: char, rest: &'a str) -> &'a str {
         match c {
@@ -186,7 +185,7 @@ impl Reader {
         &rest[next.len_utf8()..]
     }
 
-    /// A number right before `<` or `>` is that of a stream.
+    /// Ends the word before `<` or `>`; a number there names a stream and is dropped.
     fn end_stream(&mut self) {
         self.word.take_if(|word| word.chars().all(|c| c.is_ascii_digit()));
         self.end_word();
@@ -236,7 +235,7 @@ impl Reader {
             Next::Output => self.line.writes |= !QUIET.contains(&word.as_str()),
             Next::Input => {}
             Next::Delimiter => {
-                // A text without quotes around its delimiter may hold substitutions.
+                // A here-document without quotes around its delimiter may hold substitutions.
                 self.line.unseen = true;
                 self.delimiters.push(word);
             }
@@ -254,7 +253,7 @@ impl Reader {
         }
     }
 
-    /// Skips the texts that were announced on the line before.
+    /// Skips the here-documents that the line before announced.
     fn skip_texts<'a>(&mut self, mut rest: &'a str) -> &'a str {
         for delimiter in std::mem::take(&mut self.delimiters) {
             loop {
@@ -269,12 +268,12 @@ impl Reader {
     }
 }
 
-/// The name of a program without its directory.
+/// Returns the name of a program without its directory.
 pub fn basename(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
 
-/// Whether a word before a command sets a variable, and the name and value of that.
+/// Returns name and value if a word before a command sets a variable.
 pub fn assignment(word: &str) -> Option<(&str, &str)> {
     let (name, value) = word.split_once('=')?;
     let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -282,7 +281,7 @@ pub fn assignment(word: &str) -> Option<(&str, &str)> {
     (begins && plain).then_some((name, value))
 }
 
-/// The script that a shell is given as an argument: `bash -lc SCRIPT`.
+/// Returns the script that is an argument of a shell: `bash -lc SCRIPT`.
 pub fn script(words: &[String]) -> Option<&str> {
     const SHELLS: [&str; 8] = ["sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "fish"];
     let (first, rest) = words.split_first()?;

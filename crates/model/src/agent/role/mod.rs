@@ -1,5 +1,5 @@
-//! Roles: who an agent is. A markdown file with YAML front matter; its body is appended to the
-//! agent's system prompt (docs/glossary.md).
+//! Roles: how an agent behaves. A role is a Markdown file with YAML front matter; its body is
+//! appended to the agent's system prompt (docs/glossary.md).
 //!
 //! ```text
 //! ---
@@ -19,8 +19,8 @@
 //! You review …
 //! ```
 //!
-//! Unknown keys are errors, except in `.claude/agents/*.md`, which belong to another program: what
-//! is of use there is taken, the rest passed over.
+//! Unknown keys are errors, except in `.claude/agents/*.md`, which belong to another program:
+//! there, known keys are used and the others ignored.
 
 #![allow(
     clippy::result_large_err,
@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-/// The roles in the binary: file name and text.
+/// The built-in roles: file name and text.
 pub const SHIPPED: [(&str, &str); 5] = [
     ("product-analyst", include_str!("../../../../../roles/product-analyst.md")),
     ("project-coordinator", include_str!("../../../../../roles/project-coordinator.md")),
@@ -47,14 +47,14 @@ pub const SHIPPED: [(&str, &str); 5] = [
     ("reviewer", include_str!("../../../../../roles/reviewer.md")),
 ];
 
-/// Longest system prompt taken from a role.
+/// The most bytes of a role's text.
 const BODY_LIMIT: usize = 256 * 1024;
 
-/// Where a role came from, weakest first: of two roles with one name the stronger is used.
+/// The origin of a role, weakest first: of two roles with one name the stronger is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoleLayer {
-    /// Embedded.
+    /// Built in.
     Shipped,
     /// `$XDG_CONFIG_HOME/muleteer/roles/*.md`.
     User,
@@ -81,15 +81,15 @@ impl fmt::Display for RoleLayer {
     }
 }
 
-/// A role file's text, read by the caller.
+/// The text of a role file, read by the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleSource {
     pub layer: RoleLayer,
-    /// Its path; the name of the file without `.md` is the role's name where the file gives none.
+    /// Its path. The file name without `.md` is the role's name if the file gives none.
     pub file: String,
-    /// Or why it cannot be read, which is that file's fault and no other role's.
+    /// The text, or the reason why the file cannot be read. Such an error affects no other role.
     pub text: Result<String, String>,
-    /// A repository's may loosen nothing until the user trusts it.
+    /// Whether the user trusts the file. A repository's role may loosen nothing before that.
     pub trust: Trust,
 }
 
@@ -103,27 +103,28 @@ pub struct Role {
     pub description: Option<String>,
     /// `None`: the configured one.
     pub backend: Option<BackendChoice>,
-    /// Tools the agent may use, none where the list is empty; `None`: its CLI's own choice.
+    /// The tools that the agent may use, none if the list is empty; `None`: its CLI's own choice.
     #[serde(serialize_with = "list_or_empty")]
     pub tools: Option<Vec<String>>,
-    /// Tools it may not use.
+    /// The tools that it may not use.
     pub disallowed_tools: Vec<String>,
-    /// How Claude Code would run it; kept with every backend that can.
+    /// Claude Code's permission mode; every backend that can enforces it.
     pub permission_mode: Option<PermissionMode>,
-    /// Globs of what it is to edit, relative to where it works; empty: all of that.
+    /// Globs of the files that it is to edit, relative to its directory; empty: all of that
+    /// directory.
     pub scope: Vec<String>,
-    /// What it may do without asking.
+    /// The rules for what it may do without asking.
     pub permissions: Permissions,
-    /// Appended to the system prompt.
+    /// The text that is appended to the system prompt.
     pub body: String,
     pub layer: RoleLayer,
     pub file: String,
-    /// Of the file it stands in; [`Catalog::in_force`] holds an untrusted one to what it may say.
+    /// The trust in its file; [`Catalog::in_force`] restricts an untrusted role.
     #[serde(skip)]
     pub trust: Trust,
 }
 
-/// Writes an array in both cases, because `roles --json` has always had one.
+/// Serializes an array in both cases, because `roles --json` has always had one.
 fn list_or_empty<S: serde::Serializer>(
     tools: &Option<Vec<String>>,
     serializer: S,
@@ -132,13 +133,12 @@ fn list_or_empty<S: serde::Serializer>(
 }
 
 impl Role {
-    /// What a person sees it as.
+    /// Returns the name that people see.
     pub fn display(&self) -> &str {
         self.display_name.as_deref().unwrap_or(&self.name)
     }
 
-    /// The keys of its front matter by which it restricts what its agent may use, as people read
-    /// them.
+    /// Names the keys of its front matter that restrict the tools of its agent, for people.
     pub fn restricts(&self) -> Option<String> {
         let open = matches!(self.permission_mode, None | Some(PermissionMode::BypassPermissions));
         let keys = [
@@ -156,12 +156,12 @@ impl Role {
 pub enum RoleError {
     #[error(transparent)]
     Unknown(#[from] NotFound),
-    /// The strongest file of that name cannot be read as a role.
+    /// The strongest file of that name is not a valid role.
     #[error(transparent)]
     Invalid(#[from] ConfigError),
 }
 
-/// The roles in the binary, as sources.
+/// Returns the built-in roles as sources.
 pub fn shipped() -> Vec<RoleSource> {
     SHIPPED
         .iter()
@@ -174,25 +174,25 @@ pub fn shipped() -> Vec<RoleSource> {
         .collect()
 }
 
-/// Every role by name, the strongest of each; a file that cannot be read hides no other role.
+/// Every role by name, the strongest of each; an unreadable file hides no other role.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     roles: BTreeMap<String, Result<Role, ConfigError>>,
-    /// The strongest of each name that the user wrote or trusts: what holds an untrusted one of
-    /// that name.
+    /// For each name, the strongest role that the user wrote or trusts. It bounds an untrusted role
+    /// of that name.
     own: BTreeMap<String, Result<Role, ConfigError>>,
 }
 
 type Named = (String, Result<Role, ConfigError>);
 
-/// What a file says, under the name of its role; of one that cannot be read, under its own.
+/// Parses a file. Returns it with the role's name, or with the file's name if it is faulty.
 fn named(source: &RoleSource) -> Named {
     let read = parse(source);
     (read.as_ref().map_or_else(|_| stem(&source.file), |role| role.name.clone()), read)
 }
 
-/// The roles of one layer. Two files with one name are a fault, since neither is stronger; one that
-/// cannot be read is told also where another has its name.
+/// Returns the roles of one layer. Two files with one name are a fault, since neither is stronger.
+/// A faulty file is reported even if another file has its name.
 fn one_of_each(layer: &[&RoleSource]) -> BTreeMap<String, Result<Role, ConfigError>> {
     let mut roles = BTreeMap::new();
     for source in layer {
@@ -207,7 +207,7 @@ fn one_of_each(layer: &[&RoleSource]) -> BTreeMap<String, Result<Role, ConfigErr
     roles
 }
 
-/// Nothing of one that cannot be read.
+/// Returns the text, or an empty text if the file cannot be read.
 fn text_of(source: &RoleSource) -> &str {
     source.text.as_deref().unwrap_or_default()
 }
@@ -226,7 +226,7 @@ fn twice(first: &Role, second: &Role, text: &str) -> ConfigError {
 impl Catalog {
     /// Reads `sources`, in any order, over the shipped roles.
     pub fn new(sources: &[RoleSource]) -> Self {
-        /// Every dispatch asks for a role.
+        /// Parsed once, because every dispatch looks up a role.
         static SHIPPED: LazyLock<Vec<Named>> =
             LazyLock::new(|| shipped().iter().map(named).collect());
         let mut sources: Vec<_> = sources.iter().collect();
@@ -255,13 +255,13 @@ impl Catalog {
         }
     }
 
-    /// In order of their names.
+    /// The valid roles in order of their names.
     pub fn roles(&self) -> impl Iterator<Item = &Role> {
         self.roles.values().filter_map(|role| role.as_ref().ok())
     }
 
-    /// The names of roles of a category that is not configured, and where they say it; `sources`
-    /// are those that the catalog was made of.
+    /// Returns the roles with a category that is not configured, and the places that name it.
+    /// `sources` are those that the catalog was made of.
     pub fn without_category(
         &self,
         config: &Config,
@@ -287,7 +287,7 @@ impl Catalog {
     }
 }
 
-/// One role out of `sources` and the shipped ones; see [`Catalog`].
+/// Returns one role out of `sources` and the shipped ones; see [`Catalog`].
 ///
 /// # Errors
 /// When no role has that name, or its file is faulty.
@@ -317,7 +317,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
         && name.chars().all(plain)
         && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !named {
-        // It becomes part of file names, branches and journals.
+        // The name becomes part of file names, branches and journals.
         let message =
             format!("`{}` is not a name for a role", name.chars().take(80).collect::<String>());
         let hint =
@@ -372,7 +372,7 @@ struct Front {
     permissions: Option<Permissions>,
 }
 
-/// `[Read, Grep]` or `Read, Grep`.
+/// A list of tools: `[Read, Grep]` or `Read, Grep`.
 #[derive(Debug)]
 struct Tools(Vec<String>);
 
@@ -395,7 +395,7 @@ impl<'de> Deserialize<'de> for Tools {
     }
 }
 
-/// Kept apart by commas, or by spaces; what stands in parentheses is part of its word.
+/// Splits a text at commas and spaces; a text in parentheses belongs to its word.
 fn words(text: &str) -> Vec<String> {
     let text = text.trim().trim_start_matches('[').trim_end_matches(']');
     let mut depth = 0_usize;
@@ -411,8 +411,8 @@ fn words(text: &str) -> Vec<String> {
     split.map(bare).filter(|word| !word.is_empty()).collect()
 }
 
-/// The tools that a key of the front matter names. One that cannot be read restricts nothing, so it
-/// is an error wherever it stands.
+/// Returns the tools that a key of the front matter names. An unreadable rule would restrict
+/// nothing, so it is an error in every file.
 fn rules(
     tools: Option<Tools>,
     key: &str,
@@ -428,8 +428,8 @@ fn rules(
     Ok(Some(words))
 }
 
-/// The front matter, padded so that its line numbers are the file's, and the body. A file without
-/// front matter is all body.
+/// Returns the front matter and the body. The front matter is padded so that its line numbers are
+/// the file's. A file without front matter is all body.
 fn split(text: &str) -> Result<(String, &str), ConfigError> {
     let mut lines = text.split_inclusive('\n');
     match lines.next() {
@@ -457,7 +457,7 @@ fn read(front: &str, file: Option<&str>, whole: &str) -> Result<Front, ConfigErr
     read.map(|(front, _)| front).map_err(|mut errors| errors.swap_remove(0))
 }
 
-/// Claude Code reads its agents line by line and does not mind what YAML would, so neither do we.
+/// Claude Code reads its agents line by line and accepts invalid YAML, so Muleteer does the same.
 fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, ConfigError> {
     let line = |key: &str| {
         Some(front.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim())
@@ -472,11 +472,11 @@ fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, Co
     let tools = |key: &str| {
         let text = match line(key)? {
             "" => listed(front, key)?,
-            // Its items stand in the lines below.
+            // The items are on the lines below.
             open if open.starts_with('[') && !open.ends_with(']') => {
                 format!("{open},{}", listed(front, key).unwrap_or_default())
             }
-            // Of an empty text nothing is left but no tool.
+            // An empty text names no tool.
             _ => value(key).unwrap_or_default(),
         };
         Some(Tools(words(&text)))
@@ -505,8 +505,8 @@ fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, Co
     })
 }
 
-/// The list that stands below a key, an item a line or in brackets over several; `None` where
-/// nothing stands there, which names no tools.
+/// Returns the list below a key, one item a line or in brackets over several lines. Returns `None`
+/// if there is no list, which names no tools.
 fn listed(front: &str, key: &str) -> Option<String> {
     let mut lines = front
         .lines()
@@ -524,7 +524,7 @@ fn listed(front: &str, key: &str) -> Option<String> {
     (!items.is_empty()).then(|| items.join(","))
 }
 
-/// `some/where/reviewer.md` is `reviewer`.
+/// Returns the name of a file without `.md`: `some/where/reviewer.md` is `reviewer`.
 fn stem(file: &str) -> String {
     let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
     name.split(".md").next().unwrap_or(name).to_string()

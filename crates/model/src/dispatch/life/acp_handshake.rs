@@ -1,4 +1,4 @@
-//! Opening a session by calls ([`crate::agent::acp_handshake`]): what the agent's answers decide.
+//! Opening a session by calls ([`crate::agent::acp_handshake`]): the decisions about the answers.
 
 use crate::agent::acp_handshake::{
     CALL_TIMEOUT_S, Call, CallAnswer, INTERRUPT, INTERRUPT_TIMEOUT_S, LOAD, MODE, MODEL, NEW,
@@ -10,15 +10,15 @@ use crate::dispatch::life::{Effect, turns};
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::{Event, ModeStep};
 
-/// Of what an agent gives as its reason, so much is kept.
+/// The most bytes that are stored of an agent's reason.
 const REASON_LIMIT: usize = 1000;
 const ID_LIMIT: usize = 512;
-/// Changes of modes that are recorded of one process.
+/// The most mode changes of one process that are recorded.
 const MOST_CHANGES: u32 = 50;
 
-/// What the output of an agent means whose session is not open yet: the answers to our calls. What
-/// else it says is the past of a session that it loads. Of that, one thing counts: a prompt in it
-/// that we do not know to have been taken was.
+/// Decides the events for output of an agent whose session is not open yet. Only the answers to our
+/// calls count. All other output is the past of a session that is being loaded. From that past, one
+/// thing counts: a prompt that was sent without a known receipt was taken.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     match event {
         AgentEvent::CallAnswer(reply) => answered(d, reply),
@@ -57,8 +57,8 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
                 events.push(failed(MODEL, &reason, true));
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
-                // What a loaded session says of its model is not believed: Codex names the one it
-                // had, and after a kill asks another.
+                // The model that a loaded session names is not trusted: Codex names the model that
+                // it had, and uses another one after a kill.
                 let told = wanted.is_some() || (load.is_some() && d.model().is_some());
                 let set_model_by = model_by.clone().filter(|_| told);
                 events.push(Event::SessionOpened { session_id, set_model_by, model_by, set_mode });
@@ -68,7 +68,8 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
         (Opening::Mode { mode, .. }, CallAnswer::ModeSet {}) => {
             vec![Event::SessionModeSet { mode: mode.clone() }]
         }
-        // It asks then, and is allowed what it asks for.
+        // An agent in the mode that it keeps then asks, and its open policy allows what it asks
+        // for.
         (Opening::Mode { mode, otherwise, .. }, CallAnswer::Refused { call, message, .. })
             if call == MODE && d.created.permissions.is_open() =>
         {
@@ -80,7 +81,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             vec![Event::SessionModelSet { model: d.model().cloned().unwrap_or_default() }]
         }
         (opening, CallAnswer::Refused { call, message, auth }) => {
-            // The model that was asked for is not had by asking again.
+            // A retry does not make the requested model or mode available.
             let for_good = *auth || matches!(opening, Opening::Model { .. } | Opening::Mode { .. });
             let reason = format!("it answered with an error: {}", cut(message, REASON_LIMIT));
             vec![failed(call, &reason, for_good)]
@@ -89,7 +90,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     }
 }
 
-/// The mode to set in a session that was just opened.
+/// Returns the mode to set in a session that was just opened.
 fn mode(
     d: &Dispatch,
     modes: Option<&Modes>,
@@ -111,7 +112,7 @@ fn mode(
     }
 }
 
-/// The mode that is left as it is, where the policy depends on it.
+/// Records the mode that is left as it is, if the policy depends on it.
 fn kept(d: &Dispatch, modes: Option<&Modes>) -> Option<Event> {
     let modes =
         modes.filter(|modes| !d.created.permissions.is_open() && modes.by.len() <= ID_LIMIT)?;
@@ -119,8 +120,9 @@ fn kept(d: &Dispatch, modes: Option<&Modes>) -> Option<Event> {
     Some(Event::SessionModeKept { mode, by: modes.by.clone() })
 }
 
-/// The agent went over to another mode by itself. Where its policy depends on it, one in which it
-/// does not ask is set back; an agent that goes there again in the same turn stays there.
+/// Decides about a mode that the agent entered by itself. If the policy depends on the mode and the
+/// agent does not ask in it, the mode is set back. If the agent enters such a mode again in the
+/// same turn, it is stopped.
 fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
     let asks_not = !d.created.permissions.is_open() && session_mode::is_unasking(mode);
     let is_known = d.mode.current.as_deref() == Some(mode);
@@ -145,7 +147,7 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
     }
 }
 
-/// What an agent whose session is open says of its mode.
+/// Decides about reports of its mode by an agent whose session is open.
 pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     match (reply, d.mode.left_for.as_ref(), d.mode.wanted.as_ref()) {
         (CallAnswer::ModeChanged { mode }, ..) => mode_changed(d, mode),
@@ -160,8 +162,9 @@ pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     }
 }
 
-/// Whoever began a session has been told something in it. An agent that cannot go on with it leaves
-/// unknown what became of that, and to begin again would be to do things twice.
+/// Records the greeting of an agent. If an earlier session exists and the agent cannot load it, the
+/// fate of its last prompt is unknown. To begin again could then do the work twice, so the call
+/// fails permanently.
 fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
     let load = d.session_id.clone();
     let mut events =
@@ -178,15 +181,15 @@ fn failed(call: &str, reason: &str, for_good: bool) -> Event {
     Event::CallFailed { call: cut(call, 100), reason: reason.into(), for_good }
 }
 
-/// A call that has waited too long for its answer.
+/// Fails a call that has waited too long for its answer.
 pub(super) fn overdue(d: &Dispatch, epoch: u32, call: &str, waited_s: u64) -> Vec<Event> {
     let due = awaited(d).is_some_and(|(current, awaited, _)| current == epoch && awaited == call);
     let waited = crate::config::Span::from_secs(waited_s);
     if due { vec![failed(call, &format!("not answered in {waited}"), false)] } else { vec![] }
 }
 
-/// The call of ours that an agent has not answered: the process, its name, and how long it may take
-/// in seconds of awake time. A prompt is none.
+/// Returns the call that an agent has not answered: the epoch of the process, the name of the call,
+/// and its deadline in seconds of awake time. A prompt is not such a call.
 pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
     let Phase::Working { epoch, .. } = d.phase else { return None };
     if d.stop.is_some() || d.call_failed.is_some() {
@@ -206,19 +209,20 @@ pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
             d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s),
         ));
     }
-    // To end a process whose session cannot be gone on with would lose it.
+    // A process whose session cannot be resumed is not terminated, because that would lose the
+    // session.
     let interrupted = d.interrupt.is_some() && d.created.resumable;
     interrupted.then_some((epoch, INTERRUPT, INTERRUPT_TIMEOUT_S))
 }
 
-/// The mode that is to be set back.
+/// Returns the call that sets the mode back.
 pub(super) fn restores(d: &Dispatch) -> Option<Effect> {
     let step = d.mode.wanted.as_ref().filter(|_| d.mode.left_for.is_some())?;
     let (by, mode) = (step.by.clone(), step.mode.clone());
     Some(Effect::Call(Call::RestoreMode { by, mode, nth: d.mode.changes }))
 }
 
-/// The call that is due.
+/// Returns the call that is due in the opening of the session.
 pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
     let call = match &d.opening {
         Opening::Ready => return None,

@@ -1,4 +1,4 @@
-//! What an agent asks: who answers, and that it hears the answer.
+//! Requests of an agent: the decision who answers, and the delivery of the answer.
 
 use crate::agent::acp_handshake::INTERRUPTED;
 use crate::agent::ask::{
@@ -11,9 +11,10 @@ use crate::dispatch::{Dispatch, Phase};
 use crate::event::Event;
 use jiff::{SignedDuration, Timestamp};
 
-/// The agent asks something: recorded, and answered at once where nobody has to be asked.
+/// Records a request of the agent, with the answer if nobody has to be asked.
 pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
-    // An id goes back as it came, so one that is too long cannot be answered; no CLI makes such.
+    // An id is returned unchanged, so a request with an id that is too long cannot be answered. No
+    // CLI makes such ids.
     if !d.created.can_ask || id.is_empty() || id.len() > ID_LIMIT || d.asks.get(id).is_some() {
         return vec![];
     }
@@ -60,23 +61,23 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
 const NOBODY_ANSWERS: &str = "Nobody is here to answer: this work is unattended. Decide by yourself, go on, and note the \
                               question and your decision in your journal and in your final report.";
 
-/// Nobody is there whom it could ask: no person watches, and no agent dispatched it.
+/// Whether nobody can answer a question: no person watches, and no agent dispatched it.
 fn is_alone(d: &Dispatch) -> bool {
     d.created.unattended_s.is_some() && d.created.parent.is_none()
 }
 
-/// How long what an unattended agent asks may wait.
+/// Returns the longest time that a request of an unattended agent may wait.
 fn patience(d: &Dispatch) -> Option<Span> {
     d.created.unattended_s.map(Span::from_secs)
 }
 
-/// When an ask that has waited since then is denied, if it ever is.
+/// Returns the time at which a request that waits since `since` is denied.
 fn due(since: Timestamp, patience: Span) -> Option<Timestamp> {
     let seconds = i64::try_from(patience.as_secs()).ok()?;
     since.checked_add(SignedDuration::from_secs(seconds)).ok()
 }
 
-/// Denies what an unattended agent has waited for too long.
+/// Denies the requests that an unattended agent has waited for too long.
 pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
     let Some(patience) = patience(d).filter(|_| d.waits_for_an_answer()) else { return vec![] };
     let is_over = |since| {
@@ -99,14 +100,14 @@ pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
         .collect()
 }
 
-/// When the next of them is denied.
+/// Returns a wake-up at the time when the next request is denied.
 pub(super) fn wakes(d: &Dispatch) -> Option<Effect> {
     let patience = patience(d).filter(|_| d.waits_for_an_answer())?;
     let next = d.asks.open().filter_map(|pending| due(pending.since, patience)).min()?;
     Some(Effect::WakeAt(next))
 }
 
-/// It no longer waits, though nobody has answered.
+/// Closes a request that the agent withdrew before an answer.
 pub(super) fn withdrawn(d: &Dispatch, id: &str) -> Vec<Event> {
     match d.asks.get(id) {
         Some(pending) if pending.answer.is_none() => {
@@ -116,7 +117,7 @@ pub(super) fn withdrawn(d: &Dispatch, id: &str) -> Vec<Event> {
     }
 }
 
-/// Somebody has answered. The first answer counts.
+/// Records an answer. The first answer counts.
 pub(super) fn answered(
     d: &Dispatch,
     id: String,
@@ -132,7 +133,7 @@ pub(super) fn answered(
     vec![Event::PermissionAnswered { request_id: id, answer: verdict, text, by, rule: None, key }]
 }
 
-/// Nobody answers any more what stands in the way of an interrupt.
+/// Denies all open requests, because they would block an interrupt.
 pub(super) fn cancelled(d: &Dispatch) -> Vec<Event> {
     let denied = d.asks.open().map(|pending| Event::PermissionAnswered {
         request_id: pending.id.clone(),
@@ -145,7 +146,7 @@ pub(super) fn cancelled(d: &Dispatch) -> Vec<Event> {
     denied.collect()
 }
 
-/// Every answer the agent may not have heard is (again) carried to it.
+/// Returns an effect for every answer that the agent may not have received.
 pub(super) fn effects(d: &Dispatch) -> impl Iterator<Item = Effect> {
     let working = matches!(d.phase, Phase::Working { .. });
     d.asks

@@ -1,4 +1,4 @@
-//! How an attempt ended, and what comes next.
+//! The outcome of an attempt, and the next step.
 
 use crate::admission::api_error::{self, Ended, Next, Trouble};
 use crate::agent::acp_handshake::{self, CallFailure};
@@ -10,12 +10,12 @@ use crate::dispatch::{Dispatch, Exit, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
-/// Of an agent's own words, so much goes into a reason.
+/// The most bytes of an agent's own text in a reason.
 const REASON_LIMIT: usize = 280;
 const LEASE_EXPIRED: &str = "ended because no daemon renewed its lease";
 
-/// How the attempt ended, and what comes next. Rules: docs/design/dispatch-lifecycle.md; an
-/// intentional kill is never resurrected.
+/// Decides the outcome of an attempt and the next step. The rules are in
+/// docs/design/dispatch-lifecycle.md. A dispatch that was killed on purpose is never restarted.
 pub(super) fn conclude(
     d: &Dispatch,
     attempt: u32,
@@ -33,7 +33,7 @@ pub(super) fn conclude(
     if let Some(events) = conclude_doubt(d, attempt) {
         return events;
     }
-    // What was said and answered before the end is so, however the end came.
+    // A turn that ended before the process did is complete, whatever ended the process.
     if d.created.has_turns()
         && let Some(events) = conclude_turn(d, attempt, turn)
     {
@@ -44,7 +44,8 @@ pub(super) fn conclude(
     }
     match exit.cause {
         ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
-            // Nothing ran, so nothing is repeated: the same attempt, a new epoch, not counted.
+            // Nothing ran, so nothing is repeated: the same attempt starts under a new epoch,
+            // uncounted.
             let mut events = vec![attempt_finished(
                 attempt,
                 Outcome::Failure,
@@ -78,7 +79,7 @@ pub(super) fn conclude(
     }
 }
 
-/// What a person must decide, because nobody else can.
+/// Ends a dispatch whose doubt only a person can resolve.
 fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
     let reason = if let Some(doubt) = &d.doubt {
         format!(
@@ -106,11 +107,10 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
     Some(close(attempt, Outcome::Failure, FinalState::Blocked, &reason))
 }
 
-/// The end of a process whose last turn ended well, or was to end by a person's word.
+/// Decides after a process whose last turn ended well, or was interrupted.
 fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
     if matches!(turn, Turn::Running { .. }) && d.interrupt.is_some() {
-        // It was to stop, and it has: to go on with the turn in a new process would be the
-        // opposite.
+        // The interrupted turn has stopped. To continue it in a new process would be the opposite.
         let (error, text) = (Some(TurnError::Interrupted), String::new());
         return Some(vec![Event::TurnFinished {
             turn: d.turns,
@@ -124,7 +124,8 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
         return None;
     }
     if (d.has_unheard() || d.is_cut_short()) && d.created.resumable {
-        // Somebody spoke while it was leaving, or as it died: go on in the same session.
+        // A message arrived while the process was leaving or dying: the next process continues the
+        // session.
         let mut events = vec![attempt_finished(attempt, Outcome::Success, "", false)];
         events.extend(start_attempt(d, attempt + 1));
         return Some(events);
@@ -136,13 +137,13 @@ fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> 
     Some(conclude_by_result(d, attempt))
 }
 
-/// The end of a process that was ended because a call of ours came to nothing.
+/// Decides after a process that was terminated because a call of ours failed.
 fn conclude_call(d: &Dispatch, attempt: u32, failure: &CallFailure, now: Timestamp) -> Vec<Event> {
     let reason = format!("{}: {}", failure.call, failure.reason);
     if !failure.for_good {
         return restart(d, attempt, &reason, true, now);
     }
-    // What became of a session that is lost, only a person can find out.
+    // Only a person can find out the fate of a lost session.
     let state =
         if failure.call == acp_handshake::LOAD { FinalState::Blocked } else { FinalState::Failed };
     close(attempt, Outcome::Failure, state, &reason)
@@ -207,7 +208,7 @@ fn conclude_trouble(
     }
 }
 
-/// A dispatch that was stopped while it had no process.
+/// Ends a dispatch that was stopped while it had no process.
 pub(super) fn unstarted(stop: &Stop) -> Vec<Event> {
     let (state, reason) = stopped_state(stop);
     vec![Event::DispatchClosing { state, reason }]
@@ -232,7 +233,7 @@ fn stopped_state(stop: &Stop) -> (FinalState, String) {
             FinalState::Stalled,
             format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)),
         ),
-        // It came to a halt, though it moved: a person's word may get it going.
+        // The agent was active without progress; a person's message may get it going.
         Stop::Monitor { monitor, reason } => (FinalState::Stalled, format!("{monitor}: {reason}")),
         Stop::Limit { limit: Limit::Timeout, detail } => {
             (FinalState::Failed, format!("timeout: {detail}"))
@@ -313,8 +314,8 @@ fn with_last_line(how: String, exit: &Exit) -> String {
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 
-/// The final state, once it is known whether the commits came home. No success hides work that did
-/// not.
+/// Returns the final state once the fetch of the work is known. Success becomes partial if commits
+/// could not be fetched.
 pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (FinalState, String) {
     let trouble = d.work.as_ref().filter(|work| d.fetched.is_some() && work.trouble.is_some());
     match trouble {
@@ -325,9 +326,9 @@ pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (Final
     }
 }
 
-/// The result a dispatch ends with: the agent's own, else what the reason says. A kill has none of
-/// ours. One that calls success what did not end so (it reported, and then crashed) keeps its words
-/// and loses that one.
+/// Returns the result that a dispatch ends with: the agent's own, else one made from the reason. A
+/// kill gets no result of ours. If the agent reported success and the dispatch did not end so (it
+/// crashed after the report), only the status of its result is replaced.
 pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
     let status = match state {
         FinalState::Killed => return d.result.clone(),

@@ -1,11 +1,11 @@
-//! Whether a command only looks, or surely changes something.
+//! Classifies a shell command: it only reads, or it surely changes something.
 //!
-//! Most commands are neither: nothing is known of what `make` does.
+//! Most commands are neither: nothing is known about the effect of `make`.
 
 use crate::agent::ask::looks_cut;
 use crate::agent::permission::shell::{self, assignment, basename, script};
 
-/// Shells within shells that are read.
+/// The depth to which shells within shells are read.
 const DEEPEST: usize = 4;
 
 /// Commands that change nothing, whatever their arguments.
@@ -101,7 +101,7 @@ const LOOKING: &[&str] = &[
     "who",
     "whoami",
 ];
-/// Commands that change nothing as long as no argument begins so.
+/// Commands that change nothing as long as no argument begins like this.
 const LOOKING_WITHOUT: &[(&str, &[&str])] = &[
     ("date", &["-s", "--s"]),
     ("fd", &["-x", "-X", "--exec"]),
@@ -110,9 +110,9 @@ const LOOKING_WITHOUT: &[(&str, &[&str])] = &[
     ("sort", &["-o", "--o", "--compress-program"]),
     ("tree", &["-o"]),
 ];
-/// Commands that change nothing as long as they have at most so many arguments beside their flags.
+/// Commands that change nothing with at most so many arguments beside their flags.
 const LOOKING_WITH: &[(&str, usize)] = &[("env", 0), ("hostname", 0), ("uniq", 1)];
-/// What awk needs to do more than to print.
+/// The text that an awk program needs in order to do more than print.
 const AWK_ACTS: [&str; 4] = ["system", "|", ">", "getline"];
 
 const GIT_LOOKING: &[&str] = &[
@@ -145,7 +145,7 @@ const GIT_LOOKING: &[&str] = &[
     "version",
     "whatchanged",
 ];
-/// Commands of git that change nothing where all that follows is among these.
+/// Git commands that change nothing if all that follows is among these.
 const GIT_LISTING: &[(&str, &[&str])] = &[
     (
         "branch",
@@ -166,7 +166,7 @@ const GIT_LISTING: &[(&str, &[&str])] = &[
     ("tag", &["-l", "--list", "-n"]),
     ("reflog", &["show"]),
 ];
-/// Commands of git that change nothing where this is the next word.
+/// Git commands that change nothing if this is the next word.
 const GIT_SHOWING: &[(&str, &[&str])] = &[
     ("config", &["--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"]),
     ("remote", &["show", "get-url"]),
@@ -174,7 +174,7 @@ const GIT_SHOWING: &[(&str, &[&str])] = &[
     ("worktree", &["list"]),
     ("submodule", &["status"]),
 ];
-/// Arguments by which git writes a file or starts a program of somebody's choice.
+/// Arguments by which git writes a file or starts a program that the caller chooses.
 const GIT_ACTS: &[&str] = &["--output", "-O", "--open-files-in-pager", "--ext-diff", "--textconv"];
 
 /// Commands that change something, whatever their arguments.
@@ -202,7 +202,7 @@ const GIT_WRITING: &[&str] = &[
     "switch",
 ];
 
-/// Whether all that `line` does is to look. `false` where that cannot be told.
+/// Whether `line` only reads. Returns `false` if that cannot be decided.
 pub(super) fn only_looks(line: &str) -> bool {
     !looks_cut(line) && reads_only(line, 0)
 }
@@ -241,7 +241,7 @@ fn looks(words: &[String], depth: usize) -> bool {
     let of = |list: &[(&str, &'static [&'static str])], name| {
         list.iter().find(|(known, _)| *known == name).map(|l| l.1)
     };
-    // A program of that name somewhere else is another program.
+    // A program of that name in another directory is another program.
     let name =
         ["/bin/", "/usr/bin/"].iter().find_map(|dir| first.strip_prefix(dir)).unwrap_or(first);
     match name {
@@ -269,7 +269,7 @@ fn looks(words: &[String], depth: usize) -> bool {
     }
 }
 
-/// Without the words of the shell that may stand before a command.
+/// Returns the command without the shell keywords that may precede it.
 fn in_control(words: &[String]) -> &[String] {
     const CONTROL: [&str; 11] =
         ["!", "{", "}", "do", "done", "elif", "else", "fi", "if", "then", "while"];
@@ -277,7 +277,7 @@ fn in_control(words: &[String]) -> &[String] {
     &words[count..]
 }
 
-/// The command that another one runs.
+/// Returns the command that a wrapper such as `sudo` runs.
 fn wrapped<'a>(wrapper: &str, words: &'a [String]) -> &'a [String] {
     let valued: &[&str] = match wrapper {
         "xargs" => &["-I", "-n", "-L", "-P", "-s", "-d", "-E", "-a"],
@@ -300,8 +300,8 @@ fn wrapped<'a>(wrapper: &str, words: &'a [String]) -> &'a [String] {
     words.get(at..).unwrap_or_default()
 }
 
-/// The command of git and its arguments; `None` where git is told how to do something that nobody
-/// can tell.
+/// Returns the git command and its arguments. Returns `None` if options of git make the effect
+/// undecidable.
 fn git_command(words: &[String]) -> Option<(&str, &[String])> {
     let mut at = 0;
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {

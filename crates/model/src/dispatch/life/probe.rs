@@ -1,12 +1,12 @@
-//! What a transcript decides about a prompt whose process is gone.
+//! Decides from a transcript about a prompt whose process is gone.
 
 use crate::agent::transcript::{Reading, judge};
 use crate::dispatch::life::turns;
 use crate::dispatch::{Dispatch, Phase, PromptState};
 use crate::event::Event;
 
-/// An answer to [`crate::dispatch::life::Effect::Probe`], made durable before anything follows from
-/// it. One that comes twice, or for another process, means nothing.
+/// Handles an answer to [`crate::dispatch::life::Effect::Probe`]; it is durable before anything
+/// follows from it. A repeated answer, or one for another process, is ignored.
 pub(super) fn probed(d: &Dispatch, epoch: u32, key: String, reading: &Reading) -> Vec<Event> {
     let asked = d.to_probe().filter(|prompt| prompt.key == key);
     let Some(prompt) =
@@ -16,7 +16,7 @@ pub(super) fn probed(d: &Dispatch, epoch: u32, key: String, reading: &Reading) -
     };
     let established = d.session_id.is_some() && d.has_history();
     let (standing, detail) = judge(reading, prompt.state == PromptState::Taken || established);
-    // What was folded into a turn is counted with it.
+    // The use of a folded prompt is counted with its turn.
     let alone = !d.prompts.iter().any(|p| p.state == PromptState::Taken && p.standing.is_some());
     let models = reading.used.models.iter().filter(|_| alone);
     let used: Vec<Event> =

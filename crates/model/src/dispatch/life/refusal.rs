@@ -1,8 +1,8 @@
-//! Refusals of an agent CLI to start that no further attempt changes.
+//! Errors at the start of an agent CLI that no further attempt changes.
 
 use crate::dispatch::{Dispatch, Exit};
 
-/// What Claude Code prints before it exits, as root and with all permissions:
+/// The error that Claude Code prints before it exits, as root and with all permissions:
 /// `--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons`.
 const AS_ROOT: &str = "cannot be used with root/sudo privileges";
 
@@ -10,7 +10,7 @@ const AS_ROOT_REASON: &str = "Claude Code refuses to work as root without asking
     ordinary user; or, where this machine is a container or can be thrown away, say so with `--env IS_SANDBOX=1` (or \
     `backends: {claude_code: {env: {IS_SANDBOX: \"1\"}}}`); or let the agent ask, with `permissions: {mode: ask}`";
 
-/// Why the same command line would be refused again, and what to do about it.
+/// Returns why the same command line would be rejected again, and what to do about it.
 pub(super) fn of(d: &Dispatch, exit: &Exit) -> Option<&'static str> {
     let failed = exit.code.is_some_and(|code| code != 0);
     let is_claude = d.created.backend == "claude-code";

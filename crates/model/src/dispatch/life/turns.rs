@@ -1,4 +1,4 @@
-//! What the lines of a working agent mean: receipts, speech, use, results.
+//! Decides about the output of a working agent: receipts, messages, use, results.
 
 use crate::admission::api_error::{self, Trouble};
 use crate::agent::acp_handshake::Opening;
@@ -15,15 +15,15 @@ use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, WHOLE_LIMIT};
 use crate::event::{Event, PromptKind};
 use std::borrow::Cow;
 
-/// Of what an agent says or a tool fails with, so much becomes an event.
+/// The most bytes of a message or a tool's error that become an event.
 const SAID_LIMIT: usize = 280;
-/// Different ones in one attempt.
+/// The most different notices in one attempt.
 const MOST_NOTICES: usize = 50;
 
-/// Bytes of the name of a session or a model. It is written into the log with each use.
+/// The most bytes of the name of a session or a model. It is written into the log with each use.
 const NAME_LIMIT: usize = 512;
 
-/// A name that is out of all proportion is none.
+/// Drops names of an absurd length.
 fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
     let absurd = |name: &Option<String>| name.as_ref().is_some_and(|name| name.len() > NAME_LIMIT);
     let mut event = Cow::Borrowed(event);
@@ -45,7 +45,7 @@ fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
     event
 }
 
-/// What one event of an agent's output decides.
+/// Decides the events for one event of an agent's output.
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     let event = with_names(event);
     let event = event.as_ref();
@@ -68,7 +68,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
                 model: model.clone(),
             });
         }
-        // What has no sessions may have a model.
+        // An agent without sessions may have a model.
         AgentEvent::Session { session_id: None, model: Some(model), .. }
             if d.session_model.as_ref() != Some(model) =>
         {
@@ -78,12 +78,12 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::Prompt { key: Some(key), repeated, .. } => {
             events.extend(receipt(d, key, *repeated))
         }
-        // A process of one prompt need not name it.
+        // The receipt of a process that takes one prompt need not name the prompt.
         AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {
             events.extend(on_its_way(d).map(|key| Event::TurnStarted { turn: d.turns + 1, key }));
         }
         AgentEvent::Text { text, .. } if !text.trim().is_empty() => {
-            // Where no result line says it again, the last of these is the answer.
+            // If no result line repeats the answer, the last of these messages is the answer.
             let text =
                 if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
             events.push(Event::AgentSaid { text });
@@ -177,7 +177,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         AgentEvent::Compaction { before, after } => {
             events.push(Event::Compacted { before: *before, after: *after });
         }
-        // A one-shot agent's result is its last line.
+        // The result of a one-shot agent must be its last line.
         AgentEvent::Output { .. } if !d.created.has_turns() && has_reported(d) => {
             events.push(Event::ResultOvertaken {})
         }
@@ -188,8 +188,9 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     events
 }
 
-/// Some agents tell the past of a session after they have answered that it is loaded. As long as
-/// the prompt that comes next is not written, whatever they say is that.
+/// Whether an event belongs to the past of a session. Some agents report that past after they have
+/// answered that the session is loaded. Until the next prompt is written, all such output is the
+/// past.
 fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
     let tells = matches!(
         event,
@@ -204,8 +205,8 @@ fn is_past(d: &Dispatch, event: &AgentEvent) -> bool {
     tells && !is_in_a_turn(d) && d.unwritten().is_some()
 }
 
-/// A subagent works inside of a tool call: what its tools do is done here, what it says is said to
-/// the agent.
+/// Decides about a subagent, which works inside of a tool call. Its tool calls count as the
+/// agent's; its messages go to the agent only.
 fn subagent(d: &Dispatch, parent: &str, event: &AgentEvent) -> Vec<Event> {
     match event {
         AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => {}
@@ -228,7 +229,7 @@ fn has_reported(d: &Dispatch) -> bool {
     d.result.is_some() || !d.result_faults.is_empty()
 }
 
-/// What became of a change of models; what else we request shows its effect elsewhere.
+/// Returns the result of a model change; other requests of ours show their effect elsewhere.
 fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
     let (key, _) = d.model_change.as_ref().filter(|(key, _)| key == id)?;
     let (key, model) = (key.clone(), d.model_wanted.clone()?);
@@ -238,7 +239,7 @@ fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
     })
 }
 
-/// It works, so it has the prompt, whatever became of the receipt.
+/// Starts the turn of a written prompt without a receipt: the agent works, so it has the prompt.
 pub(super) fn taken_unseen(d: &Dispatch) -> Vec<Event> {
     unreceipted(d)
         .map(|key| Event::TurnStarted { turn: d.turns + 1, key })
@@ -246,19 +247,20 @@ pub(super) fn taken_unseen(d: &Dispatch) -> Vec<Event> {
         .collect()
 }
 
-/// The prompt on its way to this process.
+/// Returns the prompt that is on its way to this process.
 fn on_its_way(d: &Dispatch) -> Option<String> {
     d.prompts.iter().find(|p| p.state == PromptState::Sent).map(|p| p.key.clone())
 }
 
-/// The prompt that this process has been given and has not acknowledged. One that is not known to
-/// be written was not taken, whatever the agent says meanwhile.
+/// Returns the prompt that was written to this process and has no receipt. A prompt that is not
+/// known to be written was not taken, whatever the agent prints meanwhile.
 fn unreceipted(d: &Dispatch) -> Option<String> {
     on_its_way(d).filter(|_| d.unwritten().is_none())
 }
 
-/// The CLI has a prompt. One that its session had before (sent again after a crash that hid the
-/// receipt) is not worked on again; as after any turn cut short, "go on" stands for it.
+/// Records that the CLI has a prompt. A prompt that its session already had (it was sent again
+/// after a crash that hid the receipt) is not worked on again. A `Continue` prompt replaces it, as
+/// after any cut turn.
 pub(super) fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     let on_its_way = |p: &Prompt| matches!(p.state, PromptState::Sent | PromptState::Queued);
     if !d.prompt(key).is_some_and(on_its_way) {
@@ -277,7 +279,7 @@ pub(super) fn receipt(d: &Dispatch, key: &str, repeated: bool) -> Vec<Event> {
     events
 }
 
-/// A prompt that is taken while a turn runs is part of that turn.
+/// A prompt that is taken while a turn runs becomes part of that turn.
 fn taken(d: &Dispatch, key: String) -> Event {
     if is_in_a_turn(d) {
         return Event::PromptFolded { key, turn: d.turns };
@@ -292,7 +294,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     let result = &unasked_for(d, result);
     let mut events = usage_of(d, result);
     if let (true, Some(session_id)) = (result.session_lost, &d.session_id) {
-        // Nothing was taken, whatever was sent.
+        // The session is lost, so no prompt was taken.
         events.push(Event::SessionLost { session_id: session_id.clone() });
         let text = result.text.clone().unwrap_or_default();
         events.push(Event::TurnFinished {
@@ -306,7 +308,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     }
     let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
     if !d.created.has_turns() {
-        // A log line may quote the result that the program has given, or one of somebody else's.
+        // A log line may quote the result that the program has given, or another program's result.
         if result.quoted && d.own_result {
             return vec![];
         }
@@ -315,7 +317,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
             events.extend(result.quoted.then_some(Event::ResultQuoted {}));
             return events;
         }
-        // A one-shot agent's result line counts when its process has ended well.
+        // The result line of a one-shot agent counts when its process has ended well.
         if let Some(doc) = &result.structured {
             events.push(match result::validate(doc) {
                 Ok(result) => Event::ResultReceived { result },
@@ -325,14 +327,14 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         }
         return events;
     }
-    // Where the CLI tells what it answered, a prompt on its way is not taken for taken.
-    // One that came into the running turn was taken up only if that is said.
+    // If the CLI names the prompts that it answered, a prompt on its way does not count as taken. A
+    // prompt that was sent into the running turn counts as taken only if the CLI names it.
     let folded = is_in_a_turn(d);
     let named = on_its_way(d).filter(|key| result.keys.contains(key));
     let took_unseen =
         named.or_else(|| unreceipted(d).filter(|_| result.keys.is_empty() && !folded));
     let turn = d.turns + u32::from(took_unseen.is_some() && !folded);
-    // A new question's answer may be mended, whatever was mended before.
+    // The answer to a new question may be repaired, even if an earlier answer was.
     let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
     let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
     let comes_next = d.next_prompt().is_some()
@@ -366,8 +368,8 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     events
 }
 
-/// The turn that this answers has ended: the agent wrote its answer into a log as well, on the same
-/// stream.
+/// Whether the turn of this result has ended already: the agent also printed its answer in a log
+/// line on the same stream.
 fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
     let is_over =
         |key: &String| d.prompt(key).is_some_and(|prompt| prompt.state == PromptState::Done);
@@ -377,9 +379,9 @@ fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
         && result.keys.iter().all(is_over)
 }
 
-/// A turn that its agent calls cancelled though nobody interrupted it has failed: nobody knows that
-/// a word is waited for. A refusal by a person, which some agents take for an order to stop, is
-/// one.
+/// Turns an unrequested cancellation into a failed turn; otherwise the dispatch would wait for a
+/// message, and nobody would know. A refusal by a person counts as a request, because some agents
+/// take it as an order to stop.
 fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> {
     let cancelled = result.error == Some(TurnError::Interrupted);
     if !cancelled || d.interrupt.is_some() || d.refused || d.created.calls.is_none() {
@@ -411,8 +413,8 @@ fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Ev
     events
 }
 
-/// What is new in a turn's result. A CLI that tells it is believed; of one that tells what its
-/// process has used in all, what it had told before is taken off.
+/// Returns the use that a turn's result adds. A CLI that reports the use of the turn is believed.
+/// If it reports the total of its process, the use counted before is subtracted.
 fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     if !result.per_model_turn.is_empty() {
         return result.per_model_turn.iter().filter_map(|usage| used(d, usage)).collect();
@@ -422,7 +424,7 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         known.unwrap_or_else(|| "unknown".into())
     };
     if d.created.calls.is_some() {
-        // What it cost was told as it came.
+        // Such an agent reported its cost during the turn.
         return vec![];
     }
     let (told, counted) = match result.per_session.is_empty() {
@@ -453,8 +455,8 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     new.iter().filter_map(|usage| used(d, usage)).collect()
 }
 
-/// What is new in a session's cost so far. Some processes go on counting from where the last one
-/// was, some begin anew: less than was counted is a new beginning.
+/// Returns the increase of a session's total cost. Some processes continue the count of the last
+/// one, some begin at zero: a total below the counted amount is a new count.
 fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     let total = money(total);
     let counted: f64 = match d.spend.told_usd {
@@ -480,8 +482,8 @@ fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     })
 }
 
-/// What a turn has used that came to no end, as its transcript tells it. `told_again`: what its CLI
-/// tells next goes on from there, so it is taken off then.
+/// Returns the use of a cut turn, from its transcript. With `told_again`, the next sum of the CLI
+/// includes this use, so it is subtracted then.
 pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Option<Event> {
     let mut event = used(d, new)?;
     if let Event::UsageRecorded { cumulative, .. } = &mut event {
@@ -510,10 +512,10 @@ fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
     })
 }
 
-/// What was told, or else what the configured price makes of the tokens.
+/// Returns the reported cost, or else the cost of the tokens at the configured price.
 fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
     match &d.created.api.price {
-        // What the session cost is told apart from its tokens by some.
+        // Some CLIs report the session's cost separately from its tokens.
         Some(price) if told == 0.0 && d.spend.told_usd.is_none() => {
             money(price.of(input, output, cache_read, cache_write))
         }
@@ -521,8 +523,7 @@ fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u6
     }
 }
 
-/// What an agent claims to have cost, kept to what can be added up: a claim beyond all sense must
-/// not make the books unreadable.
+/// Limits a claimed cost to a value that can be added up: an absurd claim must not spoil the sums.
 fn money(usd: f64) -> f64 {
     if usd.is_finite() { usd.clamp(0.0, 1e6) } else { 0.0 }
 }

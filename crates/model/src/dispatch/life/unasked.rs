@@ -1,11 +1,11 @@
-//! Tools that an agent uses without having asked, though its policy would have asked about them or
-//! refused them, and tools that it uses though they were denied. A policy that is not kept is a
-//! fault, and its agent is stopped.
+//! Detects tool calls that the agent made without asking although its policy asks about them or
+//! refuses them, and calls that it made although they were denied. Such an agent breaks its policy
+//! and is stopped.
 //!
-//! Agents need not ask for everything: they read, and run commands that only look. So where nothing
-//! but the policy's mode speaks, what changes nothing does not count. A rule that names the tool
-//! always does, and so does a denial: a call that is executed all the same is a fault, whatever it
-//! does.
+//! Agents need not ask about everything: they read, and run commands that only read. So if only the
+//! mode of the policy asks or refuses, a call that changes nothing does not count. A rule that
+//! names the tool always counts. A denial always counts too: a denied call that is executed is a
+//! fault, whatever it does.
 
 use crate::agent::acp_handshake::CallAnswer;
 use crate::agent::ask::Ask;
@@ -15,27 +15,27 @@ use crate::dispatch::life::looking::{only_looks, writes};
 use crate::dispatch::{Dispatch, ToldCall};
 use crate::event::Event;
 
-/// What is known of how an agent asks.
+/// The way in which an agent asks for permission, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// It may ask for nothing at all.
     Unknown,
-    /// It asks about whatever it does not find harmless itself.
+    /// It asks about everything that it does not find harmless itself.
     Asks,
-    /// It says that a call runs before it asks for it.
+    /// It reports that a call runs before it asks about it.
     Early,
-    /// It tries commands in a sandbox in which they can change nothing, before it asks.
+    /// It first tries commands in a sandbox in which they can change nothing, and then asks.
     Sandboxed,
 }
 
-/// An agent of which it is known how it asks.
+/// An agent whose way of asking is known.
 struct Agent {
-    /// The name that it gives itself.
+    /// The name that the agent gives itself.
     name: &'static str,
     program: &'static str,
     manner: Manner,
-    /// Where outside of its directory it writes for itself, without asking: parts of the path, in
-    /// order.
+    /// The places outside of its directory where the agent writes for itself without asking: parts
+    /// of the path, in order.
     own: &'static [[&'static str; 2]],
 }
 
@@ -74,8 +74,9 @@ const AGENTS: [Agent; 7] = [
     Agent { name: "cline", program: "cline", manner: Manner::Early, own: &[] },
 ];
 
-/// The agent of the table that `d` runs. It must give its exact name, and where the program is
-/// known that was started, that must be the agent's: any program can give itself any name.
+/// Returns the entry of the table for the agent that `d` runs. The agent must give its exact name.
+/// If the program that was started is known, it must be that agent's: any program can give itself
+/// any name.
 fn known(d: &Dispatch) -> Option<&'static Agent> {
     let named = |agent: &&Agent| {
         let rest = d.agent.get(agent.name.len()..);
@@ -98,18 +99,18 @@ fn is_version(text: &str) -> bool {
     })
 }
 
-/// What became of the request for a call.
+/// The answer to the request for a call.
 enum Asked {
     No,
-    /// It was allowed.
+    /// The call was allowed.
     Yes,
     /// Nobody has answered.
     Open,
-    /// By whom or what.
+    /// The one who denied it, or the rule.
     Denied(String),
 }
 
-/// A call that was not asked for, or that was denied, has begun, or has come to an end, and counts.
+/// Returns a fault if a call that was not asked for, or was denied, has begun or ended, and counts.
 pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
     if d.created.calls.is_none() || d.created.permissions.is_open() || d.stop.is_some() {
         return None;
@@ -124,7 +125,7 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
         }
         AgentEvent::CallAnswer(CallAnswer::ToolOutput { id }) if manner != Manner::Sandboxed => id,
         AgentEvent::ToolResult { id, ok: true, .. } => id,
-        // What was refused before it ran has no exit code.
+        // A call that was refused before it ran has no exit code.
         AgentEvent::ToolResult { id, exit_code: Some(_), .. } if manner != Manner::Sandboxed => id,
         _ => return None,
     };
@@ -145,7 +146,7 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
     Some(Event::PolicyBroken { call_id: id, tool, target, rule, denied })
 }
 
-/// The newest request counts: a person may allow what was denied before.
+/// Returns the newest answer for a call. A person may later allow a call that was denied before.
 fn asked(d: &Dispatch, call: &ToldCall) -> Asked {
     let newest =
         |same: &dyn Fn(&ToldCall) -> bool| d.asked.iter().rev().find(|asked| same(&asked.call));
@@ -168,17 +169,17 @@ fn asked(d: &Dispatch, call: &ToldCall) -> Asked {
     }
 }
 
-/// What an agent that finds it harmless does again, though it was denied once.
+/// Whether the agent may repeat the call after a denial, because it finds the call harmless.
 fn does_no_harm(call: &ToldCall) -> bool {
     is_harmless(&call.tool) || (call.tool == "Bash" && only_looks(&call.target))
 }
 
-/// Whether a call was executed that was denied. Some agents tell a call that they did not make as
-/// one that has ended, with the refusal for its output.
+/// Whether a denied call was executed. Some agents report a call that they did not make as ended,
+/// with the refusal as its output.
 fn was_executed(event: &AgentEvent) -> bool {
     match event {
         AgentEvent::CallAnswer(_) => true,
-        // A code below 0 is Codex's for a command that was not started.
+        // Codex reports a code below 0 for a command that was not started.
         AgentEvent::ToolResult { ok: true, exit_code: Some(code), .. } => *code >= 0,
         AgentEvent::ToolResult { exit_code: Some(code), text, .. } => {
             *code >= 0 && !is_refusal(text)
@@ -209,7 +210,7 @@ fn is_refusal(text: &str) -> bool {
     text.len() <= 2000 && REFUSALS.iter().any(|word| text.contains(word))
 }
 
-/// The rule or the mode that would have asked about this call or refused it.
+/// Returns the rule or the mode that asks about this call or refuses it.
 fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> {
     let (policy, cwd) = (&d.created.permissions, d.created.directory());
     let ask = Ask { tool: call.tool.clone(), target: call.target.clone(), ..Ask::default() };
@@ -217,12 +218,12 @@ fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> 
         return Some(rule);
     }
     let counts = match call.tool.as_str() {
-        // Where rules say which files may be read, one elsewhere may not.
+        // If rules limit the files that may be read, a file outside of the directory may not.
         tool if READING.contains(&tool) => {
             policy.limits_reading() && !call.target.is_empty() && !is_inside(&call.target, cwd)
         }
         tool if is_harmless(tool) && tool != "WebFetch" => false,
-        // What it runs is not told.
+        // The agent did not report the command.
         "Bash" if call.target.trim().is_empty() => agent.is_none(),
         "Bash" if agent.is_some() => writes(&call.target),
         "Bash" => !only_looks(&call.target),
@@ -245,7 +246,7 @@ fn is_inside(path: &str, cwd: &str) -> bool {
     !path.is_empty() && absolute(path, cwd).is_some_and(inside)
 }
 
-/// Whether a file outside of its directory is one that the agent keeps for itself.
+/// Whether a file outside of its directory is one that the agent stores for itself.
 fn is_own(agent: &Agent, path: &str) -> bool {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     let fits = |[first, second]: &[&str; 2]| {

@@ -1,7 +1,8 @@
 //! Merges a role of an untrusted repository with the user's own role of that name.
 //!
 //! Nothing in the merged role gives an agent more rights, more money or less supervision than the
-//! user's own role of that name, or, without one, a role that says nothing. What tightens counts.
+//! user's own role of that name. Without such a role, the bound is a role with defaults.
+//! Restrictions of the file count.
 
 use crate::agent::permission::{Mode, PermissionMode, Permissions, Rule};
 use crate::agent::role::{Catalog, Role, RoleError, RoleLayer, RoleSource, place_of, text_of};
@@ -12,24 +13,24 @@ use crate::monitor::Responses;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Category of a role that names none.
+/// The category of a role that names none.
 const CODING: &str = "coding";
 
-/// A role as it counts.
+/// A role with the values that count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InForce {
     pub role: Role,
-    /// What its file says, or leaves out of the user's own role, and does not count.
+    /// The values of its file, and omissions from the user's own role, that do not count.
     pub ignored: Vec<Ignored>,
 }
 
 impl Catalog {
-    /// The role of this name without what an untrusted repository may not say; `sources` are those
-    /// that the catalog was made of.
+    /// Returns the role of this name without the values that an untrusted repository may not set.
+    /// `sources` are those that the catalog was made of.
     ///
     /// # Errors
     /// When no role has that name, or its file is faulty. Also when the file is untrusted and the
-    /// user's own role of that name is faulty: nobody can tell then what that one forbids.
+    /// user's own role of that name is faulty, because then nobody can tell what that role forbids.
     pub fn in_force(
         &self,
         name: &str,
@@ -52,7 +53,7 @@ impl Catalog {
 }
 
 impl Role {
-    /// The user wrote it, or trusts it.
+    /// Whether the user wrote it or trusts it.
     pub(super) fn is_own(&self) -> bool {
         self.trust == Trust::Trusted || self.layer <= RoleLayer::User
     }
@@ -62,7 +63,7 @@ struct Held<'a> {
     role: Role,
     ignored: Vec<Ignored>,
     text: &'a str,
-    /// The user's role of that name.
+    /// The user's own role of that name.
     own: Option<&'a Role>,
     config: &'a Config,
 }
@@ -78,15 +79,14 @@ impl Held<'_> {
         self.hold_scope();
     }
 
-    /// It may leave the category that it has without the file only for one that is as strict in
-    /// every respect.
+    /// Restores the category unless the file's category is as strict in every respect.
     fn hold_category(&mut self) {
         let before = self.own.map_or(CODING, |own| &own.category);
         let may = match (self.config.category(&self.role.category), self.config.category(before)) {
             (Ok(one), Ok(than)) => {
                 self.role.category == before || self.is_as_strict(one, than, before)
             }
-            // A role of an unknown category is refused.
+            // A role of an unknown category is rejected later.
             (Err(_), _) => true,
             (Ok(_), Err(_)) => false,
         };
@@ -123,8 +123,8 @@ impl Held<'_> {
             && *max_restarts <= than.max_restarts
             && api_patience.as_duration() <= than.api_patience.as_duration()
             && api_timeout.as_duration() <= than.api_timeout.as_duration()
-            // How long an agent may be silent is no right; a role of the user's keeps what it has
-            // all the same.
+            // The permitted silence is not a right. A role that overrides one of the user's is
+            // bounded all the same.
             && (self.own.is_none() || inactivity_timeout.as_duration() <= than.inactivity_timeout.as_duration())
             && (*on_crash == OnCrash::Ask || than.on_crash == OnCrash::Resume)
             && watches_as_much(*monitors, than.monitors)
@@ -140,7 +140,7 @@ impl Held<'_> {
         };
         let of_role = self.own.and_then(|own| own.permissions.mode);
         let [mode, before] = [one, than].map(|of| of.mode.or(all.mode).unwrap_or_default());
-        // Under `deny` a further rule asks where it was refused before.
+        // Under `deny` an additional `ask` rule would ask about calls that were refused before.
         let refuses = of_role.unwrap_or(before) == Mode::Deny;
         strictness(mode) >= strictness(before)
             && within(&one.allow, [&than.allow, &all.allow])
@@ -149,8 +149,8 @@ impl Held<'_> {
             && (!refuses || within(&one.ask, [&than.ask, &all.ask]))
     }
 
-    /// A cost limit has no effect on an agent that reports tokens only, where its model has no
-    /// price.
+    /// Restores the model if the file's model has no price. A cost limit has no effect on an agent
+    /// that reports tokens only if its model has no price.
     fn hold_model(&mut self) {
         let own = self.own.and_then(|own| own.model.clone());
         let category = self.own.map_or(CODING, |own| &own.category);
@@ -183,7 +183,7 @@ impl Held<'_> {
         if strictness(mode) > strictness(before) {
             permissions.mode = said.mode;
         }
-        // Under `deny` a further rule asks where it was refused before.
+        // Under `deny` an additional `ask` rule would ask about calls that were refused before.
         let asks = permissions.mode.unwrap_or(before) != Mode::Deny;
         unite(&mut permissions.deny, &said.deny);
         if asks {
@@ -236,12 +236,13 @@ impl Held<'_> {
         }
     }
 
-    /// An edit outside of its scope is a finding of a monitor.
+    /// Restores the scope unless the file's is as narrow: an edit outside of it is a monitor's
+    /// finding.
     fn hold_scope(&mut self) {
         let own = self.own.map(|own| own.scope.clone()).unwrap_or_default();
         let said = &self.role.scope;
         let as_narrow = match own.is_empty() {
-            // Without a scope it is the agent's directory.
+            // Without a scope, it is the agent's directory.
             true => !said.iter().any(|glob| glob.trim_start().starts_with("//")),
             false => !said.is_empty() && said.iter().all(|glob| own.contains(glob)),
         };
@@ -251,7 +252,7 @@ impl Held<'_> {
         }
     }
 
-    /// `said` is null where the file leaves the key out.
+    /// Records a value that does not count; `said` is null if the file leaves the key out.
     fn ignore(&mut self, key: &str, said: impl Serialize, effect: Effect) {
         let front = key.split('.').next().unwrap_or(key);
         let place = place_of(self.text, front).or_else(|| place_of(self.text, &canonical(front)));
@@ -265,7 +266,7 @@ impl Held<'_> {
     }
 }
 
-/// An empty list is one that was left out.
+/// Returns `None` for an empty list, because it equals an omitted key.
 fn said_of<T>(list: &[T]) -> Option<&[T]> {
     Some(list).filter(|list| !list.is_empty())
 }
@@ -284,7 +285,7 @@ fn watches_as_much(one: Responses, than: Responses) -> bool {
 }
 
 /// Whether a mode allows nothing that `than` does not. `plan` and `auto` are not comparable with
-/// modes that ask or refuse: `plan` reads unasked, and `auto` edits where its model finds it
+/// modes that ask or refuse: `plan` reads without asking, and `auto` edits if its model finds that
 /// harmless.
 fn is_as_strict_mode(mode: Option<PermissionMode>, than: Option<PermissionMode>) -> bool {
     use PermissionMode::{AcceptEdits, Auto, BypassPermissions, Default, DontAsk, Plan};
