@@ -1,4 +1,4 @@
-//! `cargo xtask detect [--dir DIR] [--json]`: recorded streams through the monitors
+//! `cargo xtask detect [--dir DIR] [--json]` runs recorded streams through the monitors
 //! (docs/monitors.md).
 
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// A stream is read whole: this many bytes at most.
+/// The most bytes of a stream, because a stream is read whole.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Judged<'a> {
     decisions: &'a [Decision],
 }
 
-/// What is wrong with what was given; the file and the line where that is what it is about.
+/// An error in the input, with the file and the line if the error is about a file.
 #[derive(Debug, Default, Serialize)]
 struct Fault {
     code: &'static str,
@@ -87,7 +87,8 @@ fn run(dir: &Path, json: bool) -> Result<(), Fault> {
     if files.is_empty() {
         return Err(Fault::of(format!("no *.jsonl below {}", dir.display())));
     }
-    // All are read before anything is printed: a file that is none changes nothing.
+    // All files are read before anything is printed, so that an invalid file prints no partial
+    // report.
     let streams: Vec<Stream> = files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
     let mut report = Report::default();
     for stream in &streams {

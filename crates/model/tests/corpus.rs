@@ -1,5 +1,4 @@
-//! The monitors judge every stream of `tests/corpus` rightly, and a label is none of their
-//! business.
+//! The monitors judge every stream of `tests/corpus` correctly, and do not read its label.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,8 +7,8 @@ use muleteer_model::monitor::{Action, Monitor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Two agents that look at a task for 43 minutes, a dozen times: what is told after forty would be
-/// told of one that watches something for as long because it was asked to.
+/// Two agents that poll a task for 43 minutes, a dozen times each. A warning after forty minutes
+/// would also hit an agent that was asked to watch something for so long.
 const MISSED: [&str; 2] =
     ["looping-background-task-that-never-ends-01", "looping-background-task-that-never-ends-03"];
 

@@ -158,7 +158,8 @@ fn admit_beside(limits: Pool, fleet: &Fleet, now: Timestamp, promised: &[Dispatc
                 families.promise(dispatch);
                 admission.start.push(dispatch.id.clone());
             }
-            // All slots are taken. A later dispatch may still take over its parent's slot.
+            // All slots are taken: the pool is asked again when one becomes free. A later dispatch
+            // may still take over its parent's slot.
             None => {}
         }
     }
@@ -683,9 +684,12 @@ mod tests {
         /// For arrivals and ends in any order: never more agents than allowed, starts in the order
         /// of arrival, and no dispatch waits beside a free slot.
         #[test]
-        fn the_pool_is_full_fair_and_bounded(max_agents in 1_u32..6, steps in prop::collection::vec(0_u8..3, 0..80)) {
+        fn the_pool_is_full_fair_and_bounded(
+            max_agents in 1_u32..6, steps in prop::collection::vec(0_u8..3, 0..80)
+        ) {
             let limits = Pool { max_agents, max_depth: 0 };
-            let (mut waiting, mut active, mut started, mut arrived) = (VecDeque::new(), 0_usize, vec![], 0_u32);
+            let (mut waiting, mut active, mut started, mut arrived) =
+                (VecDeque::new(), 0_usize, vec![], 0_u32);
             for step in steps {
                 if step > 0 {
                     waiting.push_back(arrived);

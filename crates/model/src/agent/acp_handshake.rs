@@ -2,12 +2,12 @@
 //! and the agent's answers.
 //!
 //! ```text
-//!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Mode ─▶ Model ── set ─▶ Ready: prompts may be sent
-//!                 │                      │    (no model is asked for)  ▲      ▲
+//!   spawned ─▶ Greeting ── greeted ─▶ Session ── opened ─▶ Mode ─▶ Model ── set ─▶ Ready
+//!                 │                      │    (no model is requested)  ▲      ▲
 //!                 │                      └─────────────────────────────┼──────┘
 //!                 └──────────┬───────────┴──────────┬──────────────────┘
 //!                            ▼                      ▼
-//!                  refused, or not answered in time: its process is ended
+//!                  refused, or not answered in time: its process is terminated
 //! ```
 //!
 //! Each step follows from a durable event. So a daemon that restarts in the middle makes the due

@@ -3,10 +3,10 @@
 //! A request lives as long as the process and the turn that made it, whichever ends first:
 //!
 //! ```text
-//!            PermissionRequested          PermissionAnswered            its tool or turn ended,
-//!  (nothing) ──────────────────▶ open ─────────────────────▶ answered ──────────────────────▶ (nothing)
-//!                                 │                                    its process is gone
-//!                                 └── PermissionClosed: the agent no longer wants to know ──▶ (nothing)
+//!         PermissionRequested         PermissionAnswered        its call, turn or process ended
+//!  (none) ──────────────────▶ open ─────────────────────▶ answered ───────────────────▶ (none)
+//!                              │
+//!                              └── PermissionClosed: the agent withdrew it ───────────▶ (none)
 //! ```
 //!
 //! An answered request is kept until then, because its answer may have to be sent to the agent
@@ -73,7 +73,7 @@ pub enum AskKind {
     /// A permission. The answer is `allow`, `deny`, or a text, which is the reason of a denial.
     #[default]
     Permission,
-    /// Answered by a text.
+    /// A question. The answer is a text.
     Question,
     /// A request that is unknown here. It is refused, so that the agent does not wait for ever.
     #[serde(other)]

@@ -42,8 +42,8 @@ pub fn system_append(briefing: &Briefing<'_>) -> String {
     let _ = writeln!(text, "## How you work here\n");
     let _ = writeln!(
         text,
-        "You are the `{}` agent of a dispatch supervised by Muleteer. Nobody watches your screen: people \
-         read your journal and your result.\n",
+        "You are the `{}` agent of a dispatch supervised by Muleteer. Nobody watches your screen: \
+         people read your journal and your result.\n",
         briefing.role
     );
     if let Some(worktree) = briefing.worktree {
@@ -70,8 +70,8 @@ fn limits(limits: &Limits) -> String {
     let silence = Span::from_secs(limits.inactivity_timeout_s);
     let _ = writeln!(
         text,
-        "- Inactivity: {silence} without any output or tool call counts as a stall. Before something \
-         that may take longer, say so in the journal."
+        "- Inactivity: {silence} without any output or tool call counts as a stall. Before \
+         something that may take longer, say so in the journal."
     );
     if let Some(budget) = limits.budget_usd {
         let _ = writeln!(text, "- Budget: ${budget:.2} for the whole dispatch.");
@@ -94,19 +94,20 @@ fn limits(limits: &Limits) -> String {
 fn journal(path: &str) -> String {
     format!(
         "### Journal\n\n\
-         Your journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; if it has entries \
-         from before, read them first: someone began this work. Append one line when you start or finish \
-         a step, decide something, or are blocked:\n\n\
+         Your journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; if it has \
+         entries from before, read them first: someone began this work. Append one line when you \
+         start or finish a step, decide something, or are blocked:\n\n\
          ```\n- HH:MM — [agent] what happened, and why if it is not obvious\n```\n\n\
-         Append only. The header, the `Status:` line and the `[harness]` lines are kept by Muleteer, \
-         and come back when they are changed. If you die, whoever follows has only these lines and \
-         your commits.\n\n"
+         Append only. The header, the `Status:` line and the `[harness]` lines are kept by \
+         Muleteer, and come back when they are changed. If you die, whoever follows has only these \
+         lines and your commits.\n\n"
     )
 }
 
 const ENFORCED: &str = "### Result\n\n\
-    End with the result you are asked for. `success` means everything asked is done and checked; use \
-    `partial`, `failed` or `blocked` otherwise, and say in `issues` or `questions` what is missing.\n";
+    End with the result you are asked for. `success` means everything asked is done and checked; \
+    use `partial`, `failed` or `blocked` otherwise, and say in `issues` or `questions` what is \
+    missing.\n";
 
 const IN_TEXT: &str = "### Result\n\n\
     Make your final message one JSON object and nothing else:\n\n\
@@ -120,8 +121,8 @@ const IN_TEXT: &str = "### Result\n\n\
     \x20 \"pr_url\": null\n\
     }\n\
     ```\n\n\
-    `status` (one of the four words) and `summary` are required. `success` means everything asked is \
-    done and checked.\n";
+    `status` (one of the four words) and `summary` are required. `success` means everything asked \
+    is done and checked.\n";
 
 /// Returns the prompt of a dispatch as the CLI receives it: the task word for word. `system`
 /// precedes it if the CLI has no system prompt to append to.
@@ -135,7 +136,8 @@ pub fn dispatch(task: &str, system: Option<&str>) -> String {
 /// Returns a prompt that asks once more for the result and names every fault of the last one.
 pub fn repair(faults: &[String]) -> String {
     let mut text = String::from(
-        "Your work is not in question, only the form of its result. What you returned is not valid:\n\n",
+        "Your work is not in question, only the form of its result. What you returned is not \
+         valid:\n\n",
     );
     for fault in faults.iter().take(20) {
         let _ = writeln!(text, "- {fault}");
@@ -145,8 +147,8 @@ pub fn repair(faults: &[String]) -> String {
     }
     text.push_str(
         "\nDo no further work. Reply with the corrected result only: one JSON object with `status` \
-         (success, partial, failed or blocked), `summary`, `changes`, `issues`, `questions` (lists of \
-         texts) and `pr_url` (text or null).\n",
+         (success, partial, failed or blocked), `summary`, `changes`, `issues`, `questions` (lists \
+         of texts) and `pr_url` (text or null).\n",
     );
     text
 }
@@ -157,26 +159,31 @@ pub fn repair(faults: &[String]) -> String {
 pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String {
     let what = match cut_at {
         Some(Standing::Unanswered) => {
-            format!("You had not begun to answer. Do what was asked last; your journal is `{journal}`.")
+            format!(
+                "You had not begun to answer. Do what was asked last; your journal is \
+                `{journal}`."
+            )
         }
         Some(Standing::Answered) => {
-            "Your answer was complete, but it was lost on its way: do no further work, and give the same final \
-             answer again, in the form it was asked for."
+            "Your answer was complete, but it was lost on its way: do no further work, and give \
+             the same final answer again, in the form it was asked for."
                 .into()
         }
         _ => format!(
-            "Your last tool call may have run fully, partly or not at all: look at the files (and `git status`) \
-             before you repeat it. Your journal is `{journal}`. Then go on with the task from where you were."
+            "Your last tool call may have run fully, partly or not at all: look at the files (and \
+             `git status`) before you repeat it. Your journal is `{journal}`. Then go on with the \
+             task from where you were."
         ),
     };
     let lost = if unsynced && cut_at != Some(Standing::Answered) {
-        " The whole machine was started anew: files that were written shortly before may be empty, old or missing, \
-         so look at what was changed last before you build on it."
+        " The whole machine was started anew: files that were written shortly before may be empty, \
+         old or missing, so look at what was changed last before you build on it."
     } else {
         ""
     };
     format!(
-        "The process you ran in ended unexpectedly; this is the same session, resumed.{lost} {what}\n"
+        "The process you ran in ended unexpectedly; this is the same session, resumed.{lost} \
+         {what}\n"
     )
 }
 

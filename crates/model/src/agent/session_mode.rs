@@ -67,8 +67,8 @@ pub fn wanted(policy: &Policy, modes: &Modes, loaded: bool) -> Wanted {
         if offered(BYPASS) {
             return set(BYPASS, Some(DEFAULT).filter(|mode| offered(mode)));
         }
-        // The agent asks, and the policy allows it. Muleteer leaves no mode in place that refuses
-        // by itself.
+        // Under an open policy the agent may ask and is allowed. A mode that refuses by itself is
+        // replaced by the default mode.
         return match matches!(current, "auto" | "dontAsk" | PLAN) && offered(DEFAULT) {
             true => set(DEFAULT, None),
             false => Wanted::Keep,

@@ -8,7 +8,7 @@
 //!        ▼
 //!   judge(reading, had a receipt) → Standing, durable as `prompt_probed` before anything is sent
 //!        ├─ not_taken ───────────────────▶ sent again under its key
-//!        ├─ unanswered mid_tool answered ▶ "go on" in the resumed session, in words that fit
+//!        ├─ unanswered mid_tool answered ▶ continued in the resumed session, by a prompt that fits
 //!        └─ unknown ─────────────────────▶ blocked: a person is asked
 //! ```
 

@@ -268,17 +268,25 @@ mod tests {
         /// For any claims of the records, money is a number and not negative. Each way of grouping
         /// the bill gives the same total.
         #[test]
-        fn sums_are_sane(costs in prop::collection::vec(prop_oneof![any::<f64>(), 0.0..10.0f64], 0..20)) {
+        fn sums_are_sane(
+            costs in prop::collection::vec(prop_oneof![any::<f64>(), 0.0..10.0f64], 0..20)
+        ) {
             for by in [By::Role, By::Model, By::Day, By::Project] {
                 let mut bill = Bill::new(by, None);
                 for (n, cost) in costs.iter().enumerate() {
-                    bill.add(&used("2026-01-02T00:00:00Z", "aaaaaaaa", ["opus", "haiku"][n % 2], *cost));
+                    bill.add(&used(
+                        "2026-01-02T00:00:00Z", "aaaaaaaa", ["opus", "haiku"][n % 2], *cost
+                    ));
                 }
                 for (_, row) in bill.rows() {
                     prop_assert!(row.cost_usd.is_finite() && row.cost_usd >= 0.0);
                 }
-                prop_assert_eq!(bill.rows().iter().map(|(_, row)| row.input).sum::<u64>(), bill.total().input);
-                let sum: f64 = bill.rows().iter().map(|(_, row)| row.cost_usd).sum::<f64>().min(f64::MAX);
+                prop_assert_eq!(
+                    bill.rows().iter().map(|(_, row)| row.input).sum::<u64>(),
+                    bill.total().input
+                );
+                let sum: f64 =
+                    bill.rows().iter().map(|(_, row)| row.cost_usd).sum::<f64>().min(f64::MAX);
                 prop_assert!((sum - bill.total().cost_usd).abs() <= sum * 1e-9);
             }
         }

@@ -173,7 +173,8 @@ impl Dispatch {
             }
             Event::SessionModeStays { mode, reason } if self.stop.is_none() => {
                 let reason = format!(
-                    "the agent went into its mode `{mode}`, in which it does not ask, and stays there: {reason}"
+                    "the agent went into its mode `{mode}`, in which it does not ask, and stays \
+                     there: {reason}"
                 );
                 self.stop = Some(Stop::Policy { reason });
             }
@@ -194,7 +195,8 @@ impl Dispatch {
                 let reason = match denied {
                     true => format!("the agent used a tool that it was denied ({call}), by {rule}"),
                     false => format!(
-                        "the agent used a tool without asking ({call}), which its policy forbids or asks about ({rule})"
+                        "the agent used a tool without asking ({call}), which its policy forbids \
+                         or asks about ({rule})"
                     ),
                 };
                 self.stop = Some(Stop::Policy { reason });

@@ -97,10 +97,10 @@ pub struct Dispatch {
     pub stop: Option<Stop>,
     /// The model that somebody requested after the dispatch was created: the next process gets it.
     pub model_wanted: Option<String>,
-    /// A model change that the running CLI has not answered: its key, and the model wanted before.
+    /// The method that changes the model of the open session, if the agent speaks by calls and
     /// offers one.
     pub model_by: Option<String>,
-    /// That its running CLI is to be told, under this key; and what it had before.
+    /// A model change that the running CLI has not answered: its key, and the model wanted before.
     pub model_change: Option<(String, Option<String>)>,
     /// The requests for which the agent waits for an answer.
     pub asks: Asks,

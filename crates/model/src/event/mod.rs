@@ -837,8 +837,8 @@ impl Created {
         let budget = self.limits.budget_usd.filter(|_| costless)?;
         let model = self.model.as_deref().unwrap_or("a model that --model names");
         Some(format!(
-            "the budget of ${budget:.2} cannot be kept: codex reports tokens and no cost, and models.prices has no \
-             price for {model}"
+            "the budget of ${budget:.2} cannot be kept: codex reports tokens and no cost, and \
+             models.prices has no price for {model}"
         ))
     }
 

@@ -294,7 +294,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_window_ever_holds_more_than_the_intensity(
-            max in 0_u32..6, window_ms in 1_u64..1_000, steps in prop::collection::vec(0_u64..400, 0..60),
+            max in 0_u32..6,
+            window_ms in 1_u64..1_000,
+            steps in prop::collection::vec(0_u64..400, 0..60),
         ) {
             let intensity = Intensity { max, window: Duration::from_millis(window_ms) };
             let mut window = Window::new(intensity, Backoff::none(), 0);
@@ -312,8 +314,13 @@ mod tests {
         }
 
         #[test]
-        fn a_pause_is_bounded(base in 0_u64..100_000, max in 0_u64..100_000, jitter in -1.0_f64..2.0, restart in any::<u32>(), seed in any::<u64>()) {
-            let backoff = Backoff { base: Duration::from_millis(base), max: Duration::from_millis(max), jitter };
+        fn a_pause_is_bounded(
+            base in 0_u64..100_000, max in 0_u64..100_000, jitter in -1.0_f64..2.0,
+            restart in any::<u32>(), seed in any::<u64>()
+        ) {
+            let backoff = Backoff {
+                base: Duration::from_millis(base), max: Duration::from_millis(max), jitter
+            };
             prop_assert!(backoff.delay(restart, seed) <= backoff.max);
         }
     }

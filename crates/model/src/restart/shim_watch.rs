@@ -1,5 +1,5 @@
-//! Decides about a shim that does not do what it was asked. Its own agent may have stopped it
-//! (`SIGSTOP`), and then nobody would ever end either.
+//! Decides about a shim that does not do what it was asked. Its own agent may have suspended it,
+//! and then nobody would ever end either.
 //!
 //! It counts observations and reads no clock: a daemon that was itself suspended must not take its
 //! own silence for the shim's.

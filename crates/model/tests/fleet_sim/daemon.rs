@@ -1,5 +1,5 @@
 //! The daemon: a ledger on a slow disk, a pool, and a life for each dispatch. Each life waits for
-//! the disk after each of its decisions, as its actor does, while the others go on.
+//! the disk after each of its decisions, as its actor does, while the others continue.
 
 use crate::rng::Rng;
 use crate::world::{Rec, Standing, World};
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Default)]
 struct Subtree {
     mailbox: VecDeque<Input>,
-    /// It waits for its batch to become durable.
+    /// Whether it waits for its batch to become durable.
     appending: bool,
     linked: Option<u32>,
     cursor: u64,
@@ -30,14 +30,14 @@ struct Subtree {
 
 pub struct Daemon {
     pub limits: Pool,
-    /// On the disk.
+    /// The records on the disk.
     pub ledger: Vec<Record>,
-    /// Folded from what is.
+    /// The fleet, folded from the durable records.
     pub fleet: Fleet,
     pub deaths: u64,
     pub was_full: bool,
     now: Timestamp,
-    /// Written and not yet durable, a batch each, with the life that waits for it.
+    /// The batches that are written and not yet durable, each with the life that waits for it.
     unsynced: VecDeque<(Option<DispatchId>, Vec<Entry>)>,
     lives: BTreeMap<DispatchId, Subtree>,
     door: Door,
@@ -63,10 +63,12 @@ impl Daemon {
     pub fn create(&mut self, n: u64, parent: Option<DispatchId>, resumable: bool, rng: &mut Rng) {
         let id = DispatchId::from_random([n as u8, 2, 3, 4, 5]);
         let created: Created = serde_json::from_value(json!({
-            "role": "developer", "category": "coding", "project": "/p", "feature": "f", "backend": "sim",
-            "limits": {"budget_usd": null, "max_turns": null, "timeout_s": null, "inactivity_timeout_s": 300,
-                       "max_restarts": 3},
-            "journal": "/j", "parent": parent, "by": "operator", "multi_turn": false, "resumable": resumable,
+            "role": "developer", "category": "coding", "project": "/p", "feature": "f",
+            "backend": "sim",
+            "limits": {"budget_usd": null, "max_turns": null, "timeout_s": null,
+                       "inactivity_timeout_s": 300, "max_restarts": 3},
+            "journal": "/j", "parent": parent, "by": "operator", "multi_turn": false,
+            "resumable": resumable,
             "wants_result": false, "fingerprint": "f",
         }))
         .unwrap();
@@ -81,14 +83,15 @@ impl Daemon {
         let made = batch.iter().cloned().map(|event| entry(&id, None, event)).collect();
         batch.extend(self.door.reserve(self.limits, &self.fleet, (&id, made), self.now));
         if rng.one_in(10) {
-            // Its files could not be written.
+            // The files of the dispatch could not be written.
             self.look |= self.door.release(&id);
             return;
         }
         self.enqueue(&id, batch.into_iter().map(|event| (None, event)).collect(), false);
     }
 
-    /// An agent may dispatch others, but only so deep, and not once it has been told to end.
+    /// Whether an agent may dispatch others: its children must not be too deep, and it must not be
+    /// stopped.
     pub fn may_parent(&self, id: &DispatchId) -> bool {
         let parent_of = |of: &DispatchId| self.fleet.get(of)?.created.parent.clone();
         let depth = muleteer_model::admission::depth(self.limits, Some(id), parent_of);
@@ -99,7 +102,7 @@ impl Daemon {
         self.tell(id, Input::Kill { reason: "enough".into(), by: "operator".into() });
     }
 
-    /// The gate makes a person's word durable by itself.
+    /// Makes a message durable, as the gate does by itself.
     pub fn say(&mut self, id: &DispatchId, n: u64) {
         let hears = self.fleet.get(id).is_some_and(|d| d.created.resumable);
         if hears {
@@ -131,7 +134,7 @@ impl Daemon {
         self.unsynced.push_back((waits.then(|| id.clone()), batch));
     }
 
-    /// One fsync covers whatever was written before it.
+    /// Makes batches durable: one fsync covers all earlier writes.
     fn sync(&mut self, batches: usize) {
         for (waiter, batch) in self.unsynced.drain(..batches) {
             for entry in batch {
@@ -150,8 +153,8 @@ impl Daemon {
             && self.fleet.iter().any(|d| d.phase == Phase::Queued);
     }
 
-    /// Killed: what was written may be on the disk or not, but whole batches and in their order. A
-    /// new one starts at once.
+    /// Kills the daemon: any number of the written batches survives, whole and in their order. A
+    /// new daemon starts at once.
     pub fn die(&mut self, rng: &mut Rng) {
         let survive = rng.below(self.unsynced.len() as u64 + 1) as usize;
         self.sync(survive);
@@ -184,7 +187,7 @@ impl Daemon {
     }
 
     pub fn step(&mut self, world: &mut World, rng: &mut Rng) {
-        // Time passes, slowly.
+        // Time passes slowly.
         self.now = self.now.checked_add(SignedDuration::from_millis(200)).unwrap();
         match rng.below(6) {
             0 => self.sync(self.unsynced.len()),
@@ -205,7 +208,7 @@ impl Daemon {
         }
     }
 
-    /// One message of one life, and what follows from it.
+    /// Handles one message of one life, and what follows from it.
     fn live(&mut self, id: &DispatchId, world: &mut World, rng: &mut Rng) {
         let d = self.fleet.get(id).unwrap().clone();
         let subtree = self.lives.entry(id.clone()).or_default();
@@ -218,7 +221,7 @@ impl Daemon {
             return self.enqueue(id, decided, true);
         }
         if d.is_finished() {
-            // Its actors are taken away; a word that is on its way starts them again.
+            // Its actors are removed; a message that is on its way starts them again.
             self.lives.remove(id);
             self.look = true;
             return;
@@ -257,7 +260,8 @@ impl Daemon {
         }
     }
 
-    /// The link: starts the shim, reads one record of its spool, or finds it dead.
+    /// One step of the link: it starts the shim, reads one record of its spool, or finds the shim
+    /// dead.
     fn read(&mut self, d: &Dispatch, world: &mut World, rng: &mut Rng) {
         let subtree = self.lives.entry(d.id.clone()).or_default();
         let Some(epoch) = subtree.linked.filter(|epoch| *epoch == d.epoch) else { return };
@@ -305,7 +309,7 @@ fn entry(id: &DispatchId, at: Option<Position>, event: Event) -> Entry {
     Entry { id: String::new(), dispatch_id: Some(id.clone()), at, more: false, event }
 }
 
-/// What is kept of who has not ended is what a look at all would find, and in its order.
+/// Checks that the index of unfinished dispatches equals a search of all, in the same order.
 fn check_unfinished(fleet: &Fleet) {
     let all = fleet.iter().filter(|dispatch| !dispatch.is_finished());
     assert!(fleet.unfinished().eq(all), "the unfinished are others than are kept");

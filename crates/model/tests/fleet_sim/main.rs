@@ -1,10 +1,10 @@
-//! A whole daemon's life with many dispatches: one ledger on a slow disk, one pool, agents that
-//! dispatch agents, people who kill and speak, clocks that jump, and a daemon that dies at any
-//! step.
+//! Simulates a whole daemon with many dispatches: one ledger on a slow disk, one pool, agents that
+//! dispatch agents, people who kill and send messages, clocks that jump, and a daemon that dies at
+//! any step.
 //!
-//! What a single dispatch goes through in detail is `life_sim`'s; here it is what they share. A
-//! life is given by its seed alone: `MULETEER_SIM_SEEDS=1000000` lives, from `MULETEER_SIM_FROM`;
-//! `MULETEER_SIM_SEED=42` lives that one and prints its events.
+//! `life_sim` covers the details of a single dispatch; this simulation covers what dispatches
+//! share. The seed alone determines a life: `MULETEER_SIM_SEEDS=1000000` runs as many, from
+//! `MULETEER_SIM_FROM`; `MULETEER_SIM_SEED=42` runs that one and prints its events.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use world::World;
 
 const SEEDS: u64 = 400;
-/// Steps in which things may go wrong, and in which all must then come to rest.
+/// The steps in which faults occur, and the steps in which everything must then come to rest.
 const UNREST: u64 = 600;
 const REST: u64 = 30_000;
 const MOST: usize = 7;
@@ -35,7 +35,7 @@ struct Life {
     rng: Rng,
     daemon: Daemon,
     world: World,
-    /// Agents dispatch agents.
+    /// Whether agents dispatch agents.
     families: bool,
     made: u64,
     words: u64,
@@ -69,7 +69,8 @@ fn every_fleet_comes_to_rest_within_its_limits() {
         full += u64::from(life.daemon.was_full);
     }
     println!(
-        "{seeds} lives, {deaths} deaths of their daemons, {full} full pools, at most {longest} events"
+        "{seeds} lives, {deaths} deaths of their daemons, {full} full pools, at most {longest} \
+         events"
     );
     assert!(
         seeds < SEEDS || (deaths > seeds && full > seeds / 4),
@@ -108,7 +109,7 @@ impl Life {
         panic!("it never came to rest: {states:?}");
     }
 
-    /// What people and agents ask for.
+    /// Makes a random request of a person or an agent.
     fn people(&mut self) {
         let known: Vec<DispatchId> = self.daemon.fleet.iter().map(|d| d.id.clone()).collect();
         if known.len() < MOST && self.rng.one_in(20) {
@@ -139,7 +140,7 @@ impl Life {
             self.daemon.die(&mut self.rng);
         }
         if self.world.trouble(&mut self.rng, 80) {
-            // The machine slept, or its clock was set, either way.
+            // The machine was suspended, or its clock was set forward or back.
             self.daemon.jump(&mut self.rng);
         }
         if self.rng.one_in(3) {
@@ -151,7 +152,7 @@ impl Life {
 
     fn check_always(&self) {
         let limits = self.daemon.limits;
-        // One that closes has no agent any more.
+        // A closing dispatch has no agent any more.
         let has_agent = |phase: &Phase| !matches!(phase, Phase::Closing { .. });
         let active =
             self.daemon.fleet.iter().filter(|d| d.is_active() && has_agent(&d.phase)).count();
@@ -161,7 +162,7 @@ impl Life {
             limits.max_agents
         };
         assert!(active <= most as usize, "{active} agents where {most} may be");
-        // Nor do more have a place that they do not share with somebody below them.
+        // The same bound holds for dispatches with a slot that they do not share with a descendant.
         let fleet = &self.daemon.fleet;
         let works = |d: &&Arc<Dispatch>| d.is_active() && has_agent(&d.phase);
         let mut above = BTreeSet::new();
@@ -200,7 +201,7 @@ impl Life {
             if state == FinalState::Killed {
                 assert!(self.killed.contains(&dispatch.id), "killed by nobody");
             }
-            // Nothing but a kill takes a person's word away.
+            // Only a kill withdraws a person's message.
             if dispatch.created.resumable && state == FinalState::Success {
                 assert!(!dispatch.has_unheard(), "a word to {} was lost", dispatch.id);
             }

@@ -1,4 +1,4 @@
-//! What is outside the daemon: shims and their agents, which live on without it.
+//! The world outside of the daemon: shims and their agents, which survive the daemon.
 
 use crate::rng::Rng;
 use muleteer_model::agent::event::{AgentEvent, TurnResult};
@@ -15,26 +15,26 @@ pub enum Rec {
     Exited(Exit),
 }
 
-/// One attempt's shim.
+/// The shim of one attempt.
 #[derive(Debug)]
 struct Shim {
     epoch: u32,
     resumable: bool,
     prompted: bool,
     ending: bool,
-    /// Steps of work left.
+    /// The steps of work that are left.
     work: u64,
     alive: bool,
 }
 
-/// What stands where a dispatch's shim should.
+/// The state of a dispatch's shim.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Standing {
     Never,
     Alive,
     /// Its spool ends with an exit.
     Ended,
-    /// It does not.
+    /// Its spool ends without an exit.
     Lost,
 }
 
@@ -50,7 +50,7 @@ impl World {
         Self { chaos, ..Self::default() }
     }
 
-    /// Something goes wrong, `chaos` times in `per` hundred.
+    /// Whether a fault occurs: the probability is `chaos` in `per * 10`.
     pub fn trouble(&self, rng: &mut Rng, per: u64) -> bool {
         self.chaos > 0 && rng.below(per * 10) < self.chaos
     }
@@ -59,7 +59,7 @@ impl World {
         self.shims.values().filter(|shim| shim.alive).count()
     }
 
-    /// An agent that is at work, if any.
+    /// Returns a random working agent, if there is one.
     pub fn working(&self, rng: &mut Rng) -> Option<DispatchId> {
         let all: Vec<_> = self
             .shims
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Ends what a dead shim left.
+    /// Terminates the processes that a dead shim left.
     pub fn sweep(&mut self, id: &DispatchId) {
         if let Some(shim) = self.shims.get_mut(id) {
             shim.alive = false;
@@ -129,7 +129,7 @@ impl World {
         self.spools.entry((id.clone(), epoch)).or_default().push(rec);
     }
 
-    /// Some agent goes on a little; it does not end before those it has dispatched.
+    /// Lets a random agent work for a step; it does not end before the agents that it dispatched.
     pub fn step(&mut self, rng: &mut Rng, fleet: &Fleet) {
         let alive: Vec<_> =
             self.shims.iter().filter(|(_, shim)| shim.alive).map(|(id, _)| id.clone()).collect();

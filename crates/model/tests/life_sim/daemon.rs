@@ -1,5 +1,5 @@
-//! The daemon as `supervisor` turns the pure machine, except that it can die between any two steps:
-//! before an append, after it is durable and before its effects, between effects, while it reads.
+//! The daemon, which drives the pure machine as `supervisor` does. It can also die between any two
+//! steps: before an append, between the append and its effects, between effects, while it reads.
 
 use crate::rng::Rng;
 use crate::world::{Command, Rec, Standing, Stdin, World};
@@ -13,7 +13,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, Limits, Position, PromptKind, Record, VERSION};
 use std::collections::{BTreeSet, VecDeque};
 
-/// The daemon is dead: everything it had not made durable is gone.
+/// The daemon is dead: everything that was not durable is gone.
 pub struct Crashed;
 type Lives<T = ()> = Result<T, Crashed>;
 
@@ -31,16 +31,16 @@ struct Link {
 pub struct Daemon {
     pub id: DispatchId,
     pub now: Timestamp,
-    /// Durable.
+    /// The durable records.
     pub ledger: Vec<Record>,
     pub fleet: Fleet,
-    /// A person's word that the gate makes durable beside the life's own decisions.
+    /// The messages that the gate makes durable beside the life's own decisions.
     pub gate: Vec<String>,
     pub mailbox: VecDeque<Input>,
     link: Option<Link>,
     carried: BTreeSet<String>,
     overdue: Option<u32>,
-    /// Steps until it is killed.
+    /// The number of steps until the daemon is killed.
     fuse: Option<u64>,
 }
 
@@ -135,12 +135,12 @@ impl Daemon {
         }
     }
 
-    /// Sets the moment at which it will be killed.
+    /// Sets the number of steps after which the daemon is killed.
     pub fn doom(&mut self, steps: u64) {
         self.fuse.get_or_insert(steps);
     }
 
-    /// A new process: it knows what is durable and nothing else.
+    /// Starts a new process, which knows only what is durable.
     pub fn reborn(&mut self, rng: &mut Rng) {
         self.fleet = self.replayed(rng);
         self.mailbox.clear();
@@ -150,7 +150,7 @@ impl Daemon {
         self.fuse = None;
     }
 
-    /// The ledger folded from its start, some records twice.
+    /// Folds the ledger from its start, some records twice.
     pub fn replayed(&self, rng: &mut Rng) -> Fleet {
         let mut fleet = Fleet::default();
         for record in &self.ledger {
@@ -162,9 +162,9 @@ impl Daemon {
         fleet
     }
 
-    /// An actor of the subtree fails: what it had in hand is lost, its siblings' is not.
+    /// Fails one actor of the subtree: its own work is lost, its siblings' is not.
     pub fn lose_link(&mut self) {
-        // Its last words are read before its successor is given anything to do.
+        // Its last inputs are read before its successor gets anything to do.
         if self
             .mailbox
             .iter()
@@ -182,7 +182,7 @@ impl Daemon {
         match rng.below(3) {
             0 => {
                 if let Some(input) = self.mailbox.pop_front() {
-                    // How an epoch ended is told once, before anybody tries again.
+                    // The end of an epoch is reported once, before anybody retries.
                     if !matches!(input, Input::StartFailed { .. } | Input::ShimLost { .. })
                         && rng.one_in(6)
                     {
@@ -240,7 +240,7 @@ impl Daemon {
             return Ok(());
         }
         self.instruction()?;
-        // The gate appends by itself: what was decided may already be overtaken.
+        // The gate appends by itself, so a decision may already be outdated.
         if !self.gate.is_empty() && rng.one_in(2) {
             self.gate_appends();
         }
@@ -318,7 +318,7 @@ impl Daemon {
                         self.mailbox.push_back(Input::WorkFetched(WorkHome::default()));
                     }
                 }
-                // Its agents keep no transcript.
+                // The simulated agents keep no transcript.
                 Effect::Probe { .. } => {}
                 Effect::Call(_) => unreachable!("no agent of the simulation is spoken to by calls"),
                 Effect::WakeAt(_) => {}
@@ -329,14 +329,14 @@ impl Daemon {
     }
 
     fn tell(&mut self, command: Command) {
-        // What waits already is not told again: else an agent that asks much would wait behind
-        // thousands of the same.
+        // A command that is queued already is not queued again. Otherwise an agent with many
+        // requests would wait behind thousands of equal commands.
         if let Some(link) = self.link.as_mut().filter(|link| !link.commands.contains(&command)) {
             link.commands.push_back(command);
         }
     }
 
-    /// One step of the link: what `supervisor`'s `Session::serve` does.
+    /// One step of the link, as in `supervisor`'s `Session::serve`.
     fn serve(&mut self, world: &mut World, rng: &mut Rng) -> Lives {
         self.instruction()?;
         let Some(link) = self.link.as_mut().filter(|link| !link.ended) else { return Ok(()) };
@@ -371,7 +371,7 @@ impl Daemon {
                         awake_ms: 0,
                         said: String::new(),
                     });
-                    // It may be told twice, or only after another look.
+                    // It may be reported twice, or only after another step.
                     if rng.one_in(2) {
                         return Ok(());
                     }
@@ -409,9 +409,11 @@ impl Daemon {
                     });
                     return Ok(());
                 }
-                // A link that is behind must not start what the dispatch has left behind.
-                if matches!(self.d().phase, Phase::Starting { epoch: current, .. } if current == epoch)
-                {
+                // A link that is behind must not start an epoch that the dispatch has left.
+                if matches!(
+                    self.d().phase,
+                    Phase::Starting { epoch: current, .. } if current == epoch
+                ) {
                     world.begin(epoch, resume);
                 }
                 self.instruction()?;
@@ -420,10 +422,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Brings records to life in one append, as `supervisor`'s `State::read` does.
+    /// Reads records and decides about all of them in one append, as `supervisor`'s `State::read` does.
     fn read(&mut self, world: &mut World, epoch: u32, count: u64, rng: &mut Rng) -> Lives {
         let Some(link) = &mut self.link else { return Ok(()) };
-        // A link that began from an older snapshot reads some of it again.
+        // A link that began from an older snapshot reads some records again.
         if rng.one_in(10) {
             link.cursor = link.cursor.saturating_sub(rng.below(6));
         } else if world.fault(rng, 40) {

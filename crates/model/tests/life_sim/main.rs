@@ -1,6 +1,6 @@
-//! Whole lives of a dispatch, with everything killed at any moment, thousands a second.
+//! Simulates whole lives of a dispatch, thousands a second, with a kill of any process at any step.
 //!
-//! A life is given by its seed alone. `MULETEER_SIM_SEEDS=1000000` runs as many, from
+//! The seed alone determines a life. `MULETEER_SIM_SEEDS=1000000` runs as many, from
 //! `MULETEER_SIM_FROM`; `MULETEER_SIM_SEED=42` runs that one and prints its events.
 
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::{Flavour, World};
 
 const SEEDS: u64 = 3_000;
-/// Steps in which things may go wrong, and in which they then must come to rest.
+/// The steps in which faults occur, and the steps in which the life must then come to rest.
 const UNREST: u64 = 250;
 const REST: u64 = 20_000;
 
@@ -98,7 +98,7 @@ impl Life {
             }
             self.step();
             self.check_always();
-            // Nobody will speak any more, and what has ended cannot be troubled.
+            // No further message follows, and a fault cannot affect a dispatch that has ended.
             let over = step > UNREST || (self.words == 0 && self.daemon.d().is_finished());
             if over && self.is_at_rest() {
                 return self.check_at_rest();
@@ -113,7 +113,8 @@ impl Life {
             self.speak();
         }
         let d = self.daemon.d();
-        // Somebody answers, sooner or later, and perhaps once more: nobody told them it was heard.
+        // Somebody answers sooner or later, and perhaps twice, because the first answer was not
+        // acknowledged.
         if d.waits_for_an_answer() && self.rng.one_in(20) {
             let id = d.asks.open().next().map(|pending| pending.id.clone()).unwrap_or_default();
             let answer = if self.rng.one_in(2) { Answer::allow() } else { Answer::deny("no") };
@@ -126,7 +127,7 @@ impl Life {
         if let Some(epoch) = d.owes_an_answer()
             && self.world.fault(&mut self.rng, 80)
         {
-            // Told late, it is another process's that is meant.
+            // A late report is about an earlier process.
             let epoch = epoch - u32::from(self.rng.one_in(4));
             let evidence = "nothing".to_string();
             self.daemon.mailbox.push_back(Input::Stalled { epoch, silent_s: 300, evidence });
@@ -152,7 +153,7 @@ impl Life {
         }
     }
 
-    /// A person's word. One that is lost with the daemon is given again, under its key.
+    /// Sends a message. A message that is lost with the daemon is sent again under its key.
     fn speak(&mut self) {
         let d = self.daemon.d();
         let by = "operator".to_string();
@@ -190,9 +191,14 @@ impl Life {
             "two prompts on their way"
         );
         for (key, sessions) in &self.world.worked {
-            // A second session is right only where the first was never known of.
+            // A second session is right only if the first one was never recorded.
             let known = |session: &str| {
-                let began = |record: &Record| matches!(&record.entry.event, Event::SessionStarted { session_id, .. } if session_id == session);
+                let began = |record: &Record| {
+                    matches!(
+                        &record.entry.event,
+                        Event::SessionStarted { session_id, .. } if session_id == session
+                    )
+                };
                 self.daemon.ledger.iter().any(began)
             };
             if sessions.len() > 1 && self.world.flavour != Flavour::OneShot {
@@ -204,7 +210,7 @@ impl Life {
     fn is_at_rest(&self) -> bool {
         let d = self.daemon.d();
         let idle = self.daemon.mailbox.is_empty() && self.daemon.gate.is_empty() && self.down == 0;
-        // Whoever waits for the model API goes on by itself; whoever was interrupted does not.
+        // A dispatch that waits for the model API continues by itself; an interrupted one does not.
         let interrupted = d.state() == "waiting" && !d.waits_for_api();
         (d.is_finished() && idle)
             || (interrupted
@@ -234,8 +240,8 @@ impl Life {
         }
         let outcome = events().rev_find_outcome();
         let killed = matches!(d.stop, Some(Stop::Kill { .. })) || d.state() == "killed";
-        // What was said to one that had used up what it may was not begun with, and its end says
-        // so.
+        // A message to a dispatch that had used up its limits was not begun, and the end reports
+        // the limit.
         let limited = matches!(d.stop, Some(Stop::Limit { .. })) && d.state() != "success";
         for prompt in &d.prompts {
             let theirs = matches!(prompt.kind, PromptKind::Initial | PromptKind::Send);

@@ -1,4 +1,4 @@
-//! SplitMix64: small, and the same on every machine for ever.
+//! SplitMix64: a small generator with the same output on every machine.
 
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
@@ -15,7 +15,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `bound` - 1.
+    /// Returns a number from 0 to `bound` - 1.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,5 +1,6 @@
-//! What is outside the daemon: a shim, its spool, and a CLI that de-duplicates prompts as Claude
-//! does (facts.md): recorded but unanswered runs, anything further is only acknowledged.
+//! The world outside of the daemon: a shim, its spool, and a CLI that deduplicates prompts as
+//! Claude does. A prompt that was recorded and not answered runs; any repetition after that is only
+//! acknowledged.
 
 use crate::rng::Rng;
 use muleteer_model::agent::ask::Ask;
@@ -11,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Flavour {
-    /// Ends with its one prompt; known by its exit.
+    /// Ends with its one prompt; its exit is its result.
     OneShot,
-    /// Tells what its process used in all.
+    /// Reports the total use of its process.
     Cumulative,
-    /// Tells what each turn used; its totals go on from the resumed session's.
+    /// Reports the use of each turn; its totals continue those of the resumed session.
     PerTurn,
-    /// Ends with each turn, its session goes on. It repeats a prompt it is given again, names none,
-    /// and tells what the session used in all.
+    /// Ends with each turn, while its session continues. It repeats a prompt that it gets again,
+    /// names no prompt, and reports the total use of the session.
     ByTurns,
 }
 
@@ -70,10 +71,10 @@ struct Agent {
     stdin: VecDeque<Stdin>,
     closed: bool,
     turn: Option<(String, u32)>,
-    /// It waits for the answer to this.
+    /// The request whose answer it waits for.
     asks: Option<String>,
     failed: bool,
-    /// It does not leave when its stdin ends.
+    /// It does not exit when its stdin ends.
     hangs: bool,
     used: f64,
 }
@@ -84,20 +85,20 @@ pub struct World {
     pub spools: BTreeMap<u32, Vec<Rec>>,
     pub sessions: BTreeMap<String, BTreeMap<String, Progress>>,
     totals: BTreeMap<String, f64>,
-    /// Of these totals, as much as a shim has spooled.
+    /// The part of these totals that a shim has spooled.
     told: BTreeMap<String, f64>,
-    /// What the CLI has told to have cost, as far as a shim has spooled it.
+    /// The cost that the CLI has reported, as far as a shim has spooled it.
     pub charged: f64,
-    /// Sessions in which a prompt was worked on.
+    /// The sessions in which each prompt was worked on.
     pub worked: BTreeMap<String, Vec<String>>,
-    /// Questions so far, and those whose answer was heard.
+    /// The number of requests so far; `heard` has those whose answer the agent received.
     pub asked: u64,
     pub heard: BTreeSet<String>,
-    /// The newest epoch a shim was started for.
+    /// The newest epoch for which a shim was started.
     pub tried: u32,
-    /// What a dead shim left cannot be ended.
+    /// The processes that a dead shim left cannot be terminated.
     pub stubborn: bool,
-    /// Faults still allowed.
+    /// The number of faults that are still allowed.
     pub chaos: u32,
     shim: Option<Shim>,
     agent: Option<Agent>,
@@ -153,7 +154,7 @@ impl World {
             Some(Shim { epoch, resume, released: false, idem: BTreeSet::new(), exit: None });
     }
 
-    /// Ends what dead shims left: how many, and whether nothing is left.
+    /// Terminates the processes that dead shims left. Returns how many, and whether none is left.
     pub fn sweep(&mut self) -> (u32, bool) {
         assert!(self.shim.is_none(), "a sweep beside a living shim");
         if self.stubborn && self.agent.is_some() {
@@ -203,11 +204,11 @@ impl World {
         self.spool(Rec::Line(events))
     }
 
-    /// Lets something happen; `false` when nothing could.
+    /// Performs a random step; returns `false` if none was possible.
     pub fn step(&mut self, rng: &mut Rng) -> bool {
         if self.shim.is_some() && self.fault(rng, 40) {
             self.shim = None;
-            // What PDEATHSIG missed goes on for a while.
+            // A process that PDEATHSIG missed runs for a while.
             if rng.one_in(3) {
                 self.stubborn = rng.one_in(3);
             } else {
@@ -358,7 +359,7 @@ impl World {
             }
             None => match agent.stdin.pop_front() {
                 Some(Stdin::Prompt(key)) => self.take(&key, rng),
-                // One that comes too late is passed over.
+                // An interrupt or an answer that arrives too late is ignored.
                 Some(Stdin::Interrupt | Stdin::Answer(_)) => true,
                 None if agent.hangs => false,
                 None if agent.closed => {
@@ -406,7 +407,7 @@ impl World {
             }
             self.work(key);
         }
-        // A receipt can be lost in the pipe of one that dies; then its work may have begun.
+        // A receipt can be lost in the pipe of a dying process; its work may have begun.
         if !repeated && self.fault(rng, 12) {
             self.progress(key, Progress::Running);
             self.end(Some(1), ExitCause::Exited);
@@ -420,7 +421,7 @@ impl World {
     fn finish(&mut self, key: &str, rng: &mut Rng) -> bool {
         self.progress(key, Progress::Over);
         if self.fault(rng, 12) {
-            // The reply is in the transcript, its result was never printed.
+            // The reply is in the transcript, and its result was never printed.
             self.end(Some(1), ExitCause::Exited);
             return true;
         }
@@ -461,7 +462,7 @@ impl World {
         true
     }
 
-    /// Prints a turn's result with its cost, as this CLI tells it.
+    /// Prints a turn's result with its cost, in the way of this CLI.
     fn result(&mut self, mut result: TurnResult, cost: f64) {
         let Some(agent) = &mut self.agent else { return };
         let usage = |cost_usd: f64| {
@@ -498,7 +499,7 @@ impl World {
         };
         if self.say(vec![extra, AgentEvent::Result(result)]) {
             let told = self.told.insert(session, total).unwrap_or_default();
-            // A total makes good for what nobody heard.
+            // A total also includes the use that was never read.
             self.charged += if self.flavour == Flavour::ByTurns { total - told } else { cost };
         }
     }
@@ -533,7 +534,7 @@ impl World {
                         agent.turn.is_none() && agent.stdin.is_empty() && !agent.closed
                     })
             }
-            // The daemon of a dispatch at work will notice.
+            // The daemon of a running dispatch will notice.
             None => false,
         }
     }

@@ -22,19 +22,19 @@ fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
         [40, 99, 100, 114, 115, 130, 160].map(|now| places(&pressures, now)),
         [0, 0, 4, 4, 5, 6, 8]
     );
-    // Everybody who works meets the same outage.
+    // All running dispatches meet the same outage.
     struck(&mut pressures, 90, 8, 41);
     struck(&mut pressures, 120, 7, 42);
     assert_eq!((pressures["c"].places, pressures["c"].until), (4, at(120)));
-    // Again while it recovers: half of what was allowed, never nobody.
+    // A strike during the recovery allows half of what was allowed, and at least one.
     struck(&mut pressures, 140, 9, 135);
     assert_eq!(pressures["c"].places, 2);
     struck(&mut pressures, 200, 1, 141);
     assert_eq!(pressures["c"].places, 1);
 }
 
-/// All that says that the API is to be left alone, and until when; and that trouble of one's own is
-/// nobody else's.
+/// Records that ask to leave the API alone, and the time until which; an agent's own trouble
+/// concerns no other dispatch.
 #[test]
 fn what_strikes_a_channel() {
     let said = |event| {
@@ -106,7 +106,10 @@ fn channels_are_bounded_and_forgotten() {
 
 proptest! {
     #[test]
-    fn nobody_is_locked_out_for_ever(strikes in prop::collection::vec((0..1000_i64, 0..1000_i64, 0..20_u32), 1..20), at_work in 0..20_u32) {
+    fn nobody_is_locked_out_for_ever(
+        strikes in prop::collection::vec((0..1000_i64, 0..1000_i64, 0..20_u32), 1..20),
+        at_work in 0..20_u32
+    ) {
         let mut pressures = Pressures::new();
         let mut now = 0;
         for (later, wait, busy) in strikes {

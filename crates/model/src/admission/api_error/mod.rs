@@ -1,11 +1,11 @@
 //! Errors of the model API, and the course of a dispatch after each. Such an error is an event in
 //! the dispatch's life, not a failure of its agent.
 //!
-//! | what came | trouble | then |
+//! | response | trouble | course |
 //! |---|---|---|
-//! | 401, 403; a CLI that is not logged in | `refused` | stop, and say which key; while the CLI itself tries again, at the second refusal: a login may just have been renewed |
+//! | 401, 403; a CLI that is not logged in | `refused` | stop, and name the key; while the CLI itself retries, at the second refusal, because a login may just have been renewed |
 //! | any other 4xx | `rejected` | stop: the same request would be rejected again |
-//! | 429; a limit told in words | `rate_limit` | wait until the time that was told, else by backoff; no attempt is counted |
+//! | 429; a limit that the CLI reports | `rate_limit` | wait until the reported time, else by backoff; no attempt is counted |
 //! | 503, 529 | `overload` | the same |
 //! | 408, 409, any other 5xx | `error` | a restart by backoff, counted |
 //! | no status: a cut stream, a silent one, no connection | `no_answer` | the same |

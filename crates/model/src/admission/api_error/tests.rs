@@ -103,11 +103,11 @@ fn untold_it_is_waited_for_longer_each_time() {
 #[test]
 fn patience_ends_and_says_whose_it_was() {
     for (before, used) in [
-        // Told, and too far away.
+        // The API named a time that is too far away.
         (outage(Trouble::RateLimit, at(7 * 3600), true, 0, 0), 0),
-        // Waited for so long already.
+        // Earlier waits have used up the patience.
         (outage(Trouble::RateLimit, at(-1), false, 9, 6 * 3_600_000), 0),
-        // Tried for so long.
+        // The attempt has used up the patience.
         (outage(Trouble::RateLimit, at(-1), false, 1, 0), 6 * 3_600_000),
     ] {
         let Next::Stop { reason } = ended(TurnError::RateLimit, Some(429), Some(&before), used)
@@ -171,11 +171,13 @@ fn a_key_is_named_by_its_variable_and_an_address_by_its_host() {
 }
 
 proptest! {
-    /// Whatever is claimed: a wait begins after now, is no longer than can be believed, and never
-    /// lasts beyond the patience in all.
+    /// For any claim of an agent: a wait ends after now, is within bounds, and never lasts beyond
+    /// the patience in all.
     #[test]
-    fn no_claim_makes_a_wait_without_end(until in -1_000_000_000_000_i64..1_000_000_000_000, told: bool, waits in 0..100_u32,
-        spent_ms: u64, used_ms: u64) {
+    fn no_claim_makes_a_wait_without_end(
+        until in -1_000_000_000_000_i64..1_000_000_000_000, told: bool, waits in 0..100_u32,
+        spent_ms: u64, used_ms: u64
+    ) {
         let until = Timestamp::from_millisecond(until).unwrap();
         let before = outage(Trouble::RateLimit, until, told, waits, spent_ms);
         match ended(TurnError::RateLimit, None, Some(&before), used_ms) {

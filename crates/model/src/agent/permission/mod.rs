@@ -3,13 +3,13 @@
 //! Rules have the syntax of Claude Code's own (`Bash(git *)`, `Edit(src/**)`,
 //! `WebFetch(domain:example.com)`, `mcp__server__*`), and mean the same for every agent that asks:
 //!
-//! | rule | is about |
+//! | rule | matches |
 //! |---|---|
-//! | `Tool`, `mcp__server`, `mcp__server__*`, `*` | every call of it |
-//! | `Bash(git status)` | this command; `Bash(git *)` and `Bash(git:*)`: all that begin so |
-//! | `Read(src/**)`, `Edit(//etc/**)`, `Read(~/.ssh/**)` | files, as in a `.gitignore` of the agent's directory; `//` begins an absolute path. `Edit` is every tool that changes files, `Read` every one that reads them |
+//! | `Tool`, `mcp__server`, `mcp__server__*`, `*` | every call of the tool |
+//! | `Bash(git status)` | this command; `Bash(git *)` and `Bash(git:*)`: all commands with this prefix |
+//! | `Read(src/**)`, `Edit(//etc/**)`, `Read(~/.ssh/**)` | files, as in a `.gitignore` of the agent's directory; `//` begins an absolute path. `Edit` covers every tool that changes files, `Read` every tool that reads them |
 //! | `WebFetch(domain:example.com)` | that host and those below it |
-//! | `Other(text*)` | what the call works on, `*` standing for anything |
+//! | `Other(text*)` | the subject of the call; `*` matches any text |
 //!
 //! `deny` counts before `ask`, and `ask` before `allow`; if no rule matches, the mode decides. A
 //! rule allows only a call that it can see whole (no substitutions in a command, no output written
@@ -252,7 +252,7 @@ impl Policy {
         })
     }
 
-    /// Returns the mode that requires a request for this call, if one does.
+    /// Returns the mode or rule that keeps the call from being made without asking, if there is one.
     pub fn mode_holds(&self, ask: &Ask, cwd: &str) -> Option<String> {
         self.all().find_map(|policy| match policy.word(ask, cwd) {
             Some(Decision { verdict: Verdict::Allow, .. }) => None,

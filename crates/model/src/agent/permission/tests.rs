@@ -17,7 +17,8 @@ fn file(tool: &str, path: &str) -> Ask {
     Ask::tool(tool, json!({"file_path": path, "content": "x"}))
 }
 
-/// Whether a rule alone allows the ask (in mode `ask`) and denies it (in mode `allow`).
+/// Returns whether a rule alone allows the request (in mode `ask`), and denies it (in mode
+/// `allow`).
 fn word(rule: &str, ask: &Ask) -> (bool, bool) {
     let says = |policy: Policy, verdict| {
         policy.decide(ask, "/repo").is_some_and(|said| said.verdict == verdict)
@@ -46,7 +47,7 @@ fn commands() {
         ("Bash(git *)", "gitk", neither),
         ("Bash(* --version)", "cargo --version", both),
         ("Bash(npm run *)", "npm install", neither),
-        // Each part must be allowed; one that is denied is enough.
+        // Each part must be allowed; one denied part is enough for a denial.
         ("Bash(git *)", "git add . && git commit -m x", both),
         ("Bash(git *)", "git status && rm -rf /", only_denied),
         ("Bash(git *)", "git status\nrm -rf /", only_denied),
@@ -55,8 +56,7 @@ fn commands() {
         ("Bash(git push *)", "git  push origin", only_denied),
         ("Bash(git push *)", "git \\\n push origin", only_denied),
         ("Bash(rm *)", "ls | xargs rm", neither),
-        // What runs something that cannot be seen, or writes somewhere, is not allowed by its
-        // beginning.
+        // A command that runs something unseen or writes a file is not allowed by its prefix.
         ("Bash(git *)", "git log $(rm -rf /)", only_denied),
         ("Bash(git *)", "git log `rm -rf /`", only_denied),
         ("Bash(git *)", "git log > /etc/passwd", only_denied),
@@ -120,7 +120,7 @@ fn the_rest() {
         ("mcp__*", mcp("mcp__sup__ping"), (true, true)),
         ("mcp__sup__ping", mcp("mcp__sup__pong"), (false, false)),
         ("Task(review*)", Ask::tool("Task", json!({"description": "review it"})), (true, true)),
-        // Nothing to judge by.
+        // Without a subject there is nothing to judge.
         ("Task(review*)", Ask::tool("Task", Value::Null), (false, true)),
         (
             "Bash(git *)",
@@ -205,8 +205,7 @@ fn the_rules_of_all_layers_count_and_the_strongest_mode() {
     assert_eq!(Policy::of(&[&Permissions::default()], Mode::Ask).mode, Mode::Ask);
 }
 
-/// Each pair of policies, on asks that each of them judges in its own way: the word is the stricter
-/// of the two.
+/// For each pair of policies, and requests on which they differ: the stricter verdict counts.
 #[test]
 fn within_another_policy_the_stricter_word_counts() {
     let some = [
@@ -255,8 +254,8 @@ fn within_another_policy_the_stricter_word_counts() {
     }
 }
 
-/// What a role's front matter says of its tools counts beside its permissions, and the stricter
-/// word holds.
+/// The restrictions of a role's front matter count beside its permissions, and the stricter one
+/// wins.
 #[test]
 fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
     let restricted =
@@ -327,7 +326,7 @@ fn empty_tools_refuse_every_tool() {
         );
     }
     assert!(policy.has_no_tools() && !policy.is_open() && !policy.is_open_but_for_plan());
-    // It survives its record, a directory of its own, and whom its agent dispatches.
+    // The restriction survives serialization, an anchored directory, and a child dispatch.
     let text = serde_json::to_string(&policy).unwrap();
     policy = serde_json::from_str(&text).unwrap();
     policy.allow_in("/repo");
@@ -356,7 +355,7 @@ fn a_pattern_costs_no_more_than_its_length() {
             && wild("a*", "a")
             && !wild("ab*ba", "aba")
     );
-    // Many `**` in a path are bounded by the rule's length and the path's depth.
+    // The length of a rule and the depth of a path bound the cost of many `**`.
     let deep = "/x".repeat(60);
     assert_eq!(path(&"**/y/".repeat(4), &deep, "/"), Some(false));
 }

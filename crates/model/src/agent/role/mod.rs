@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! ---
-//! name: reviewer            # the file's name where it is left out
-//! category: research        # which limits apply; coding where it is left out
-//! displayName: Reviewer     # snake_case is read as well
+//! name: reviewer            # default: the file's name
+//! category: research        # selects the limits; default: coding
+//! displayName: Reviewer     # snake_case is accepted too
 //! iconUrl: https://…
 //! model: claude-opus-4-6
 //! description: Reads a change and says what is wrong with it.
 //! backend: auto
-//! tools: [Read, Grep]           # it gets no other; `[]` is none at all
+//! tools: [Read, Grep]           # no other tool; `[]` is no tool at all
 //! disallowedTools: [WebFetch]
 //! permissionMode: plan          # default, acceptEdits, dontAsk, auto, bypassPermissions
-//! scope: [src/api/**, docs/api.md]   # an edit elsewhere is told as drift
+//! scope: [src/api/**, docs/api.md]   # an edit elsewhere is reported as drift
 //! permissions: {mode: ask, allow: [Read, "Bash(git *)"], deny: [WebFetch]}
 //! ---
 //! You review …

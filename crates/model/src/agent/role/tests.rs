@@ -40,7 +40,8 @@ fn the_shipped_roles_are_whole() {
 
 #[test]
 fn a_role_is_read_in_either_spelling() {
-    let camel = "---\nname: api-dev\ncategory: research\ndisplayName: API Dev\niconUrl: https://x/y.png\nmodel: claude-opus-4-6\n\
+    let camel = "---\nname: api-dev\ncategory: research\ndisplayName: API Dev\niconUrl: \
+        https://x/y.png\nmodel: claude-opus-4-6\n\
                  backend: claude_code\ntools: [Read, Grep]\n---\n\nYou are.\n\n---\nA rule.\n";
     let role = parse(&project(camel)).unwrap();
     assert_eq!(
@@ -134,7 +135,7 @@ fn two_files_of_one_layer_are_not_one_role() {
         (shadowed.errors().count(), shadowed.resolve("critic").unwrap().layer),
         (0, RoleLayer::Project)
     );
-    // By the names of their files too, and a third does not make one of them good.
+    // Names that come from files can collide too, and a third file does not make one of them valid.
     let by_file = source(RoleLayer::User, "/r/critic.md", "You are.\n");
     let catalog = Catalog::new(&[by_file, a.clone(), b]);
     assert!(catalog.resolve("critic").is_err() && catalog.errors().count() == 1);
@@ -163,11 +164,13 @@ fn a_broken_file_is_an_error_of_its_own_role_only() {
     );
 }
 
-/// Claude Code's own files are often no YAML: colons, quotes and `\n` stand in descriptions.
+/// Claude Code's own files are often invalid YAML: descriptions contain colons, quotes and `\n`.
 #[test]
 fn claude_agents_are_read_leniently() {
-    let text = "---\nname: code-reviewer\ndescription: Use when: code changed. Examples: <example>user: \"go\"</example>\n\
-                tools: Read, Grep, Bash\nmodel: inherit\ncolor: purple\nmemory: user\n---\n\nYou review.\n";
+    let text = "---\nname: code-reviewer\ndescription: Use when: code changed. Examples: \
+        <example>user: \"go\"</example>\n\
+                tools: Read, Grep, Bash\nmodel: inherit\ncolor: purple\nmemory: user\n---\n\nYou \
+                review.\n";
     let role = parse(&source(RoleLayer::ClaudeAgents, "/w/.claude/agents/code-reviewer.md", text))
         .unwrap();
     assert_eq!(
@@ -183,7 +186,10 @@ fn claude_agents_are_read_leniently() {
 
 proptest::proptest! {
     #[test]
-    fn no_file_panics(front in "([a-z]{1,8}|[:\\-{}\\[\\]'\" \n]|name|model|é){0,30}", ended in proptest::prelude::any::<bool>()) {
+    fn no_file_panics(
+        front in "([a-z]{1,8}|[:\\-{}\\[\\]'\" \n]|name|model|é){0,30}",
+        ended in proptest::prelude::any::<bool>()
+    ) {
         let text = format!("---\n{front}{}", if ended { "\n---\nx" } else { "" });
         for layer in [RoleLayer::Project, RoleLayer::ClaudeAgents] {
             let _ = parse(&source(layer, "r.md", &text));
@@ -224,10 +230,9 @@ fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
     let ours = parse(&RoleSource {
         layer: RoleLayer::Project,
         file: "looker.md".into(),
-        text: Ok(
-            "---\nname: looker\ntools: [Read]\ndisallowedTools: [Bash]\npermissionMode: acceptEdits\n---\nYou look.\n"
-                .into(),
-        ),
+        text: Ok("---\nname: looker\ntools: [Read]\ndisallowedTools: [Bash]\npermissionMode: \
+             acceptEdits\n---\nYou look.\n"
+            .into()),
         trust: Trust::Trusted,
     });
     let ours = ours.unwrap();

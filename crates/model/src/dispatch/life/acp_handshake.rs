@@ -105,8 +105,8 @@ fn mode(
         }
         Wanted::Set { .. } => Err("the name of the mode that the policy needs is too long".into()),
         Wanted::Impossible { current } => Err(format!(
-            "the agent is in its mode `{}`, in which it does not ask, and offers none in which it does; its role has \
-             a permission policy",
+            "the agent is in its mode `{}`, in which it does not ask, and offers none in which it \
+             does; its role has a permission policy",
             cut(&current, 100)
         )),
     }
@@ -170,8 +170,8 @@ fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
     let mut events =
         vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
     if load.is_some() && !loads {
-        let reason = "the agent cannot go on with a session of an earlier process; what became of the last prompt \
-                      is unknown";
+        let reason = "the agent cannot go on with a session of an earlier process; what became of \
+            the last prompt is unknown";
         events.push(failed(LOAD, reason, true));
     }
     events

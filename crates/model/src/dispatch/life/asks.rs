@@ -58,8 +58,9 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
     events
 }
 
-const NOBODY_ANSWERS: &str = "Nobody is here to answer: this work is unattended. Decide by yourself, go on, and note the \
-                              question and your decision in your journal and in your final report.";
+const NOBODY_ANSWERS: &str = "Nobody is here to answer: this work is unattended. Decide by \
+    yourself, go on, and note the question and your decision in your journal and in your final \
+    report.";
 
 /// Whether nobody can answer a question: no person watches, and no agent dispatched it.
 fn is_alone(d: &Dispatch) -> bool {
@@ -90,8 +91,9 @@ pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             request_id: pending.id.clone(),
             answer: Verdict::Deny,
             text: format!(
-                "Nobody has answered for {patience}: this work is unattended. Go on without it, or in a way that needs \
-                 no answer, and note in your journal and in your final report what you left out."
+                "Nobody has answered for {patience}: this work is unattended. Go on without it, or \
+                 in a way that needs no answer, and note in your journal and in your final report \
+                 what you left out."
             ),
             by: OURSELVES.into(),
             rule: Some(UNATTENDED.into()),

@@ -83,14 +83,14 @@ pub(super) fn conclude(
 fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
     let reason = if let Some(doubt) = &d.doubt {
         format!(
-            "it is not known whether its prompt was taken ({doubt}): look at what was done, then `muleteer send \
-             {} …` says how to go on",
+            "it is not known whether its prompt was taken ({doubt}): look at what was done, then \
+             `muleteer send {} …` says how to go on",
             d.id
         )
     } else if let Some(session) = d.session_lost.as_ref().filter(|_| d.has_history()) {
         format!(
-            "{} no longer has the session {session}, so it cannot go on: `muleteer send {} …` begins a new one, \
-             which knows nothing of it",
+            "{} no longer has the session {session}, so it cannot go on: `muleteer send {} …` \
+             begins a new one, which knows nothing of it",
             d.created.backend, d.id
         )
     } else if d.created.transcripts
@@ -98,7 +98,8 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
         && crate::dispatch::life::resume_session(d).is_none()
     {
         format!(
-            "its turn was cut short, and its session is not known: `muleteer send {} …` begins a new one",
+            "its turn was cut short, and its session is not known: `muleteer send {} …` begins a \
+             new one",
             d.id
         )
     } else {
@@ -328,7 +329,7 @@ pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (Final
 
 /// Returns the result that a dispatch ends with: the agent's own, else one made from the reason. A
 /// kill gets no result of ours. If the agent reported success and the dispatch did not end so (it
-/// crashed after the report), only the status of its result is replaced.
+/// crashed after the report), the result gets the dispatch's status, and the reason as an issue.
 pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
     let status = match state {
         FinalState::Killed => return d.result.clone(),

@@ -5,7 +5,7 @@
 //! ```text
 //!   input ──▶ decide(&dispatch, input) ─▶ events ─▶ durable ─▶ fold ─┐
 //!               ▲                                                     │
-//!               │        advance(&dispatch, now) ◀────────────────────┤ until it has nothing to add
+//!               │        advance(&dispatch, now) ◀────────────────────┤ until nothing follows
 //!               │                                                     ▼
 //!             world ◀── carried out by the actor ◀── effects(&dispatch)
 //! ```
@@ -19,15 +19,15 @@
 //! the figure holds too, except that every further prompt goes to the next process.
 //!
 //! ```text
-//!            prompt sent            turn ended well, more was said meanwhile
+//!            prompt sent            turn ended well, a prompt is queued
 //!   None ────────────────▶ Running ────────────────────────────────▶ (next prompt) ─▶ Running
 //!    │                     │  │ │
 //!    │ gone                │  │ └─ interrupted ─▶ waiting ─ a send ─▶ Running
 //!    │           gone ─────┘  │                     └─ gone ─▶ partial
-//!    │             │          └─ ended, nothing to say ─▶ leaving (stdin closed)
+//!    │             │          └─ ended, none queued ─▶ leaving (stdin closed)
 //!    ▼             ▼                                         │ gone
-//!   same prompt   "go on" in the resumed session             ├─ well, nobody spoke ─▶ by its result
-//!   again         (none known: the same prompt again)        ├─ well, somebody did ─▶ next attempt
+//!   same prompt   continued in the resumed session           ├─ well, none queued ─▶ by its result
+//!   again         (none known: the same prompt again)        ├─ well, one queued ─▶ next attempt
 //!                                                            └─ an error ─▶ restart, or the end
 //! ```
 

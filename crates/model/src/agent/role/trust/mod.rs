@@ -119,13 +119,15 @@ impl Held<'_> {
         let model = |category: &str| self.is_priced(None, category);
         usd(*budget_usd) <= usd(than.budget_usd)
             && turns(*max_turns) <= turns(than.max_turns)
-            && timeout.map_or(u64::MAX, |span| span.as_secs()) <= than.timeout.map_or(u64::MAX, |span| span.as_secs())
+            && timeout.map_or(u64::MAX, |span| span.as_secs())
+                <= than.timeout.map_or(u64::MAX, |span| span.as_secs())
             && *max_restarts <= than.max_restarts
             && api_patience.as_duration() <= than.api_patience.as_duration()
             && api_timeout.as_duration() <= than.api_timeout.as_duration()
             // The permitted silence is not a right. A role that overrides one of the user's is
             // bounded all the same.
-            && (self.own.is_none() || inactivity_timeout.as_duration() <= than.inactivity_timeout.as_duration())
+            && (self.own.is_none()
+                || inactivity_timeout.as_duration() <= than.inactivity_timeout.as_duration())
             && (*on_crash == OnCrash::Ask || than.on_crash == OnCrash::Resume)
             && watches_as_much(*monitors, than.monitors)
             && self.permits_no_more(permissions, &than.permissions)

@@ -53,7 +53,8 @@ fn untrusted_role_loosens_nothing() {
 
 #[test]
 fn untrusted_role_may_tighten_and_keeps_what_it_is() {
-    let project = "---\ntools: [Read]\nmodel: opus\npermissions: {mode: ask, ask: [Read], deny: [Bash]}\n---\nYou are.\n";
+    let project = "---\ntools: [Read]\nmodel: opus\npermissions: {mode: ask, ask: [Read], deny: \
+        [Bash]}\n---\nYou are.\n";
     let (role, ignored) = held("", "", project);
     assert_eq!(
         (ignored.len(), role.permissions.mode, role.permissions.deny.len()),
@@ -63,7 +64,7 @@ fn untrusted_role_may_tighten_and_keeps_what_it_is() {
         (role.tools, role.model.as_deref(), role.body.as_str()),
         (Some(vec!["Read".to_string()]), Some("opus"), "You are.")
     );
-    // What the user's own role of that name forbids stays forbidden.
+    // Calls that the user's own role of that name forbids stay forbidden.
     let (role, ignored) =
         held("", "---\npermissions: {mode: deny, deny: [Bash]}\n---\n", "You are.\n");
     assert_eq!(
@@ -88,7 +89,8 @@ fn trusted_role_counts_as_it_is() {
 
 #[test]
 fn untrusted_role_keeps_what_the_users_own_says() {
-    let user = "---\ntools: [Read, \"Bash(git *)\"]\ndisallowedTools: [WebFetch]\npermissionMode: default\n\
+    let user = "---\ntools: [Read, \"Bash(git *)\"]\ndisallowedTools: [WebFetch]\npermissionMode: \
+        default\n\
                 scope: [src/**]\npermissions: {ask: [Bash], deny: [Write]}\n---\n";
     for project in [
         "You are.\n",
@@ -110,11 +112,12 @@ fn untrusted_role_keeps_what_the_users_own_says() {
         assert_eq!(role.scope, ["src/**"]);
         assert_eq!((role.permissions.ask.len(), role.permissions.deny.len()), (1, 1));
     }
-    // It may be stricter.
+    // The file may be stricter.
     let (role, ignored) = held(
         "",
         user,
-        "---\ntools: [\"Bash(git *)\"]\ndisallowedTools: [WebFetch, Edit]\npermissionMode: dontAsk\n\
+        "---\ntools: [\"Bash(git *)\"]\ndisallowedTools: [WebFetch, Edit]\npermissionMode: \
+         dontAsk\n\
          scope: [src/**]\npermissions: {ask: [Bash], deny: [Write, Bash]}\n---\n",
     );
     assert_eq!(ignored, Vec::<String>::new());
@@ -252,7 +255,10 @@ fn config() -> impl Strategy<Value = String> {
         let responses = proptest::sample::select(&["ignore", "note", "warn", "stop"][..]);
         let on_crash = proptest::sample::select(&["resume", "ask"][..]);
         (usd, responses, on_crash, permissions()).prop_map(|(usd, drift, on_crash, permissions)| {
-            json!({"budget_usd": usd, "monitors": {"drift": drift}, "on_crash": on_crash, "permissions": permissions})
+            json!({
+                "budget_usd": usd, "monitors": {"drift": drift}, "on_crash": on_crash,
+                "permissions": permissions
+            })
         })
     };
     (permissions(), category(), category(), category()).prop_map(
@@ -263,7 +269,7 @@ fn config() -> impl Strategy<Value = String> {
     )
 }
 
-/// As a dispatch makes it.
+/// Returns the policy as a dispatch of the role gets it.
 fn policy(role: &Role, config: &Config) -> Policy {
     let category = config.category(&role.category).unwrap();
     let mut policy =
@@ -300,10 +306,17 @@ proptest! {
         let config = load(&[Source::new(Layer::User, "config.yaml", config)], &[]).unwrap();
         let own = source(RoleLayer::User, user.as_deref().unwrap_or("You are.\n"));
         let before = Catalog::new(std::slice::from_ref(&own)).resolve("a").unwrap().clone();
-        let sources: Vec<_> =
-            user.is_some().then_some(own).into_iter().chain([source(RoleLayer::Project, &project)]).collect();
+        let sources: Vec<_> = user
+            .is_some()
+            .then_some(own)
+            .into_iter()
+            .chain([source(RoleLayer::Project, &project)])
+            .collect();
         let role = Catalog::new(&sources).in_force("a", &config, &sources).unwrap().role;
-        let rank = |role: &Role, ask: &Ask| match policy(role, &config).decide(ask, "/repo").map(|said| said.verdict) {
+        let rank = |role: &Role, ask: &Ask| match policy(role, &config)
+            .decide(ask, "/repo")
+            .map(|said| said.verdict)
+        {
             Some(Verdict::Allow) => 2,
             None => 1,
             Some(_) => 0,

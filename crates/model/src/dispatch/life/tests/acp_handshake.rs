@@ -1,4 +1,4 @@
-//! A session that is opened by calls.
+//! Sessions that are opened by calls.
 
 use crate::agent::acp_handshake::{Call, CallAnswer, Calls, LOAD, MODE, NEW};
 use crate::agent::permission::{Mode, Policy};
@@ -7,7 +7,7 @@ use crate::dispatch::life::tests::*;
 use std::sync::Arc;
 
 impl Told {
-    /// An agent that is spoken to by calls, just started.
+    /// Returns an agent that speaks by calls and was just started.
     pub(super) fn called() -> Self {
         let mut told = Self::new(MULTI);
         Arc::make_mut(&mut told.d.created).calls = Some(Calls { timeout_s: 60 });
@@ -43,7 +43,8 @@ impl Told {
         })
     }
 
-    /// Open, and its process dies before anything came of the first prompt.
+    /// Returns an agent whose session is open and whose process died while the first prompt was on
+    /// its way.
     fn dies_with_a_prompt_on_its_way() -> Self {
         let mut told = Self::called();
         told.greets(true);
@@ -136,7 +137,7 @@ fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
 }
 
-/// Gemini tells the past of a session after it has answered that it is loaded.
+/// Gemini reports the past of a session after it has answered that the session is loaded.
 #[test]
 fn a_past_told_before_the_prompt_is_written_takes_no_prompt() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
@@ -165,7 +166,7 @@ fn a_past_told_before_the_prompt_is_written_takes_no_prompt() {
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Taken);
 }
 
-/// Whatever its CLI speaks the protocol of: what is said before the write is not about the prompt.
+/// For every protocol: output before the write of a prompt is not about that prompt.
 #[test]
 fn speech_before_the_write_takes_no_prompt() {
     let mut told = Told::busy();
@@ -245,8 +246,8 @@ fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
     assert_ne!(told.d.state(), "waiting", "the policy said no, and nobody was asked");
 }
 
-/// Loaded a second time, Codex asks the model of its own choice: what set the other one came
-/// before.
+/// After a second load, Codex uses a model of its own choice: the call that set the requested model
+/// came before it.
 #[test]
 fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
@@ -286,9 +287,10 @@ fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
 fn an_agent_that_cannot_load_is_not_told_the_same_again() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(false);
-    assert!(
-        matches!(told.d.call_failed.as_ref(), Some(failure) if failure.call == LOAD && failure.for_good)
-    );
+    assert!(matches!(
+        told.d.call_failed.as_ref(),
+        Some(failure) if failure.call == LOAD && failure.for_good
+    ));
     told.exit_by(None, ExitCause::Terminated);
     assert_eq!((told.d.state(), told.on_its_way()), ("blocked", None));
 }
@@ -315,7 +317,7 @@ fn an_interrupt_that_is_not_heeded_ends_the_process() {
     assert_eq!(told.d.session_id.as_deref(), Some("s1"), "a further turn loads it");
 }
 
-/// Some processes go on counting what a session cost, some begin anew.
+/// Some processes continue the count of a session's cost, some begin at zero.
 #[test]
 fn what_a_session_cost_is_counted_once_however_it_is_told() {
     let mut told = Told::called();
@@ -351,8 +353,8 @@ fn what_a_session_cost_is_counted_once_however_it_is_told() {
     assert!((told.d.spend.cost_usd - 0.60).abs() < 1e-9, "gone on: {:?}", told.d.spend);
 }
 
-/// Found by the real codex-acp, killed in the middle of a turn: it names the model it had, and asks
-/// another.
+/// The real codex-acp, killed in the middle of a turn, showed this: it names the model that it had,
+/// and uses another.
 #[test]
 fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
@@ -386,8 +388,8 @@ fn nobody_is_told_a_model_that_nobody_asked_for_or_that_it_has_already() {
     );
 }
 
-/// What it cannot do now it may do in another process; what it will not do, or has no key for, it
-/// will never do.
+/// A refused call may succeed in another process. It never succeeds if the agent rejects the
+/// setting or has no key.
 #[test]
 fn a_call_that_is_refused_ends_the_process() {
     let refused = |call: &str, auth| {
@@ -429,7 +431,7 @@ fn a_session_s_id_is_whole_or_there_is_none() {
     }
 }
 
-/// A session that is loaded again is told of once, but not what it says of its model.
+/// A loaded session is recorded once; a change of its reported model is recorded.
 #[test]
 fn what_is_known_of_a_session_is_not_told_again() {
     let opened_again = |model: &str| {
@@ -452,7 +454,7 @@ fn what_is_known_of_a_session_is_not_told_again() {
     assert_eq!(opened_again("large"), 1, "another model");
 }
 
-/// It gives no receipt, so for the look at its silence what it was sent is its turn.
+/// Such an agent gives no receipt, so the stall monitor counts a written prompt as its turn.
 #[test]
 fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
     let owes = |told: &Told| crate::monitor::stall::Known::of(&told.d, told.now).model_owes;
@@ -470,7 +472,7 @@ fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
 }
 
 impl Told {
-    /// An agent under a policy, whose session was just opened in `current`.
+    /// Returns an agent under a policy whose session was just opened in the mode `current`.
     pub(super) fn opened_in(policy: Policy, current: &str, offered: &[&str]) -> Self {
         let mut told = Self::called();
         Arc::make_mut(&mut told.d.created).permissions = policy;

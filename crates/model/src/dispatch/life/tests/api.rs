@@ -27,7 +27,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 impl Told {
-    /// Its turn ends in trouble, and its process with it.
+    /// Ends the turn with this trouble, and the process with it.
     fn fails(&mut self, error: TurnError, status: u16) {
         self.result(ended_by(error, status));
         self.exit(1);
@@ -202,7 +202,7 @@ fn a_process_that_never_ran_used_no_time() {
     assert_eq!(told.d.used_ms, 0);
 }
 
-// ---- What stops it
+// ---- Stops
 
 #[test]
 fn a_word_to_an_agent_that_is_being_ended_for_its_silence_is_heard() {
@@ -276,7 +276,7 @@ fn model_turns_are_counted_where_the_cli_does_not() {
     assert_eq!(limit_reached(&told.d), None, "Claude Code counts itself");
 }
 
-/// Else it would lie there until somebody speaks next, and be told then.
+/// Otherwise the message would stay queued and be sent with the next message.
 #[test]
 fn what_is_said_to_an_agent_that_is_being_killed_is_withdrawn() {
     let mut told = Told::by_turns();
@@ -290,14 +290,15 @@ fn what_is_said_to_an_agent_that_is_being_killed_is_withdrawn() {
     assert_eq!(told.d.next_prompt().map(|prompt| prompt.key.as_str()), Some("after"));
 }
 
-/// Whoever counts within a turn: a process with nothing left of its limit is not begun.
+/// No process starts with no model turns left, whether Muleteer or the CLI counts them within a
+/// turn.
 #[test]
 fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
     for backend in ["claude-code", "codex"] {
         let mut told = Told::by_turns();
         Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
         Arc::make_mut(&mut told.d.created).backend = backend.into();
-        // Nothing is to be asked once more.
+        // No repair of the result is needed.
         Arc::make_mut(&mut told.d.created).wants_result = false;
         told.answers("well");
         told.exit(0);
@@ -311,7 +312,7 @@ fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
         );
         assert_eq!(told.d.reason.as_deref(), Some("turns limit reached: 1 of 1 model turns"));
     }
-    // Nor after a crash.
+    // The same holds after a crash.
     let mut told = Told::busy();
     Arc::make_mut(&mut told.d.created).backend = "claude-code".into();
     Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
@@ -320,7 +321,7 @@ fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
     assert_eq!(told.finished(), FinalState::Partial);
 }
 
-/// What it says is said to the agent, and its turns are not the agent's; what its tools do is done.
+/// A subagent's messages go to the agent, and its turns are not the agent's; its tool calls count.
 #[test]
 fn a_subagent_works_inside_of_a_call() {
     let theirs = |told: &mut Told, event: AgentEvent| {
@@ -347,7 +348,10 @@ fn a_subagent_works_inside_of_a_call() {
         let (id, name, input) = (format!("b{n}"), "Bash".into(), json!({"command": "ls"}));
         let called = theirs(&mut told, AgentEvent::ToolCall { id: id.clone(), name, input });
         assert!(
-            matches!(&called[..], [Event::ToolCalled { parent: Some(parent), .. }] if parent == "a"),
+            matches!(
+                &called[..],
+                [Event::ToolCalled { parent: Some(parent), .. }] if parent == "a"
+            ),
             "{called:?}"
         );
         assert_eq!(told.d.calls.len(), 2);
@@ -366,7 +370,7 @@ fn a_subagent_works_inside_of_a_call() {
     assert_eq!((told.d.model_turns, told.d.said.as_deref()), (2, Some("well")));
 }
 
-/// What began before a daemon's end, or an attempt's, has gone on since.
+/// An outage that began before the end of a daemon, or of an attempt, continues.
 #[test]
 fn trouble_is_timed_from_its_first_sign() {
     let retry = |told: &mut Told, awake_ms: u64| {

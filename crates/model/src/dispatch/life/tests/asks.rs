@@ -1,4 +1,4 @@
-//! What an agent asks, and who answers.
+//! Requests of an agent, and the decision who answers.
 
 use crate::agent::acp_handshake::Calls;
 use crate::agent::ask::{
@@ -8,7 +8,7 @@ use crate::agent::permission::{Mode, POLICY, Policy, Rule};
 use crate::dispatch::life::tests::*;
 
 impl Told {
-    /// In the middle of a turn, with nobody but people to answer it.
+    /// Returns an agent in the middle of a turn whose requests go to people.
     fn asking() -> Self {
         let mut told = Self::busy();
         Arc::make_mut(&mut told.d.created).permissions.mode = Mode::Ask;
@@ -38,7 +38,7 @@ impl Told {
     }
 }
 
-/// An id goes back to the agent as it came, so it is whole or not asked by at all.
+/// An id is returned to the agent unchanged, so a request whose id is too long is ignored.
 #[test]
 fn who_asks_by_an_id_that_cannot_go_back_is_not_heard() {
     let longest = "x".repeat(ID_LIMIT);
@@ -67,7 +67,7 @@ fn what_is_asked_twice_is_asked_once() {
     assert_eq!(told.open(), ["r1"]);
 }
 
-/// Nobody but a person knows the answer, whatever the agent may do.
+/// Only a person knows the answer, whatever the policy allows.
 #[test]
 fn a_question_is_for_people() {
     let mut told = Told::busy();
@@ -80,7 +80,7 @@ fn a_question_is_for_people() {
     assert_eq!(told.d.state(), "waiting");
 }
 
-/// What nobody here knows is refused, even where all is allowed: it would wait for ever.
+/// An unknown request is refused even if everything is allowed: it would wait for ever.
 #[test]
 fn what_is_not_known_is_refused_at_once() {
     let mut told = Told::busy();
@@ -101,7 +101,7 @@ fn who_asks_too_much_at_once_is_refused() {
     assert_eq!(told.hears_answers_to(), [format!("r{MOST_OPEN}")]);
 }
 
-/// The agent has the answer from elsewhere, or wants to know no more.
+/// The agent has the answer from elsewhere, or has withdrawn the request.
 #[test]
 fn what_is_withdrawn_waits_for_nobody() {
     let mut told = Told::asking();
@@ -132,8 +132,7 @@ fn the_first_answer_counts() {
     assert_eq!(told.hears_answers_to(), ["r1"]);
 }
 
-/// An agent that is spoken to by calls is in the middle of one: until it has its answer it does not
-/// hear that it is to stop.
+/// An agent that speaks by calls does not process an interrupt until its open request is answered.
 #[test]
 fn an_interrupt_answers_what_stands_in_its_way() {
     for (by_calls, refused) in [(true, vec!["r1".to_string()]), (false, vec![])] {
@@ -150,7 +149,7 @@ fn rules(text: &str) -> Vec<Rule> {
     vec![Rule::try_from(text.to_string()).unwrap()]
 }
 
-/// It may ask for something else then, so it is told what stands against it.
+/// The agent may ask for something else then, so the denial names the rule.
 #[test]
 fn a_refusal_of_the_policy_names_the_rule() {
     let mut told = Told::asking();
@@ -225,7 +224,7 @@ fn unattended_agents_are_denied_questions_at_once_and_permissions_in_time() {
     assert_eq!(told.hears_answers_to(), ["q1"]);
     assert!(!told.d.refused, "no person has refused anything");
 
-    // The agent that dispatched it may know.
+    // The agent that dispatched it may know the answer.
     let mut told = unattended();
     Arc::make_mut(&mut told.d.created).parent = Some(told.d.id.clone());
     told.line(question());
@@ -237,11 +236,15 @@ fn unattended_agents_are_denied_questions_at_once_and_permissions_in_time() {
     let after = |seconds: i64| since + jiff::SignedDuration::from_secs(seconds);
     assert!(effects(&told.d).contains(&Effect::WakeAt(after(600))));
     assert_eq!(advance(&told.d, after(599)), []);
-    // A clock that was set back does not make it last.
+    // A clock that was set back does not prolong the wait.
     for now in [after(600), after(-1)] {
         let events = advance(&told.d, now);
         assert!(
-            matches!(&events[..], [Event::PermissionAnswered { answer: Verdict::Deny, text, .. }] if text.contains("10m")),
+            matches!(
+                &events[..],
+                [Event::PermissionAnswered { answer: Verdict::Deny, text, .. }]
+                    if text.contains("10m")
+            ),
             "{events:?}"
         );
     }

@@ -1,4 +1,4 @@
-//! What follows a crash.
+//! Recovery after a crash.
 
 use crate::dispatch::life::tests::*;
 
@@ -13,7 +13,7 @@ fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
     assert!(until > told.now && told.has(&Effect::WakeAt(until)));
     told.restarted();
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Superseded);
-    // Its key is that of the process it is said to, also where a daemon of another version had
+    // Its key belongs to the process that receives it, even if a daemon of another version had
     // queued it.
     assert_eq!(told.delivers(), Some(prompt_key(&told.d.id, PromptKind::Continue, 2)));
     assert!(told.log.iter().any(
@@ -205,7 +205,7 @@ fn an_expired_lease_is_not_counted() {
     let mut told = Told::busy();
     told.exit_by(Some(143), ExitCause::LeaseExpired);
     assert_eq!((told.counted(), told.d.restarts), (0, 0));
-    // Without a pause, the successor is on its way already.
+    // There is no backoff: the next attempt starts at once.
     assert_eq!(told.d.phase, Phase::Starting { attempt: 2, epoch: 2 });
 }
 
@@ -221,8 +221,7 @@ fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
     }
 }
 
-/// Its shim kept the limits while there was no daemon to do it: to begin again would be to go
-/// beyond them.
+/// The shim enforced the limits while there was no daemon. Another attempt would exceed them.
 #[test]
 fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
     for capabilities in [MULTI, ONE_SHOT] {
@@ -244,10 +243,11 @@ fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
     }
 }
 
-/// The next attempt would be refused in the same words.
+/// The next attempt would be rejected with the same error.
 #[test]
 fn refusal_as_root_fails_at_once_and_says_what_to_do() {
-    let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons\n";
+    let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for \
+        security reasons\n";
     for (backend, tail, retried) in [
         ("claude-code", tail, false),
         ("claude-code", "no such model\n", true),
@@ -292,7 +292,7 @@ fn each_pause_is_that_of_its_number() {
     }
 }
 
-/// The reason is all that a person has to go by.
+/// A person has only the reason to go by.
 #[test]
 fn how_a_process_ended_is_said() {
     let exit =
@@ -321,7 +321,7 @@ fn how_a_process_ended_is_said() {
     }
 }
 
-/// Which of its limits it was; the CLIs tell both in the same way.
+/// The reason names the limit; the CLIs report both limits in the same way.
 #[test]
 fn a_limit_that_the_cli_keeps_is_named() {
     for (error, said) in [

@@ -1,4 +1,4 @@
-//! What ends an agent, or its turn, from outside: limits, silence, people.
+//! Ends of an agent, or of its turn, that come from outside: limits, silence, people.
 
 use crate::dispatch::life::tests::*;
 
@@ -257,7 +257,7 @@ fn a_send_after_the_end_begins_again_in_the_same_session() {
 
 #[test]
 fn a_word_in_the_moment_of_the_end_is_not_lost() {
-    // While the work is brought home.
+    // The message arrives while the work is fetched.
     let mut told = Told::busy();
     Arc::make_mut(&mut told.d.created).worktree = Some("/w".into());
     told.result(well());
@@ -266,7 +266,7 @@ fn a_word_in_the_moment_of_the_end_is_not_lost() {
     told.feed(Input::WorkFetched(WorkHome::default()));
     assert_eq!(told.d.state(), "queued");
 
-    // Durable just before a decision that did not know of it.
+    // The message is durable just before a decision that did not know of it.
     let mut told = Told::busy();
     told.result(well());
     let (at, epoch) = (told.next(), told.d.epoch);

@@ -1,5 +1,5 @@
-//! What single events make of a dispatch, where no decision shows it: others read the state as it
-//! is.
+//! The effect of single events on the state, where no decision shows it; other code reads that
+//! state directly.
 
 use crate::dispatch::life::tests::*;
 
@@ -71,7 +71,7 @@ fn a_model_that_is_refused_leaves_the_one_that_was_wanted_before() {
     assert_eq!((told.d.model_wanted.as_deref(), &told.d.model_change), (Some("large"), &None));
 }
 
-/// The CLI's answer says what it does from now on.
+/// The CLI's answer decides which model it uses from now on.
 #[test]
 fn what_the_cli_answers_to_another_model_is_noted() {
     for (ok, event) in [
@@ -114,8 +114,7 @@ fn who_is_finished_cannot_be_killed_or_made_to_wait() {
     }
 }
 
-/// Two may decide at once to stop it: what people read is what came first. A kill is a person's
-/// will.
+/// Two reasons to stop may be decided at once: the first one is reported. A kill overrides both.
 #[test]
 fn what_stops_it_first_is_why_unless_somebody_kills_it() {
     let stops = || {
@@ -137,7 +136,8 @@ fn what_stops_it_first_is_why_unless_somebody_kills_it() {
     }
 }
 
-/// What is told as a sum, or of a process that is gone, is no answer of the model API's.
+/// Use that is reported as a sum, or for a process that is gone, does not prove that the API
+/// answered.
 #[test]
 fn only_what_is_used_as_it_comes_ends_the_trouble() {
     let used = |cumulative| Event::UsageRecorded {
@@ -172,8 +172,7 @@ fn only_what_is_used_as_it_comes_ends_the_trouble() {
     }
 }
 
-/// Sent and never received: to the next process
-/// Sent and never received: to the next process it is as if it had not been sent.
+/// A prompt that was sent and never received counts as unsent for the next process.
 #[test]
 fn a_prompt_without_a_receipt_waits_for_the_next_process() {
     let mut told = Told::spawned(MULTI);
@@ -191,7 +190,7 @@ fn a_prompt_without_a_receipt_waits_for_the_next_process() {
     );
 }
 
-/// It would be done twice: its session has it, or its transcript tells.
+/// To send the prompt again would do the work twice: the session has it, or the transcript decides.
 #[test]
 fn a_taken_prompt_waits_for_no_process_but_one_that_begins_anew() {
     for (resume, transcripts, state) in [
@@ -248,7 +247,7 @@ fn calls_are_open_from_their_beginning_to_their_end_each_once() {
     assert_eq!(of(&told), (vec!["a".into()], vec![]));
 }
 
-/// Nobody waits for what a process was asked or had begun once its turn is over, or itself.
+/// Open calls and requests end with the turn, and with the process.
 #[test]
 fn what_was_open_is_closed_with_the_turn_and_with_the_process() {
     let ends = [
@@ -292,8 +291,7 @@ fn what_was_open_is_closed_with_the_turn_and_with_the_process() {
     }
 }
 
-/// What the API itself said of its limit holds against the CLI's guesses, and gives way to its own
-/// next word.
+/// The end of a limit that the API named overrides the CLI's guesses, and a newer one replaces it.
 #[test]
 fn a_limit_ends_when_the_api_said() {
     let mut told = Told::busy();
@@ -360,7 +358,8 @@ fn what_is_told_twice_or_too_late_means_nothing() {
     );
 }
 
-/// Words of a process that is not the present one: a daemon that comes back may read them last.
+/// Events of another process may be read late, when a daemon restarts. They do not change the
+/// state.
 #[test]
 fn what_another_process_did_is_not_this_one_s() {
     let mut told = Told::new(MULTI);
@@ -392,7 +391,7 @@ fn what_another_process_did_is_not_this_one_s() {
     assert!(told.feed(failed(1)), "an exec that failed is told after the process was there");
 }
 
-/// The last turn that is allowed may finish what it began, and nothing new begins.
+/// The last allowed turn may finish what it began, and nothing new begins.
 #[test]
 fn a_limit_of_turns_lets_the_last_one_end() {
     let mut told = Told::busy();
@@ -412,7 +411,7 @@ fn a_limit_of_turns_lets_the_last_one_end() {
     assert_eq!([1, 2].map(|turns| over(&mut told, turns)), [false, true], "something does");
 }
 
-/// A newer daemon goes on with what an older one began: its keys are part of the log's format.
+/// A newer daemon continues what an older one began: its keys are part of the log's format.
 #[test]
 fn keys_of_our_own_are_the_same_in_every_version() {
     let told = Told::new(MULTI);
@@ -422,7 +421,7 @@ fn keys_of_our_own_are_the_same_in_every_version() {
     assert_eq!(new_session_id(&told.d), "970c999e-af0d-87cd-a2df-13c9183d74b2");
 }
 
-/// Not even before somebody has recorded that a limit is reached.
+/// This holds even before the reached limit is recorded.
 #[test]
 fn who_is_being_stopped_or_is_over_a_limit_is_told_nothing_more() {
     let waiting = || {

@@ -1,4 +1,4 @@
-//! Agents of one process for all, and of one for each turn.
+//! Agents with one process for all turns, and with one process for each turn.
 
 use crate::dispatch::life::tests::*;
 
@@ -61,7 +61,7 @@ fn an_invalid_result_line_fails_a_one_shot_agent_naming_the_fault() {
     assert!(told.d.reason.unwrap().contains("`summary` is missing"));
 }
 
-/// Contract, "Variables every agent gets": only a last line is a result.
+/// Contract, "Variables every agent gets": a result must be the last line.
 #[test]
 fn a_result_that_is_not_the_last_line_decides_nothing() {
     let more = || vec![AgentEvent::Output { text: String::new() }];
@@ -88,7 +88,7 @@ fn a_result_that_is_not_the_last_line_decides_nothing() {
     told.result(said("partial"));
     told.exit(0);
     assert_eq!(told.finished(), FinalState::Partial);
-    // Who has turns says in each how that ended.
+    // An agent with turns reports in each result how the turn ended.
     let mut told = Told::spawned(MULTI);
     told.result(well());
     told.line(more());
@@ -103,8 +103,8 @@ fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
     assert!(told.d.reason.unwrap().starts_with("outcome unknown"));
 }
 
-/// Between the pool's word and its reading the dispatch was killed, had ended, and was spoken to
-/// again: its place is another's by then.
+/// Between the admission and its reading, the dispatch was killed, ended, and was reopened: its
+/// slot belongs to another dispatch by then.
 #[test]
 fn a_place_that_was_promised_before_the_end_is_none_after_it() {
     let mut told = Told::new(MULTI);
@@ -117,8 +117,8 @@ fn a_place_that_was_promised_before_the_end_is_none_after_it() {
     assert!(told.admit());
 }
 
-/// Daemons that begin on a machine of these boots, after one of the boot `one` wrote all that has
-/// happened.
+/// Starts daemons on a machine with these boot ids. A daemon of the boot `one` wrote all events
+/// before.
 fn begin_again(told: &mut Told, boots: &[&str]) {
     let began = |boot: &str| {
         (
@@ -147,8 +147,7 @@ fn begin_again(told: &mut Told, boots: &[&str]) {
     told.d = (**fleet.get(&told.d.id).unwrap()).clone();
 }
 
-/// A power cut takes what was not synced: that its shim left nothing does not mean that there was
-/// none.
+/// A power cut loses unsynced files: an empty directory does not prove that the shim never ran.
 #[test]
 fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
     for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
@@ -160,7 +159,7 @@ fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
         let unknown =
             told.d.reason.as_ref().is_some_and(|reason| reason.starts_with("outcome unknown"));
         assert_eq!(unknown, ran, "{boots:?}: {:?}", told.d.phase);
-        // What never ran is tried again.
+        // An attempt that never ran is retried.
         assert_eq!(
             matches!(told.d.phase, Phase::Closing { .. } | Phase::Finished { .. }),
             ran,
@@ -170,8 +169,8 @@ fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
     }
 }
 
-/// A clone is not trusted after a new boot unless somebody has worked in it, and who has is told
-/// once what may be lost.
+/// After a reboot, a clone in which nobody has worked is not trusted. An agent that has worked is
+/// told once what may be lost.
 #[test]
 fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
     let doubts = |told: &Told| (told.d.unsynced, told.d.distrusts_clone());
@@ -246,7 +245,7 @@ fn to_say_nothing_is_not_its_last_word() {
     assert_eq!(told.d.result.unwrap().summary, "done");
 }
 
-/// What looks like one and is none is a part of what it says.
+/// An invalid result document is a part of the agent's message.
 #[test]
 fn where_no_result_is_wanted_its_words_are_one() {
     for words in ["See for yourself:\n{\"status\": \"done\"}", "All done."] {
@@ -295,7 +294,8 @@ fn it_takes_no_second_prompt_and_leaves_what_is_said_to_its_successor() {
     assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 2));
 }
 
-/// Found by the fleet's simulator: a clock set back by hours made a restart wait for hours.
+/// The fleet's simulator found this: a clock that was set back by hours made a restart wait for
+/// hours.
 #[test]
 fn a_clock_that_was_set_back_prolongs_no_pause() {
     let mut told = Told::busy();
@@ -313,7 +313,7 @@ fn a_clock_that_was_set_back_prolongs_no_pause() {
 fn a_process_killed_in_its_turn_is_gone_on_with_by_a_counted_restart() {
     for well in [true, false] {
         let mut told = Told::by_turns();
-        // An exit without a result is no end of a turn, whatever its code.
+        // An exit without a result ends no turn, whatever its code.
         told.exit_by(well.then_some(0), ExitCause::Exited);
         let key = told.restarted().delivers().unwrap();
         assert_eq!((told.kind(&key), told.counted()), (PromptKind::Continue, 1));
@@ -389,7 +389,7 @@ fn use_told_for_a_session_that_is_begun_anew_is_new() {
     assert_eq!(told.d.spend.input, 100);
 }
 
-/// Each name is a part of events, which have a size.
+/// A name becomes a part of events, and their size is bounded.
 #[test]
 fn a_name_out_of_all_proportion_is_none() {
     let mut told = Told::busy();

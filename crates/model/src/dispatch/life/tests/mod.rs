@@ -1,4 +1,4 @@
-//! One rule, one test. Crashes and interleavings are the simulator's (`tests/life_sim.rs`).
+//! One rule, one test. The simulator tests crashes and interleavings (`tests/life_sim`).
 
 #![allow(clippy::unwrap_used)]
 mod acp_handshake;
@@ -19,21 +19,21 @@ use crate::event::{Created, Limits};
 use serde_json::json;
 use std::sync::Arc;
 
-/// A dispatch and what a daemon would feed it: inputs are decided, folded, and settled.
+/// A dispatch with a simple daemon: inputs are decided, folded, and settled.
 struct Told {
     d: Dispatch,
     now: Timestamp,
     offset: u64,
     log: Vec<Event>,
     inputs: Vec<Input>,
-    /// The shim writes what it is sent.
+    /// The shim writes prompts to the agent's stdin.
     writes: bool,
 }
 
 const ANSWER: &str = r#"{"status":"success","summary":"done"}"#;
 const MULTI: (bool, bool) = (true, true);
 const ONE_SHOT: (bool, bool) = (false, false);
-/// A process for each turn, one session for all of them.
+/// One process for each turn, one session for all of them.
 const BY_TURNS: (bool, bool) = (false, true);
 
 impl Told {
@@ -100,7 +100,7 @@ impl Told {
         told
     }
 
-    /// Admitted, spawned, its first prompt on its way.
+    /// Returns an admitted and spawned dispatch whose first prompt is on its way.
     fn spawned(capabilities: (bool, bool)) -> Self {
         let mut told = Self::new(capabilities);
         told.admit();
@@ -108,7 +108,7 @@ impl Told {
         told
     }
 
-    /// A multi-turn agent in the middle of its first turn.
+    /// Returns a multi-turn agent in the middle of its first turn.
     fn busy() -> Self {
         let mut told = Self::spawned(MULTI);
         told.session("s1");
@@ -116,14 +116,14 @@ impl Told {
         told
     }
 
-    /// An agent of one process a turn, in the middle of its first.
+    /// Returns an agent with one process for each turn, in the middle of its first turn.
     fn by_turns() -> Self {
         let mut told = Self::spawned(BY_TURNS);
         told.begins("s1");
         told
     }
 
-    /// What such an agent prints when it has read its prompt.
+    /// Prints the lines with which such an agent confirms its prompt.
     fn begins(&mut self, session: &str) {
         self.session(session);
         self.line(vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }]);
@@ -133,7 +133,7 @@ impl Told {
         self.line(vec![AgentEvent::Text { chars: text.chars().count() as u64, text: text.into() }]);
     }
 
-    /// Its turn ends well, having said this, and with it the process.
+    /// Ends a turn well with this message, and the process with it.
     fn answers(&mut self, text: &str) {
         self.says(text);
         self.result(TurnResult { ok: true, ..TurnResult::default() });
@@ -146,7 +146,7 @@ impl Told {
         self.d.apply(&Record { v: VERSION, seq: 0, ts: self.now, entry });
     }
 
-    /// Feeds an input; says whether it meant anything.
+    /// Feeds an input and returns whether it decided anything.
     fn feed(&mut self, input: Input) -> bool {
         self.inputs.push(input.clone());
         let decided = decide(&self.d, input);
@@ -158,7 +158,7 @@ impl Told {
         meant
     }
 
-    /// Its shim writes what it is sent at once.
+    /// Advances until nothing follows; the shim acknowledges each write at once.
     fn settle(&mut self) {
         for _ in 0..20 {
             let mut events = advance(&self.d, self.now);
@@ -257,7 +257,7 @@ impl Told {
         self.feed(Input::Kill { reason: "enough".into(), by: "operator".into() });
     }
 
-    /// Waits the pause out and starts the successor.
+    /// Waits for the end of the backoff and starts the next attempt.
     fn restarted(&mut self) -> &mut Self {
         let Phase::Backoff { until, .. } = self.d.phase else {
             panic!("no pause: {:?}", self.d.phase)
@@ -275,7 +275,7 @@ impl Told {
         }
     }
 
-    /// The key of the prompt the effects would have delivered now.
+    /// Returns the key of the prompt that the effects would send now.
     fn delivers(&self) -> Option<String> {
         effects(&self.d).into_iter().find_map(|effect| match effect {
             Effect::Prompt { key, .. } => Some(key),
@@ -385,7 +385,7 @@ fn a_further_turns_result_may_be_mended_as_well() {
     told.receipt(&first);
     told.send("s2");
     told.result(well());
-    // No receipt this time: the turn's number is known from its result only.
+    // No receipt this time: only the result reveals the turn's number.
     told.result(chat());
     let second = told.delivers().unwrap();
     assert_eq!(told.kind(&second), PromptKind::Repair);
@@ -399,7 +399,7 @@ fn an_agent_that_speaks_has_its_prompt() {
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Taken);
 }
 
-/// It may be any, of a CLI that takes more than one.
+/// If a CLI takes several prompts, such a line may be about any of them.
 #[test]
 fn a_prompt_without_its_key_is_no_receipt_of_a_session() {
     let mut told = Told::spawned(MULTI);

@@ -1,11 +1,11 @@
-//! Prompts by transcript, and prompts that come in the middle of a turn.
+//! Prompts whose fate the transcript decides, and prompts that arrive during a turn.
 
 use crate::agent::transcript::{Seen, Session, Standing, Used};
 use crate::dispatch::life::tests::*;
 use std::sync::Arc;
 
 impl Told {
-    /// An agent with transcripts, its first prompt on its way.
+    /// Returns an agent with transcripts whose first prompt is on its way.
     fn kept(capabilities: (bool, bool)) -> Self {
         let mut told = Self::new(capabilities);
         Arc::make_mut(&mut told.d.created).transcripts = true;
@@ -15,7 +15,7 @@ impl Told {
         told
     }
 
-    /// Its transcript is read for `key`.
+    /// Feeds a reading of the transcript for `key`.
     fn reads(&mut self, key: &str, session: Session, prompt: Seen) -> bool {
         self.reads_use(key, session, prompt, Used::default())
     }
@@ -30,7 +30,7 @@ impl Told {
         assert!(self.reads(key, Session::Held, Seen::Present(standing)));
     }
 
-    /// What is to be looked up before anything else happens.
+    /// Returns the key of the prompt that must be probed before anything else happens.
     fn asks(&self) -> Option<String> {
         effects(&self.d).into_iter().find_map(|effect| match effect {
             Effect::Probe { key } => Some(key),
@@ -50,7 +50,7 @@ impl Told {
     }
 }
 
-/// Of a turn that was cut off, its CLI tells nothing when it is resumed, or tells it in its sums.
+/// A CLI that resumes a session leaves out a cut turn's use, or includes it in its sums.
 #[test]
 fn what_a_turn_used_that_was_cut_off_is_counted_once() {
     let tokens = |input| ModelUsage { model: "m".into(), input, ..ModelUsage::default() };
@@ -112,7 +112,7 @@ fn nothing_follows_a_death_before_the_transcript_has_been_read() {
     assert!(!told.reads("p1", Session::Missing, Seen::Absent), "once is enough");
 }
 
-/// What was to be done next is not what a person wants who kills the agent, and speaks to it again.
+/// A person who kills the agent and sends it a message later does not want the old queue first.
 #[test]
 fn what_waits_is_withdrawn_by_a_kill_and_the_task_itself_is_not() {
     let mut told = Told::busy();
@@ -147,13 +147,14 @@ fn a_prompt_that_was_not_taken_is_sent_again_under_its_key() {
         told.reads("p1", session, Seen::Absent);
         told.restarted();
         assert_eq!((told.delivers(), told.resumes()), (Some("p1".into()), None));
-        // An id that was never used is the one a successor takes, so that there cannot be two
-        // sessions.
+        // The next session takes the same id only if that id was never used, so that there cannot
+        // be two sessions.
         assert_eq!(new_session_id(&told.d) == chosen, session == Session::Missing);
     }
 }
 
-/// The shim died before anybody read a line: the session we chose the id of is there all the same.
+/// The shim died before anybody read a line; the session with the id that we chose exists all the
+/// same.
 #[test]
 fn a_prompt_taken_in_a_session_nobody_heard_of_is_gone_on_with_there() {
     let mut told = Told::kept(MULTI);
@@ -173,7 +174,7 @@ fn a_prompt_taken_in_a_session_nobody_heard_of_is_gone_on_with_there() {
     assert_eq!(told.d.cut_at(), Some(Standing::MidTool));
 }
 
-/// Codex says `turn.started` before it writes the prompt down: the transcript is believed, not the
+/// Codex prints `turn.started` before it writes the prompt down: the transcript counts, not the
 /// receipt.
 #[test]
 fn a_receipt_for_what_the_transcript_does_not_hold_is_no_receipt() {
@@ -208,8 +209,8 @@ fn what_is_not_known_is_asked_about_and_never_sent() {
             reason.contains("the disk says no") && reason.contains("muleteer send abcd2345"),
             "{reason}"
         );
-        // A person's word goes on in the session, and the doubtful prompt is not sent again by the
-        // way.
+        // A person's message continues the session, and the doubtful prompt is not sent again with
+        // it.
         told.send("more");
         told.admit();
         told.spawn();
@@ -315,7 +316,7 @@ fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
         "{:?}",
         told.d.reason
     );
-    // Whoever speaks next knows, and the word that found no session is not lost.
+    // The next message begins a new session, which first gets the message that found no session.
     told.send("again");
     told.admit();
     assert_eq!(told.resumes(), None);
@@ -359,7 +360,7 @@ fn a_word_to_a_busy_agent_becomes_part_of_its_turn() {
     assert_eq!((told.finished(), told.d.turns), (FinalState::Success, 1));
 }
 
-/// Its receipt may be lost; the result says what was answered.
+/// The receipt may be lost; the result names the prompts that it answers.
 #[test]
 fn a_word_that_only_the_result_tells_of_is_part_of_its_turn_as_well() {
     let mut told = Told::kept(MULTI);
@@ -407,7 +408,7 @@ fn what_was_folded_in_and_what_still_waited_part_at_a_crash() {
     );
 }
 
-/// The turn had ended and the next had begun, unheard, when the process died.
+/// The turn had ended and the next one had begun without a receipt when the process died.
 #[test]
 fn a_turn_begun_unheard_after_a_good_one_is_gone_on_with() {
     let mut told = Told::kept(MULTI);
@@ -433,7 +434,7 @@ fn a_turn_that_is_to_stop_takes_nothing_more_in() {
     assert_eq!(told.delivers().as_deref(), Some("and this"));
 }
 
-/// What waits in the queue is no answer to the question that is asked.
+/// A queued message is no answer to the question about the doubtful prompt.
 #[test]
 fn a_doubt_is_asked_about_before_anything_else_is_said() {
     let mut told = Told::kept(MULTI);

@@ -1,4 +1,4 @@
-//! Policies that an agent does not keep.
+//! Agents that break their policy.
 
 use crate::agent::acp_handshake::{Call, CallAnswer};
 use crate::agent::ask::Verdict;
@@ -7,7 +7,8 @@ use crate::dispatch::life::tests::acp_handshake::closed;
 use crate::dispatch::life::tests::*;
 use std::sync::Arc;
 
-/// A call that is told, begun and ended: what the agent does, and whether it was asked for before.
+/// Runs a call that is reported, begun and ended, with a request before it if `asks`. Returns the
+/// reason of a stop.
 fn uses(
     policy: &Policy,
     agent: &str,
@@ -88,7 +89,7 @@ fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoke
         (closed(Mode::Ask), claude, edit("/home/me/.claude/plans/../settings.json"), true),
         (closed(Mode::Ask), claude, edit("../other/a"), true),
         (closed(Mode::Ask), claude, bash("grep '>' f"), false),
-        // A name that only resembles that of an agent that asks.
+        // A name that only resembles the name of a known agent.
         (closed(Mode::Ask), "my-claude-agent-acp 1.0", bash("make"), true),
         (closed(Mode::Ask), "codex-acp-fork", bash("make"), true),
         (closed(Mode::Ask), "gemini-cli 0.61.0", bash("make"), false),
@@ -112,7 +113,7 @@ fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoke
         let reason = uses(&policy, agent, call.clone(), false);
         assert_eq!(reason.is_some(), stops, "{call:?} of {agent} under {policy:?}: {reason:?}");
         assert!(reason.is_none_or(|reason| reason.contains("without asking")));
-        // What it asks for is allowed or denied, and done in each case.
+        // A call that is requested is allowed or denied, and made in each case.
         let denied = policy.mode == Mode::Deny || (stops && !policy.deny.is_empty());
         let reason = uses(&policy, agent, call.clone(), true);
         assert_eq!(
@@ -124,8 +125,8 @@ fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoke
     }
 }
 
-/// A call that is asked for, answered, and then goes on as the agent tells it: whether it was
-/// stopped, and why.
+/// Answers a request for a call and feeds the lines that follow. Returns the reason if the agent
+/// was stopped.
 fn answered(agent: &str, verdict: Verdict, then: Vec<AgentEvent>) -> Option<String> {
     let mut told = Told::called();
     Arc::make_mut(&mut told.d.created).permissions = closed(Mode::Ask);
@@ -171,7 +172,7 @@ fn denied_call_that_is_executed_all_the_same_stops_its_agent() {
         ("OpenCode 1.18.33", output(), true),
         ("@agentclientprotocol/claude-agent-acp 0.101.0", done(true, "built", None), true),
         (codex, done(true, "built", Some(0)), true),
-        // The ways in which agents tell that they did not make a call.
+        // The ways in which agents report that they did not make a call.
         (unknown, done(false, "The user doesn't want to proceed with this tool use", None), false),
         (unknown, done(false, "", None), false),
         (unknown, done(true, "User rejected the command", None), false),
@@ -221,7 +222,12 @@ fn mode_that_does_not_ask_is_set_back_once_and_an_agent_that_stays_is_stopped() 
     let changes = |told: &mut Told, mode: &str| {
         told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModeChanged { mode: mode.into() })]);
     };
-    let restores = |told: &Told| matches!(told.calls(), Some(Call::RestoreMode { mode, .. }) if mode == "default");
+    let restores = |told: &Told| {
+        matches!(
+            told.calls(),
+            Some(Call::RestoreMode { mode, .. }) if mode == "default"
+        )
+    };
     let open = || {
         let mut told = Told::opened_in(closed(Mode::Ask), "default", &["default", "plan", "yolo"]);
         assert_eq!(told.on_its_way().as_deref(), Some("p1"));

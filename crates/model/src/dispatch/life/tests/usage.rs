@@ -1,4 +1,4 @@
-//! What was counted, and what is read again.
+//! Counted use, and output that is read again.
 
 use crate::dispatch::life::tests::*;
 
@@ -34,7 +34,7 @@ fn a_cli_that_tells_what_a_turn_used_is_believed() {
         cost_usd: Some(total),
         ..well()
     };
-    // Totals that go on from a resumed session's.
+    // Totals that continue those of a resumed session.
     told.result(turn(1.0, 8.0));
     told.receipt("s1");
     told.result(turn(0.5, 8.5));
@@ -152,7 +152,7 @@ fn what_was_read_once_decides_nothing_again() {
     assert_eq!(told.d, before);
 }
 
-/// A CLI says at each turn which session it is in.
+/// A CLI reports its session at each turn.
 #[test]
 fn a_session_that_is_told_again_is_no_news() {
     let mut told = Told::spawned(MULTI);
@@ -165,7 +165,7 @@ fn a_session_that_is_told_again_is_no_news() {
     assert!(tells("s1", Some("large")) && tells("s2", None));
 }
 
-/// What it tells people, not more often than they would read it.
+/// Each notice to people is recorded once, and their number is bounded.
 #[test]
 fn a_notice_is_told_once_and_not_too_many_are() {
     let mut told = Told::busy();
