@@ -265,8 +265,8 @@ pub enum PromptState {
     /// The CLI has the prompt: its turn runs.
     Taken,
     Done,
-    /// A crash cut its turn, and a `Continue` prompt replaces it. Or the end of the dispatch did,
-    /// and the next message in its session replaces it.
+    /// Its turn was cut. After a crash, a `Continue` prompt replaces it; after the end of the
+    /// dispatch, the next message in its session does.
     Superseded,
     /// Somebody killed the agent while the prompt was queued behind a turn, or was to be sent
     /// again. No agent receives it any more.

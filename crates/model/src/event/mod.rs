@@ -456,8 +456,8 @@ pub enum Event {
         silent_s: u64,
         evidence: String,
     },
-    /// A monitor reported a working agent, with the action that follows. With `stop`, the agent is
-    /// terminated and its session is kept.
+    /// A monitor found a problem in the behaviour of a working agent; `action` is the response.
+    /// With `stop`, the agent is terminated and its session is kept.
     MonitorSpoke {
         monitor: Monitor,
         action: Action,
@@ -524,7 +524,7 @@ pub enum Event {
         base_commit: String,
         target_branch: String,
     },
-    /// The criteria were copied and hashed. An empty path means that there are no criteria.
+    /// The acceptance criteria are sealed. An empty path means that there are none.
     AcceptanceSealed {
         path: String,
         sha256: String,

@@ -422,7 +422,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads records and decides about all of them in one append, as `supervisor`'s `State::read` does.
+    /// Reads records and appends all decisions at once, as `supervisor`'s `State::read` does.
     fn read(&mut self, world: &mut World, epoch: u32, count: u64, rng: &mut Rng) -> Lives {
         let Some(link) = &mut self.link else { return Ok(()) };
         // A link that began from an older snapshot reads some records again.

@@ -193,12 +193,7 @@ impl Life {
         for (key, sessions) in &self.world.worked {
             // A second session is right only if the first one was never recorded.
             let known = |session: &str| {
-                let began = |record: &Record| {
-                    matches!(
-                        &record.entry.event,
-                        Event::SessionStarted { session_id, .. } if session_id == session
-                    )
-                };
+                let began = |record: &Record| matches!(&record.entry.event, Event::SessionStarted { session_id, .. } if session_id == session);
                 self.daemon.ledger.iter().any(began)
             };
             if sessions.len() > 1 && self.world.flavour != Flavour::OneShot {

@@ -252,7 +252,7 @@ impl Policy {
         })
     }
 
-    /// Returns the mode or rule that keeps the call from being made without asking, if there is one.
+    /// Returns the mode or the rule that forbids to make this call without asking, if there is one.
     pub fn mode_holds(&self, ask: &Ask, cwd: &str) -> Option<String> {
         self.all().find_map(|policy| match policy.word(ask, cwd) {
             Some(Decision { verdict: Verdict::Allow, .. }) => None,

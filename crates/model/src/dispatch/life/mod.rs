@@ -137,7 +137,7 @@ pub enum Input {
         silent_s: u64,
         evidence: String,
     },
-    /// A monitor reported the working agent of `epoch`.
+    /// A monitor found a problem in the behaviour of the working agent of `epoch`.
     Sick {
         epoch: u32,
         finding: Finding,

@@ -222,12 +222,7 @@ fn mode_that_does_not_ask_is_set_back_once_and_an_agent_that_stays_is_stopped() 
     let changes = |told: &mut Told, mode: &str| {
         told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModeChanged { mode: mode.into() })]);
     };
-    let restores = |told: &Told| {
-        matches!(
-            told.calls(),
-            Some(Call::RestoreMode { mode, .. }) if mode == "default"
-        )
-    };
+    let restores = |told: &Told| matches!(told.calls(), Some(Call::RestoreMode { mode, .. }) if mode == "default");
     let open = || {
         let mut told = Told::opened_in(closed(Mode::Ask), "default", &["default", "plan", "yolo"]);
         assert_eq!(told.on_its_way().as_deref(), Some("p1"));
