@@ -255,7 +255,7 @@ pub struct TurnResult {
     /// success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// Other text precedes the result on its line, so that text may only quote it.
+    /// Other text precedes the result on its line, so the text may only quote the result.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quoted: bool,
 }

@@ -108,8 +108,8 @@ impl Reading {
 
 /// Decides the fate of a prompt from a reading. `worked_in`: its process acknowledged the prompt,
 /// or its session has taken others before. A receipt alone proves little: Codex gives it before it
-/// writes the prompt down. But if such a session cannot be found, that does not prove that it never
-/// existed: more likely Muleteer searches in the wrong place.
+/// writes the prompt down. But if a session that was worked in cannot be found, more likely
+/// Muleteer searches in the wrong place than that the session never existed.
 pub fn judge(reading: &Reading, worked_in: bool) -> (Standing, String) {
     match &reading.prompt {
         Seen::Unclear(why) => (Standing::Unknown, why.clone()),

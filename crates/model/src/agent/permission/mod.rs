@@ -480,8 +480,7 @@ fn bare(part: &str) -> &str {
     rest
 }
 
-/// Whether `text` matches a prefix: `git *` and `git:*` match `git` and all that begins with `git
-/// `.
+/// Whether `text` matches a prefix: `git *` and `git:*` match `git` alone, and `git` with arguments.
 fn prefix(pattern: &str, text: &str) -> bool {
     let head = pattern.strip_suffix(":*").or_else(|| pattern.strip_suffix(" *"));
     match head {

@@ -151,8 +151,8 @@ impl Held<'_> {
             && (!refuses || within(&one.ask, [&than.ask, &all.ask]))
     }
 
-    /// Restores the model if the file's model has no price. A cost limit has no effect on an agent
-    /// that reports tokens only if its model has no price.
+    /// Restores the model if the file's model has no price. Some agents report tokens and no cost:
+    /// without a price for their model, a cost limit has no effect on them.
     fn hold_model(&mut self) {
         let own = self.own.and_then(|own| own.model.clone());
         let category = self.own.map_or(CODING, |own| &own.category);
