@@ -338,7 +338,7 @@ pub enum Event {
     AgentSaid {
         text: String,
     },
-    /// The agent has to do without something, for example a tool server. Recorded once in each
+    /// The agent has to do without something, for example an MCP server. Recorded once in each
     /// attempt.
     AgentNotice {
         text: String,

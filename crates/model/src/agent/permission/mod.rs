@@ -480,7 +480,7 @@ fn bare(part: &str) -> &str {
     rest
 }
 
-/// Whether `text` matches a prefix: `git *` and `git:*` match `git` alone, and `git` with arguments.
+/// Whether `text` matches a prefix: `git *` and `git:*` match `git` alone or with arguments.
 fn prefix(pattern: &str, text: &str) -> bool {
     let head = pattern.strip_suffix(":*").or_else(|| pattern.strip_suffix(" *"));
     match head {
