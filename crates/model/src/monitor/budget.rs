@@ -1,15 +1,15 @@
-//! Does an agent burn money? The budget is a bound; a flood is a rate that nothing before it
-//! explains.
+//! Detects an agent that spends too fast. The budget is a hard limit; a flood is a rate of spending
+//! far above the earlier rate.
 
 use crate::monitor::Action;
 use std::collections::VecDeque;
 
-/// Seconds that a rate is measured over.
+/// The rate is measured over this many seconds.
 const SPAN: f64 = 60.0;
-/// And compared with what was before, for so long at least.
+/// The earlier rate needs at least this many seconds of data.
 const BEFORE: f64 = 90.0;
-/// So many times what it cost before, and so much of the budget (of this many dollars where there
-/// is none), is a flood.
+/// A flood is this many times the earlier rate and this share of the budget (of `UNLIMITED_USD` if
+/// there is no budget).
 const TIMES: f64 = 8.0;
 const SHARE: f64 = 0.25;
 const UNLIMITED_USD: f64 = 12.0;
@@ -29,7 +29,7 @@ impl Spend {
         Self { budget_usd, spent: 0.0, lately: VecDeque::new(), began: None }
     }
 
-    /// A model call cost so much.
+    /// Records the cost of a model call.
     pub fn cost(&mut self, usd: f64, t: f64) -> Option<(Action, String)> {
         if !usd.is_finite() || usd <= 0.0 {
             return None;
@@ -57,10 +57,10 @@ impl Spend {
         Some((Action::Note, format!("${:.2} of ${near:.2} spent", self.spent)))
     }
 
-    /// What the CLI says the whole session has cost.
+    /// Records the cost of the whole session, as the CLI reports it.
     pub fn total(&mut self, usd: f64, t: f64) -> Option<(Action, String)> {
         let more = usd - self.spent;
-        // What comes at once is no rate.
+        // The difference covers an unknown time, so it must not count as a rate.
         let lately = std::mem::take(&mut self.lately);
         let found = self.cost(more, t);
         self.lately = lately;

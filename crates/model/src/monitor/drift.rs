@@ -1,22 +1,22 @@
-//! Does an agent work on something else?
+//! Detects an agent that works on something else.
 //!
-//! Known from where it edits. Inside its scope, where it has one (globs, as in permission rules,
-//! relative to its directory), else inside its directory. What is edited along with anything (a
-//! lock file, a manifest, a test, a page of the docs) counts for little, a temporary file for
-//! nothing, and reading is never drift.
+//! The monitor compares edits with the agent's scope (globs as in permission rules, relative to its
+//! directory), or with its directory if it has no scope. Files that accompany any change (lock
+//! files, manifests, tests, documentation) count little. Temporary files do not count, and reading
+//! is never drift.
 
 use crate::agent::permission;
 use crate::monitor::Action;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Edits that are looked back at.
+/// Edits in the window.
 const WINDOW: usize = 10;
-/// Files outside that are remembered.
+/// The most outside files that are remembered.
 const MOST: usize = 200;
-/// What agents keep for themselves, or for us: journals, plans, memories.
+/// Files that agents write for themselves or for Muleteer: journals, plans, memories.
 const OWN: [&str; 4] = ["/.agents/journals/", "/.claude/plans/", "/.claude/projects/", "/.codex/"];
 const TEMPORARY: [&str; 5] = ["/tmp/", "/var/tmp/", "/var/folders/", "/private/", "/dev/"];
-/// Along with a change anywhere.
+/// Files that accompany a change anywhere.
 const COMPANIONS: [&str; 22] = [
     "cargo.toml",
     "cargo.lock",
@@ -50,7 +50,7 @@ pub struct Drift {
     scope: Vec<String>,
     outside: BTreeSet<String>,
     companions: BTreeSet<String>,
-    /// Of the newest edits, which were outside.
+    /// The newest edits; `true` is an edit outside.
     edits: VecDeque<bool>,
 }
 
@@ -59,14 +59,14 @@ impl Drift {
         Self { scope: scope.to_vec(), ..Self::default() }
     }
 
-    /// Where relative paths begin.
+    /// Sets the directory of relative paths. Later calls have no effect.
     pub fn at(&mut self, cwd: &str) {
         if self.cwd.is_empty() {
             self.cwd = cwd.trim_end_matches('/').to_string();
         }
     }
 
-    /// A file was edited.
+    /// Records an edited file.
     pub fn edited(&mut self, path: &str) -> Option<(Action, String)> {
         let path = &permission::absolute(path, &self.cwd).filter(|_| !self.cwd.is_empty())?;
         let temporary =
@@ -87,7 +87,7 @@ impl Drift {
         if known.len() < MOST {
             known.insert(path.to_string());
         }
-        // A step out of the directory is a longer one than out of the scope.
+        // An edit outside the directory counts more than one outside the scope.
         let far = self.outside.iter().filter(|path| self.at_home(path).is_none()).count();
         let score = self.outside.len() + far / 2 + self.companions.len() / 4;
         let lately = self.edits.iter().filter(|outside| **outside).count();
@@ -115,7 +115,7 @@ impl Drift {
         self.companions.clear();
     }
 
-    /// `None` where it cannot be told.
+    /// Returns `None` if no glob can be evaluated for this path.
     fn is_inside(&self, path: &str) -> Option<bool> {
         if self.scope.is_empty() {
             return permission::path("**", path, &self.cwd);
@@ -125,7 +125,7 @@ impl Drift {
         Some(first || told.any(|inside| inside))
     }
 
-    /// An absolute path as seen from its directory, if it is below that.
+    /// Returns an absolute path relative to the agent's directory, or `None` if it is outside.
     fn at_home<'a>(&self, path: &'a str) -> Option<&'a str> {
         path.strip_prefix(&self.cwd)?.strip_prefix('/')
     }

@@ -1,17 +1,17 @@
-//! Prints of what tools return, by which the same is known again: two texts have one print when
-//! they differ in nothing but what differs from run to run anyway (times, addresses, line numbers,
-//! temporary names).
+//! Hashes of tool output, by which a repetition is recognized. Two texts have the same hash if they
+//! differ only in parts that change from run to run (times, addresses, line numbers, temporary
+//! names).
 //!
-//! What a number counts stays: `3 failed` after `4 failed` is progress, and so is another value in
+//! Counts are part of the hash: `3 failed` after `4 failed` is progress, and so is another value in
 //! an assertion.
 
 use crate::text::fnv1a::Fnv;
 use std::hash::{Hash, Hasher};
 
-/// Of a text so much is looked at, at either end: what went wrong stands there.
+/// Bytes at each end of a text that are hashed. Errors are usually reported there.
 const LOOKED_AT: usize = 4096;
-/// A number beside one of these says how much is left to do; that more passes beside the same
-/// failure does not.
+/// A number beside one of these words shows the remaining work or a value. A growing number of
+/// passes beside the same failure is no progress, so `passed` is not in the list.
 const COUNTED: [&str; 36] = [
     "failed",
     "failing",
@@ -52,7 +52,7 @@ const COUNTED: [&str; 36] = [
 ];
 const UNITS: [&str; 11] =
     ["s", "ms", "us", "µs", "ns", "sec", "secs", "seconds", "min", "KB", "MB"];
-/// What stands in the line of a message that says that something went wrong.
+/// Words in a line that reports an error.
 const FAULTS: [&str; 26] = [
     "error",
     "fail",
@@ -81,7 +81,7 @@ const FAULTS: [&str; 26] = [
     "mismatch",
     "rejected",
 ];
-/// What a program says that failed, though its exit was hidden (`make | tail`, `make || true`).
+/// Output of programs that failed with a hidden exit code (`make | tail`, `make || true`).
 const FAILED: [&str; 12] = [
     "FAILED",
     "FAIL ",
@@ -97,29 +97,29 @@ const FAILED: [&str; 12] = [
     "command not found",
 ];
 
-/// The print of anything.
+/// Returns the hash of any value.
 pub fn of(value: impl Hash) -> u64 {
     let mut hasher = Fnv::default();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Which numbers belong to a print.
+/// The numbers that are part of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbers {
     None,
-    /// Those that say how much there is.
+    /// Numbers that count something.
     Counts,
-    /// All but times and places.
+    /// All numbers except times and places.
     All,
 }
 
-/// The print of a text.
+/// Returns the hash of a text with its counts. The same hash means a repetition.
 pub fn text(text: &str) -> u64 {
     whole(text, Numbers::Counts)
 }
 
-/// The same with all that a program says of how far it is: what differs in it is something new.
+/// Returns the hash of a text with all its progress numbers. A new hash means a new result.
 pub fn news(text: &str) -> u64 {
     whole(text, Numbers::All)
 }
@@ -130,8 +130,8 @@ fn whole(text: &str, numbers: Numbers) -> u64 {
     hasher.finish()
 }
 
-/// The print of what went wrong, whatever else is told: the first line that says so, without its
-/// numbers. `None` for a text that says nothing of the kind, or too little to be told from others.
+/// Returns the hash of the first line that reports an error, without its numbers. Returns `None` if
+/// no line does, or if the line is too short to be specific.
 pub fn fault(text: &str) -> Option<u64> {
     let line = fault_line(text)?;
     let mut hasher = Fnv::default();
@@ -139,18 +139,18 @@ pub fn fault(text: &str) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// The first line that says what went wrong.
+/// Returns the first line that reports an error.
 fn fault_line(text: &str) -> Option<&str> {
     ends(text).find(|line| {
         let lower = line.to_lowercase();
-        // `Exit code 1` and its like say nothing of what.
+        // Lines like `Exit code 1` name no cause.
         let words =
             line.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count();
         words >= 3 && FAULTS.iter().any(|word| lower.contains(word)) && !says_none(&lower)
     })
 }
 
-/// A search came to nothing.
+/// Returns whether a search found nothing.
 pub fn is_nothing(text: &str) -> bool {
     let text = text.trim().to_lowercase();
     text.len() < 200
@@ -159,7 +159,7 @@ pub fn is_nothing(text: &str) -> bool {
             .any(|none| text.contains(none))
 }
 
-/// A program's output says that it failed.
+/// Returns whether a program's output shows that it failed.
 pub fn looks_failed(text: &str) -> bool {
     ends(text).any(|line| FAILED.iter().any(|sign| line.contains(sign)) || some_failed(line))
 }
@@ -173,14 +173,14 @@ fn some_failed(line: &str) -> bool {
     })
 }
 
-/// `0 errors`, `no errors`: the word is there and the thing is not.
+/// Matches `0 errors` or `no errors`, which report the absence of errors.
 fn says_none(lower: &str) -> bool {
     ["0 error", "no error", "0 fail", "no fail", "without error"]
         .iter()
         .any(|none| lower.contains(none))
 }
 
-/// The lines at both ends of a text that may be long.
+/// Returns the non-empty lines of a text, or of its two ends if it is long.
 fn ends(text: &str) -> impl Iterator<Item = &str> {
     let (head, tail) = if text.len() <= 2 * LOOKED_AT {
         (text, "")
@@ -197,7 +197,7 @@ fn boundary(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// Hashes what is steady in a line.
+/// Hashes the parts of a line that are stable from run to run.
 fn steady(line: &str, numbers: Numbers, hasher: &mut Fnv) {
     let line = plain(line);
     let words: Vec<&str> = words(&line).collect();
@@ -222,8 +222,8 @@ fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// Whether a number belongs to the print: no time, no place in a file, and beside a word for what
-/// there may be more or less of (`3 failed`, `left: 3`, `3 previous errors`).
+/// Returns whether a number is part of the hash. Times and places in a file are not; counts are (`3
+/// failed`, `left: 3`, `3 previous errors`).
 fn is_of(
     numbers: Numbers,
     line: &str,
@@ -234,7 +234,7 @@ fn is_of(
     let is_count = |word: &str| COUNTED.contains(&word.to_lowercase().as_str());
     let at = |word: &str| word.as_ptr() as usize - line.as_ptr() as usize;
     let end = |word: &str| at(word) + word.len();
-    // A comma or a full stop ends what belongs together.
+    // A comma, semicolon or full stop separates a word from the number.
     let beside = |from: usize, to: usize| {
         line.get(from..to)
             .is_some_and(|between| !between.contains([',', ';']) && !between.contains(". "))
@@ -256,7 +256,7 @@ fn is_of(
     }
 }
 
-/// Without the sequences that colour a terminal.
+/// Removes terminal escape sequences.
 fn plain(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -271,7 +271,7 @@ fn plain(line: &str) -> String {
     out
 }
 
-/// Letters and digits that stand together; a number with its fraction is one.
+/// Splits a line into runs of letters and digits. A decimal number is one word.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -292,7 +292,8 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `E0308` and `utf8`, not `3f9ac2d1`, `0x7ffe`, `12ms` or `tmpx81k2q`.
+/// Returns whether a word with digits is a stable name: `E0308` and `utf8` are, `3f9ac2d1`,
+/// `0x7ffe`, `12ms` and `tmpx81k2q` are not.
 fn is_name(word: &str) -> bool {
     let first = word.chars().next().is_some_and(char::is_alphabetic);
     let hex = word.len() >= 6 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -301,7 +302,7 @@ fn is_name(word: &str) -> bool {
         .windows(2)
         .filter(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit())
         .count();
-    // A number at the end, or a short word with one in it: `i18n`.
+    // Digits at the end, or a short word with digits inside, such as `i18n`.
     first && !hex && (changes == 1 || changes == 2 && word.len() < 8)
 }
 

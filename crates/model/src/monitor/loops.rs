@@ -1,20 +1,20 @@
-//! Does an agent go in circles?
+//! Detects an agent that repeats itself.
 //!
-//! A count of how often a tool is called on the same target would find healthy agents: tests that
-//! are run again and again while ever fewer of them fail, a build that is looked at every minute,
-//! one file that is edited twenty times. So what is counted is the same call *with the same
-//! outcome*, and what happened between two of them:
+//! Counting calls of one tool on one target would flag healthy agents: tests that are run again
+//! while ever fewer of them fail, a build that is polled every minute, one file that is edited
+//! twenty times. This monitor therefore counts the same call *with the same outcome*, weighted by
+//! the events between two repetitions:
 //!
-//! | between two of the same | they count |
+//! | between two repetitions | the repetition counts |
 //! |---|---|
-//! | nothing that was not seen before | whole |
-//! | something new, or a wait, and it failed in the same way | half: the edits differ, the failure does not |
+//! | nothing new | fully |
+//! | something new or a wait, and the call failed in the same way | half |
 //! | something new, and nothing failed | not at all |
-//! | nothing, and nothing failed | by the time that it goes on; as looking at something, where it is waited for |
+//! | nothing new, and nothing failed | by elapsed time; more leniently if the agent waits |
 //!
-//! So one that tries the same thing without a change is found at once, one whose changes change
-//! nothing later, and one that gets somewhere never. What a person says to the agent begins
-//! everything anew.
+//! An agent that retries without a change is found at once. An agent whose changes have no effect
+//! is found later, and one that makes progress is never found. A message from a person resets the
+//! counts.
 
 use crate::monitor::Action;
 use crate::monitor::Call;
@@ -22,57 +22,57 @@ use crate::monitor::Kind;
 use crate::monitor::fingerprint;
 use std::collections::{HashMap, VecDeque};
 
-/// Calls that are looked back at.
+/// Calls in the window.
 const WINDOW: usize = 80;
-/// Outcomes that are known not to be new.
+/// Known outcomes, by which a new one is recognized.
 const MOST_KNOWN: usize = 1024;
-/// Texts that are looked back at.
+/// Texts in the window.
 const TEXTS: usize = 16;
-/// A call that takes so long waits for something, in seconds.
+/// A call that takes this many seconds counts as waiting.
 const LONG: f64 = 10.0;
-/// An agent that does nothing for so long waits; a model's answer is there sooner.
+/// An agent that is idle for this many seconds counts as waiting; a model answers sooner.
 const PAUSE: f64 = 20.0;
 
-/// What counts as so many of the same.
+/// Repetitions until the agent is warned about and until it is stopped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Thresholds {
     pub warn: f64,
     pub stop: f64,
 }
 
-/// The same call that fails in the same way.
+/// The same call fails in the same way.
 const FAILING: Thresholds = Thresholds { warn: 4.0, stop: 6.0 };
-/// Different calls that all die of the same.
+/// Different calls fail for the same reason.
 const SAME_FAULT: Thresholds = Thresholds { warn: 5.0, stop: 8.0 };
-/// Searches that find nothing.
+/// Searches find nothing.
 const NOTHING: Thresholds = Thresholds { warn: 8.0, stop: 14.0 };
-/// Calls of several kinds in a row of which none brings anything new.
+/// Different calls in a row return nothing new.
 const STALE: Thresholds = Thresholds { warn: 15.0, stop: 25.0 };
-/// The same edit, made again: between, somebody undid it.
+/// The same edit is repeated, so something undid it in between.
 const EDITING: Thresholds = Thresholds { warn: 3.0, stop: 5.0 };
-/// The same is read, and nobody waited for it to change.
+/// The same data is read again, without a wait for a change.
 const READING: Thresholds = Thresholds { warn: 6.0, stop: 10.0 };
-/// The same words, and nothing done.
+/// The same text is repeated, without a call in between.
 const SAYING: Thresholds = Thresholds { warn: 4.0, stop: 7.0 };
-/// The same is done, and well, with never a pause: so often, and for so long, in seconds. Some run
-/// a test ten times on purpose, and some cannot wait for a build.
+/// The same call succeeds again and again without a pause: repetitions, seconds, action. Some
+/// agents run a test ten times on purpose, and some poll a build without a pause.
 const RESTLESS: [(usize, f64, Action); 2] = [(40, 1200.0, Action::Stop), (11, 300.0, Action::Warn)];
-/// Something is looked at, with pauses, that does not change. It may really take so long: that is
-/// told, and for a person to judge.
+/// The same call is polled with pauses and never changes. The wait may be genuine, so a person
+/// decides.
 const LOOKING: [(usize, f64, Action); 1] = [(10, 2400.0, Action::Warn)];
 
-/// One call that has come to its end.
+/// A finished call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     pub call: Call,
-    /// The print of what it returned, by which the same is known again.
+    /// Hash of the result, by which a repetition is recognized.
     pub returned: u64,
-    /// And that by which something new is.
+    /// Hash of the result with its progress counters, by which a new result is recognized.
     pub news: u64,
-    /// What went wrong, where that can be told from others.
+    /// Hash of the error, if the text contains a specific one.
     pub fault: Option<u64>,
     pub failed: bool,
-    /// It was a search, and found nothing.
+    /// A search found nothing.
     pub nothing: bool,
     /// Seconds.
     pub began: f64,
@@ -83,42 +83,42 @@ pub struct Done {
 struct Entry {
     done: Done,
     same: u64,
-    /// It brought something that was never seen before.
+    /// The outcome was never seen before.
     novel: bool,
-    /// It took long, or its agent paused before it.
+    /// The call took long, or the agent paused before it.
     waited: bool,
 }
 
-/// The circles of one agent, or of one of its subagents.
+/// The loop state of one agent, or of one of its subagents.
 #[derive(Debug, Default)]
 pub struct Loops {
     window: VecDeque<Entry>,
     /// When the newest call ended.
     ended: Option<f64>,
-    /// Outcomes, and which call had them last.
+    /// Outcomes, each with the number of the newest call that had it.
     known: HashMap<u64, u64>,
     /// Calls so far.
     counted: u64,
-    /// The newest, each with the calls that were made before it.
+    /// The newest texts: hash, and the number of calls before it.
     texts: VecDeque<(u64, u64)>,
-    /// What came to the same since something new happened.
+    /// Repeated successful calls since the last new outcome.
     looks: HashMap<u64, Looks>,
-    /// Of the newest calls in a row that brought nothing new: how many, and which.
+    /// The newest calls in a row that returned nothing new: their number, and their distinct keys.
     stale: (usize, Vec<u64>),
     prompt: Option<u64>,
 }
 
-/// At one thing.
+/// Repetitions of one successful call.
 #[derive(Debug)]
 struct Looks {
     since: f64,
     times: usize,
-    /// It was waited for.
+    /// The agent waited between the repetitions.
     waited: bool,
 }
 
 impl Loops {
-    /// A call has ended: whether it brought something new, and what is found, for people.
+    /// Records a finished call. Returns whether its outcome is new, and the finding for people.
     pub fn done(&mut self, done: Done) -> (bool, Option<(Action, String)>) {
         let same = self.identity(&done, done.returned);
         let novel = self.learn(self.identity(&done, done.news)) && done.call.kind != Kind::Plan;
@@ -126,7 +126,7 @@ impl Loops {
             self.ended.replace(done.ended).is_some_and(|before| done.began - before >= PAUSE);
         let waited = paused || done.ended - done.began >= LONG;
         if !done.failed && done.call.kind != Kind::Edit {
-            // What worked is no failure any more.
+            // A call that succeeded ends the series of its failures.
             self.window.retain(|entry| entry.done.call.key != done.call.key || !entry.done.failed);
         }
         let entry = Entry { done, same, novel, waited };
@@ -142,7 +142,7 @@ impl Loops {
         (novel, found.or(looking))
     }
 
-    /// The agent has said something whole, with this print.
+    /// Records a text of the agent, by its hash.
     pub fn said(&mut self, print: u64, text: &str) -> Option<(Action, String)> {
         let calls = self.counted;
         let again = self.texts.iter().filter(|(said, at)| *said == print && *at == calls).count();
@@ -155,8 +155,8 @@ impl Loops {
         Some((action, format!("said {times} times, with nothing done between: {text}")))
     }
 
-    /// Somebody spoke to the agent. Who says the same again has not helped it: what it says then
-    /// may be the same, too.
+    /// Resets the state after a prompt. The texts stay if the prompt is the same as before, because
+    /// a repeated prompt may rightly get the same answer.
     pub fn begin_anew(&mut self, prompt: u64) {
         self.window.clear();
         self.looks.clear();
@@ -166,48 +166,48 @@ impl Loops {
         }
     }
 
-    /// Its turn came to nothing, by whosever fault: what was said in it was about that.
+    /// Forgets the texts of a failed turn, because they were about the failure.
     pub fn failed(&mut self) {
         self.texts.clear();
     }
 
-    /// Its context was compacted.
+    /// Records that the context was compacted.
     pub fn forgotten(&mut self) {
         self.stale = (0, vec![]);
     }
 
-    /// Whether this was never seen before. Remembers it.
+    /// Remembers an outcome and returns whether it is new.
     fn learn(&mut self, outcome: u64) -> bool {
         self.counted += 1;
         let novel = self.known.insert(outcome, self.counted).is_none();
         if self.known.len() > MOST_KNOWN {
-            // The older half goes.
+            // Drop the older half.
             let newest = self.counted;
             self.known.retain(|_, seen| newest - *seen < (MOST_KNOWN / 2) as u64);
         }
         novel
     }
 
-    /// What makes two calls with their outcomes the same.
+    /// Returns the identity of a call with its outcome. Repetitions have the same identity.
     fn identity(&self, done: &Done, returned: u64) -> u64 {
         let call = &done.call;
         let by = match (call.kind, done.failed) {
             _ if call.opaque => return fingerprint::of((self.counted, "opaque")),
             (Kind::Edit, false) => return fingerprint::of((call.whole, 0)),
-            // Whatever it was to become: it was refused in the same way.
+            // A failed edit is identified by its target, because its new text had no effect.
             (Kind::Edit | Kind::Run, _) => call.key,
             (Kind::Read | Kind::Plan | Kind::Ask, _) => call.whole,
         };
         fingerprint::of((by, returned, done.failed))
     }
 
-    /// How often this has been before.
+    /// Counts the repetitions of this call in the window.
     fn again(&self, entry: &Entry) -> Option<(Action, String)> {
         let thresholds = match (entry.done.call.kind, entry.done.failed) {
             (_, true) => FAILING,
             (Kind::Edit, false) => EDITING,
             (Kind::Read | Kind::Plan, false) => READING,
-            // That is a matter of time: `looking`.
+            // `looking` judges these by time.
             (Kind::Run | Kind::Ask, false) => return None,
         };
         let (mut score, mut times) = (1.0, 1);
@@ -233,12 +233,12 @@ impl Loops {
         Some((action, format!("{} {how} {times} times", entry.done.call.what)))
     }
 
-    /// How many searches in a row found nothing.
+    /// Counts the searches in a row that found nothing.
     fn nothing(&self, entry: &Entry) -> Option<(Action, String)> {
         if !entry.done.nothing {
             return None;
         }
-        // What was only looked at between does not count either way.
+        // Reads and commands between the searches do not end the series.
         let others = self
             .window
             .iter()
@@ -252,7 +252,7 @@ impl Loops {
         ))
     }
 
-    /// Whether calls of several kinds bring nothing new for long.
+    /// Counts the calls in a row that returned nothing new, over at least two different calls.
     fn stale(&mut self, entry: &Entry) -> Option<(Action, String)> {
         if entry.novel || entry.waited {
             self.stale = (0, vec![]);
@@ -263,7 +263,7 @@ impl Loops {
         if !kinds.contains(&entry.done.call.key) && kinds.len() < WINDOW {
             kinds.push(entry.done.call.key);
         }
-        // One that asks the same again and again may wait for something: that is judged by time.
+        // A single repeated call may be polling, which is judged by time.
         let action = STALE.action(*times as f64).filter(|_| kinds.len() > 1)?;
         Some((
             action,
@@ -274,12 +274,12 @@ impl Loops {
         ))
     }
 
-    /// How often other calls have died of the same.
+    /// Counts the different calls that failed for the same reason.
     fn fault(&self, entry: &Entry) -> Option<(Action, String)> {
         let fault = entry.done.fault.filter(|_| entry.done.failed)?;
         let (mut score, mut times) = (1.0, 1);
         let mut worked = false;
-        // The same call again is judged by itself: it may fail of the same, and of less of it.
+        // Repetitions of one call are judged in `again`, so each call counts once here.
         let mut keys = vec![entry.done.call.key];
         for older in self.window.iter().rev() {
             if older.done.fault == Some(fault) && older.done.failed {
@@ -307,7 +307,7 @@ impl Loops {
         ))
     }
 
-    /// Whether something is done, or looked at, again and again that never changes.
+    /// Returns a finding for a successful call that is repeated for long without a new outcome.
     fn looking(&mut self, entry: &Entry) -> Option<(Action, String)> {
         if entry.novel || self.looks.len() >= WINDOW {
             self.looks.clear();

@@ -1,14 +1,14 @@
-//! Is an agent at work, but sick? Beside [`crate::monitor::stall`], which judges silence, these
-//! judge what an agent does: whether it goes in circles (`loops`), works on something else
-//! (`drift`), loses itself in compactions (`spiral`) or burns money (`spend`).
+//! Monitors that judge what an agent does. They find an agent that repeats itself (`loops`), works
+//! on something else (`drift`), makes no progress between compactions (`spiral`) or spends too fast
+//! (`budget`). [`crate::monitor::stall`] judges silence.
 //!
 //! ```text
 //!   AgentEvent ── observe ──▶ Seen ── Monitors::hear ──▶ Finding { monitor, action, reason }
 //! ```
 //!
-//! [`observe`] makes of an event the little that is to be remembered, so that a monitor holds
-//! prints and no texts, however much an agent says. What is found is told once: again only where it
-//! has become worse, or after it had become better. [`replay`] puts recorded streams through the
+//! [`observe`] reduces an event to hashes and short texts, so that the memory of a monitor does not
+//! grow with the agent's output. A finding is reported once. It is reported again only if it has
+//! become worse, or after the agent had recovered. [`replay`] runs recorded streams through the
 //! same functions.
 
 pub mod stall;
@@ -34,12 +34,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-/// Calls whose results are not there yet, and subagents, are the agent's to number.
+/// The most calls without a result, and the most subagents, that are tracked. The agent chooses
+/// their ids, so without a limit it could fill the daemon's memory.
 const MOST_OPEN: usize = 1000;
 const MOST_SUBAGENTS: usize = 32;
-/// A path longer than this is not judged.
+/// Longer paths are not judged.
 const LONGEST_PATH: usize = 1000;
-/// After so many calls in a row that nothing was found in, what was found before is over.
+/// After this many novel calls in a row without a loop finding, a new loop is reported again.
 const CALM: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -51,22 +52,22 @@ pub enum Monitor {
     Spiral,
     Budget,
     Api,
-    /// Of a newer version.
+    /// A monitor that only a newer version knows.
     #[serde(other)]
     Unknown,
 }
 
-/// What is to be done about it; each is more than the one before.
+/// The reaction to a finding. The variants are ordered by severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It is put on record.
+    /// The finding is recorded as an event.
     Note,
-    /// A person should look.
+    /// The user is warned.
     Warn,
-    /// The agent is ended.
+    /// The agent is terminated.
     Stop,
-    /// Of a newer version.
+    /// An action that only a newer version knows.
     #[serde(other)]
     Unknown,
 }
@@ -129,13 +130,14 @@ pub struct Responses {
 }
 
 impl Responses {
-    /// What is done about a finding, as far as this goes; `None` where nobody looks.
+    /// Limits the action of a finding to the configured response; `None` if the response is
+    /// `ignore`.
     fn to(self, finding: Finding) -> Option<Finding> {
         let most = match finding.monitor {
             Monitor::Loop => self.loops,
             Monitor::Drift => self.drift,
             Monitor::Spiral => self.spiral,
-            // The bound itself is nobody's to lift here.
+            // The configuration cannot weaken the stop at the budget limit.
             Monitor::Budget if finding.action == Action::Stop => Response::Stop,
             Monitor::Budget => self.budget,
             Monitor::Stall | Monitor::Api | Monitor::Unknown => Response::Stop,
@@ -150,18 +152,19 @@ impl Responses {
     }
 }
 
-/// What an agent is watched for.
+/// The configured responses and the scope of one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
     pub responses: Responses,
-    /// Globs of what it is to edit, relative to its directory; none: all of that.
+    /// Globs of files that the agent may edit, relative to its directory. Empty means the whole
+    /// directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
 }
 
 impl Terms {
-    /// Somebody looks.
+    /// Returns whether at least one monitor has a response other than `ignore`.
     pub fn is_on(&self) -> bool {
         self.responses != Responses::default()
     }
@@ -171,50 +174,50 @@ impl Terms {
 pub struct Finding {
     pub monitor: Monitor,
     pub action: Action,
-    /// For people; one line.
+    /// One line for people.
     pub reason: String,
 }
 
-/// A tool runs and shows no sign of life: it is left alone, and people are told.
+/// Returns the warning about a tool call that shows no sign of life. The tool is not terminated.
 pub fn hung(quiet: Duration) -> Finding {
     let reason = format!("a tool runs and has neither said nor done anything for {}", Span(quiet));
     Finding { monitor: Monitor::Stall, action: Action::Warn, reason }
 }
 
-/// What a tool does to the world.
+/// The effect of a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of what only others change: files.
+    /// Reads state that only others change, such as files.
     Read,
-    /// Its own notes of what it is to do: to change them is to do nothing yet.
+    /// Changes the agent's own todo list, which is no progress by itself.
     Plan,
     Edit,
     Run,
-    /// Asks somebody else, who may say something new at any time.
+    /// Asks another party, which may answer differently each time.
     Ask,
 }
 
-/// A call of a tool, as it is known again.
+/// A tool call, reduced to the hashes by which a repetition is recognized.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     pub kind: Kind,
-    /// The print of the tool with all of its input.
+    /// Hash of the tool name and its whole input.
     pub whole: u64,
-    /// That of the tool with what it works on.
+    /// Hash of the tool name and its target.
     pub key: u64,
-    /// The tool and what it works on, for people.
+    /// The tool and its target, for people.
     pub what: String,
-    /// The files it is known to write.
+    /// The files that the call is known to write.
     pub paths: Vec<String>,
-    /// What it does is not told (Codex names the file of an edit and no more): it is the same as
-    /// none.
+    /// The input does not say what the call does (Codex gives only the file name of an edit). Such
+    /// a call never counts as a repetition of another.
     pub opaque: bool,
 }
 
-/// What is remembered of an event.
+/// An event, reduced to what the monitors need.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
-    /// Somebody spoke to the agent, with a text of this print.
+    /// A prompt with a text of this hash was sent to the agent.
     Prompted(u64),
     At(String),
     Called {
@@ -232,7 +235,7 @@ pub enum Seen {
         looks_failed: bool,
         nothing: bool,
     },
-    /// A call that never ran or was given up because another call of the same message failed.
+    /// A call that never ran or was cancelled because another call of the same message failed.
     GivenUp {
         by: String,
         id: String,
@@ -242,7 +245,7 @@ pub enum Seen {
         text: String,
     },
     Cost(f64),
-    /// Of the whole session.
+    /// The cost of the whole session, in US dollars.
     Total(f64),
     TurnFailed,
     Compacted {
@@ -251,7 +254,7 @@ pub enum Seen {
     },
 }
 
-/// What there is to remember of an event; nothing of most.
+/// Reduces an event for [`Monitors::hear`]. Returns `None` for events that no monitor uses.
 pub fn observe(event: &AgentEvent) -> Option<Seen> {
     observe_by(event, "")
 }
@@ -319,13 +322,13 @@ fn observe_by(event: &AgentEvent, by: &str) -> Option<Seen> {
     })
 }
 
-/// Whether this failure is not the call's own: Claude Code gives up the parallel calls of a message
-/// when one of them fails. Only that one counts, or a message of many calls would look like many
-/// failures.
+/// Returns whether a failure was caused by another call. Claude Code cancels the parallel calls of
+/// a message when one of them fails. Only that one counts; otherwise one message with many calls
+/// would look like many failures.
 fn is_given_up(text: &str) -> bool {
     const SIBLING: &str = "Sibling tool call errored";
     const NOT_RUN: [&str; 3] = [SIBLING, "Cancelled: ", "Error: Streaming fallback"];
-    // ACP agents put the text of a failure into a code block.
+    // ACP agents wrap the text of a failure in a code block.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '`');
     match text.strip_prefix("<tool_use_error>") {
         Some(error) => NOT_RUN.iter().any(|known| error.trim_start().starts_with(known)),
@@ -343,7 +346,7 @@ fn kind(tool: &str) -> Kind {
     }
 }
 
-/// What a call works on, in full.
+/// Returns the normalized target of a call: its command or its path.
 fn subject(tool: &str, input: &Value) -> Option<String> {
     let key = match tool {
         "Bash" => "command",
@@ -356,7 +359,7 @@ fn subject(tool: &str, input: &Value) -> Option<String> {
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Whether the input of a call leaves open what it does.
+/// Returns whether the input of a call does not say what the call does.
 fn is_opaque(kind: Kind, input: &Value) -> bool {
     const TELLING: [&str; 7] =
         ["new_string", "old_string", "content", "new_source", "edits", "patch", "diff"];
@@ -370,10 +373,11 @@ fn path(input: &Value) -> Option<String> {
         .find_map(|key| Some(cut(input.get(*key)?.as_str()?, LONGEST_PATH)))
 }
 
-/// All monitors of one agent but that of its silence.
+/// All monitors of one agent, except the stall monitor.
 #[derive(Debug)]
 pub struct Monitors {
-    /// Calls whose results are not there yet, and since when; by who made them, and their ids.
+    /// Pending calls and their start times, by the caller (empty for the agent itself) and the
+    /// call's id.
     open: HashMap<(String, String), (Call, f64)>,
     loops: BTreeMap<String, Loops>,
     drift: drift::Drift,
@@ -398,7 +402,7 @@ impl Monitors {
         }
     }
 
-    /// Something was seen at `t`, in seconds of any clock that only goes forward.
+    /// Processes an observation made at `t`, in seconds of any monotonic clock.
     pub fn hear(&mut self, seen: Seen, t: f64) -> Vec<Finding> {
         let mut found = Vec::new();
         let mut find = |monitor, what: Option<(Action, String)>| {
@@ -449,7 +453,7 @@ impl Monitors {
             Seen::TurnFailed => self.loops.values_mut().for_each(Loops::failed),
             Seen::Total(usd) => find(Monitor::Budget, self.spend.total(usd, t)),
             Seen::Compacted { before, after } => {
-                // What it knew it may read again.
+                // After a compaction the agent may read known files again.
                 self.loops.values_mut().for_each(Loops::forgotten);
                 find(Monitor::Spiral, self.spiral.compacted(before, after));
             }
@@ -467,7 +471,8 @@ impl Monitors {
         self.told.retain(|monitor, _| *monitor == Monitor::Budget);
     }
 
-    /// Only what is worse than what was told, and no more than what is to be done.
+    /// Returns a finding only if it is worse than the last reported one, limited to the configured
+    /// response.
     fn tell(&mut self, monitor: Monitor, action: Action, reason: String) -> Option<Finding> {
         let Finding { action, reason, .. } =
             self.responses.to(Finding { monitor, action, reason })?;

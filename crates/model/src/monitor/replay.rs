@@ -1,9 +1,9 @@
-//! Recorded streams through the monitors, in simulated time (contract.md, "Streams for the
+//! Runs recorded streams through the monitors, in simulated time (contract.md, "Streams for the
 //! monitors").
 //!
-//! The clock is the stream's. Silence is looked for as often as the daemon looks, an agent that
-//! never ends is watched for an hour after its last event, and nobody answers: what would be asked
-//! is only told. Whoever is stopped does nothing more.
+//! The stream gives the clock. The replay polls for silence as often as the daemon does, and
+//! watches an unfinished agent for an hour after its last event. Questions are never answered. A
+//! stopped agent does nothing more.
 
 use crate::admission::api_error::Terms;
 use crate::agent::event::{AgentEvent, TEXT_LIMIT, Timed, cut};
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The format's version.
+/// The version of the format.
 pub const VERSION: u32 = 1;
-/// Time goes on for so long after the last event, in seconds.
+/// Seconds that pass after the last event.
 const AFTER: f64 = 3600.0;
 
 /// The first line of a stream.
@@ -25,10 +25,10 @@ const AFTER: f64 = 3600.0;
 pub struct Header {
     pub stream: u32,
     pub id: String,
-    /// For scoring; no monitor sees it.
+    /// For scoring only; the monitors do not see it.
     pub label: Label,
     pub archetype: String,
-    /// When it became sick, in seconds.
+    /// When the agent became sick, in seconds.
     #[serde(default)]
     pub onset: Option<f64>,
     pub category: String,
@@ -64,7 +64,7 @@ pub struct Stream {
     pub events: Vec<Timed>,
 }
 
-/// What a line has wrong.
+/// An invalid line of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct BadStream {
@@ -72,7 +72,7 @@ pub struct BadStream {
     pub fault: String,
 }
 
-/// What was decided, and when.
+/// A finding and its time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decision {
     pub t: f64,
@@ -81,6 +81,8 @@ pub struct Decision {
 }
 
 impl Stream {
+    /// Parses a stream.
+    ///
     /// # Errors
     /// The first line that is no header or no event, or whose time is before its predecessor's.
     pub fn parse(text: &str) -> Result<Self, BadStream> {
@@ -110,7 +112,7 @@ impl Stream {
         Ok(Self { header, events })
     }
 
-    /// What the monitors decide.
+    /// Returns the findings of all monitors on this stream.
     pub fn decisions(&self) -> Vec<Decision> {
         let responses = responses(&self.header.category);
         let terms =
@@ -149,9 +151,9 @@ impl Stream {
     }
 }
 
-/// One event. One of a type that only a newer version knows keeps its time, and says nothing.
+/// Parses one event. An event type of a newer version keeps its time and becomes `Unknown`.
 fn read(line: &str) -> Result<Timed, serde_json::Error> {
-    /// Of any event.
+    /// The field that every event has.
     #[derive(Deserialize)]
     struct Dated {
         t: f64,
@@ -165,7 +167,7 @@ fn read(line: &str) -> Result<Timed, serde_json::Error> {
     })
 }
 
-/// What an agent of this category is watched for where nothing is configured.
+/// Returns the default responses of a category.
 fn responses(category: &str) -> Responses {
     let config = Config::defaults().ok();
     let of = |name: &str| config.as_ref()?.category(name).ok().map(|category| category.monitors);
@@ -175,12 +177,12 @@ fn responses(category: &str) -> Responses {
 struct Replay {
     monitors: Monitors,
     timeout: Duration,
-    /// Of the turn that runs, and when it is looked at next.
+    /// The watch of the running turn, and the time of its next poll.
     watch: Option<(Watch, f64)>,
     cpu: Duration,
     blocked: bool,
     limited: bool,
-    /// There was a turn already: what comes after its result begins none.
+    /// A turn has run already, so output after its result begins no new turn.
     begun: bool,
     decisions: Vec<Decision>,
 }
@@ -201,7 +203,7 @@ impl Replay {
         self.decisions.last().is_some_and(|decision| decision.finding.action == Action::Stop)
     }
 
-    /// Time goes by, in which the agent is looked at.
+    /// Advances the time and polls the agent.
     fn pass(&mut self, from: f64, to: f64) {
         debug_assert!(from <= to);
         while let Some((watch, due)) = &mut self.watch
@@ -273,20 +275,20 @@ impl Replay {
     }
 }
 
-/// How well a stream was judged.
+/// The quality of the decisions on one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Score {
-    /// Sick and told of it; or healthy and left alone.
+    /// Sick and reported, or healthy and not reported.
     Right,
-    /// Sick, and nobody was told.
+    /// Sick and not reported.
     Missed,
-    /// Told of before it was so, or healthy and warned of.
+    /// Reported before the onset, or healthy and reported.
     FalseAlarm,
 }
 
-/// Who should have spoken of a stream with this label; nobody of a healthy one, and a limit of the
-/// API is noted only.
+/// Returns the monitor that must report a stream with this label, and how. A healthy stream must
+/// not be reported, and an API limit is only noted.
 fn due(label: Label) -> Option<(Monitor, Action)> {
     Some(match label {
         Label::Healthy => return None,
@@ -299,7 +301,7 @@ fn due(label: Label) -> Option<(Monitor, Action)> {
     })
 }
 
-/// From when on somebody may be loud, in seconds; never, of a stream of which nobody has to be.
+/// Returns from when on a warning is right, in seconds; never, if no warning is due.
 fn sick_from(header: &Header) -> f64 {
     match due(header.label) {
         None | Some((_, Action::Note)) => f64::INFINITY,
@@ -307,9 +309,9 @@ fn sick_from(header: &Header) -> f64 {
     }
 }
 
-/// Of decisions on one stream. Another monitor than the one that is due counts where the stream is
-/// sick, since an agent in a circle may run into its budget first; but that a stream falls silent
-/// where its record ends says nothing of what it did.
+/// Scores the decisions on one stream. A warning of another monitor counts once the stream is sick,
+/// because a looping agent may hit its budget first. A stall warning does not count for it: a
+/// recording ends in silence, which says nothing about the agent.
 pub fn score(header: &Header, decisions: &[Decision]) -> Score {
     let loud = |decision: &&Decision| decision.finding.action > Action::Note;
     let from = sick_from(header);
@@ -328,33 +330,33 @@ pub fn score(header: &Header, decisions: &[Decision]) -> Score {
     if due(header.label).is_none_or(told) { Score::Right } else { Score::Missed }
 }
 
-/// How well some streams were judged.
+/// The scores of a group of streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tally {
     pub streams: u32,
     pub right: u32,
     pub missed: u32,
     pub false_alarms: u32,
-    /// Seconds from the onset to the first loud decision: the median.
+    /// The median delay from the onset to the first warning, in seconds.
     pub delay_s: Option<f64>,
     #[serde(skip)]
     delays: Vec<f64>,
 }
 
-/// How one monitor did.
+/// The results of one monitor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Duty {
-    /// Streams that it should have spoken of.
+    /// Streams that it had to report.
     pub due: u32,
-    /// Of them, those that it did speak of, or another before it.
+    /// Those that it reported, or another monitor before it.
     pub found: u32,
-    /// Streams in which it was loud and nothing was to be found.
+    /// Streams with a false alarm by this monitor.
     pub false_alarms: u32,
-    /// What it decided, in all streams.
+    /// Its decisions in all streams, by action.
     pub decisions: BTreeMap<Action, u32>,
 }
 
-/// How a whole corpus was judged.
+/// The scores of a whole corpus.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     pub all: Tally,

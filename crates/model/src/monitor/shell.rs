@@ -1,12 +1,11 @@
-//! What of a shell command can be told without a shell: which files it writes, and what it is
-//! without its trimmings. A guess, good enough to count with, and nothing that anything is allowed
-//! or forbidden by.
+//! Guesses which files a shell command writes, and its essential part. The guesses only feed the
+//! monitors; no permission decision uses them.
 
-/// Of one command so many files are looked for.
+/// The most files that are taken from one command.
 const MOST: usize = 20;
 
-/// A command without what only concerns how much of its output is shown:
-/// `cargo test 2>&1 | tail -40` is `cargo test`.
+/// Returns a command without the parts that only limit its output: `cargo test 2>&1 | tail -40`
+/// becomes `cargo test`.
 pub fn essence(command: &str) -> &str {
     let mut command = command.trim();
     loop {
@@ -27,9 +26,9 @@ pub fn essence(command: &str) -> &str {
     }
 }
 
-/// The files that a command writes, as far as it says so: redirections, `tee`, editing in place,
-/// and a script's `write_text` or `open(…, 'w')`. Nothing of a command that changes its directory
-/// first, since its paths begin elsewhere, unless they are absolute.
+/// Returns the files that a command writes, as far as its text shows it: redirections, `tee`,
+/// in-place editing, and `write_text` or `open(…, 'w')` in a script. A command that begins with
+/// `cd` yields only absolute paths, because its relative paths start elsewhere.
 pub fn written(command: &str) -> Vec<String> {
     let (first, body) = command.split_once('\n').unwrap_or((command, ""));
     let mut files: Vec<String> = first.split(['|', ';', '&']).flat_map(by_program).collect();
@@ -41,7 +40,7 @@ pub fn written(command: &str) -> Vec<String> {
     files
 }
 
-/// A name that can be judged: no variable, no device, no log, and of a length that names have.
+/// Returns whether a word is a usable file name: no variable, no device, no log file, not too long.
 fn is_file(file: &str) -> bool {
     (1..=crate::monitor::LONGEST_PATH).contains(&file.len())
         && !file.contains(['$', '*', '`', '('])
@@ -69,7 +68,7 @@ fn by_program(part: &str) -> Vec<String> {
     }
 }
 
-/// What stands behind `>` and `>>`, outside of quotes.
+/// Returns the targets of `>` and `>>` outside quotes.
 fn redirected(line: &str) -> Vec<String> {
     let (mut files, mut quote) = (Vec::new(), None);
     let mut signs = line.char_indices().peekable();
@@ -78,7 +77,7 @@ fn redirected(line: &str) -> Vec<String> {
             (Some(open), _) if sign == open => quote = None,
             (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(sign),
-            // An arrow of code, or a descriptor.
+            // Skip the arrows of code (`->`, `=>`) and file descriptors (`>&`).
             (None, '>') if !line[..at].ends_with(['-', '=']) => {
                 while signs.next_if(|(_, next)| *next == '>').is_some() {}
                 let rest = &line[signs.peek().map_or(line.len(), |(next, _)| *next)..];

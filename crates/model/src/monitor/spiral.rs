@@ -1,14 +1,14 @@
-//! Does an agent lose itself in compactions?
+//! Detects an agent that makes no progress between compactions.
 //!
-//! A compaction is nothing bad: a long task has several. It is a bad sign where nothing new was
-//! done since the one before: few calls, or calls that only read again what was known. Two such in
-//! a row are told, and four end the agent.
+//! A compaction alone is normal: a long task has several. It is a bad sign if the agent did nothing
+//! new since the one before: it made few calls, or only read known files again. Two such
+//! compactions in a row cause a warning; four stop the agent.
 
 use crate::monitor::{Action, Kind};
 
-/// Fewer calls than this between two compactions are too few to get anywhere.
+/// With fewer calls than this between two compactions, an agent makes no progress.
 const FEW: u32 = 10;
-/// A compaction that leaves more than this share of the context has made no room.
+/// A compaction that leaves more than this share of the context has freed too little.
 const NO_ROOM: f64 = 0.75;
 const WARN: u32 = 2;
 const STOP: u32 = 4;
@@ -20,7 +20,7 @@ pub struct Spiral {
     calls: u32,
     novel: u32,
     edits: u32,
-    /// Calls between the two compactions before.
+    /// The most calls between two earlier compactions.
     before: u32,
 }
 

@@ -2,7 +2,7 @@
 use crate::monitor::*;
 use serde_json::json;
 
-/// An agent that is told what it does, a second for each event.
+/// Feeds events to the monitors, one second apart.
 struct Told {
     monitors: Monitors,
     t: f64,
@@ -60,7 +60,8 @@ impl Told {
     }
 }
 
-/// The first time, of `most`, that something louder than a note comes of `one`, and what.
+/// Runs `one` up to `most` times and returns each decision above a note, with the number of the
+/// run.
 fn first(
     most: u32,
     mut one: impl FnMut(u32) -> Vec<(Monitor, Action)>,
@@ -86,7 +87,7 @@ fn the_same_failure_is_told_and_then_ends_the_agent() {
     assert_eq!(found, [(4, Loop, Warn), (6, Loop, Stop)]);
 }
 
-/// One message with several calls of which one fails: Claude Code reports an error for each of
+/// One message has several calls, and one of them fails: Claude Code reports an error for each of
 /// them.
 #[test]
 fn sibling_errors_of_one_message_count_as_one_failure() {
@@ -121,7 +122,7 @@ fn sibling_errors_of_one_message_count_as_one_failure() {
     }
 }
 
-/// A program that prints such a text, and a call that worked, are what they are.
+/// The text counts as a failure if a program prints it, and not if the call succeeded.
 #[test]
 fn a_text_about_siblings_in_the_output_of_a_program_counts() {
     let mut told = Told::new();
@@ -148,7 +149,7 @@ fn what_alternates_is_a_circle_too() {
     assert!(found.iter().any(|found| found.2 == Stop));
 }
 
-/// Codex tells the file of an edit, and some agents not even that.
+/// Codex gives only the file name of an edit, and some agents not even that.
 #[test]
 fn of_what_is_not_told_nothing_is_the_same() {
     let mut told = Told::new();
@@ -224,7 +225,7 @@ fn what_is_looked_at_every_minute_is_told_after_a_while_and_left_alone() {
     assert_eq!(found, [(41, Loop, Warn)]);
 }
 
-/// A server that is waited for refuses, and refuses, and is there.
+/// A server that is not up yet rejects connections until it is ready.
 #[test]
 fn a_failure_that_is_waited_out_counts_half() {
     let mut told = Told::new();
@@ -239,7 +240,7 @@ fn a_failure_that_is_waited_out_counts_half() {
     assert_eq!(found, [(7, Loop, Warn), (11, Loop, Stop)]);
 }
 
-/// It may be impatient; after a while it is more than that.
+/// Repetition without a pause may be impatience at first.
 #[test]
 fn what_is_done_without_a_pause_is_told_after_minutes() {
     for tool in ["Bash", "BashOutput", "mcp__ci__status"] {
@@ -280,7 +281,7 @@ fn a_subagent_goes_in_circles_of_its_own() {
     assert_eq!(found, []);
     let by = |event: Value| json!({"type": "subagent", "parent": "task1", "event": event});
     let found = first(5, |_| {
-        // What it is asked is asked by the agent, and nobody else has spoken.
+        // The agent prompts its subagent; no person has sent a message.
         told.hear(by(json!({"type": "prompt", "text": "look for it"})));
         told.run("make", false, "error: it does not work")
     });
@@ -368,8 +369,7 @@ fn a_budget_is_a_bound_and_a_flood_is_told_before() {
     assert_eq!(flood.first().map(|found| (found.1, found.2)), Some((Budget, Warn)), "{flood:?}");
 }
 
-/// Whatever an agent calls things, and however much of it there is: no monitor grows without a
-/// bound.
+/// The memory of the monitors is bounded, whatever names an agent uses and however much it writes.
 #[test]
 fn nothing_an_agent_does_fills_the_memory() {
     let mut told = Told::new();
@@ -461,7 +461,7 @@ mod streams {
         };
         let events: Vec<_> = (1..30).chain(500..530).flat_map(fail).collect();
         let looping = stream("looping", Some(2.0), &events);
-        // Loops are only warned of, unless somebody asks for more; silence stops.
+        // Loops only cause a warning by default; a stall stops the agent.
         assert_eq!(decided(&looping), [(4.0, Loop, Warn), (331.0, Monitor::Stall, Stop)]);
         assert_eq!(score(&looping.header, &looping.decisions()), Score::Right);
         let too_early = stream("looping", Some(5.0), &events);

@@ -1,30 +1,28 @@
-//! Is an agent at work, or does it hang? Judged on evidence, and on silence only where there is
-//! none.
+//! Decides whether a silent agent is working or has stalled.
 //!
-//! These signs of life keep an agent from counting as stalled, however long it is silent
-//! (docs/design/observability.md):
+//! An agent does not count as stalled while one of these signs of life holds, however long it is
+//! silent (docs/design/observability.md):
 //!
-//! | sign of life | known from | until |
+//! | sign of life | source | lasts until |
 //! |---|---|---|
-//! | it said something | any output | at once |
-//! | a tool runs | `tool_call` | its `tool_result`, or the turn's end |
-//! | somebody is asked | `permission`, `question` | the answer, or the turn's end |
-//! | the model API is waited for | `api_retry`, `rate_limit` | the time that was told |
-//! | we don't listen | back-pressure of ours | it is over |
-//! | its processes are busy | cpu of agent and descendants between two looks | the next look |
+//! | the agent wrote output | any output | the same moment |
+//! | a tool runs | `tool_call` | its `tool_result`, or the end of the turn |
+//! | the agent waits for an answer | `permission`, `question` | the answer, or the end of the turn |
+//! | the agent waits for the model API | `api_retry`, `rate_limit` | the end of the announced wait |
+//! | the daemon does not read | the daemon's back-pressure | the daemon reads again |
+//! | the processes are busy | CPU time of agent and descendants between two polls | the next poll |
 //!
-//! From the last of these on it is quiet, and stalled when it has been quiet for the inactivity
-//! timeout of its category. Whose turn it was to speak is known where prompts have receipts: then
-//! the verdict says that it was the model API that did not answer.
+//! After the last sign of life the agent is quiet. It is stalled once it has been quiet for the
+//! inactivity timeout of its category. Where prompts have receipts, the watch knows whether the
+//! model owed an answer; then the verdict names the model API.
 //!
-//! A CLI that tries the API again and again is alive and gets nowhere: that is bounded as well,
-//! from the first try after the last answer, by what [`crate::admission::api_error`] allows for
-//! such trouble.
+//! A CLI that retries the API is alive but makes no progress. This is bounded too: the limit of
+//! [`crate::admission::api_error`] for that kind of trouble counts from the first retry after the
+//! last answer.
 //!
-//! The time is awake time; time in which nobody looked is no silence. What was pending when a
-//! daemon began to look (it may have been restarted in the middle of a turn) it knows from the
-//! events ([`Known`]); where they do not tell, ten times the timeout is waited until the agent is
-//! heard.
+//! All times are awake time. Time in which the daemon did not poll does not count as silence. After
+//! a restart in the middle of a turn, the daemon takes the pending calls and questions from the
+//! events ([`Known`]). Without them it waits ten times the timeout until the agent writes output.
 
 use crate::admission::api_error::{self, Terms, Trouble};
 use crate::agent::event::{AgentEvent, cut};
@@ -34,34 +32,35 @@ use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Less than this share of one cpu is what a program uses that only waits: timers, a heartbeat.
+/// A program that only waits (timers, heartbeats) uses less than this percentage of one CPU.
 const BUSY_PERCENT: u64 = 2;
-/// For an agent that has not been heard since somebody began to look.
+/// Multiplies the timeout of an agent whose pending calls are unknown, until its first output.
 const UNHEARD_PATIENCE: u64 = 10;
-/// A tool that neither uses the cpu nor lets anything be heard for so long is told of. It is left
-/// alone: it may wait for something far away.
+/// After this time without CPU use or output, a running tool is reported. It is not terminated,
+/// because it may wait for something remote.
 const TOOL_PATIENCE: Duration = Duration::from_secs(90 * 60);
-/// Ids of calls and questions are the agent's: it may not fill our memory with them.
+/// The most pending calls and questions. The agent chooses their ids, so without a limit it could
+/// fill the daemon's memory.
 const MOST_PENDING: usize = 1000;
 
-/// What an agent's event tells about what it waits for.
+/// A change in what the agent waits for, taken from one of its events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mark {
     ToolBegan(String),
     ToolEnded(String),
     Asked(String),
     Answered(String),
-    /// The model API made trouble, and is not asked again for so long.
+    /// The model API reported trouble; the CLI waits this long before it retries.
     Api(Trouble, Duration),
-    /// The model is to speak: it has a prompt.
+    /// The model has a prompt and owes an answer.
     Prompted,
-    /// The model has spoken.
+    /// The model has answered.
     Spoke,
     TurnEnded,
 }
 
-/// The mark an event leaves; none for one that tells no more than that the agent lives. `unix_now`,
-/// in seconds, is for limits whose end is told as a time.
+/// Returns the mark of an event, or `None` if the event shows only that the agent lives.
+/// `unix_now`, in seconds, converts rate limits that end at a date into a duration.
 pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     let id = |id: &str| cut(id, 200);
     Some(match event {
@@ -78,17 +77,18 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
         }
         AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
             let until = resets_at.map_or(0.0, |at| at - unix_now);
-            // `max` prefers what is a number.
+            // `f64::max` ignores NaN.
             Mark::Api(Trouble::RateLimit, api_error::wait(resets_in_s.max(until)))
         }
-        // Claude tells of its session as a turn begins, and echoes the prompt when the model has
+        // Claude reports its session when a turn begins, and echoes the prompt when the model has
         // answered.
         AgentEvent::Session { .. } | AgentEvent::Prompt { .. } => Mark::Prompted,
         AgentEvent::Text { .. } | AgentEvent::Thinking { .. } | AgentEvent::Usage { .. } => {
             Mark::Spoke
         }
         AgentEvent::Result(_) => Mark::TurnEnded,
-        // It is the tool that runs it that is at work; of its own tools the agent is not told.
+        // Only tool events of a subagent count. Its other output does not change the parent's
+        // state: the parent waits for the tool call that runs the subagent.
         AgentEvent::Subagent { event, .. } => match **event {
             AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. } => {
                 return mark(event, unix_now);
@@ -99,26 +99,25 @@ pub fn mark(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     })
 }
 
-/// As [`mark`], of an agent that says everything in pieces: a piece is not the whole, so the model
-/// owes the rest until a tool is called or the turn ends.
+/// Like [`mark`], for an agent that streams its output in pieces. A piece of text is not the whole
+/// answer, so the model owes the rest until it calls a tool or the turn ends.
 pub fn mark_of_piece(event: &AgentEvent, unix_now: f64) -> Option<Mark> {
     mark(event, unix_now).filter(|mark| *mark != Mark::Spoke)
 }
 
-/// The marks of an answer that was given to the agent.
+/// Returns the marks for an answer that was sent to the agent.
 pub fn answered(id: &str) -> Vec<Mark> {
     vec![Mark::Answered(cut(id, 200))]
 }
 
-/// What the events tell of a turn that somebody else watched before.
+/// The pending state of a turn, reconstructed from the events after a restart of the daemon.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Known {
     pub tools: Vec<String>,
     pub asked: Vec<String>,
-    /// It is the model's turn.
+    /// The model owes an answer.
     pub model_owes: bool,
-    /// When the model API's trouble began, on the clock of awake time, and how long it is not asked
-    /// again.
+    /// When the model API's trouble began, in awake time, and how long the CLI still waits.
     pub outage: Option<(Option<Duration>, Duration)>,
 }
 
@@ -128,10 +127,10 @@ impl Known {
             let left = outage.until.duration_since(now).try_into().unwrap_or(Duration::ZERO);
             (outage.since_ms.map(Duration::from_millis), left)
         });
-        // An agent that is spoken to by calls gives no receipt: what it was sent, it has.
+        // A backend that is driven by calls sends no receipt, so a sent prompt counts as received.
         let sent = d.created.calls.is_some()
             && d.prompts.iter().any(|prompt| prompt.state == PromptState::Sent);
-        // A plain command that has a model tells of it.
+        // A `subprocess` agent may have no model; one that has a model reports it in its output.
         let owes = d.model_owes && d.created.backend != BackendChoice::Subprocess.as_str();
         Self {
             tools: d.calls.clone(),
@@ -142,13 +141,13 @@ impl Known {
     }
 }
 
-/// What is seen of an agent at one look.
+/// The inputs of one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Look {
-    /// Cpu time its processes have used so far, those that ended included; `None` if it cannot be
-    /// told.
+    /// CPU time of the agent's processes so far, including ended ones; `None` if it cannot be
+    /// measured.
     pub cpu: Option<Duration>,
-    /// We hold its output back.
+    /// The daemon holds the agent's output back.
     pub blocked_by_us: bool,
 }
 
@@ -156,12 +155,12 @@ pub struct Look {
 pub enum Verdict {
     /// There is a sign of life.
     Alive(Sign),
-    /// None, for so long; not yet for long enough.
+    /// No sign of life for this long, which is less than the timeout.
     Quiet(Duration),
     Stalled(Duration),
-    /// A tool runs and shows no sign of life for so long: told once, and it is left alone.
+    /// A tool has shown no sign of life for this long. Returned once; the tool is not terminated.
     ToolHangs(Duration),
-    /// The agent tries, and the model API has made nothing but this trouble for too long.
+    /// The agent retries, but the model API has returned nothing but this trouble for too long.
     ApiDown(Trouble, Duration),
 }
 
@@ -175,35 +174,36 @@ pub enum Sign {
     Cpu,
 }
 
-/// One turn under watch. All times are readings of one clock of awake time.
+/// The stall watch of one turn. All times are readings of one clock of awake time.
 #[derive(Debug, Clone)]
 pub struct Watch {
     timeout: Duration,
-    /// Everything before it that could be known is known.
+    /// The pending calls and questions are known, from output or from events.
     heard: bool,
     news: bool,
     quiet_since: Duration,
     looked: Duration,
     cpu: Option<Duration>,
-    /// Of the newest look: cpu used, in so much time.
+    /// CPU time used between the last two polls, and the time between them.
     used: (Duration, Duration),
     tools: BTreeSet<String>,
     asked: BTreeSet<String>,
-    /// Since when no tool that runs has shown a sign of life; none once that was told.
+    /// Since when no running tool has shown a sign of life; `None` once that was reported.
     tool_quiet: Option<Duration>,
     api_wait: Duration,
-    /// What the API does, and since when it has done nothing better.
+    /// The newest API trouble, and when the uninterrupted trouble began.
     outage: Option<(Trouble, Duration)>,
-    /// Since when it did nothing better before this watch began: it counts when there is more
+    /// When the API trouble began, if that was before this watch. It counts only if there is more
     /// trouble before an answer.
     outage_before: Option<Duration>,
     terms: Terms,
-    /// It is the model's turn: it has a prompt, or the results of its tools.
+    /// The model owes an answer: it has a prompt, or the results of its tools.
     model_owes: bool,
 }
 
 impl Watch {
-    /// `from_the_start`: its turn only begins, so nothing can be pending.
+    /// Creates a watch. `from_the_start` means that the turn just begins, so nothing can be
+    /// pending.
     pub fn new(timeout: Duration, terms: &Terms, from_the_start: bool, now: Duration) -> Self {
         Self {
             timeout,
@@ -224,13 +224,13 @@ impl Watch {
         }
     }
 
-    /// Goes on with what is known. The trouble of the model API goes on also where the turn is new:
-    /// the process before it may have tried.
+    /// Continues with the state known from events. API trouble continues even in a new turn,
+    /// because the CLI process before this one may have retried already.
     #[must_use]
     pub fn knowing(mut self, known: Known, now: Duration) -> Self {
         self.model_owes = known.model_owes;
         if let Some((since, left)) = known.outage {
-            // One that began after now was timed by a clock that has begun anew.
+            // A start in the future was measured before a reboot reset the clock.
             self.outage_before = since.filter(|since| *since <= now);
             self.api_wait = now.saturating_add(left);
         }
@@ -242,12 +242,12 @@ impl Watch {
         self
     }
 
-    /// How long to wait from one look to the next.
+    /// Returns the time between two polls.
     pub fn interval(&self) -> Duration {
         (self.timeout / 10).clamp(Duration::from_secs(1), Duration::from_secs(30))
     }
 
-    /// The agent has put something out, with these marks in it.
+    /// Records output of the agent, with the marks in it.
     pub fn hear(&mut self, marks: &[Mark], now: Duration) {
         self.heard = true;
         self.news = true;
@@ -287,11 +287,11 @@ impl Watch {
         }
     }
 
-    /// Looks at the agent and judges. To be called every [`interval`](Self::interval).
+    /// Judges the agent. The caller polls every [`interval`](Self::interval).
     pub fn look(&mut self, look: Look, now: Duration) -> Verdict {
         let passed = now.saturating_sub(self.looked);
         self.looked = now;
-        // The daemon itself may have been stopped: what was said meanwhile is still to be read.
+        // The daemon itself may have been stopped; output of that time is still unread.
         let unobserved = passed.saturating_sub(self.interval() * 2);
         self.quiet_since = (self.quiet_since + unobserved).max(self.api_wait).min(now);
         let news = std::mem::take(&mut self.news);
@@ -353,7 +353,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Where a sign of life was looked for when there was none, for people.
+    /// Lists the missing signs of life, for people.
     pub fn evidence(&self) -> String {
         let (used, passed) = self.used;
         let heard = if self.heard { "no output" } else { "no output since the daemon started" };
@@ -367,7 +367,8 @@ impl Watch {
     }
 }
 
-/// Between two looks. The sum falls when a process ends unseen; then nothing is known of the time.
+/// Returns the CPU time used between two polls, or zero if it is unknown. The sum decreases when a
+/// process ends unobserved.
 fn used(before: Option<Duration>, now: Option<Duration>) -> Duration {
     match (before, now) {
         (Some(before), Some(now)) => now.saturating_sub(before),

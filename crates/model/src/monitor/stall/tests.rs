@@ -9,7 +9,7 @@ fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A watch that is looked at as often as it wants, by the second.
+/// A watch that is polled at its own interval, in steps of one second.
 struct Told {
     watch: Watch,
     now: u64,
@@ -38,8 +38,8 @@ impl Told {
         self.watch.look(Look { cpu, blocked_by_us: self.blocked }, s(self.now))
     }
 
-    /// So many seconds go by, in which its processes use `permille` of one cpu; the first second
-    /// after which it was stalled, if any.
+    /// Lets seconds pass in which the processes use `permille` of one CPU. Returns the first second
+    /// at which the agent counts as stalled.
     fn pass(&mut self, seconds: u64, permille: u64) -> Option<u64> {
         let interval = self.watch.interval().as_secs();
         for second in 1..=seconds {
@@ -53,8 +53,8 @@ impl Told {
     }
 }
 
-/// What is heard, how busy its processes are, and the second of the following hour in which it is
-/// found to be stalled.
+/// The columns: events, CPU load of the processes, and the second of the following hour at which
+/// the agent counts as stalled.
 #[test]
 fn the_table() {
     let call =
@@ -149,7 +149,7 @@ fn the_table() {
     }
 }
 
-/// It is left alone however long, and told of once, unless it does something after all.
+/// A silent tool is never terminated, and is reported once until it shows activity again.
 #[test]
 fn a_tool_that_hangs_is_told_of_once() {
     let call = |told: &mut Told| {
@@ -222,7 +222,7 @@ fn whatever_is_printed_begins_the_silence_anew() {
 fn what_a_busy_child_did_counts_from_its_end() {
     let mut told = Told::new();
     assert_eq!(told.pass(1000, 500), None);
-    // Ten seconds of it are seen at the next look, the first of what follows.
+    // The next poll counts ten seconds of CPU use by the busy child.
     assert_eq!(told.pass(600, 0), Some(330));
 }
 
@@ -235,8 +235,8 @@ fn our_own_back_pressure_is_no_silence() {
     assert!(told.pass(331, 0).is_some());
 }
 
-/// The daemon was stopped (by a debugger, by a machine out of memory) for an hour: what the agent
-/// said meanwhile has not been read yet.
+/// The daemon was stopped for an hour (by a debugger, or by a machine out of memory). The agent's
+/// output of that hour is still unread.
 #[test]
 fn time_nobody_observed_is_no_silence() {
     let mut told = Told::new();
@@ -247,7 +247,7 @@ fn time_nobody_observed_is_no_silence() {
     assert!(told.pass(120, 0).is_some());
 }
 
-/// A tool may have been running, or a question been open, before this daemon began to look.
+/// A tool may have been running, or a question pending, before this daemon began to watch.
 #[test]
 fn after_a_restart_it_takes_longer() {
     let mut told =
@@ -260,7 +260,7 @@ fn after_a_restart_it_takes_longer() {
     assert_eq!(told.pass(3600, 0), Some(300), "once heard, all is known");
 }
 
-/// What its events tell of the turn is not forgotten with the daemon.
+/// A new daemon reconstructs the state of the turn from the events.
 #[test]
 fn after_a_restart_what_was_pending_is_pending() {
     let after = |known: Known| {
@@ -288,7 +288,7 @@ fn after_a_restart_what_was_pending_is_pending() {
     told.watch.hear(&answered("p1"), s(1000));
     assert_eq!(told.pass(3600, 0), Some(300));
 
-    // Ten minutes of the fifteen were over.
+    // Ten minutes of the fifteen have passed.
     for (since, left) in [(400, 300), (2000, 900)] {
         let mut told = after(limit(since, 1));
         let down = (1..=900).step_by(10).find(|_| {
@@ -355,8 +355,8 @@ fn marks() -> impl Strategy<Value = Mark> {
     ]
 }
 
-/// A stretch of an agent's life: seconds until the next look (0: it speaks instead), cpu in
-/// permille, what it says, whether we hold its output back.
+/// A part of an agent's life: seconds until the next poll (0: output instead), CPU load in
+/// permille, the output, and whether the daemon holds the output back.
 fn stretches() -> impl Strategy<Value = Vec<(u64, u64, Vec<Mark>, bool)>> {
     let one = (
         0_u64..100,
@@ -368,13 +368,13 @@ fn stretches() -> impl Strategy<Value = Vec<(u64, u64, Vec<Mark>, bool)>> {
 }
 
 proptest! {
-    /// Whatever happens: there was evidence of life within the timeout before, or it is not
-    /// stalled; and with no more evidence it is stalled in the end.
+    /// A stalled agent gave no evidence of life within the timeout, and an agent without further
+    /// evidence stalls in the end.
     #[test]
     fn never_with_evidence_and_always_without(story in stretches(), known in any::<bool>()) {
         let mut watch = Watch::new(TIMEOUT, &Terms::default(), known, s(0));
         let (mut now, mut cpu_ms) = (0, 0);
-        // The model of it: what is pending, and when there last was evidence.
+        // The model: pending tools and questions, the end of the API wait, and the last evidence.
         let (mut tools, mut asked, mut wait, mut last) = (BTreeSet::new(), BTreeSet::new(), 0, 0);
         for (seconds, permille, said, blocked) in story {
             if seconds == 0 {
@@ -422,7 +422,7 @@ proptest! {
     }
 }
 
-/// A CLI that tries again and again is alive, and its tries have an end all the same.
+/// A CLI that retries is alive, but its retries are bounded.
 #[test]
 fn an_api_that_never_answers_is_given_up_while_its_cli_tries() {
     let retry = |status: Option<u16>| json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status});
@@ -460,7 +460,7 @@ fn an_answer_ends_the_trouble() {
     }
 }
 
-/// Who was to speak is said where it is known.
+/// The evidence names the model API where the model owed an answer.
 #[test]
 fn silence_is_the_model_s_when_it_was_its_turn() {
     let prompt = || json!({"type": "prompt", "text": "do it"});
