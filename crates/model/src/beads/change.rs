@@ -1,4 +1,4 @@
-//! What an operation makes of the beads there are.
+//! Applies an operation to a set of beads.
 
 use crate::beads::graph::Graph;
 use crate::beads::{
@@ -10,10 +10,11 @@ use serde_json::Map;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// What `op` does to `beads`. `fresh` is an id nobody has; `now` is the present.
+/// Returns the change that `op` makes to `beads`. `fresh` is an unused id; `now` is the current
+/// time.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why the operation is rejected.
 pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Change, Fault> {
     let now = format!("{now:.3}");
     match op {
@@ -50,7 +51,7 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
                 bead.close_reason = Some(reason.clone());
             }
             bead.no_change = *no_change;
-            // Closed again it stays closed since when it was; what is said anew is added.
+            // A bead that is closed twice keeps its first time; a new reason is added.
             if bead == *before {
                 return Ok(Change { answer: Answer::of(bead), ..Change::default() });
             }
@@ -170,8 +171,8 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
     Ok(put(bead, now))
 }
 
-/// The answer to what was asked before. A store that makes a bead in steps may have been cut off
-/// before the last: what it is to wait for is added then.
+/// Returns the bead of a repeated request. A store that creates a bead in steps may have been
+/// killed before the last step, so missing dependencies are added.
 fn made_before(
     beads: &Beads,
     known: &Bead,
@@ -254,7 +255,8 @@ fn dep_add(beads: &Beads, id: &str, on: &str, now: &str) -> Result<Change, Fault
     let mut after = beads.clone();
     after.insert(bead.id.clone(), bead.clone());
     let mut change = put(bead, now);
-    // Not refused: whoever builds a graph may mend it in the next step. A run refuses it.
+    // A cycle is only a warning here, because the user may fix the graph in the next step. A run
+    // rejects it.
     let cycle = Graph::of_beads(after.values()).cycle_through(&change.put[0].id);
     change
         .answer
@@ -272,7 +274,8 @@ fn blocks(id: &str, on: &str) -> Dependency {
     }
 }
 
-/// Takes beads over as they are. One that is known by its id is replaced, if it is not the same.
+/// Imports beads unchanged. A bead with a known id replaces the known one, unless that one is
+/// newer.
 fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
     let (mut seen, mut put, mut warnings) = (BTreeSet::new(), Vec::new(), Vec::new());
     for bead in new {
@@ -305,10 +308,10 @@ fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
     Ok(Change { answer: Answer { beads: put.clone(), warnings }, put, delete: vec![] })
 }
 
-/// Checks what another program wrote, as far as we would go by it.
+/// Checks the fields of a foreign bead that Muleteer uses.
 ///
 /// # Errors
-/// What is wrong, with the field's name.
+/// The invalid field and the reason.
 pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
     check_text("`title`", &bead.title, TITLE_LIMIT * 4)?;
     if bead.title.trim().is_empty() {

@@ -1,26 +1,26 @@
-//! The dependency graph: who holds whom back, cycles spelled out, and how much each bead unblocks.
-//! Nothing here recurses: a chain of 100,000 beads is as fine as a flat set.
+//! The dependency graph: blockers and dependants, cycles, and how much each bead unblocks. No
+//! function recurses, so a chain of 100,000 beads cannot overflow the stack.
 
 use crate::beads::Bead;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// Above so many nodes the exact count of what a node unblocks (quadratic in memory) gives way to
-/// the number of paths below it, which is the same in a forest and an overestimate elsewhere.
+/// The exact count of dependants needs quadratic memory. Above this number of nodes it is replaced
+/// by the number of paths, which is exact in a forest and too high elsewhere.
 const EXACT: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Graph {
     names: Names,
-    /// Of `b` those `a` that depend on b: b unblocks them.
+    /// For each node `b`, the nodes that depend on it: `b` unblocks them.
     forward: Edges,
-    /// Of `a` those `b` that it depends on.
+    /// For each node `a`, the nodes that it depends on.
     reverse: Edges,
     /// Dependencies on ids that are not in the graph.
     outside: Vec<(usize, String)>,
 }
 
-/// Texts one after the other in one: 100,000 of them are not 100,000 allocations.
+/// Many texts in one string, so that 100,000 ids are not 100,000 allocations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Texts {
     all: String,
@@ -47,7 +47,7 @@ impl<'a> FromIterator<&'a str> for Texts {
     }
 }
 
-/// Ids, and where each is.
+/// Ids and their positions.
 #[derive(Debug, Clone, Default)]
 struct Names {
     texts: Texts,
@@ -61,7 +61,7 @@ impl Names {
         self.places.find(hash, |at| self.texts.get(*at as usize) == name).map(|at| *at as usize)
     }
 
-    /// Of two of one name the later one is found.
+    /// Builds the index. If two nodes have the same name, the later one is found.
     fn of<'a>(all: impl ExactSizeIterator<Item = &'a str>) -> Self {
         let mut names = Self {
             texts: Texts::default(),
@@ -83,14 +83,14 @@ impl Names {
     }
 }
 
-/// Where each is follows from the names.
+/// The positions follow from the names.
 impl PartialEq for Names {
     fn eq(&self, other: &Self) -> bool {
         self.texts == other.texts
     }
 }
 
-/// Of each node its neighbours, all in one list.
+/// The neighbours of each node, all in one list.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Edges {
     all: Vec<usize>,
@@ -107,7 +107,7 @@ impl Edges {
         (0..self.ends.len()).map(|at| self.of(at).len())
     }
 
-    /// The same edges from their other ends, each node's in the order in which they come here.
+    /// Returns the reversed edges. Each node's neighbours are in order of their positions.
     fn turned(&self) -> Self {
         let mut next = vec![0; self.ends.len() + 1];
         for &to in &self.all {
@@ -123,14 +123,14 @@ impl Edges {
                 next[to] += 1;
             }
         }
-        // Each has been moved on from its start to its end.
+        // Each entry has moved from the start of its node to its end.
         next.truncate(self.ends.len());
         Self { all, ends: next }
     }
 }
 
 impl Graph {
-    /// From nodes and the ids each depends on.
+    /// Creates a graph from nodes and the ids that each depends on.
     pub fn new<'a, D: IntoIterator<Item = &'a str>>(
         nodes: impl IntoIterator<Item = (&'a str, D)>,
     ) -> Self {
@@ -139,7 +139,8 @@ impl Graph {
         let mut reverse =
             Edges { all: Vec::with_capacity(nodes.len()), ends: Vec::with_capacity(nodes.len()) };
         let mut outside = vec![];
-        // Who was last seen to depend on it: one that names another twice has one dependency.
+        // The last node that depended on each target: a dependency that is listed twice counts
+        // once.
         let mut last = vec![usize::MAX; nodes.len()];
         for (at, (_, depends_on)) in nodes.into_iter().enumerate() {
             for on in depends_on {
@@ -178,22 +179,22 @@ impl Graph {
         self.reverse.all.len()
     }
 
-    /// Whom `at` unblocks directly.
+    /// Returns the nodes that `at` unblocks directly.
     pub fn dependants(&self, at: usize) -> &[usize] {
         self.forward.of(at)
     }
 
-    /// Who holds `at` back directly.
+    /// Returns the nodes that block `at` directly.
     pub fn blockers(&self, at: usize) -> &[usize] {
         self.reverse.of(at)
     }
 
-    /// Dependencies on something that is not here: who, on what.
+    /// Returns the dependencies on ids outside the graph, as (node, dependency).
     pub fn outside(&self) -> impl Iterator<Item = (&str, &str)> {
         self.outside.iter().map(|(at, on)| (self.id(*at), on.as_str()))
     }
 
-    /// Everyone who is held back by `at`, directly or not, in order of the graph.
+    /// Returns all nodes that `at` blocks, directly or not, in order of the graph.
     pub fn downstream(&self, at: usize) -> Vec<usize> {
         let mut seen = vec![false; self.len()];
         let mut stack = vec![at];
@@ -207,8 +208,8 @@ impl Graph {
         (0..self.len()).filter(|node| seen[*node]).collect()
     }
 
-    /// An order in which everyone comes after whom it depends on; nodes on or behind a cycle are
-    /// missing.
+    /// Returns an order in which every node comes after its blockers. Nodes on or behind a cycle
+    /// are missing.
     pub fn topological(&self) -> Vec<usize> {
         let mut waiting: Vec<usize> = self.reverse.counts().collect();
         let mut order: Vec<usize> = (0..self.len()).filter(|at| waiting[*at] == 0).collect();
@@ -225,15 +226,15 @@ impl Graph {
         order
     }
 
-    /// One cycle for each knot of nodes that depend on each other, as a chain `a, b, …, a` in which
-    /// each depends on the next. Empty when there is none.
+    /// Returns one cycle for each group of nodes that depend on each other, as a chain `a, b, …, a`
+    /// in which each depends on the next. Empty if there is no cycle.
     pub fn cycles(&self) -> Vec<Vec<String>> {
         let mut left = vec![true; self.len()];
         for at in self.topological() {
             left[at] = false;
         }
-        // What is left lies on a cycle or behind one. Those with no way on among the rest lie
-        // behind.
+        // The remaining nodes are on a cycle or behind one. Those without dependants among the rest
+        // are behind, and are removed.
         let mut outdegree: Vec<usize> = (0..self.len())
             .map(|at| self.forward.of(at).iter().filter(|next| left[**next]).count())
             .collect();
@@ -256,7 +257,8 @@ impl Graph {
             if !left[start] {
                 continue;
             }
-            // Follow dependencies until a node comes again: every node left has one that is left.
+            // Follow the dependencies until a node repeats: each remaining node depends on a
+            // remaining one.
             let mut path = vec![];
             let mut at = start;
             let closed = loop {
@@ -284,7 +286,7 @@ impl Graph {
         cycles
     }
 
-    /// The cycle that runs through `id`, if one does.
+    /// Returns the cycle through `id`, if there is one.
     pub fn cycle_through(&self, id: &str) -> Option<Vec<String>> {
         let start = self.index(id)?;
         let mut from = vec![usize::MAX; self.len()];
@@ -311,7 +313,7 @@ impl Graph {
         None
     }
 
-    /// How many each node unblocks, directly or not (see `EXACT`).
+    /// Returns how many nodes each node unblocks, directly or not (see `EXACT`).
     pub fn impact(&self) -> Vec<u64> {
         let order = self.topological();
         let mut impact = vec![0u64; self.len()];
@@ -342,7 +344,8 @@ impl Graph {
         impact
     }
 
-    /// The longest chain that ends with each node, itself included: the time it needs at least.
+    /// Returns the length of the longest chain of dependants of each node, including the node
+    /// itself.
     pub fn height(&self) -> Vec<u32> {
         let order = self.topological();
         let mut height = vec![1u32; self.len()];
@@ -424,7 +427,7 @@ mod tests {
         assert_eq!(graph.downstream(0).len(), 99_999);
     }
 
-    /// Quadratic work would take hours here.
+    /// With quadratic work this test would take hours.
     #[test]
     fn one_may_wait_for_a_hundred_thousand_and_name_each_of_them_twice() {
         let names: Vec<String> = (0..100_000).map(|n| format!("n{n}")).collect();

@@ -1,33 +1,34 @@
-//! Where the nodes of a dependency graph are drawn: in layers from left to right, so that every
-//! line points the same way (Sugiyama's method). Layers are bounded in height (Coffman and Graham),
-//! lines that span layers get a point in each, which all lines from one node share; the order
-//! within a layer follows from where a node's neighbours are (barycentres, both ways in turn), and
-//! heights are the closest to the neighbours' that keep the distance (least squares).
+//! Places the nodes of a dependency graph in layers from left to right, so that all lines point the
+//! same way (Sugiyama's method). The height of a layer is bounded (Coffman-Graham). A line that
+//! spans several layers gets a point in each of them; all lines from one node share these points.
+//! The order within a layer follows from the positions of the neighbours (barycentres, in
+//! alternating direction). The rows are those closest to the neighbours' that keep the distances
+//! (least squares).
 //!
-//! Lengths are in rows and layers: what a row is worth is the painter's business. The same graph
-//! gives the same picture, and nothing recurses.
+//! Lengths are in rows and layers; the renderer chooses their size. The same graph always gives the
+//! same picture. No function recurses.
 
 use crate::beads::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-/// Above so many points along lines, lines go straight: they could not be followed anyway.
+/// Above this number of line points, lines are straight: they would be unreadable anyway.
 const BENDS: usize = 20_000;
-/// Above so many nodes, which lines follow from others is not looked for.
+/// Above this number of nodes, implied dependencies are not searched for.
 const REDUCIBLE: usize = 4096;
 const SWEEPS: usize = 12;
-/// A line keeps less distance than a node.
+/// The minimum distance between two lines, where that between two nodes is 1.
 const LINE_ROOM: f64 = 0.45;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Picture {
-    /// Of each node that has a dependency or a dependant, where it is; none of the others.
+    /// The places of nodes with a dependency or a dependant; `None` for all others.
     pub places: Vec<Option<Place>>,
     pub lines: Vec<Line>,
-    /// Dependencies that follow from the lines drawn, and are left out.
+    /// Dependencies that follow from the drawn lines and are not drawn.
     pub implied: usize,
     pub layers: usize,
-    /// From the first row to the last.
+    /// The distance from the first row to the last.
     pub height: f64,
 }
 
@@ -41,14 +42,14 @@ pub struct Place {
 pub struct Line {
     pub from: usize,
     pub to: usize,
-    /// Points in the layers between.
+    /// Points in the layers in between.
     pub bends: Vec<Place>,
 }
 
-/// A node or a line's point in a layer.
+/// A node, or a point of a line in a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Item {
-    /// Of points, none.
+    /// `None` for a point of a line.
     node: Option<usize>,
     layer: usize,
     row: f64,
@@ -67,7 +68,7 @@ pub fn picture(graph: &Graph) -> Picture {
     let reach = |at: usize| graph.dependants(at).iter().map(|to| layer_of[*to]).max().unwrap_or(0);
     let bend =
         (0..graph.len()).map(|at| reach(at).saturating_sub(layer_of[at])).sum::<usize>() <= BENDS;
-    // Each line's items from its start to its end.
+    // The items of each line, from start to end.
     let mut tracks: Vec<Vec<usize>> = vec![];
     let mut trunk: HashMap<(usize, usize), usize> = HashMap::new();
     for (from, to) in &edges {
@@ -141,7 +142,7 @@ pub fn picture(graph: &Graph) -> Picture {
     Picture { places, lines, implied, layers: count, height }
 }
 
-/// Lines from who is waited for to who waits, without those that a longer way says already.
+/// Returns the lines from blocker to dependant, without those that a longer path implies.
 fn reduced(graph: &Graph) -> (Vec<(usize, usize)>, usize) {
     let mut edges = vec![];
     let mut implied = 0;
@@ -175,8 +176,8 @@ fn reduced(graph: &Graph) -> (Vec<(usize, usize)>, usize) {
     (edges, implied)
 }
 
-/// A layer for each node, after those it depends on, none with too many. What is on a cycle comes
-/// first.
+/// Assigns each node a layer after its blockers, and limits the size of each layer. Nodes on a
+/// cycle are in the first layer.
 fn layers(graph: &Graph, tied: &dyn Fn(usize) -> bool) -> Vec<usize> {
     let nodes = (0..graph.len()).filter(|at| tied(*at)).count();
     let most = nodes.isqrt().saturating_mul(3).div_ceil(2).max(8);
@@ -209,7 +210,7 @@ fn mean(of: &[usize], items: &[Item]) -> Option<f64> {
     (!of.is_empty()).then(|| of.iter().map(|at| items[*at].row).sum::<f64>() / of.len() as f64)
 }
 
-/// The distance between two neighbours in a layer.
+/// Returns the minimum distance between two neighbours in a layer.
 fn room(above: Item, below: Item) -> f64 {
     match (above.node, below.node) {
         (Some(_), Some(_)) => 1.0,
@@ -218,7 +219,7 @@ fn room(above: Item, below: Item) -> f64 {
     }
 }
 
-/// One below the other, as close as may be.
+/// Places the items of a layer below each other, as close as possible.
 fn stack(column: &[usize], items: &mut [Item]) {
     let mut row = 0.0;
     for (index, &at) in column.iter().enumerate() {
@@ -227,21 +228,21 @@ fn stack(column: &[usize], items: &mut [Item]) {
         }
         items[at].row = row;
     }
-    // Around a common middle: a short layer must not hang at the top.
+    // Centre the layer, so that a short layer is not at the top.
     for &at in column {
         items[at].row -= row / 2.0;
     }
 }
 
-/// Keeps the order and the distances, and of all ways to do so takes the one closest to the wishes:
-/// neighbours that want to overlap move as one block (pool adjacent violators).
+/// Places the items of a layer as close to their wishes as the order and the distances allow.
+/// Overlapping neighbours move as one block (pool adjacent violators).
 fn settle(column: &[usize], wishes: &[f64], items: &mut [Item]) {
-    // What is to be subtracted so that the distances become "not less than the one before".
+    // Without these offsets, the distances become the condition "not less than the one before".
     let mut offsets = vec![0.0; column.len()];
     for index in 1..column.len() {
         offsets[index] = offsets[index - 1] + room(items[column[index - 1]], items[column[index]]);
     }
-    // (sum of wishes, how many)
+    // (sum of wishes, number of items)
     let mut blocks: Vec<(f64, f64)> = vec![];
     for (wish, offset) in wishes.iter().zip(&offsets) {
         blocks.push((wish - offset, 1.0));
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_diamond_stands_upright_and_what_follows_is_left_out() {
-        // 0 before 1 and 2, both before 3; 0 before 3 follows. 4 is alone.
+        // 0 blocks 1 and 2, and both block 3, so the line from 0 to 3 is implied. 4 is alone.
         let picture = picture(&graph(5, &[(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)]));
         let layers: Vec<_> =
             picture.places.iter().map(|place| place.map(|place| place.layer)).collect();
@@ -320,8 +321,8 @@ mod tests {
     }
 
     proptest! {
-        /// Lines point forwards, nodes keep their distance, every dependency is drawn or follows
-        /// from what is.
+        /// Lines point forwards, nodes keep their distance, and every dependency is drawn or
+        /// implied.
         #[test]
         fn pictures_are_sound(edges in prop::collection::vec((0usize..25, 0usize..25), 0..60)) {
             let edges: Vec<_> = edges.into_iter().filter(|(a, b)| a < b).collect();
@@ -340,7 +341,7 @@ mod tests {
                 }
                 prop_assert!(one.row >= -1e-9 && one.row <= picture.height + 1e-9);
             }
-            // With the lines alone, everyone reaches whom they depend on.
+            // The drawn lines alone give the same reachability.
             let drawn: Vec<_> = picture.lines.iter().map(|line| (line.from, line.to)).collect();
             let drawn = self::graph(25, &drawn);
             for at in 0..25 {

@@ -1,6 +1,6 @@
-//! Beads: the nodes of a run's dependency graph, with the field names of beads' `issues.jsonl`, and
-//! every operation on a set of them as a pure function ([`apply`]). A store only keeps what comes
-//! out.
+//! Beads: the nodes of a run's dependency graph. Their field names are those of beads'
+//! `issues.jsonl`. Every operation on a set of beads is a pure function ([`apply`]); a store only
+//! saves the results.
 
 pub mod graph;
 pub mod graph_layout;
@@ -18,17 +18,16 @@ use std::collections::BTreeMap;
 pub const TITLE_LIMIT: usize = 500;
 pub const TEXT_LIMIT: usize = 256 * 1024;
 pub const LABELS_LIMIT: usize = 64;
-/// Beads of one repository.
+/// The most beads of one repository.
 pub const BEADS_LIMIT: usize = 200_000;
-/// Carried by beads that are noted for the judge and not worked on.
+/// The label of beads that are noted for the judge and not worked on.
 pub const OBSERVATION: &str = "observation";
-/// The only kind of dependency that holds a bead back.
+/// The only kind of dependency that blocks a bead.
 pub const BLOCKS: &str = "blocks";
-/// What a bead can be made or called (contract.md, "Beads"); one that comes from elsewhere keeps
-/// what it is.
+/// The types that a bead can be given (contract.md, "Beads"). An imported bead keeps its own type.
 pub const TYPES: [&str; 4] = ["bug", "task", "feature", "chore"];
 
-/// The label that puts a bead into a run.
+/// Returns the label that assigns a bead to a run.
 pub fn run_label(run: &str) -> String {
     format!("run:{run}")
 }
@@ -48,7 +47,7 @@ pub struct Bead {
     pub labels: Vec<String>,
     #[serde(default)]
     pub dependencies: Vec<Dependency>,
-    /// RFC 3339, kept as it was written: an import must come out again byte for byte.
+    /// RFC 3339, in its original spelling: an imported bead must be exported byte for byte.
     pub created_at: String,
     #[serde(default)]
     pub updated_at: String,
@@ -59,13 +58,15 @@ pub struct Bead {
     /// Closed as needing no change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_change: bool,
-    /// Made by this effect of a run: asked for again, it is answered and not repeated.
+    /// The idempotency key of the effect that created the bead. A repeated request returns this
+    /// bead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Part of a decomposition that is not accepted yet, and hidden from all but its run.
+    /// The mark of a decomposition that is not accepted yet. The bead is hidden from all but its
+    /// run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<String>,
-    /// Fields of other programs, kept.
+    /// Unknown fields of other programs, preserved.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -85,7 +86,7 @@ pub enum Status {
     InProgress,
     Blocked,
     Closed,
-    /// Of another program (`deferred`, …): kept, and never worked on.
+    /// A status of another program (`deferred`, …): preserved, and never worked on.
     #[serde(untagged)]
     Other(String),
 }
@@ -101,6 +102,8 @@ impl Status {
         }
     }
 
+    /// Parses a status.
+    ///
     /// # Errors
     /// A word that is none of the four.
     pub fn parse(text: &str) -> Result<Self, Fault> {
@@ -128,7 +131,7 @@ pub struct Dependency {
 }
 
 impl Bead {
-    /// The beads that hold this one back while they are not closed.
+    /// Returns the ids of the beads that block this one until they are closed.
     pub fn blockers(&self) -> impl Iterator<Item = &str> {
         self.dependencies
             .iter()
@@ -140,14 +143,15 @@ impl Bead {
         self.labels.iter().any(|known| known == label)
     }
 
-    /// A run with this label may work on it: it is open, or begun by that very run. What is
-    /// deferred, blocked or in somebody's hands is nobody's to give out.
+    /// Returns whether a run with this label may work on the bead: it is open, or that run has
+    /// begun it. Deferred and blocked beads, and those that another run has begun, are not
+    /// available.
     pub fn is_free(&self, own: &str) -> bool {
         let begun = self.status == Status::InProgress && self.has_label(own);
         (self.status == Status::Open || begun) && self.staged.is_none() && !self.is_observation()
     }
 
-    /// What is older comes before it.
+    /// Returns the sort key by age; older beads come first.
     pub fn age(&self) -> (Age, String) {
         (Age::of(&self.created_at), self.id.clone())
     }
@@ -157,12 +161,12 @@ impl Bead {
     }
 }
 
-/// Which open beads a run would be about.
+/// The open beads that a run would cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// Of the label asked for.
+    /// Beads with the requested label.
     pub selected: usize,
-    /// Of no run at all.
+    /// Beads that belong to no run.
     pub unscoped: usize,
 }
 
@@ -188,7 +192,7 @@ impl Scope {
 
 pub type Beads = BTreeMap<String, Bead>;
 
-/// What is wrong with an operation; nothing was changed.
+/// The reason why an operation was rejected. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Fault {
@@ -207,7 +211,7 @@ impl Fault {
     }
 }
 
-/// Everything that can be asked of a set of beads.
+/// The operations on a set of beads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
@@ -236,11 +240,11 @@ pub enum Op {
         labels: Vec<String>,
         #[serde(default)]
         status: Option<String>,
-        /// Staged ones of this mark are shown too.
+        /// Also list beads that are staged with this mark.
         #[serde(default)]
         staged: Option<String>,
     },
-    /// Open, and nothing holds them back; in the order in which they would be worked on.
+    /// Lists open, unblocked beads in the order in which they would be worked on.
     Ready {
         #[serde(default)]
         labels: Vec<String>,
@@ -283,18 +287,18 @@ pub enum Op {
     Import {
         beads: Vec<Bead>,
     },
-    /// A decomposition is accepted: its beads are there for all.
+    /// Accepts a decomposition: its beads become visible to all.
     Accept {
         staged: String,
     },
-    /// What a decomposition that came to nothing has made is taken away.
+    /// Deletes the beads of a run's abandoned decompositions, except those with the mark `keep`.
     Discard {
         run: String,
         keep: Option<String>,
     },
 }
 
-/// What an operation comes to: beads to put in place of what was, ids to take away, and the answer.
+/// The result of an operation: beads to insert or replace, ids to delete, and the answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Change {
     pub put: Vec<Bead>,
@@ -304,9 +308,9 @@ pub struct Change {
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Answer {
-    /// The beads shown, listed, made or changed.
+    /// The beads shown, listed, created or changed.
     pub beads: Vec<Bead>,
-    /// Said to a person; not an error.
+    /// Warnings for people; not errors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -317,7 +321,7 @@ impl Answer {
     }
 }
 
-/// Finds a bead by its id, by the key of the effect that made it, or by a unique beginning of its
+/// Finds a bead by its id, by the key of the effect that created it, or by a unique prefix of its
 /// id.
 ///
 /// # Errors
@@ -326,7 +330,7 @@ pub fn find<'a>(beads: &'a Beads, id: &str) -> Result<&'a Bead, Fault> {
     if let Some(bead) = beads.get(id) {
         return Ok(bead);
     }
-    // Where the store chooses ids, a run knows those of its own beads by key only.
+    // Where the store chooses the ids, a run knows its own beads by key only.
     if let Some(bead) = beads.values().find(|bead| bead.key.as_deref() == Some(id)) {
         return Ok(bead);
     }

@@ -1,7 +1,7 @@
-//! Who is worked on next: of those that nothing holds back, the one that unblocks the most, then by
-//! priority, then the oldest.
+//! Orders the beads of a run. Of the unblocked beads, the one that unblocks the most comes first;
+//! then the priority and the age decide.
 //!
-//! Kept up to date step by step: finishing a bead costs what its direct dependants cost.
+//! The order is updated incrementally: closing a bead costs as much as its direct dependants.
 
 use crate::beads::graph::Graph;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// What the schedule needs to know of a bead.
+/// The data of a bead that the schedule needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     pub id: String,
@@ -18,7 +18,7 @@ pub struct Task {
     pub created_at: String,
     pub depends_on: Vec<String>,
     pub closed: bool,
-    /// Blocked for good, or taken by somebody: not to be given out.
+    /// Blocked for good, or taken by an agent: not scheduled.
     pub withheld: bool,
 }
 
@@ -28,21 +28,20 @@ pub struct Schedule {
     impact: Vec<u64>,
     priority: Vec<u8>,
     age: Vec<Age>,
-    /// Of each, how many in the graph it still waits for.
+    /// For each bead, the number of open blockers in the graph.
     waiting: Vec<usize>,
-    /// Of each, how many outside the graph it waits for.
+    /// For each bead, the number of open blockers outside the graph.
     outside: Vec<usize>,
     closed: Vec<bool>,
     withheld: Vec<bool>,
-    /// Of those only that could be worked on now: to put all in order would be the most of the
-    /// work.
+    /// Only the beads that could be worked on now. Sorting all beads would be most of the work.
     ready: BTreeSet<Rank>,
 }
 
 type Rank = (Reverse<u64>, u8, Age, usize);
 
-/// Since when something is there, the oldest first: the same moment can be written in many ways.
-/// What is no time comes before them all, in the order of its text.
+/// The creation time of a bead, the oldest first. Equal times compare equal in any spelling. Texts
+/// that are no time come first, in alphabetical order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Age {
     Said(Box<str>),
@@ -59,7 +58,7 @@ impl Age {
 }
 
 impl Schedule {
-    /// `closed_outside` says of an id that is not among `tasks` whether it is closed.
+    /// Creates a schedule. `closed_outside` returns whether an id that is not in `tasks` is closed.
     pub fn new(tasks: &[Task], closed_outside: impl Fn(&str) -> bool) -> Self {
         let graph = Graph::new(
             tasks.iter().map(|task| (task.id.as_str(), task.depends_on.iter().map(String::as_str))),
@@ -98,17 +97,17 @@ impl Schedule {
         &self.graph
     }
 
-    /// The one to be worked on next.
+    /// Returns the bead to be worked on next.
     pub fn next(&self) -> Option<&str> {
         self.ready().next()
     }
 
-    /// All that could be worked on now, in order.
+    /// Returns all beads that could be worked on now, in order.
     pub fn ready(&self) -> impl Iterator<Item = &str> {
         self.ready.iter().map(|rank| self.graph.id(rank.3))
     }
 
-    /// It is given to somebody, or blocked for good: not given out until [`Self::release`].
+    /// Excludes a bead that is taken or blocked for good, until [`Self::release`].
     pub fn withhold(&mut self, id: &str) {
         if let Some(at) = self.graph.index(id) {
             self.withheld[at] = true;
@@ -123,7 +122,7 @@ impl Schedule {
         }
     }
 
-    /// It is closed: its dependants wait for one less.
+    /// Closes a bead and unblocks its dependants.
     pub fn close(&mut self, id: &str) {
         let Some(at) = self.graph.index(id) else { return };
         if std::mem::replace(&mut self.closed[at], true) {
@@ -136,7 +135,7 @@ impl Schedule {
         }
     }
 
-    /// Something outside that `id` waited for is closed.
+    /// Records that a blocker of `id` outside the graph was closed.
     pub fn close_outside(&mut self, id: &str) {
         if let Some(at) = self.graph.index(id) {
             self.outside[at] = self.outside[at].saturating_sub(1);
@@ -144,12 +143,12 @@ impl Schedule {
         }
     }
 
-    /// Waits for something outside the run.
+    /// Returns whether a bead waits for a blocker outside the run.
     pub fn waits_outside(&self, id: &str) -> bool {
         self.graph.index(id).is_some_and(|at| self.outside[at] > 0)
     }
 
-    /// The whole order in which they would be worked on, one after the other.
+    /// Returns the whole order in which the beads would be worked on, one by one.
     pub fn order(&self) -> Vec<String> {
         let mut rest = self.clone();
         let mut order = Vec::new();
@@ -160,7 +159,8 @@ impl Schedule {
         order
     }
 
-    /// Everything that is ready at once, then what that makes ready, and so on.
+    /// Returns the beads in waves: all that are ready at once, then those that they unblock, and so
+    /// on.
     pub fn waves(&self) -> Vec<Vec<String>> {
         let mut rest = self.clone();
         let mut waves = Vec::new();
@@ -176,7 +176,7 @@ impl Schedule {
         }
     }
 
-    /// The most that could be worked on at once.
+    /// Returns the most beads that could be worked on at once.
     pub fn widest(&self) -> usize {
         self.waves().iter().map(Vec::len).max().unwrap_or_default()
     }
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(Schedule::new(&[task("a", 2, &["elsewhere"])], |_| true).next(), Some("a"));
     }
 
-    /// Found by an audit: the texts were compared.
+    /// The times must not be compared as texts.
     #[test]
     fn the_oldest_goes_first_however_its_time_is_written() {
         let sorted = [
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
         tasks.reverse();
         assert_eq!(Schedule::new(&tasks, |_| false).order(), sorted);
-        // Of the same moment the one that was there first.
+        // At equal times, the earlier position wins.
         let same =
             ["2026-02-12T11:00:00+01:00", "2026-02-12T10:00:00Z", "2026-02-12T10:00:00.000Z"];
         let tasks: Vec<Task> = same
@@ -274,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        /// Step by step it says what a schedule made anew from the same beads says.
+        /// Incremental updates give the same order as a new schedule of the same beads.
         #[test]
         fn it_is_the_same_as_made_anew(
             edges in prop::collection::vec((1usize..20, 0usize..20), 0..40),

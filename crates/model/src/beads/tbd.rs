@@ -1,15 +1,15 @@
-//! Beads kept by the real `tbd` (npm `get-tbd`): its files as beads, and a change to beads as calls
-//! of its command line.
+//! Beads in the store of the `tbd` program (npm `get-tbd`). This module reads its files as beads,
+//! and translates a change to beads into calls of its command line.
 //!
 //! | here | in tbd |
 //! |---|---|
-//! | `A` depends on `B` | `{type: blocks, target: A}` stands on **B** |
-//! | `key`, `staged`, `no_change` | labels `muleteer-key:…`, `muleteer-staged:…`, `muleteer-no-change` |
-//! | taken away | closed, with the label `muleteer-discarded`: tbd deletes nothing |
-//! | what only beads' `issues.jsonl` has | `extensions.muleteer` of the imported issue |
+//! | `A` depends on `B` | `{type: blocks, target: A}` is on **B** |
+//! | `key`, `staged`, `no_change` | `muleteer-key:…`, `muleteer-staged:…`, `muleteer-no-change` (labels) |
+//! | deleted | closed, with the label `muleteer-discarded`: tbd deletes nothing |
+//! | fields that only `issues.jsonl` has | `extensions.muleteer` of the imported issue |
 //!
-//! The calls follow from what there is and what there is to be. So what a killed process has done
-//! already is not done again when its operation is asked for once more, and what it has not is.
+//! The calls are the difference between the stored state and the wanted state. A repeated operation
+//! therefore skips what a killed process has done already, and does only the rest.
 
 use crate::beads::{BLOCKS, Bead, Beads, Change, Dependency, Fault, Status};
 use jiff::Timestamp;
@@ -18,24 +18,24 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Labels that begin so are ours, and mean what the table says.
+/// Labels with this prefix belong to Muleteer and have the meanings in the table above.
 pub const MARK: &str = "muleteer-";
 const KEY: &str = "muleteer-key:";
 const STAGED: &str = "muleteer-staged:";
 const NO_CHANGE: &str = "muleteer-no-change";
 const DISCARDED: &str = "muleteer-discarded";
 
-/// tbd keeps no longer ones.
+/// The length limit of tbd.
 const TITLE_LIMIT: usize = 500;
 const BODY_LIMIT: usize = 50_000;
-/// Begins the notes in an issue's file; a line of a description that reads so is written a little
-/// differently.
+/// Begins the notes in an issue's file. A line of a description that looks like it is changed a
+/// little.
 const NOTES: &str = "## Notes";
-/// Fields of an issue that beads' `issues.jsonl` has under the same names.
+/// Issue fields that `issues.jsonl` has under the same names.
 const SHARED: [&str; 6] =
     ["assignee", "created_by", "spec_path", "due_date", "deferred_until", "notes"];
 
-/// One issue as its file has it.
+/// One issue as it is in its file.
 #[derive(Debug, Clone, Deserialize)]
 struct Issue {
     id: String,
@@ -96,17 +96,17 @@ fn middle() -> u8 {
     2
 }
 
-/// All that tbd has: beads by the ids it shows, and what it calls them inside.
+/// All beads of tbd by the ids that it shows, and its internal ids.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     pub beads: Beads,
     internal: BTreeMap<String, String>,
 }
 
-/// Reads what `tbd save` has written: the issues' files by name, and `ids.yml`.
+/// Reads the files that `tbd save` has written: the issues by file name, and `ids.yml`.
 ///
 /// # Errors
-/// The first file that is no issue, and why.
+/// The first file that is not an issue, and why.
 pub fn read(
     files: &[(String, String)],
     ids: &str,
@@ -146,7 +146,7 @@ pub fn read(
     Ok(known)
 }
 
-/// An issue's file: front matter, the description, and perhaps notes.
+/// Parses an issue's file: front matter, description, and optional notes.
 fn parse(text: &str) -> Result<Issue, String> {
     let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
     let (front, body) = match rest.split_once("\n---\n") {
@@ -208,7 +208,7 @@ fn bead(issue: Issue, id: String, on: Vec<String>, exist: &BTreeSet<String>) -> 
     }
 }
 
-/// Whether a label is one of ours, which nobody may set.
+/// Returns whether a label is one of Muleteer's own, which users may not set.
 pub fn is_mark(label: &str) -> bool {
     label.starts_with(KEY) || label.starts_with(STAGED) || label == NO_CHANGE || label == DISCARDED
 }
@@ -222,7 +222,7 @@ fn blocks(id: &str, on: &str) -> Dependency {
     }
 }
 
-/// What tbd cannot keep is as it was imported, where nothing has changed it since.
+/// Restores the imported values of fields that tbd cannot store, unless they have changed since.
 fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
     let same = |one: &str, other: &str| match (one.parse::<Timestamp>(), other.parse::<Timestamp>())
     {
@@ -263,7 +263,7 @@ fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
     let mut dependencies: Vec<Dependency> = kept
         .dependencies
         .into_iter()
-        // tbd knows no other kinds, and none of what does not exist.
+        // tbd has no other kinds, and no dependencies on missing issues.
         .filter(|one| {
             one.kind != BLOCKS
                 || now.contains(&one.depends_on_id)
@@ -278,7 +278,7 @@ fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
     let mut extra = kept.extra;
     for name in SHARED {
         match bead.extra.remove(name) {
-            // As text tbd has it a little differently.
+            // tbd stores a slightly different spelling of the same text.
             Some(value) if shared(&extra, name).as_deref() == value.as_str() => {}
             Some(value) => drop(extra.insert(name.into(), value)),
             None if shared(&extra, name).is_some() => drop(extra.remove(name)),
@@ -289,7 +289,7 @@ fn as_imported(mut bead: Bead, kept: Bead, exist: &BTreeSet<String>) -> Bead {
     bead
 }
 
-/// A field as tbd takes it over; none where it could not.
+/// Returns a field as tbd stores it; `None` if tbd cannot store it.
 fn shared(extra: &Map<String, Value>, name: &str) -> Option<String> {
     let text = extra.get(name)?.as_str().map(str::trim).filter(|text| !text.is_empty())?;
     if matches!(name, "due_date" | "deferred_until") { utc(text) } else { Some(text.into()) }
@@ -302,14 +302,14 @@ fn utc(text: &str) -> Option<String> {
 fn status(status: &Status) -> &str {
     match status {
         Status::Other(name) if name == "deferred" => "deferred",
-        // Of beads: it is gone.
+        // The status `tombstone` of beads means deleted.
         Status::Other(name) if name == "tombstone" => "closed",
         Status::Other(_) => "open",
         known => known.as_str(),
     }
 }
 
-/// What an issue can be there.
+/// The issue types of tbd.
 const KINDS: [&str; 5] = ["bug", "task", "feature", "chore", "epic"];
 
 fn kind(kind: &str) -> &str {
@@ -320,8 +320,7 @@ fn title(text: &str) -> String {
     text.chars().take(TITLE_LIMIT).collect()
 }
 
-/// A description as tbd gives it back: without space around it, and without a line that would begin
-/// notes.
+/// Returns a description as tbd stores it: trimmed, and without a line that would begin the notes.
 fn body(text: &str) -> String {
     let lines = text
         .trim()
@@ -330,19 +329,19 @@ fn body(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// One call of tbd: its arguments, and what is given to it in files.
+/// One call of tbd: its arguments and its input files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Call {
     pub args: Vec<String>,
-    /// A file of its own, its path the last argument but those after it.
+    /// A separate file; its option and path come after the other arguments.
     pub file: Option<File>,
-    /// It makes the bead that has been called so; tbd answers what its id is.
+    /// The call creates this bead; tbd answers with the bead's own id.
     pub makes: Option<String>,
-    /// A directory as `tbd save` writes it, with these files; its path is the last argument.
+    /// A directory in the format of `tbd save`, with these files; its path is the last argument.
     pub folder: Vec<(String, String)>,
 }
 
-/// An option whose value is the path of a file with this text.
+/// An option that takes the path of a file with this text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     pub option: &'static str,
@@ -353,7 +352,7 @@ fn call<const N: usize>(args: [&str; N]) -> Call {
     Call { args: args.iter().map(|arg| (*arg).to_string()).collect(), ..Call::default() }
 }
 
-/// Refuses what tbd could not keep.
+/// Checks that tbd can store the beads of `change`.
 ///
 /// # Errors
 /// `E_BAD_INPUT`.
@@ -373,7 +372,7 @@ pub fn check(change: &Change) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The calls that make `change` of what is known.
+/// Returns the calls that turn the stored state into the result of `change`.
 pub fn calls(known: &Known, change: &Change) -> Vec<Call> {
     let mut calls = Vec::new();
     for bead in &change.put {
@@ -383,7 +382,7 @@ pub fn calls(known: &Known, change: &Change) -> Vec<Call> {
         }
     }
     for id in &change.delete {
-        // One call: whoever sees it hidden sees it closed.
+        // One call, so that no reader can see the label without the closed status.
         calls.push(call(["update", id, "--status=closed", &format!("--add-label={DISCARDED}")]));
     }
     calls
@@ -399,7 +398,7 @@ fn make(bead: &Bead, calls: &mut Vec<Call>) {
     let text = body(&bead.description);
     made.file = Some(File { option: "--file", text }).filter(|file| !file.text.is_empty());
     made.makes = Some(bead.id.clone());
-    // Last, and as one word: it may begin with a dash.
+    // Last and after `--`, because a title may begin with a dash.
     made.args.extend(["--".into(), title(&bead.title)]);
     calls.push(made);
     calls.extend(bead.blockers().map(|on| call(["dep", "add", &bead.id, on])));
@@ -465,7 +464,7 @@ fn alter(before: &Bead, bead: &Bead, calls: &mut Vec<Call>) {
     }
 }
 
-/// A bead's labels, our marks among them.
+/// Returns a bead's labels, including Muleteer's own.
 fn labels(bead: &Bead) -> BTreeSet<String> {
     let marks = [
         bead.key.as_ref().map(|key| format!("{KEY}{key}")),
@@ -475,11 +474,10 @@ fn labels(bead: &Bead) -> BTreeSet<String> {
     bead.labels.iter().cloned().chain(marks.into_iter().flatten()).collect()
 }
 
-/// The calls that take beads of an `issues.jsonl` over, whole. `fresh` gives as many ULIDs as are
-/// wanted.
+/// Returns the calls that import whole beads of an `issues.jsonl`. `fresh` yields unused ULIDs.
 ///
 /// # Errors
-/// `E_BAD_INPUT` for an id that tbd cannot show, since the bead would have another one there.
+/// `E_BAD_INPUT` for an id that tbd cannot show, because tbd would give the bead another id.
 pub fn import(
     known: &Known,
     change: &Change,
@@ -529,7 +527,7 @@ pub fn import(
         let old: BTreeSet<&str> =
             known.beads.get(&bead.id).into_iter().flat_map(Bead::blockers).collect();
         let new: BTreeSet<&str> = bead.blockers().collect();
-        // Those stand on issues that are not written anew.
+        // These dependencies are stored in issues that the import does not rewrite.
         let apart = |on: &&&str| !put.contains(**on) && known.beads.contains_key(**on);
         calls.extend(
             new.difference(&old).filter(apart).map(|on| call(["dep", "add", &bead.id, on])),
@@ -543,8 +541,8 @@ pub fn import(
     Ok(calls)
 }
 
-/// An issue's file. Of two versions tbd takes the newer: one that replaces another is as new as can
-/// be.
+/// Returns the text of an issue's file. Of two versions tbd takes the newer one, so a replacement
+/// gets the time `replaces`.
 fn issue(bead: &Bead, id: &str, targets: &[&String], replaces: Option<Timestamp>) -> String {
     let created = utc(&bead.created_at).unwrap_or_else(|| "1970-01-01T00:00:00Z".into());
     let updated = match replaces {
@@ -579,7 +577,7 @@ fn issue(bead: &Bead, id: &str, targets: &[&String], replaces: Option<Timestamp>
     }
     let whole = serde_json::to_string(bead).unwrap_or_default();
     front.push(("extensions", serde_json::json!({"muleteer": {"bead": whole}})));
-    // JSON is YAML.
+    // JSON values are valid YAML.
     let mut text: String = front.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
     text = format!("---\n{text}---\n{}\n", body(&bead.description));
     if let Some(notes) = shared(&bead.extra, "notes") {
@@ -659,7 +657,7 @@ mod tests {
         assert_eq!(read(&[], "a: [", "sup").unwrap_err().0, "ids.yml");
     }
 
-    /// What is to be, and the calls that are missing for it.
+    /// A change and the calls that it needs.
     #[test]
     fn a_change_becomes_the_calls_that_are_missing() {
         let known = two();
@@ -684,7 +682,7 @@ mod tests {
                     "update sup-1e3 --priority=0 --status=in_progress --add-label=y --remove-label=x",
                 ],
             ),
-            // What tbd would forget with a new description goes along.
+            // The call repeats the notes, which tbd would otherwise drop with the old description.
             (
                 serde_json::json!({"op": "update", "id": "sup-1e3", "description": "new\n## Notes\nof its own"}),
                 vec![

@@ -35,7 +35,7 @@ fn a_bead_lives_from_open_to_closed_and_back() {
     );
     assert_eq!(beads["bbbb"].close_reason.as_deref(), Some("did it"));
     let since = beads["bbbb"].closed_at.clone();
-    // Closed again: what is known stays, what is said anew is taken.
+    // Closing again keeps the known fields and adds new ones.
     run(&mut beads, &Op::Close { id: "bbbb".into(), reason: String::new(), no_change: true }, "");
     assert_eq!(
         (beads["bbbb"].close_reason.as_deref(), beads["bbbb"].no_change),

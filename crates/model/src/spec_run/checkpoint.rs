@@ -1,5 +1,5 @@
 //! `checkpoint.yml` and `run-log.yml`: the documented fields of a run's state and history. Both are
-//! snapshots for people and scripts: the truth is events.jsonl.
+//! snapshots for people and scripts; `events.jsonl` is authoritative.
 
 use crate::config::Span;
 use crate::spec_run::event::{Phase, Purpose, RunStatus, Verdict};
@@ -17,7 +17,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Checkpoint {
     pub schema_version: u32,
     pub run_id: String,
-    /// The last event folded in.
+    /// The sequence number of the last folded event.
     #[serde(default)]
     pub seq: u64,
     pub spec_path: String,
@@ -99,11 +99,11 @@ pub struct Observations {
     pub dismissed: Vec<String>,
 }
 
-/// The word of `state` in the checkpoint.
+/// Returns the value of `state` in the checkpoint.
 pub fn state_word(run: &Run) -> &'static str {
     match (run.outcome, run.phase) {
         (Some(RunStatus::Completed), _) => "completed",
-        // It came to its end; the beads that did not are in `blocked`.
+        // The run came to its regular end; `blocked` lists the unfinished beads.
         (Some(RunStatus::Partial), _) if run.error.is_none() => "completed",
         (Some(_), _) => "failed",
         (None, Phase::Freeze | Phase::Unknown) => "freezing",
@@ -129,7 +129,7 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
     let retried = run.beads.values().filter(|task| task.failures > 0);
     let taken = run.beads.values().filter(|task| task.stage == Stage::Taken);
     let maintaining = run.job_of(Purpose::Maintain);
-    // An empty path: it has no criteria.
+    // An empty path means that the run has no criteria.
     let sealed = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty());
     Checkpoint {
         schema_version: SCHEMA_VERSION,
@@ -216,7 +216,7 @@ pub struct RunLog {
     pub error: Option<LogError>,
 }
 
-/// What ended it before its end.
+/// The error that ended the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogError {
     pub code: String,
@@ -333,7 +333,7 @@ pub fn run_log(run: &Run) -> RunLog {
     }
 }
 
-/// The files that tell how a run stands, by name, with their text.
+/// Returns the snapshot files of a run: names and texts.
 pub fn snapshots(
     run: &Run,
     pid_of: impl Fn(&str) -> Option<u32>,
@@ -341,18 +341,18 @@ pub fn snapshots(
     [("checkpoint.yml", to_yaml(&checkpoint(run, pid_of))), ("run-log.yml", to_yaml(&run_log(run)))]
 }
 
-/// As YAML.
+/// Serializes a value as YAML.
 ///
 /// # Errors
-/// Never for what this module makes.
+/// Never for the types of this module.
 pub fn to_yaml(value: &impl Serialize) -> Result<String, String> {
     serde_saphyr::to_string(value).map_err(|error| error.to_string())
 }
 
-/// Reads a checkpoint.
+/// Parses a checkpoint.
 ///
 /// # Errors
-/// What is wrong with it: it is none, or of a newer version.
+/// It is no checkpoint, or a newer version wrote it.
 pub fn parse(text: &str) -> Result<Checkpoint, String> {
     #[derive(Deserialize)]
     struct Version {
@@ -382,37 +382,37 @@ pub struct Document {
     pub cost_usd: f64,
     pub spec: String,
     pub title: String,
-    /// The branch in the repository that holds the result, once it is there.
+    /// The branch in the user's repository that holds the result, once it exists.
     pub branch: Option<String>,
     pub agents: u32,
     pub observations: Vec<String>,
     pub maintenance_runs: u32,
     pub maintenance_coalesced: u32,
-    /// Why it rests, waits, or did not end as it should.
+    /// Why the run rests, waits, or did not end with a pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of a run that is looked at from outside.
+    /// Only in the status of a run that is read from outside.
     #[serde(flatten)]
     pub standing: Option<Standing>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<DocumentError>,
-    /// Once it has ended or rests: where its work is, and what comes next.
+    /// Once the run has ended or rests: where its work is, and the next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work: Option<Whereabouts>,
-    /// Of a dry run that has not been gone on with.
+    /// Only for a dry run that has not been resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
 }
 
-/// What is to be done, and in which order.
+/// The planned work and its order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub beads: Vec<PlanBead>,
-    /// One after the other.
+    /// One bead at a time.
     pub order: Vec<String>,
-    /// As far as nothing holds them back: each wave waits for those before it.
+    /// Each wave waits for those before it.
     pub waves: Vec<Vec<String>>,
-    /// So many are worked on at once at most.
+    /// The most agents that work at once.
     pub agents: usize,
 }
 
@@ -425,7 +425,7 @@ pub struct PlanBead {
 }
 
 impl Plan {
-    /// Of a dry run that has come to its end and not been gone on with.
+    /// Returns the plan of a finished dry run that has not been resumed, otherwise `None`.
     pub fn of(run: &Run) -> Option<Self> {
         let is_plan =
             run.settings.dry_run && run.outcome.is_none() && run.accepted && !run.is_live();
@@ -463,7 +463,7 @@ pub struct DocumentError {
     pub run_id: String,
 }
 
-/// The document of `run report --json`: what the run did, beside how it stands.
+/// The document of `run report --json`: the history of a run and its status.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     #[serde(flatten)]
@@ -501,8 +501,8 @@ pub fn report(run: &Run, standing: &Standing) -> Report {
     }
 }
 
-/// What ended it, or that it was stopped; none while it is under way, and of one that waits for a
-/// person.
+/// Returns the error that ended a run, or that it was stopped. `None` while it runs, and while it
+/// waits for a person.
 pub fn error(run: &Run) -> Option<DocumentError> {
     let (code, message) = match (&run.error, &run.resting) {
         (Some(error), _) => (error.code.clone(), error.message.clone()),
@@ -512,8 +512,8 @@ pub fn error(run: &Run) -> Option<DocumentError> {
     Some(DocumentError { code, message, run_id: run.id().into() })
 }
 
-/// Why a run that is over or rests did not end as it should: what ended it, or what is left undone
-/// of one that the judge has passed.
+/// Returns why a run that ended or rests is not fully done: its error, or the unfinished beads of a
+/// run that the judge has passed.
 pub fn shortfall(run: &Run) -> Option<DocumentError> {
     const NAMED: usize = 5;
     error(run).or_else(|| {
@@ -533,12 +533,12 @@ pub fn shortfall(run: &Run) -> Option<DocumentError> {
     })
 }
 
-/// The same for somebody who looks at it: also until when this is known, and what it waits for.
+/// Like [`document`], with the standing of the run: its age and the things that it waits for.
 pub fn document_at(run: &Run, standing: &Standing) -> Document {
     let mut document = document(run);
     document.reason = document.reason.or_else(|| standing.reason());
     if standing.abandoned {
-        // Nobody knows whether they live.
+        // It is unknown whether the agents are alive.
         document.agents = 0;
     }
     document.standing = Some(standing.clone());

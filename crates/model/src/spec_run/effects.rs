@@ -1,4 +1,5 @@
-//! What is to be done now: it follows from the state alone, and each may be done twice.
+//! The pending effects of a run. They follow from the state alone, and each may be carried out
+//! twice.
 
 use crate::spec_run::event::{Phase, Purpose};
 use crate::spec_run::judge::JudgeResult;
@@ -7,25 +8,25 @@ use jiff::Timestamp;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Copy the spec, hash it, make the hub and the integration branch.
+    /// Copy the spec, hash it, and create the hub and the integration branch.
     Freeze,
-    /// Hash criteria that a person wrote.
+    /// Hash the criteria that a person wrote.
     SealGiven,
-    /// Read the beads of the run: the existing ones by label, or what the agent made.
+    /// Read the beads of the run: existing ones by label, or those of the decomposition agent.
     Gather { made: bool },
-    /// Staged beads become the run's.
+    /// Turn staged beads into beads of the run.
     AcceptBeads,
-    /// See that the agent's worktree and dispatch are there, and say how it ended.
+    /// Ensure that the agent's worktree and dispatch exist, and report its end.
     Agent(Job),
-    /// End it.
+    /// Terminate the agent.
     End(Job),
-    /// Look whether what beads wait for outside the run has been closed.
+    /// Check whether blockers outside the run have been closed.
     LookOutside,
-    /// Carry the verdict, the run's so-manieth, into the store.
+    /// Apply the verdict with this number to the bead store.
     ApplyVerdict { iteration: u32, verdict: u32, result: Box<JudgeResult> },
-    /// Bring the branch home, and make the pull request.
+    /// Fetch the branch into the user's repository, and make the pull request.
     Finish,
-    /// Think again then.
+    /// Wake the run at this time.
     WakeAt(Timestamp),
 }
 

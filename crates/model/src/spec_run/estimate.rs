@@ -1,40 +1,40 @@
-//! How long the beads of this iteration will still take, as far as that can be known: from the
-//! critical path.
+//! Estimates how long the beads of this iteration will still take, from the critical path.
 //!
-//! Beads are taken to last as long as those that are done did. No order of work is shorter than its
-//! longest chain, nor than all its work shared among all agents; and working on whatever is ready
-//! is never longer than the chain and what is beside it, shared, one after the other (Graham's
-//! bound). So the low end is the larger of the first two with quick beads, the high end the third
-//! with slow ones. Retries, maintenance and the judge are not foreseen: nobody knows them.
+//! Future beads are assumed to last as long as finished ones. The work takes at least as long as
+//! its longest chain, and at least as long as all work divided by the number of agents. With greedy
+//! scheduling it takes at most the longest chain plus the rest of the work divided by the number of
+//! agents (Graham's bound). The low estimate is the larger of the two lower bounds with quick
+//! beads; the high one is the upper bound with slow beads. Retries, maintenance and the judge are
+//! not included, because nothing predicts them.
 
 use crate::spec_run::event::{Phase, Purpose};
 use crate::spec_run::report::history::Chronicle;
 use crate::spec_run::state::{Run, Stage};
 use jiff::Timestamp;
 
-/// Of a bead that has taken longer than it should have: what is left is this part.
+/// A bead that takes longer than expected is assumed to need this part of its expected time.
 const LEFT: f64 = 0.1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
-    /// There is nothing to measure by: no bead is done, or the run is in another phase.
+    /// There are no measurements: no bead is done, or the run is in another phase.
     Unknown,
-    /// No bead is left that could be worked on.
+    /// No bead is left to work on.
     Nothing,
     /// Milliseconds from now.
     Between { low_ms: u64, high_ms: u64 },
 }
 
-/// What is left of one bead, and whom it waits for among those that are left.
+/// The remaining work of one bead, and the unfinished beads that it waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rest {
-    /// How long it has been worked on in this attempt; none while nobody is at it.
+    /// How long the current attempt has run; `None` if no agent works on the bead.
     pub since_ms: Option<u64>,
-    /// Indices into the same list, all smaller than its own.
+    /// Indices into the same list, all smaller than this bead's own.
     pub after: Vec<usize>,
 }
 
-/// Of a run under way.
+/// Estimates a running run.
 pub fn of(chronicle: &Chronicle, now: Timestamp) -> Estimate {
     let run = &chronicle.run;
     if run.phase != Phase::Implement || !run.is_live() {
@@ -43,8 +43,8 @@ pub fn of(chronicle: &Chronicle, now: Timestamp) -> Estimate {
     estimate(&rests(run, now), &chronicle.measured_ms(), run.settings.max_concurrency)
 }
 
-/// What can still be worked on: not what is blocked, nor what waits for that or for somebody
-/// outside.
+/// Returns the beads that can still be worked on: neither blocked, nor behind a blocked bead or a
+/// blocker outside the run.
 fn rests(run: &Run, now: Timestamp) -> Vec<Rest> {
     let graph = run.schedule.graph();
     let mut place: Vec<Option<usize>> = vec![None; graph.len()];
@@ -79,7 +79,7 @@ fn rests(run: &Run, now: Timestamp) -> Vec<Rest> {
     rests
 }
 
-/// From what is left, how long what is done has taken, and how many may work at once.
+/// Estimates from the remaining work, the measured times and the number of agents.
 pub fn estimate(rests: &[Rest], measured_ms: &[u64], agents: u32) -> Estimate {
     if rests.is_empty() {
         return Estimate::Nothing;
@@ -87,7 +87,7 @@ pub fn estimate(rests: &[Rest], measured_ms: &[u64], agents: u32) -> Estimate {
     let mut measured = measured_ms.to_vec();
     measured.sort_unstable();
     let [.., slowest] = measured.as_slice() else { return Estimate::Unknown };
-    // Of few, the extremes; of many, what the middle half lies between.
+    // The extremes of few measurements; the quartiles of many.
     let quick = measured[measured.len() / 4];
     let slow = if measured.len() < 4 { *slowest } else { measured[measured.len() * 3 / 4] };
     let agents = f64::from(agents.max(1));
@@ -98,8 +98,8 @@ pub fn estimate(rests: &[Rest], measured_ms: &[u64], agents: u32) -> Estimate {
     Estimate::Between { low_ms: millis(low), high_ms: millis(high.max(low)) }
 }
 
-/// The longest chain, and all of it together, where a bead takes `each`.
-#[allow(clippy::cast_precision_loss)] // Times of beads.
+/// Returns the longest chain and the total work, if a bead takes `each`.
+#[allow(clippy::cast_precision_loss)] // Times of beads fit into an `f64`.
 fn length(rests: &[Rest], each: u64) -> (f64, f64) {
     let each = each as f64;
     let mut ends: Vec<f64> = Vec::with_capacity(rests.len());
@@ -113,7 +113,8 @@ fn length(rests: &[Rest], each: u64) -> (f64, f64) {
     (ends.into_iter().fold(0.0, f64::max), work)
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Not negative, and saturating.
+// Not negative, and the conversion saturates.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn millis(time: f64) -> u64 {
     time.round() as u64
 }
@@ -147,7 +148,8 @@ mod tests {
         let chain = [open(&[]), open(&[0]), open(&[1])];
         assert_eq!(estimate(&chain, &[100], 4), between(300, 300), "nobody can help with a chain");
         let flat: Vec<Rest> = (0..8).map(|_| open(&[])).collect();
-        // Work on eight for four: two rounds; at worst the last begins when the others are done.
+        // Four agents share eight beads in two rounds. In the worst case the last bead begins when
+        // all others are done.
         assert_eq!(estimate(&flat, &[100], 4), between(200, 275));
         assert_eq!(estimate(&flat, &[100], 1), between(800, 800));
         assert_eq!(estimate(&flat, &[100], 100), between(100, 107), "no more than there are");
@@ -170,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any order of work that leaves nobody idle without need ends within the range.
+        /// Any greedy schedule ends within the estimate.
         #[test]
         fn working_on_what_is_ready_ends_within_it(
             edges in prop::collection::vec((0usize..20, 0usize..20), 0..40),

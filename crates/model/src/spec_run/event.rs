@@ -1,15 +1,15 @@
-//! The payloads of a run's events. Their names and documented fields are for readers outside
+//! The payloads of a run's events. External readers use their names and documented fields
 //! (docs/events.md); the other fields serve the fold.
 
 use crate::event::Outcome;
 use crate::spec_run::judge::JudgeResult;
 use serde::{Deserialize, Serialize};
 
-/// Who a run is, decided once: never changed by a resume.
+/// The identity of a run. A resume never changes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStarted {
     pub run_id: String,
-    /// As given; the frozen copy is what counts.
+    /// As the user gave it; the frozen copy is authoritative.
     pub spec: String,
     /// The spec's first heading, for people.
     pub title: String,
@@ -17,16 +17,16 @@ pub struct RunStarted {
     pub repo: String,
     /// `auto`, or the branch the agents push to.
     pub target: String,
-    /// The label of the beads that make up the run, if they exist already.
+    /// The label that selects existing beads for the run.
     #[serde(default)]
     pub bead_label: Option<String>,
     pub settings: RunSettings,
-    /// Its place in a trace.
+    /// The trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
 }
 
-/// What may change from one resume to the next.
+/// The settings that a resume may change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSettings {
     pub backend: String,
@@ -34,41 +34,41 @@ pub struct RunSettings {
     pub model: Option<String>,
     pub max_concurrency: u32,
     pub max_retries: u32,
-    /// Of one agent, in awake seconds.
+    /// The timeout of one agent, in awake seconds.
     pub timeout_s: u64,
-    /// A maintenance run after every so many beads; 0 for none.
+    /// A maintenance run starts after this many beads; 0 for none.
     pub maintain_every: u32,
     pub maintain_after_all: bool,
-    /// Coding agents are started beside it.
+    /// Coding agents start while maintenance runs.
     #[serde(default = "yes")]
     pub maintain_parallel: bool,
     pub judge: bool,
     pub spec_drift: bool,
     pub acceptance: bool,
-    /// Criteria written by hand.
+    /// Acceptance criteria written by a person.
     #[serde(default)]
     pub acceptance_path: Option<String>,
     pub max_iterations: u32,
-    /// Only the judge was asked for: whatever it finds, no further iteration begins.
+    /// Only the judge was requested: no further iteration begins, whatever it finds.
     #[serde(default)]
     pub judge_only: bool,
     pub human_review: bool,
-    /// The acceptance criteria wait for approval before anything is planned.
+    /// The acceptance criteria must be approved before the decomposition.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preview_acceptance: bool,
     pub dry_run: bool,
     pub pull_request: bool,
-    /// The branch is pushed, and a pull request is a person's to make.
+    /// The branch is pushed, and a person opens the pull request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub push: bool,
     pub cleanup: bool,
-    /// The kernel holds its agents to what they may see and write.
+    /// The kernel restricts what the agents may read and write.
     #[serde(default)]
     pub confined: bool,
-    /// Why it does not; beside `confined`, why the criteria are hidden from nobody.
+    /// Why there is no sandbox. With `confined`: why the sandbox does not hide the criteria.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unconfined: String,
-    /// Why they may write files of the repository all the same.
+    /// Why confined agents can still write files of the repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub exposed: String,
     #[serde(default)]
@@ -86,7 +86,7 @@ fn yes() -> bool {
 pub enum Phase {
     Freeze,
     Decompose,
-    /// With maintenance beside it.
+    /// With maintenance in parallel.
     Implement,
     Judge,
     Finish,
@@ -107,7 +107,7 @@ impl Phase {
     }
 }
 
-/// What an agent of a run is for: `MULETEER_PURPOSE`.
+/// The purpose of an agent of a run: `MULETEER_PURPOSE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
@@ -135,7 +135,7 @@ impl Purpose {
     }
 }
 
-/// A bead as the run plans with it.
+/// A bead in the plan of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
     pub id: String,
@@ -144,18 +144,18 @@ pub struct Planned {
     pub created_at: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<String>,
-    /// Of these, the ones that are no beads of the run and not closed.
+    /// Open dependencies outside the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outside: Vec<String>,
-    /// It was closed before the run took it over.
+    /// The bead was closed before the run planned it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
 }
 
-/// One agent of a run, as it was decided to start it.
+/// The start of one agent of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentStarted {
-    /// Counted from 1; free again when its agent has ended.
+    /// Counted from 1; reused after the agent has ended.
     pub agent: u32,
     pub purpose: Purpose,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +165,7 @@ pub struct AgentStarted {
     /// The id of its dispatch.
     pub dispatch: String,
     pub attempt: u32,
-    /// Goes on in the worktree of the attempt before.
+    /// The agent continues in the worktree of the previous attempt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reuse: bool,
 }
@@ -189,9 +189,9 @@ pub struct AgentFinished {
 pub enum Verdict {
     Pass,
     Fail,
-    /// The judge changed what it judged: what it said counts for nothing.
+    /// The judge changed files that it judged, so its verdict does not count.
     Discarded,
-    /// Nobody could read it.
+    /// The verdict could not be parsed.
     Unreadable,
     #[serde(other)]
     Unknown,
@@ -220,10 +220,10 @@ pub struct JudgeFinished {
     pub result: Option<JudgeResult>,
 }
 
-/// What the judge's word has come to in the store.
+/// The result of applying a verdict to the bead store.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Triage {
-    /// Beads to be worked on next, promoted observations among them.
+    /// Beads of the next iteration, including promoted observations.
     #[serde(default)]
     pub beads: Vec<Planned>,
     #[serde(default)]
@@ -232,19 +232,19 @@ pub struct Triage {
     pub dismissed: Vec<String>,
 }
 
-/// What there is of a run that ended before it passed, or was stopped.
+/// The preserved work of a run that was stopped or ended without a pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KeptWork {
-    /// The branch in the person's repository; null where the run made no commit, or it could not be
-    /// brought.
+    /// The branch in the user's repository; null if the run made no commit, or if the branch could
+    /// not be fetched into the repository.
     pub branch: Option<String>,
     pub commit: Option<String>,
-    /// Since where the run began.
+    /// Commits since the start of the run.
     pub commits: u32,
-    /// Where clones of its agents are, which may hold what nobody pushed.
+    /// The directory of the agents' clones, which may hold unpushed work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clones: Option<String>,
-    /// Why the branch could not be brought, and where it is.
+    /// Why the branch could not be fetched, and where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }

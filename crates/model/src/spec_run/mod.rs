@@ -26,10 +26,10 @@
 //!    fresh worktree; incomplete: in the same)
 //! ```
 //!
-//! As with a dispatch: [`decide()`] turns an input into events, [`Run::apply`] folds them once they
-//! are durable, [`advance()`] says what follows by itself, and [`effects()`] what is to be done
-//! now. Effects follow from the state alone, so a daemon killed anywhere folds, and does the same
-//! again.
+//! The loop is that of a dispatch: [`decide()`] turns an input into events, [`Run::apply`] folds
+//! them once they are durable, [`advance()`] adds the events that follow without an input, and
+//! [`effects()`] returns the pending effects. Effects follow from the state alone, so a daemon that
+//! is killed anywhere folds the same state and repeats the same effects.
 
 pub mod report;
 #[cfg(test)]

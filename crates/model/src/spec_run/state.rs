@@ -1,4 +1,4 @@
-//! What is known of a run, folded from its events.
+//! The state of a run, folded from its events.
 
 use crate::beads::schedule::{self, Schedule};
 use crate::event::trace_context::Context;
@@ -12,80 +12,80 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     pub started: RunStarted,
-    /// How often it has been gone on with.
+    /// How many times the run has been resumed.
     pub sitting: u32,
-    /// Of whoever went on with it last.
+    /// The trace context of the last start or resume.
     pub trace: Option<String>,
     pub settings: RunSettings,
     pub started_at: Timestamp,
     pub updated_at: Timestamp,
     pub seq: u64,
     pub phase: Phase,
-    /// Since when it has been under way without a rest, and how long it was before that.
+    /// When the run last started or resumed, and how long it ran before that.
     pub running_since: Timestamp,
     pub ran_ms: i64,
     pub frozen: Option<Frozen>,
     pub sealed: Option<Sealed>,
     pub iteration: u32,
-    /// The beads of the run, in all its iterations.
+    /// The beads of the run, of all iterations.
     pub beads: BTreeMap<String, TaskState>,
-    /// In order of appearance, which is what the schedule is made from.
+    /// The ids in order of appearance; the schedule is built from it.
     pub order: Vec<String>,
     pub schedule: Schedule,
     pub edges: u32,
-    /// The beads are planned with; until then they may be staged.
+    /// The beads are accepted; until then they may be staged.
     pub accepted: bool,
-    /// Nobody has begun with them, and somebody may have changed them since: they are read again.
+    /// The run was resumed before any bead was begun, so the beads are read again.
     pub anew: bool,
     pub approved: bool,
-    /// Agents that were decided to be started and have not ended, by their number.
+    /// Agents that were started and have not ended, by their number.
     pub jobs: BTreeMap<u32, Job>,
-    /// Agents started so far: their dispatches are named by it.
+    /// Agents started so far; part of the ids of their dispatches.
     pub spawns: u32,
-    /// Counted failures of agents the run cannot do without, by purpose, in a row.
+    /// Consecutive counted failures of agents that the run needs, by purpose.
     pub failures: BTreeMap<Purpose, u32>,
-    /// Of these, the failures that did not count (rate limits), in a row.
+    /// Consecutive failures that do not count (rate limits), by purpose.
     pub uncounted: BTreeMap<Purpose, u32>,
-    /// Why the last agent of that purpose failed: its successor is told.
+    /// Why the last agent of each purpose failed; part of the next agent's prompt.
     pub complaint: BTreeMap<Purpose, String>,
-    /// The decomposition agent has succeeded: its beads wait to be read.
+    /// The decomposition agent has succeeded; its beads are not read yet.
     pub decomposed: bool,
-    /// Coding beads done in this iteration, and in all.
+    /// Beads that were completed in this iteration, and in all iterations.
     pub done_now: u32,
     pub done: u32,
-    /// Of those, how many had been done when maintenance was last triggered.
+    /// The value of `done_now` when maintenance was last triggered.
     pub maintained_at: u32,
-    /// The last was ended because the run was: it is triggered again.
+    /// The last maintenance run was stopped with the run, so maintenance is triggered again.
     pub maintenance_due: bool,
     pub maintenance: Vec<Maintenance>,
     pub coalesced: u32,
-    /// Beads that the last verdict made and no iteration has taken up: there may be none left.
+    /// Beads that the last verdict created and no iteration has planned. No iteration may be left.
     pub left_open: usize,
     pub observations: BTreeSet<String>,
     pub promoted: BTreeSet<String>,
     pub dismissed: BTreeSet<String>,
     pub judge: JudgeStage,
-    /// How often judging has begun.
+    /// How many times judging has begun.
     pub judgings: u32,
     pub verdicts: Vec<JudgeFinished>,
-    /// After a rate limit, nobody is started before this.
+    /// After a rate limit, no agent starts before this time.
     pub not_before: Option<Timestamp>,
-    /// Why.
+    /// The reason for `not_before`.
     pub slowed: Option<String>,
     pub slowdowns: u32,
     pub cost_usd: f64,
     pub published: Option<String>,
-    /// Why that is in the repository only.
+    /// Why the published branch is in the user's repository only.
     pub unpushed: Option<String>,
     pub pr_url: Option<String>,
-    /// Where the branch was pushed to without a pull request.
+    /// Where the branch was pushed without a pull request.
     pub pushed: Option<Pushed>,
-    /// What was kept when it ended without having passed.
+    /// The preserved work of a run that ended without a pass.
     pub kept: Option<KeptWork>,
     pub stopping: Option<Stopping>,
-    /// Why it rests, with the status it shows meanwhile.
+    /// The status of a resting run, and the reason.
     pub resting: Option<(RunStatus, String)>,
-    /// It rests because it was stopped.
+    /// The run rests because it was stopped.
     pub stopped: bool,
     pub outcome: Option<RunStatus>,
     pub error: Option<Stopping>,
@@ -100,23 +100,24 @@ pub struct Frozen {
     pub target_branch: String,
 }
 
-/// A branch at the remote, and the page on which a pull request can be made of it.
+/// A branch at the remote, and the web page for a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
     pub branch: String,
     pub page: Option<String>,
-    /// Why `gh` made no pull request, where it was asked to.
+    /// Why `gh` made no pull request, if it was asked to.
     pub trouble: Option<String>,
 }
 
-/// Acceptance criteria, hashed before the first coding agent starts. An empty path: there are none.
+/// Acceptance criteria, hashed before the first coding agent starts. An empty path means no
+/// criteria.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     pub path: String,
     pub sha256: String,
 }
 
-/// What the run did in one iteration, for its log.
+/// The statistics of one iteration, for the run log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Iteration {
     pub started_at: Timestamp,
@@ -132,17 +133,17 @@ pub struct Iteration {
 pub struct TaskState {
     pub planned: Planned,
     pub iteration: u32,
-    /// Tries so far; the next one's number.
+    /// Attempts so far, which is also the number of the next one.
     pub attempts: u32,
-    /// Failures that counted.
+    /// Failures that count.
     pub failures: u32,
-    /// Worktrees made for it so far.
+    /// Worktrees created for the bead so far.
     pub worktrees: u32,
-    /// The next attempt goes on in the worktree of the last.
+    /// The next attempt continues in the last worktree.
     pub reuse: bool,
-    /// What the next attempt is told about the last.
+    /// Notes about the last attempt for the next one's prompt.
     pub note: String,
-    /// Why the last attempt failed; empty where none has, or a later one did not.
+    /// Why the last attempt failed; empty before the first failure and after a reopening.
     pub failure: String,
     pub stage: Stage,
     /// Open dependencies outside the run.
@@ -161,7 +162,7 @@ pub enum Stage {
 pub struct Job {
     pub start: AgentStarted,
     pub started_at: Timestamp,
-    /// Of maintenance: which run of it.
+    /// The iteration in which the agent started.
     pub iteration: u32,
 }
 
@@ -175,35 +176,36 @@ pub struct Maintenance {
     pub at: Timestamp,
 }
 
-/// Where the judging of this iteration stands.
+/// The judge's progress in this iteration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JudgeStage {
-    /// Round 1, or the one more after the judge wrote.
+    /// The judge evaluates: round 1, or one more after it changed files.
     Reason { round: u32 },
-    /// The reasoning of that round is to be given structure; `tries` have failed.
+    /// An agent structures the evaluation of that round; `tries` of its results could not be
+    /// parsed.
     Structure { round: u32, tries: u32 },
-    /// The verdict is to be carried into the store.
+    /// The verdict is ready to be applied to the bead store.
     Apply(Box<JudgeResult>),
 }
 
-/// A decision to end or rest; carried out when no agent is left.
+/// A decision to end or rest. It takes effect when no agent is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopping {
-    /// An error's, or empty for a rest.
+    /// An error code, or empty for a rest.
     pub code: String,
     pub message: String,
 }
 
-/// Why nothing can go on.
+/// An open bead that cannot be worked on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
     pub bead: String,
-    /// From the bead that cannot be worked on to what holds it back in the end.
+    /// From that bead to the blocker at the end of the chain.
     pub chain: Vec<String>,
 }
 
 impl Run {
-    /// The first event of a run's log.
+    /// Creates the state from the first event of a run's log.
     pub fn begin(record: &Record) -> Option<Self> {
         let Event::RunStarted(started) = &record.entry.event else { return None };
         Some(Self {
@@ -278,7 +280,7 @@ impl Run {
         &self.started.run_id
     }
 
-    /// The random part of its id.
+    /// Returns the random part of the run's id.
     pub fn hash(&self) -> &str {
         self.started.run_id.rsplit('-').next().unwrap_or_default()
     }
@@ -291,13 +293,12 @@ impl Run {
         }
     }
 
-    /// It is under way: neither ended nor resting.
-    /// Where its present sitting hangs in a trace; none where it was begun without one.
+    /// Returns the trace context of the last start or resume; `None` if there was none.
     pub fn trace_context(&self) -> Option<Context> {
         Context::parse(self.trace.as_deref()?)
     }
 
-    /// Where a dispatch that works on this bead, or on none, hangs in the run's trace (see
+    /// Returns the trace context of a dispatch for this bead, or for no bead (see
     /// `muleteer_telemetry::run`).
     pub fn context(&self, bead: Option<&str>) -> Option<Context> {
         let (run, sitting, iteration) = (self.id(), self.sitting, self.iteration);
@@ -308,6 +309,7 @@ impl Run {
         Some(self.trace_context()?.below(span))
     }
 
+    /// Returns whether the run has neither ended nor rests.
     pub fn is_live(&self) -> bool {
         self.outcome.is_none() && self.resting.is_none()
     }
@@ -320,7 +322,7 @@ impl Run {
         }
     }
 
-    /// Beads of the run, those among them that the last verdict made and nobody has taken up.
+    /// Returns the number of beads of the run, including the unplanned ones of the last verdict.
     pub fn total(&self) -> usize {
         self.beads.len() + self.left_open
     }
@@ -329,7 +331,7 @@ impl Run {
         self.beads.values().filter(|task| task.stage == stage).count()
     }
 
-    /// Coding agents, which `max_concurrency` counts.
+    /// Returns the number of coding agents, which `max_concurrency` limits.
     pub fn coding(&self) -> usize {
         self.jobs.values().filter(|job| job.start.purpose == Purpose::Implement).count()
     }
@@ -342,7 +344,7 @@ impl Run {
         self.jobs.values().find(|job| job.start.dispatch == dispatch)
     }
 
-    /// Time under way, rests left out.
+    /// Returns how long the run has run, without its rests.
     pub fn ran_for_ms(&self, now: Timestamp) -> i64 {
         let now = if self.is_live() {
             (now.as_millisecond() - self.running_since.as_millisecond()).max(0)
@@ -352,19 +354,19 @@ impl Run {
         self.ran_ms + now
     }
 
-    /// What is not started anew keeps its number: one more than the agents started so far.
+    /// Returns the lowest agent number that is free.
     pub fn next_agent(&self) -> u32 {
         (1..).find(|number| !self.jobs.contains_key(number)).unwrap_or(1)
     }
 
-    /// Beads that can never be worked on as things stand, with what holds them back.
+    /// Returns the open beads with their chains of blockers.
     pub fn stuck(&self) -> Vec<Blocked> {
         let mut found = vec![];
         for task in self.beads.values().filter(|task| task.stage == Stage::Open) {
             let mut chain = vec![task.planned.id.clone()];
             let mut at = task;
-            // Along the first open blocker each time; the graph has no cycle, but the fold trusts
-            // nobody.
+            // Follow the first open blocker. The graph has no cycle, but the fold does not rely on
+            // it.
             while chain.len() <= self.beads.len() {
                 if let Some(outside) = at.outside.iter().next() {
                     chain.push(outside.clone());
@@ -385,7 +387,7 @@ impl Run {
         found
     }
 
-    /// Everything below a bead in the graph that is not done.
+    /// Returns all unfinished beads that depend on a bead, directly or not.
     pub fn dependants(&self, id: &str) -> Vec<String> {
         let graph = self.schedule.graph();
         let below = graph.index(id).map(|at| graph.downstream(at)).unwrap_or_default();
@@ -394,8 +396,8 @@ impl Run {
             .collect()
     }
 
-    /// What a verdict does about observations: its first word about each that waits for one, or
-    /// that it has been done about already. Never about a bead that is worked on.
+    /// Returns the observations on which a verdict decides, the first decision for each. Only
+    /// pending observations and repeated decisions count, never a bead that is worked on.
     pub fn triaged<'a>(&self, result: &'a JudgeResult) -> Vec<&'a Observation> {
         let mut said = BTreeSet::new();
         let own = |one: &Observation| {
@@ -472,7 +474,7 @@ impl Run {
                 self.jobs.remove(&end.agent);
                 self.cost_usd += end.cost_usd;
                 if end.status == crate::event::Outcome::Success {
-                    // What comes after it in the same batch may complain anew.
+                    // Later events of the same batch may set these again.
                     self.failures.remove(&end.purpose);
                     self.uncounted.remove(&end.purpose);
                     self.complaint.remove(&end.purpose);
@@ -656,7 +658,7 @@ impl Run {
         );
     }
 
-    /// Takes beads into the plan; those that are in it already are opened again.
+    /// Adds beads to the plan. Known beads are opened again.
     fn plan(&mut self, beads: &[Planned]) {
         let iteration = self.iteration;
         for planned in beads {
@@ -724,7 +726,7 @@ impl Iteration {
     }
 }
 
-/// How a maintenance run ended whose run was stopped.
+/// The state of a maintenance run that was stopped with its run.
 pub(super) const STOPPED: &str = "stopped";
 
 pub(super) fn status_of(outcome: crate::event::Outcome) -> &'static str {

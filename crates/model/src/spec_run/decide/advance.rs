@@ -1,11 +1,11 @@
-//! What follows from the state by itself.
+//! The events that follow from the state without an input.
 
 use crate::event::Event;
 use crate::spec_run::event::*;
 use crate::spec_run::state::{JudgeStage, Run, Stage};
 use jiff::Timestamp;
 
-/// What follows from the state by itself; called until nothing does.
+/// Returns the events that follow from the state without an input. Called until it returns none.
 pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
     if !run.is_live() {
         return vec![];
@@ -120,7 +120,7 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
     }
     let open = run.count(Stage::Open);
     if open > 0 {
-        // Somebody outside is looked after first, by an effect.
+        // The effect `LookOutside` first checks the blockers outside the run.
         if run.beads.values().any(|task| task.stage == Stage::Open && !task.outside.is_empty()) {
             return vec![];
         }

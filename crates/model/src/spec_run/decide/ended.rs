@@ -1,4 +1,4 @@
-//! What is recorded of a job that has ended, and whether it is tried again.
+//! Records the end of a job and decides whether to retry it.
 
 use crate::agent::event::cut;
 use crate::event::{Event, Outcome};
@@ -8,15 +8,15 @@ use crate::spec_run::judge::{Asked, JudgeResult};
 use crate::spec_run::state::{self, Job, JudgeStage, Run, Sealed};
 use jiff::{SignedDuration, Timestamp};
 
-/// Failures of one bead, or in a row of an agent the run needs, that do not count (rate limits),
-/// before they do.
+/// This many failures do not count if they are caused by rate limits: of one bead, or in a row of
+/// an agent that the run needs.
 const UNCOUNTED: u32 = 20;
-/// The first pause after a rate limit; it doubles up to the last.
+/// The first pause after a rate limit. It doubles up to `SLOW_LAST_S`.
 const SLOW_FIRST_S: i64 = 15;
 const SLOW_LAST_S: i64 = 600;
-/// Rounds of judging, and readings of a verdict, in one iteration.
+/// The most judging rounds, and the most attempts to parse a verdict, in one iteration.
 const ROUNDS: u32 = 2;
-/// Of an agent's last words, so much goes into the next one's prompt.
+/// Bytes of an agent's last output that go into the prompt of the next attempt.
 const NOTE_LIMIT: usize = 4000;
 
 fn finished(job: &Job, end: &JobEnd, status: Outcome) -> Event {
@@ -35,7 +35,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     let mut events = match (job.start.purpose, &job.start.bead_id) {
         (Purpose::Implement, Some(bead)) => bead_ended(run, job, bead, end, now),
         (Purpose::Maintain, _) => {
-            // Ended because the run is: that says nothing of what it was to mend.
+            // The agent was terminated with the run, so maintenance itself did not fail.
             let stopped = is_stopped(run, end) && end.outcome != Outcome::Success;
             let state =
                 if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
@@ -73,12 +73,12 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     events
 }
 
-/// The run ends, and this agent because of that.
+/// Returns whether the agent was terminated because the run stops.
 fn is_stopped(run: &Run, end: &JobEnd) -> bool {
     run.stopping.is_some() || end.penniless.is_some()
 }
 
-/// The end of an agent the run cannot do without.
+/// Records the end of an agent without which the run cannot continue.
 fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event> {
     let purpose = job.start.purpose;
     let mut events = vec![finished(job, end, end.outcome)];
@@ -155,10 +155,9 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
     events
 }
 
-/// The verdict, if it can be acted on, and what it leaves out, which its reason is to name. A pass
-/// that does not decide on what the agents noted counts all the same, since it says all that a pass
-/// has to say: what was noted waits on. One that names work to be done counts when it is said the
-/// `last` time.
+/// Returns the verdict if it is usable, and what it leaves out. A pass that decides on no
+/// observations is usable; they stay pending. A pass that names new work is rejected once, and
+/// accepted if this is the `last` attempt.
 fn readable<'a>(
     run: &Run,
     end: &'a JobEnd,
@@ -204,12 +203,13 @@ fn slow(run: &Run, reason: &str, now: Timestamp) -> Event {
     Event::PoolSlowed { until, reason: cut(reason, 200) }
 }
 
-/// Done is: closed, and its commits are on the target (or explicitly nothing was to be changed).
+/// Records the end of a bead's agent. A bead is done if it is closed and its commits are on the
+/// target, or if it is closed as needing no change.
 fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) -> Vec<Event> {
     let Some(task) = run.beads.get(bead) else { return vec![finished(job, end, end.outcome)] };
     let complete = end.closed && (end.has_pushed() || (end.no_change && end.commits == 0));
-    // Who pushed everything and was cut off before saying so has done it; who said it failed has
-    // not.
+    // An agent that was cut off after it pushed everything has done the bead. An agent that
+    // reported a failure has not.
     let cut_off = end.whole && !end.closed && (end.outcome == Outcome::Success || end.unknown);
     if complete || cut_off {
         let by = if end.closed { "agent" } else { "harness" };
@@ -238,7 +238,7 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     let mut events =
         vec![finished(job, end, if incomplete { Outcome::Failure } else { end.outcome })];
     if is_stopped(run, end) {
-        // Ended because the run is: its next attempt is not a second one.
+        // The agent was terminated with the run, so the failure does not count.
         events.push(retried(bead, task.attempts, &reason, true, false, &task.note));
         return events;
     }
@@ -269,7 +269,7 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     events
 }
 
-/// Whether this end leaves the agent's bead blocked.
+/// Returns whether this end leaves the agent's bead blocked.
 pub fn blocks(run: &Run, dispatch: &str, end: &JobEnd) -> bool {
     let Some(job) = run.job_by_dispatch(dispatch) else { return false };
     let Some(bead) = job.start.bead_id.as_ref().filter(|_| job.start.purpose == Purpose::Implement)

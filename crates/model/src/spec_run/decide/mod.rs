@@ -1,4 +1,4 @@
-//! What to record about something that happened, and what follows by itself.
+//! Decides which events an input causes, and which follow from the state without an input.
 
 mod advance;
 mod ended;
@@ -15,7 +15,7 @@ use crate::spec_run::judge::JudgeResult;
 use crate::spec_run::state::{JudgeStage, Run, Sealed, Stage};
 use jiff::Timestamp;
 
-/// Something that happened outside.
+/// A request, or the result of an effect.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     Frozen {
@@ -25,7 +25,7 @@ pub enum Input {
         target_branch: String,
     },
     Sealed(Sealed),
-    /// The beads of the run as the store has them.
+    /// The beads of the run, as the store has them.
     Gathered {
         beads: Vec<Bead>,
         closed_outside: Vec<String>,
@@ -35,7 +35,7 @@ pub enum Input {
         dispatch: String,
         end: Box<JobEnd>,
     },
-    /// Of the ids that beads wait for, these are closed.
+    /// Those of the awaited ids outside the run that are closed.
     Outside {
         closed: Vec<String>,
     },
@@ -47,7 +47,7 @@ pub enum Input {
         branch: String,
         commit: String,
         merge: String,
-        /// None where nobody wants one, or there is no remote.
+        /// `None` if none was requested, or if there is no remote.
         pr: Option<PullRequest>,
     },
     Resume {
@@ -55,48 +55,48 @@ pub enum Input {
         by: String,
         approve: bool,
         from: Option<GoOn>,
-        /// What a person did meanwhile about beads that are not done.
+        /// Changes that a person made to unfinished beads while the run rested.
         settled: Vec<Settled>,
-        /// The place in a trace of whoever asks.
+        /// The trace context of the request.
         trace: Option<String>,
     },
     Stop {
         reason: String,
     },
-    /// It cannot go on: an `E_…` code and why.
+    /// The run cannot continue: an `E_…` code and the reason.
     Fatal {
         code: String,
         message: String,
     },
 }
 
-/// What came of the pull request that a run is to end with.
+/// The result of the pull request at the end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullRequest {
-    /// Where it is.
+    /// Its URL.
     Made(String),
-    /// There is a remote, and why nothing is pushed there.
+    /// There is a remote; the reason why nothing was pushed to it.
     Unpushed(String),
-    /// The branch is at the remote, under this name; a person makes the pull request, on this page
-    /// where it is known.
+    /// The branch was pushed under this name. A person opens the pull request, on this page if it
+    /// is known.
     Pushed {
         branch: String,
         page: Option<String>,
-        /// Why `gh` made none, where it was asked.
+        /// Why `gh` made no pull request, if it was asked to.
         trouble: Option<String>,
     },
 }
 
-/// Where a run is told to go on from.
+/// The phase from which a run is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoOn {
     Implement,
-    /// A maintenance run at once, whatever its trigger says.
+    /// Start a maintenance run immediately, regardless of its trigger.
     Maintain,
     Judge,
 }
 
-/// A bead of the run that was closed or reopened while nobody of the run was at it.
+/// A bead of the run that a person closed or reopened while no agent worked on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
     pub bead: String,
@@ -104,50 +104,50 @@ pub struct Settled {
     pub no_change: bool,
 }
 
-/// Why a run cannot go on from there.
+/// Why a run cannot be resumed from that phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Barred {
     pub code: &'static str,
     pub message: String,
 }
 
-/// How an agent ended, with everything about it that was looked up then.
+/// The end of an agent, with all facts about it that were collected then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobEnd {
     pub outcome: Outcome,
     pub reason: String,
-    /// The end of what it said.
+    /// The last lines of its output.
     pub last_lines: String,
     pub duration_ms: u64,
     pub cost_usd: f64,
-    /// The model's provider had no room: not the bead's failure.
+    /// The model's provider had no capacity, so the failure does not count.
     pub rate_limited: bool,
-    /// It was stopped because the run's money is gone: so much of it, in US dollars. That is not
-    /// the bead's failure either.
+    /// The agent was stopped because the run has spent this many US dollars of its budget. That
+    /// failure does not count either.
     pub penniless: Option<f64>,
-    /// It is not known whether it had finished.
+    /// It is unknown whether the agent had finished.
     pub unknown: bool,
-    /// Of a bead: whether it is closed, whether as needing no change.
+    /// Whether the agent's bead is closed, and whether as needing no change.
     pub closed: bool,
     pub no_change: bool,
-    /// Its commits since its base, and whether the target has them all.
+    /// The agent's commits since its base, and whether the target has all of them.
     pub commits: u32,
     pub on_target: bool,
-    /// Some of these are its own, and it left nothing that is not on the target, such as a rebase
-    /// in the middle.
+    /// Some of the commits are the agent's own, and its clone holds nothing that the target lacks
+    /// (such as an unfinished rebase).
     pub whole: bool,
-    /// It has none, but an earlier attempt's are on the target.
+    /// The agent made no commits, but those of an earlier attempt are on the target.
     pub pushed_before: bool,
-    /// Of a push that was no fast-forward, and was undone.
+    /// Why a push of the agent was undone: it was no fast-forward.
     pub undone: Option<String>,
-    /// Its commits are on the base branch of the real remote, where it had no business.
+    /// The agent's commits are on the base branch of the real remote, to which it must not push.
     pub trespassed: Option<String>,
-    /// Observation beads that are open in the run.
+    /// The open observation beads of the run.
     pub observations: Vec<String>,
     pub sealed: Option<Sealed>,
-    /// It was to make beads, ended well and made none.
+    /// A decomposition agent succeeded but created no beads.
     pub empty: bool,
-    /// It changed files it was only to read.
+    /// The agent changed files that it may only read.
     pub wrote: bool,
     pub verdict: Option<Result<JudgeResult, String>>,
 }
@@ -179,15 +179,16 @@ impl JobEnd {
         }
     }
 
-    /// The bead's work is on the target, whichever attempt brought it there. Who ended by itself
-    /// may have left what it did not want; of who was cut off it must be all.
+    /// Returns whether the bead's work is on the target, from whichever attempt. An agent that
+    /// ended by itself may have left rejected work behind; an agent that was cut off must have left
+    /// nothing.
     pub fn has_pushed(&self) -> bool {
         let all = self.whole || self.outcome == Outcome::Success;
         (self.commits > 0 && self.on_target && all) || (self.commits == 0 && self.pushed_before)
     }
 }
 
-/// The run has spent what it may.
+/// Returns the event that stops a run because its budget is spent.
 fn broke(spent: f64, budget: f64) -> Event {
     Event::RunStopping {
         code: "E_BUDGET".into(),
@@ -195,7 +196,7 @@ fn broke(spent: f64, budget: f64) -> Event {
     }
 }
 
-/// The events that record `input`; none where it means nothing (any more).
+/// Returns the events that record `input`; none if the input is obsolete or has no effect.
 pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
     if let Input::Resume { settings, by, approve, from, settled, trace } = input {
         return resume(run, (settings, trace), &by, approve, from, &settled);
@@ -239,10 +240,10 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
     }
 }
 
-/// Whether a run can go on from there: nobody jumps a barrier or an approval.
+/// Checks whether a run can be resumed from a phase. No phase and no approval can be skipped.
 ///
 /// # Errors
-/// What has to come first.
+/// The missing step.
 pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> Result<(), Barred> {
     let bad = |message: String| Err(Barred { code: "E_BAD_INPUT", message });
     if !run.jobs.is_empty() {
@@ -290,12 +291,13 @@ fn resume(
     }
     let mut events =
         vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
-    // Who approves the criteria has not seen the beads.
+    // An approval of the criteria does not approve the beads, which do not exist yet.
     let criteria = run.phase == Phase::Freeze && run.settings.preview_acceptance;
     if approve && !run.approved && !criteria {
         events.push(Event::RunApproved { by: by.into() });
     }
-    // What an agent planned and the graph refused is planned anew, by one that is told why.
+    // The graph was rejected, so the decomposition is repeated; the agent gets the reason in its
+    // prompt.
     let refused = [GRAPH_CYCLE, GRAPH_EMPTY, "E_GRAPH_DANGLING"];
     if let Some(error) = run.error.as_ref().filter(|error| refused.contains(&error.code.as_str()))
         && run.beads.is_empty()
@@ -314,7 +316,7 @@ fn resume(
                 no_change: one.no_change,
                 commits: 0,
             }),
-            // Not beside a judge at work.
+            // A bead must not be reopened while the judge runs.
             Stage::Blocked if run.phase == Phase::Implement || run.jobs.is_empty() => {
                 events.push(Event::BeadReopened { bead_id: one.bead.clone(), by: by.into() });
                 reopened = true;
@@ -337,13 +339,13 @@ fn resume(
     events
 }
 
-/// No run is made of beads that wait for each other.
+/// The beads depend on each other in a cycle.
 pub const GRAPH_CYCLE: &str = "E_GRAPH_CYCLE";
 
-/// Nor of none.
+/// The decomposition has no beads.
 const GRAPH_EMPTY: &str = "E_GRAPH_EMPTY";
 
-/// The circle in which some of these beads wait for each other, in words.
+/// Describes the first dependency cycle among some beads.
 pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
     let cycles = graph.cycles();
     let named = cycles.first()?.iter().map(|id| {
@@ -422,7 +424,7 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
     events
 }
 
-/// Why the branch of a run stays here, although there is a remote to push it to.
+/// Returns why the branch of a run is not pushed, or `None` if it may be pushed.
 pub fn unpushed(run: &Run) -> Option<String> {
     let blocked = run.count(Stage::Blocked);
     if run.started.target != "auto" {
@@ -431,8 +433,7 @@ pub fn unpushed(run: &Run) -> Option<String> {
     if blocked > 0 {
         return Some(format!("{blocked} of {} beads are blocked", run.beads.len()));
     }
-    // With a commit checked out and no branch there is nothing that a pull request could be made
-    // to.
+    // The run began from a detached commit, so there is no base branch for a pull request.
     let detached = run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD");
     (detached && !run.settings.push).then(|| {
         "the run began from a commit that is on no branch, to which no pull request can be made"
