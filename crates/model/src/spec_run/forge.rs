@@ -1,37 +1,37 @@
-//! The page on which a person makes a pull request, by the address of the remote.
+//! The web page for a pull request, derived from the address of the remote.
 
-/// What serves a remote, told by its host's name.
+/// The kind of server behind a remote, recognized by its host name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forge {
     GitHub,
     GitLab,
-    /// Gitea, Forgejo, and Codeberg, which runs it.
+    /// Gitea, Forgejo, and Codeberg, which runs Forgejo.
     Gitea,
     Bitbucket,
-    /// Bitbucket as a company runs it itself.
+    /// Bitbucket on a company's own server.
     BitbucketServer,
 }
 
-/// An address of a remote, taken apart. Credentials are left out.
+/// The parts of a remote's address, without credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Address {
-    /// Of the web server.
+    /// The scheme of the web server.
     scheme: &'static str,
-    /// With the web server's port, where the address has one.
+    /// With the web server's port, if the address has one.
     host: String,
     path: String,
-    /// The port of an address that ssh takes.
+    /// The port of an ssh address.
     ssh_port: Option<u16>,
 }
 
-/// Bitbucket Server serves git over HTTP below this name, and over ssh at this port.
+/// Bitbucket Server serves git over HTTP below this path, and over ssh at this port.
 const SCM: &str = "scm";
 const BITBUCKET_PORT: u16 = 7999;
-/// The hosts for which people give ssh a second name, to choose a key by it.
+/// Hosts for which users define ssh aliases, to choose a key.
 const ALIASED: [&str; 4] = ["github.com", "gitlab.com", "bitbucket.org", "codeberg.org"];
 
-/// The page for a pull request of `branch` to `base`; `None` where the host is of no kind that is
-/// known, or the remote is a directory.
+/// Returns the page for a pull request from `branch` to `base`. Returns `None` if the host is of no
+/// known kind, or if the remote is a directory.
 pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<String> {
     let address = Address::parse(remote)?;
     let forge = address.forge()?;
@@ -42,7 +42,7 @@ pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<Strin
     }
     let path: Vec<String> = segments.iter().map(|segment| encode(segment, "%~+:@!$,")).collect();
     let top = format!("{}://{}", address.scheme, address.host);
-    // Slashes of a branch are part of the page's path.
+    // Slashes of a branch name stay in the path of the page.
     let (base_path, branch_path) = (encode(base, "/+@!$,"), encode(branch, "/+@!$,"));
     let (base, branch) = (encode(base, ""), encode(branch, ""));
     Some(match forge {
@@ -61,7 +61,7 @@ pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<Strin
         Forge::BitbucketServer => {
             let (repo, above) = path.split_last()?;
             let (project, above) = above.split_last()?;
-            // The path below which the server lies stands before `scm` in the address.
+            // The context path of the server precedes `scm` in the address.
             let context = match above.split_last() {
                 Some((scm, context)) if scm == SCM => context,
                 _ => &[],
@@ -80,12 +80,12 @@ pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<Strin
     })
 }
 
-/// What serves the remote, if its host says so.
+/// Returns the kind of server behind the remote, if its address shows it.
 pub fn forge(remote: &str) -> Option<Forge> {
     Address::parse(remote)?.forge()
 }
 
-/// A remote's address without a user's name and password in it, to be shown.
+/// Returns a remote's address without user name and password, for display.
 pub fn without_credentials(remote: &str) -> String {
     let Some((scheme, rest)) = remote.split_once("://") else { return remote.to_string() };
     let (authority, path) =
@@ -109,7 +109,8 @@ impl Address {
                 (scheme.to_ascii_lowercase(), authority, path)
             }
             None => {
-                // `user@host:path`, as ssh takes it. A slash before the colon makes it a path.
+                // `user@host:path`, the scp-like form of ssh. A slash before the colon makes it a
+                // local path.
                 let host_end = if remote.rsplit('@').next()?.starts_with('[') {
                     remote.find("]:")? + 1
                 } else {
@@ -126,7 +127,7 @@ impl Address {
         let (web, with_port) = match scheme.as_str() {
             "https" => ("https", true),
             "http" => ("http", true),
-            // Their ports are not the web server's.
+            // The ports of these schemes are not the web server's.
             "ssh" | "git" | "git+ssh" | "ssh+git" => ("https", false),
             _ => return None,
         };
@@ -151,8 +152,8 @@ impl Address {
         })
     }
 
-    /// The forge that serves it: told by its host's name, or else by what only Bitbucket Server has
-    /// in an address.
+    /// Returns the kind of server, by the host name or by features that only Bitbucket Server has
+    /// in its addresses.
     fn forge(&self) -> Option<Forge> {
         if let Some(forge) = kind(&self.host) {
             return Some(forge);
@@ -167,16 +168,16 @@ impl Address {
     }
 }
 
-/// A key of Bitbucket Server's projects, or a user's own project.
+/// Returns whether a segment is a project key of Bitbucket Server, or a user's personal project.
 fn is_project(key: &str) -> bool {
     key.starts_with('~')
         || (key.starts_with(|c: char| c.is_ascii_alphabetic())
             && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
 }
 
-/// The host that a name in an ssh address stands for; `None` where only the person's ssh
-/// configuration knows. `github.com-work` is such a name, and so are a name without a dot and one
-/// in a domain of a public forge.
+/// Returns the host behind a name in an ssh address, or `None` if only the user's ssh configuration
+/// knows it. `github.com-work` is such an alias. So is a name without a dot, and a name below the
+/// domain of a public forge.
 fn real_host(name: &str, has_port: bool) -> Option<&str> {
     let named = |host: &&str| {
         name.strip_prefix(*host).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -219,7 +220,7 @@ fn kind(host: &str) -> Option<Forge> {
     })
 }
 
-/// Percent-encodes everything but what RFC 3986 calls unreserved, and what is in `keep`.
+/// Percent-encodes all bytes except RFC 3986's unreserved characters and those in `keep`.
 fn encode(text: &str, keep: &str) -> String {
     let is_plain = |byte: u8| {
         byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.as_bytes().contains(&byte)

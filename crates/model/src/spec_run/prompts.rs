@@ -1,13 +1,14 @@
-//! What the agents of a run are told. Pure assembly: a snapshot shows exactly what is said.
+//! The prompts of a run's agents. The functions are pure, so that snapshot tests show the exact
+//! texts.
 
 use crate::beads::Bead;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// More of what agents noted is not put before anybody at once.
+/// The most observations in one prompt.
 pub const OBSERVATIONS: usize = 500;
 
-/// What every prompt of a run knows.
+/// The data that every prompt of a run uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
     pub run_id: &'a str,
@@ -15,13 +16,13 @@ pub struct Scene<'a> {
     /// The whole frozen spec.
     pub spec: &'a str,
     pub target: &'a str,
-    /// How `muleteer` is called where PATH may be reset.
+    /// The `muleteer` command to call where PATH may be reset.
     pub muleteer: &'a str,
-    /// What the attempt before came to.
+    /// Notes about the previous attempt.
     pub note: &'a str,
 }
 
-/// What the repository itself says about how it is built and tested.
+/// The commands by which the repository is built and tested.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Commands {
     pub test: Vec<String>,
@@ -43,7 +44,7 @@ fn before(scene: &Scene<'_>, text: &mut String) {
     }
 }
 
-/// For the agent that writes acceptance criteria nobody else will see until the judge does.
+/// The prompt of the agent that writes the acceptance criteria, which only the judge will see.
 pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
     let mut text = format!(
         "You write the acceptance criteria for a piece of software that will be built from the spec below \
@@ -62,7 +63,7 @@ pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
     text
 }
 
-/// For the agent that cuts the spec into beads.
+/// The prompt of the agent that splits the spec into beads.
 pub fn decompose(scene: &Scene<'_>) -> String {
     let muleteer = scene.muleteer;
     let mut text = format!(
@@ -86,22 +87,22 @@ pub fn decompose(scene: &Scene<'_>) -> String {
     text
 }
 
-/// What the agent of one bead is told beside the scene.
+/// The data of a bead's prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
     pub bead: &'a Bead,
-    /// What it waited for, and how that stands.
+    /// The blockers of the bead with their statuses.
     pub blockers: &'a [(String, String)],
     pub guidelines: &'a str,
     pub commands: &'a Commands,
     /// `run.phases.implement.completion_checks`.
     pub checks: &'a [String],
-    /// Its worktree is the one of the attempt before.
+    /// The worktree is that of the previous attempt.
     pub reuse: bool,
 }
 
-/// What must hold before a bead is closed, and what the repository has to see it by. A check that
-/// we do not know is the repository's own, in its words.
+/// Returns the conditions for closing a bead, with the repository's commands to check them. Unknown
+/// checks are passed on in the user's words.
 fn completion(work: &Work<'_>) -> Vec<String> {
     let has = |name: &str| work.checks.iter().any(|check| check == name);
     let with = |what: &str, found: &[String]| match found {
@@ -130,7 +131,7 @@ fn completion(work: &Work<'_>) -> Vec<String> {
     steps
 }
 
-/// For the agent of one bead.
+/// The prompt of a bead's coding agent.
 pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     let Scene { muleteer, target, .. } = scene;
     let Work { bead, blockers, guidelines, reuse, .. } = *work;
@@ -186,7 +187,7 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     text
 }
 
-/// For the agent that mends what many merges have broken.
+/// The prompt of the maintenance agent, which repairs what the merged work has broken.
 pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String {
     let Scene { muleteer, target, .. } = scene;
     let all: Vec<_> = [&commands.test, &commands.build, &commands.lint]
@@ -213,7 +214,7 @@ pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String
     )
 }
 
-/// For the judge's first pass.
+/// The prompt of the judge's first pass.
 pub fn judge(
     scene: &Scene<'_>,
     spec_drift: bool,
@@ -260,7 +261,7 @@ pub fn judge(
     text
 }
 
-/// For the judge's second pass.
+/// The prompt of the judge's second pass.
 pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: &str) -> String {
     let mut text = String::from(
         "Below is a judge's evaluation of a piece of software. Give it structure: print one JSON document \

@@ -1,17 +1,18 @@
-//! What a spec is called, for people: its first heading.
+//! The title of a spec: its first heading.
 
 use crate::agent::event::cut;
 use crate::text::markdown_fence::Fence;
 
-/// A longer title is cut.
+/// Longer titles are cut.
 const TITLE: usize = 120;
 
-/// Nothing is in it that a person could read.
+/// Returns whether a text has no readable characters.
 pub fn is_blank(text: &str) -> bool {
     text.chars().all(|c| c.is_whitespace() || c.is_control() || c == '\u{feff}')
 }
 
-/// The first heading of a markdown text, else its first line. Empty only where [`is_blank`] holds.
+/// Returns the first heading of a Markdown text, or else its first line. Empty only if
+/// [`is_blank`].
 pub fn title(text: &str) -> String {
     let text = crate::text::bom::unmarked(text);
     let lines: Vec<&str> = body(text).lines().collect();
@@ -23,7 +24,7 @@ pub fn title(text: &str) -> String {
     heading(&lines).or_else(first).or_else(any).unwrap_or_default()
 }
 
-/// What comes after the front matter, where there is one.
+/// Returns the text after the front matter, if there is one.
 fn body(text: &str) -> &str {
     for mark in ["---", "+++"] {
         let Some(rest) = text.strip_prefix(mark).filter(|rest| rest.starts_with(['\n', '\r']))
@@ -54,7 +55,7 @@ fn heading(lines: &[&str]) -> Option<String> {
             comment = !line.contains("-->");
             continue;
         }
-        // Further in it is code.
+        // A deeper indentation is code.
         if whole.len() - line.len() > 3 || whole.starts_with('\t') {
             continue;
         }
@@ -80,7 +81,7 @@ fn heading(lines: &[&str]) -> Option<String> {
     None
 }
 
-/// A line without its marks and what no terminal, file or program wants to be given.
+/// Returns a line without Markdown marks, control characters and byte order marks.
 fn plain(line: &str) -> String {
     let clean: String =
         line.chars().map(|c| if c.is_control() || c == '\u{feff}' { ' ' } else { c }).collect();
@@ -88,7 +89,7 @@ fn plain(line: &str) -> String {
     let level = said.len() - said.trim_start_matches('#').len();
     let rest = &said[level..];
     let said = if rest.is_empty() || rest.starts_with(' ') { rest } else { said };
-    // Marks at its end close it.
+    // Closing marks.
     let said = said.trim_end();
     let open = said.trim_end_matches('#');
     let said = if open.is_empty() || open.ends_with(' ') { open } else { said };
@@ -99,7 +100,6 @@ fn plain(line: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Found by an audit, most of them.
     #[test]
     fn the_first_heading_is_the_title_and_what_only_looks_like_one_is_not() {
         for (text, wanted) in [
@@ -117,7 +117,7 @@ mod tests {
             ("    # code\n\t# code\n# C#\n", "C#"),
             ("The plan\n========\n\n# Later\n", "The plan"),
             ("# A\0B\x1b[31m\tC\r\n", "A B [31m C"),
-            // No heading: its first line.
+            // Without a heading, the first line is the title.
             ("\n\nJust text.\nMore.\n", "Just text."),
             ("#\0\n", "#"),
             ("#!/bin/sh\n", "#!/bin/sh"),

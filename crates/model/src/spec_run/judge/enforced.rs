@@ -29,7 +29,7 @@ impl Enforced {
     }
 }
 
-/// What an agent could use to influence the judge or to read the criteria; `None` where the kernel
+/// Returns how an agent could influence the judge or read the criteria; `None` if the kernel
 /// prevents both.
 fn weakness(settings: &RunSettings) -> Option<String> {
     let unconfined = Some(settings.unconfined.as_str()).filter(|reason| !reason.is_empty());
@@ -37,7 +37,8 @@ fn weakness(settings: &RunSettings) -> Option<String> {
         return Some(unconfined.unwrap_or("the run's agents have no sandbox").into());
     }
     let exposed = Some(settings.exposed.as_str()).filter(|reason| !reason.is_empty());
-    // Of every run so far: agents renew their logins in HOME, so each of them may write it.
+    // This holds for all runs so far: agents renew their logins in HOME, so each of them may write
+    // it.
     let reasons: Vec<&str> = unconfined.into_iter().chain(exposed).chain([SHARED_HOME]).collect();
     Some(reasons.join("; "))
 }

@@ -1,22 +1,22 @@
-//! Where in a text the verdict is. A model drafts, quotes the shape that was asked for, and is cut
-//! off: the last thing that is like a verdict is it, readable or not.
+//! Finds the verdict in a text. A model writes drafts, quotes the requested shape, or is cut off,
+//! so the last candidate is the verdict, whether or not it is valid.
 
 use crate::spec_run::judge::JudgeResult;
 use crate::text::foreign_json::{self, Damage, Repair};
 use serde_json::Value;
 
-/// The longest text read.
+/// The longest text that is parsed.
 const LIMIT: usize = 1024 * 1024;
-/// Of what begins like JSON and is none, so much is looked at.
+/// The most objects with invalid JSON that are examined.
 const BROKEN: usize = 64;
-/// What a verdict says, and what only a verdict says.
+/// The fields of a verdict, and those that only a verdict has.
 const NAMES: [&str; 5] = ["status", "specDrift", "acceptance", "observations", "newBeads"];
 const OWN: [&str; 3] = ["specDrift", "acceptance", "newBeads"];
 
-/// The last object that is like a verdict, or why that one cannot be read.
+/// Returns the last candidate for a verdict, or why that one is invalid.
 ///
 /// # Errors
-/// The text is not looked through.
+/// The text cannot be searched.
 pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
     if text.len() > LIMIT {
         return Err(format!("it is {} bytes long, and {LIMIT} is the limit", text.len()));
@@ -37,7 +37,7 @@ pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
             Some(Err(error)) => error,
             None => continue,
         };
-        // What `serde_json` refuses may need repair only: half of a surrogate pair, `1e999`.
+        // `serde_json` rejects some repairable documents: half of a surrogate pair, `1e999`.
         let (document, length) = foreign_json::prefix(&text[begin..]);
         match document.damage {
             None => {
@@ -45,7 +45,8 @@ pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
                 found = whole(&text[begin..at], document.value).or(found);
                 continue;
             }
-            // A quote in prose would run on over its line.
+            // A string that contains a line break is more likely a quote in prose than a cut-off
+            // document.
             Some(Damage::CutOff) if !document.repairs.contains(&Repair::ControlCharacter) => {
                 return Ok(Some(Err(format!("it is cut off: {error}"))));
             }
@@ -64,13 +65,13 @@ pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
     Ok(found)
 }
 
-/// Not every brace does: prose quotes code.
+/// Returns whether a brace begins an object. Prose also contains quoted code.
 fn begins_an_object(text: &str) -> bool {
     let inside = text[1..].trim_start();
     inside.is_empty() || inside.starts_with(['"', '}']) || names_something_first(inside)
 }
 
-/// A verdict's word as the first key, in whatever quotes.
+/// Returns whether the first key is a field of a verdict, in any quotes.
 fn names_something_first(inside: &str) -> bool {
     let bare = inside.trim_start_matches(['"', '\'', '`']);
     NAMES.iter().any(|name| {
@@ -85,9 +86,9 @@ fn says_a_verdict(text: &str) -> bool {
         || OWN.iter().chain(["status"].iter()).any(|name| text.contains(&format!("\"{name}\"")))
 }
 
-/// An object that is JSON: a verdict, or one that holds one.
+/// Examines a valid JSON object: it is a verdict, or contains one.
 fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
-    // A last line `{"type":"result", …}` is an agent's own, and has a status too.
+    // A last line `{"type":"result", …}` comes from the agent CLI and has a status too.
     let bare = value.get("status").is_some() && value.get("type").is_none();
     if is_verdict(&value) || bare {
         if !is_verdict(&value) {
@@ -97,7 +98,7 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
         if value.get("status").is_none() {
             return Some(Err("`status` is missing: success, failure or timeout".into()));
         }
-        // From the text, where a field that is there twice is an error.
+        // Parsed from the text, so that a duplicate field is an error.
         return Some(foreign_json::typed(text.as_bytes()).map_err(|error| error.to_string()));
     }
     let mut within = vec![];
@@ -124,7 +125,7 @@ fn held(value: Value, found: &mut Vec<Value>) {
     }
 }
 
-/// How far it goes, by its braces: to the end of the text, where they are not closed.
+/// Returns the length of an object by its braces, or of the whole text if they are not closed.
 fn extent(text: &str) -> usize {
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
     for (at, byte) in text.bytes().enumerate() {

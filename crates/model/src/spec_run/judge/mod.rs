@@ -1,5 +1,5 @@
-//! The judge's verdict: `JudgeResult`, in camelCase, read with patience for how a model
-//! wraps a document and with none for what is in it.
+//! The judge's verdict, `JudgeResult`, in camelCase. The parser tolerates any wrapping of the
+//! document by the model, and no errors in its content.
 
 pub mod enforced;
 pub mod promotion;
@@ -11,20 +11,20 @@ pub use settled::Asked;
 
 use serde::{Deserialize, Serialize};
 
-/// More findings than this are no findings.
+/// A verdict with more new beads than this is rejected.
 const FINDINGS: usize = 200;
-/// Of what is found, so much goes into a bead: less than any store of beads has room for.
+/// The length limits of a bead made from a finding. They are below those of every bead store.
 const TITLE: usize = 300;
 const TEXT: usize = 40 * 1024;
-/// And of why an observation is closed.
+/// The length limit of an observation's close reason.
 const REASON: usize = 2000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JudgeResult {
     pub status: String,
-    /// None: it said nothing about it, which is a pass of it only where nobody asked (see
-    /// [`Self::settled`]).
+    /// `None` if the verdict does not mention it. A pass then counts only if spec drift was not
+    /// requested (see [`Self::settled`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_drift: Option<SpecDrift>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,8 +90,8 @@ pub struct NewBead {
 }
 
 impl JudgeResult {
-    /// PASS: it ran well, nothing drifted, everything was accepted, and nothing is to be done of
-    /// what the agents noted.
+    /// Returns whether the verdict is a pass: the evaluation succeeded, nothing drifted, all
+    /// criteria passed, and no observation is promoted.
     pub fn passed(&self) -> bool {
         self.status == "success" && !self.drifted() && self.accepted() && !self.promotes()
     }
@@ -116,8 +116,8 @@ impl JudgeResult {
         self.acceptance.as_ref().map_or(&[], |acceptance| &acceptance.results)
     }
 
-    /// What is to be done about it, as beads: the judge's own list, else one for each issue and
-    /// each failed criterion. A failure that names nothing is still one.
+    /// Returns the beads that fix the findings: the judge's own list, or else one for each issue
+    /// and each failed criterion. A failure without findings gives one general bead.
     pub fn remedies(&self) -> Vec<NewBead> {
         if self.passed() {
             return vec![];
@@ -157,19 +157,19 @@ impl JudgeResult {
     }
 }
 
-/// The store's key of the bead that a remedy becomes: a second time makes no second one. `verdict`
-/// counts the verdicts of the run, because one iteration can have several.
+/// Returns the idempotency key of a remedy's bead, so that a repeated effect creates no second
+/// bead. `verdict` is the number of the verdict in the run, because one iteration can have several.
 pub fn remedy_key(run_id: &str, verdict: u32, at: usize) -> String {
     format!("{run_id}/judge/{verdict}/{at}")
 }
 
-/// Its id. `hash` is the random part of the run's.
+/// Returns the id of a remedy's bead. `hash` is the random part of the run's id.
 pub fn remedy_id(hash: &str, verdict: u32, at: usize) -> String {
     format!("{hash}j{verdict}n{at}")
 }
 
 impl Observation {
-    /// Why it is closed.
+    /// Returns the reason with which the observation's bead is closed.
     pub fn closing(&self) -> String {
         let reason = match &self.merge_with {
             Some(other) => format!("merged with {other}: {}", self.reason),
@@ -179,8 +179,8 @@ impl Observation {
     }
 }
 
-/// As a bead can hold it: what is too much for one is cut, and says so. All of it is in the
-/// verdict's file.
+/// Cuts a text to the limit of a bead, with a note about the cut. The verdict's file has the whole
+/// text.
 fn fitting(text: &str, limit: usize) -> String {
     let text = text.replace('\0', "\u{fffd}");
     if text.len() <= limit {
@@ -200,8 +200,8 @@ fn first_line(text: &str) -> String {
     crate::agent::event::cut(text.lines().next().unwrap_or_default(), 200)
 }
 
-/// The JSON schema of a verdict, for CLIs that hold an agent to one.
-/// Every field is required and none else allowed, as some models' APIs want it.
+/// Returns the JSON schema of a verdict, for CLIs that can enforce one. All fields are required and
+/// no others are allowed, because some model APIs demand this.
 pub fn schema() -> serde_json::Value {
     use serde_json::{Map, Value, json};
     let object = |fields: &[(&str, Value)]| {
@@ -240,12 +240,12 @@ pub fn schema() -> serde_json::Value {
     ])
 }
 
-/// Reads the verdict from what an agent printed, told in several ways, the one that it was held to
-/// first. The first in which there is something like a verdict decides, whether or not that can be
-/// read: what the others say besides is no way around it.
+/// Parses the verdict from several renderings of an agent's output, the schema-enforced one first.
+/// The first rendering that contains a verdict decides, even if that verdict is invalid. The other
+/// renderings must not override an invalid verdict.
 ///
 /// # Errors
-/// What is wrong with it, to be told to whoever is asked again.
+/// The reason why it is invalid, for the prompt of the next attempt.
 pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, String> {
     let mut missing = None;
     for text in ways.into_iter().filter(|text| !text.trim().is_empty()) {
@@ -261,12 +261,12 @@ pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, 
     missing.unwrap_or_else(|| Err("it printed no verdict".into()))
 }
 
-/// Reads the one document in what an agent printed: all of it, a fenced block, or from a brace to
-/// its end. Of several the last one decides, and where it cannot be read none does: what comes
-/// before it is a draft.
+/// Parses the last verdict in an agent's output: the whole text, a fenced block, or an object
+/// within prose. An invalid last verdict makes the result invalid, because everything before it is
+/// a draft.
 ///
 /// # Errors
-/// What is wrong with it, to be told to whoever is asked again.
+/// The reason why it is invalid, for the prompt of the next attempt.
 pub fn parse(text: &str) -> Result<JudgeResult, String> {
     read([text])
 }
@@ -320,7 +320,7 @@ mod tests {
         );
     }
 
-    /// Found by an audit: a branch was published by a draft that stood before the verdict.
+    /// A draft before the verdict once caused a branch to be published.
     #[test]
     fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
         let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
@@ -348,7 +348,7 @@ mod tests {
         ] {
             assert!(parse(&format!("Draft:\n{PASS}\n\n```json\n{last}\n```\n")).is_err(), "{last}");
         }
-        // Cut off anywhere.
+        // A verdict that is cut off at any byte is invalid.
         for to in (1..failed.len()).filter(|to| failed.is_char_boundary(*to)) {
             let cut = format!("First draft: {PASS}\n{}", &failed[..to]);
             assert!(parse(&cut).is_err(), "{cut}");
@@ -372,13 +372,14 @@ mod tests {
         );
         assert!(parse(&format!("{{\"JudgeResult\": {PASS}}}")).expect("wrapped").passed());
         assert!(parse(&format!("{{\"a\": {PASS}, \"b\": {failed}}}")).is_err());
-        // Whoever writes to be slow to read is not read for long.
+        // Input that is built to be slow to parse is rejected early.
         assert!(
             parse(&"{\"a\"x".repeat(50_000)).is_err() && parse(&"{\"a\":".repeat(50_000)).is_err()
         );
     }
 
-    /// What the schema names is what is read: a field that only one of them knows would be lost.
+    /// The schema and the parser have the same fields; a field that only one of them has would be
+    /// lost.
     #[test]
     fn the_schema_has_every_field_of_a_verdict() {
         fn fields(schema: &serde_json::Value) -> serde_json::Value {
@@ -405,8 +406,7 @@ mod tests {
         );
     }
 
-    /// Found by an audit: the store refused the bead, and the run ended with it each time it was
-    /// gone on with.
+    /// The store once rejected an oversized bead, and the run failed again after each resume.
     #[test]
     fn what_is_found_fits_into_a_bead_whatever_it_is() {
         let long = format!("a\0b{}", "é".repeat(200_000));

@@ -1,5 +1,4 @@
-//! What a verdict has made and promoted, as the run plans with it: in the order that its
-//! dependencies ask for.
+//! Plans the beads that a verdict created or promoted, in the order of their dependencies.
 
 use crate::agent::event::cut;
 use crate::beads::graph::Graph;
@@ -9,8 +8,8 @@ use crate::spec_run::state::Run;
 use std::collections::BTreeMap;
 
 impl Planned {
-    /// A bead, its dependencies those that are beads of the run, and those that are not and are
-    /// waited for.
+    /// Plans a bead. Its dependencies are split into those inside the run and the awaited ones
+    /// outside.
     pub fn of(
         bead: &Bead,
         inside: impl Fn(&str) -> bool,
@@ -29,7 +28,7 @@ impl Planned {
     }
 }
 
-/// Ids that these wait for and that are neither among them nor in the run: to be looked up.
+/// Returns the blockers that are neither in `beads` nor in the run, and have to be looked up.
 pub fn strangers(run: &Run, beads: &[Bead]) -> Vec<String> {
     let known = |on: &str| run.beads.contains_key(on) || beads.iter().any(|bead| bead.id == on);
     let mut ids: Vec<String> =
@@ -39,9 +38,9 @@ pub fn strangers(run: &Run, beads: &[Bead]) -> Vec<String> {
     ids
 }
 
-/// The plan with them, and what of their dependencies is left out, since nobody would ever do what
-/// is waited for: no run ends by what an agent noted. `strangers` are those that were found, and
-/// whether they are closed.
+/// Plans the beads, and returns the dependencies that were dropped. A dependency on work that no
+/// agent will ever do is dropped, so that an observation cannot deadlock the run. `strangers` maps
+/// the existing ones to whether they are closed.
 pub fn plan(
     run: &Run,
     beads: &[Bead],
@@ -76,7 +75,7 @@ pub fn plan(
             nodes.map(|one| (one.id.as_str(), one.depends_on.iter().map(String::as_str))),
         );
         let Some(chain) = graph.cycles().into_iter().next() else { break };
-        // The last that was noted is to wait for none of them.
+        // The last noted bead of the cycle loses its dependencies on the others.
         let Some(one) = planned.iter_mut().rev().find(|one| chain.contains(&one.id)) else { break };
         one.depends_on.retain(|on| !chain.contains(on));
         left_out.push(format!("beads wait for each other: {}", chain.join(" → ")));
@@ -96,7 +95,7 @@ mod tests {
         planned.iter().map(told).collect()
     }
 
-    /// Found by an audit: what waits for another was worked on before it.
+    /// A promoted bead must not be worked on before its blockers.
     #[test]
     fn what_is_promoted_waits_for_what_it_waited_for() {
         let play = Play::with(settings(), vec![bead("a", &[])]);

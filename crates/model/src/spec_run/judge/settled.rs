@@ -1,29 +1,29 @@
-//! Whether a verdict can be acted on as it stands, or has to be asked for once more.
+//! Decides whether a verdict is usable, or has to be requested again.
 
 use crate::agent::event::cut;
 use crate::spec_run::judge::JudgeResult;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ids and titles that a complaint names.
+/// The most ids and titles in one error message.
 const NAMED: usize = 20;
 
-/// What the judge of a run was asked about.
+/// The requested parts of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked<'a> {
     pub spec_drift: bool,
     pub acceptance: bool,
-    /// Observations that wait for it.
+    /// Pending observations.
     pub observations: &'a BTreeSet<String>,
 }
 
 impl JudgeResult {
-    /// Whether it can be acted on as it stands. It speaks of nothing but the observations that
-    /// wait, and of each in one way. A pass must say so of everything that was asked, and agree
-    /// with what it is made of: what it leaves out has not been judged. One that finds something is
-    /// acted on in any case, since whoever judges next is asked about all of it again.
+    /// Checks whether the verdict is usable. It may only decide on pending observations, on each in
+    /// one way. A pass must cover every requested part and agree with its own details, because a
+    /// missing part was not judged. A failure is always usable, since the next judge is asked about
+    /// everything again.
     ///
     /// # Errors
-    /// What is wrong with it, to be told to whoever is asked again.
+    /// The reason why it is unusable, for the prompt of the next attempt.
     pub fn settled(&self, asked: Asked<'_>) -> Result<(), String> {
         self.triages(asked.observations)?;
         if !self.passed() {
@@ -41,8 +41,9 @@ impl JudgeResult {
         self.agrees()
     }
 
-    /// Of a pass: the work that it names all the same. It is a pass even so (contract.md,
-    /// "Variables every agent gets"), but one that may be a slip, so it is worth asking once more.
+    /// Returns the work that a pass names in spite of being one. Such a verdict still is a pass
+    /// (contract.md, "Variables every agent gets"), but it may be a mistake, so it is requested
+    /// once more.
     pub fn spare_work(&self) -> Option<String> {
         let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
         (self.passed() && !self.new_beads.is_empty()).then(|| {
@@ -53,8 +54,8 @@ impl JudgeResult {
         })
     }
 
-    /// Only observations are the judge's to promote or dismiss: a bead that is worked on would be
-    /// closed undone.
+    /// Checks that the verdict decides on pending observations only. Otherwise the judge could
+    /// close a bead that is being worked on.
     fn triages(&self, waiting: &BTreeSet<String>) -> Result<(), String> {
         let mut said: BTreeMap<&str, &str> = BTreeMap::new();
         for one in &self.observations {
@@ -80,7 +81,7 @@ impl JudgeResult {
         Ok(())
     }
 
-    /// A pass is what its parts say. What is minor may be named and be no drift.
+    /// Checks that a pass agrees with its details. It may name minor issues.
     fn agrees(&self) -> Result<(), String> {
         if let Some(issue) = self.issues().iter().find(|issue| issue.severity != "minor") {
             let named = [&issue.section, &issue.description].map(|text| cut(text, 80)).join(": ");
@@ -99,10 +100,10 @@ impl JudgeResult {
         Ok(())
     }
 
-    /// Of a pass: what waits and is not decided on.
+    /// Checks that a pass decides on all pending observations.
     ///
     /// # Errors
-    /// What is left out.
+    /// The observations that it leaves out.
     pub fn decides(&self, asked: Asked<'_>) -> Result<(), String> {
         let said: BTreeSet<&str> =
             self.observations.iter().map(|one| one.bead_id.as_str()).collect();
@@ -155,17 +156,17 @@ mod tests {
         assert!(settled(bare, BOTH).is_err_and(|why| why.contains("specDrift")));
         assert!(settled(drift, BOTH).is_err_and(|why| why.contains("acceptance")));
         assert!(settled(criteria, BOTH).is_err_and(|why| why.contains("specDrift")));
-        // What nobody asked about need not be said.
+        // Parts that were not requested may be missing.
         assert_eq!(settled(drift, Asked { acceptance: false, ..BOTH }), Ok(()));
         assert_eq!(settled(criteria, Asked { spec_drift: false, ..BOTH }), Ok(()));
-        // A pass that names work is one.
+        // A pass that names new work is still a pass.
         let spare = pass(json!({"newBeads": [{"title": "This may be done"}]}));
         assert!(
             spare.settled(BOTH).is_ok()
                 && spare.spare_work().is_some_and(|why| why.contains("This may be done"))
         );
         assert_eq!(pass(json!({})).spare_work(), None);
-        // Whoever finds something is acted on.
+        // A failure is always usable.
         let found = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
         assert_eq!(settled(found, BOTH), Ok(()));
     }
@@ -217,7 +218,7 @@ mod tests {
         );
         let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
         assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
-        // What a pass leaves out is said apart, and is no reason to ask again.
+        // Observations that a pass leaves out are reported separately, and do not make it unusable.
         assert!(
             says(&[("o1", "dismiss")])
                 .decides(asked)

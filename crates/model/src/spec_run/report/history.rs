@@ -1,5 +1,5 @@
-//! What a run did, agent by agent: the fold behind its report and its live picture. [`Run`] keeps
-//! only what the next decision needs; who worked when, for how long and at what price is kept here.
+//! The history of a run, agent by agent, for its report and its live view. [`Run`] keeps only the
+//! state that the next decision needs; the agents' working times and costs are kept here.
 
 use crate::event::{Event, Outcome, Record};
 use crate::spec_run::event::{AgentStarted, JudgeFinished, Phase, Purpose};
@@ -7,31 +7,31 @@ use crate::spec_run::state::{Run, Stage};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 
-/// Retries, blocks and slowdowns told one by one; what comes after is counted.
+/// The most retries, blocks and slowdowns that are listed; further ones are only counted.
 const TROUBLES: usize = 1000;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chronicle {
     pub run: Run,
-    /// One agent each, in the order in which they were started.
+    /// One entry per agent, in the order of their starts.
     pub stints: Vec<Stint>,
     pub phases: Vec<(Timestamp, Phase)>,
     pub iterations: Vec<(Timestamp, u32)>,
     pub judgements: Vec<Judgement>,
     pub troubles: Vec<Trouble>,
-    /// Troubles beyond those that are told.
+    /// The number of troubles that are not listed.
     pub untold: usize,
-    /// Stints under way, by the number of their agent.
+    /// Indices of running stints, by agent number.
     open: HashMap<u32, usize>,
 }
 
-/// An agent from its start to its end.
+/// The work of one agent, from its start to its end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stint {
     pub start: AgentStarted,
     pub iteration: u32,
     pub began: Timestamp,
-    /// None while it is under way.
+    /// `None` while the agent runs.
     pub end: Option<StintEnd>,
 }
 
@@ -40,24 +40,24 @@ pub struct StintEnd {
     pub at: Timestamp,
     pub status: Outcome,
     pub reason: String,
-    /// Awake time, by its shim.
+    /// Awake time, measured by the shim.
     pub worked_ms: u64,
     pub cost_usd: f64,
 }
 
-/// A word of the judge's, with what came of it.
+/// A verdict and its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     pub at: Timestamp,
     pub end: JudgeFinished,
 }
 
-/// Something that did not go well, and was dealt with.
+/// A problem that the run has handled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trouble {
     pub at: Timestamp,
     pub kind: TroubleKind,
-    /// A bead, an agent or a purpose; empty where it is the whole run.
+    /// A bead, an agent or a purpose; empty for the whole run.
     pub whose: String,
     pub reason: String,
 }
@@ -65,14 +65,14 @@ pub struct Trouble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TroubleKind {
     Retried,
-    /// Tried again without counting: it was not its fault.
+    /// Retried without counting as a failure.
     Uncounted,
     Blocked,
     Slowed,
     PushUndone,
 }
 
-/// What something came to.
+/// The total effort of several stints.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Tally {
     pub agents: u32,
@@ -89,7 +89,7 @@ impl Tally {
 }
 
 impl Stint {
-    /// Of one under way: since it began.
+    /// Returns the working time. For a running stint, this is the time since its start.
     pub fn worked_ms(&self, now: Timestamp) -> u64 {
         match &self.end {
             Some(end) => end.worked_ms,
@@ -99,7 +99,7 @@ impl Stint {
 }
 
 impl Chronicle {
-    /// The first event of a run's log.
+    /// Creates a history from the first event of a run's log.
     pub fn begin(record: &Record) -> Option<Self> {
         let run = Run::begin(record)?;
         Some(Self {
@@ -185,7 +185,7 @@ impl Chronicle {
         }
     }
 
-    /// What each bead came to: coding and maintenance, all attempts together.
+    /// Returns the total effort for each bead: coding and maintenance, all attempts.
     pub fn by_bead(&self) -> BTreeMap<&str, Tally> {
         let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
         for stint in &self.stints {
@@ -196,7 +196,7 @@ impl Chronicle {
         tallies
     }
 
-    /// What each part of the work came to, in the order of the pipeline.
+    /// Returns the total effort for each purpose, in the order of the pipeline.
     pub fn by_purpose(&self) -> BTreeMap<Purpose, Tally> {
         let mut tallies: BTreeMap<Purpose, Tally> = BTreeMap::new();
         for stint in &self.stints {
@@ -205,8 +205,8 @@ impl Chronicle {
         tallies
     }
 
-    /// How long each bead that is done was worked on, all its attempts together: the measure of
-    /// those to come.
+    /// Returns the working time of each finished bead, over all attempts. The estimate is based on
+    /// it.
     pub fn measured_ms(&self) -> Vec<u64> {
         let tallies = self.by_bead();
         let done = self.run.beads.values().filter(|task| task.stage == Stage::Done);
@@ -214,8 +214,8 @@ impl Chronicle {
             .collect()
     }
 
-    /// The chain of beads that took the longest, first to last. What was not worked on yet counts
-    /// as a moment, so before anything has finished it is the longest chain there is.
+    /// Returns the chain of beads that took the longest, from first to last. Beads without work
+    /// count as one millisecond, so that before any work this is the longest chain of the graph.
     pub fn longest_chain(&self) -> Vec<&str> {
         let graph = self.run.schedule.graph();
         let tallies = self.by_bead();

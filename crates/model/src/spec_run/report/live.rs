@@ -1,27 +1,26 @@
-//! What the agents that work now have in hand, folded from the daemon's events: for people who
-//! watch a run.
+//! The current activity of a run's agents, folded from the daemon's events, for the live view.
 
 use crate::event::id::DispatchId;
 use crate::event::{Event, Record};
 use jiff::Timestamp;
 use std::collections::HashMap;
 
-/// Dispatches and open calls kept in mind; more are not shown.
+/// The most dispatches and pending calls that are tracked; more are not shown.
 const DISPATCHES: usize = 4096;
 const CALLS: usize = 64;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AtWork {
-    /// By the id of the dispatch.
+    /// By dispatch id.
     hands: HashMap<String, Hand>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Hand {
     pub cost_usd: f64,
-    /// Calls of tools that have not come to an end, the newest last.
+    /// Pending tool calls, the newest last.
     calls: Vec<Call>,
-    /// The model API is not asked before this.
+    /// The CLI does not call the model API before this time.
     pub waits_until: Option<Timestamp>,
 }
 
@@ -34,7 +33,7 @@ pub struct Call {
 }
 
 impl Hand {
-    /// What it does now, if that is a tool: of several the newest.
+    /// Returns the newest pending tool call.
     pub fn call(&self) -> Option<&Call> {
         self.calls.last()
     }

@@ -1,4 +1,4 @@
-//! Where the work of a run is when it has ended or rests, and what a person does next.
+//! Where the work of a run is once it has ended or rests, and the user's next step.
 
 use crate::spec_run::event::{KeptWork, RunStatus};
 use crate::spec_run::state::Run;
@@ -7,29 +7,29 @@ use serde::Serialize;
 /// The branch of a run, and the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct Whereabouts {
-    /// In the person's repository; null where the run made no commit.
+    /// In the user's repository; null if the run made no commit.
     pub branch: Option<String>,
-    /// The branch that it began from.
+    /// The branch from which the run began.
     pub base: Option<String>,
-    /// How many commits the run made, where it did not pass.
+    /// The number of the run's commits, if it did not pass.
     pub commits: Option<u32>,
-    /// Its name at the remote.
+    /// The name of the branch at the remote.
     pub pushed: Option<String>,
-    /// Where a pull request can be made by hand.
+    /// The web page for a pull request.
     pub page: Option<String>,
     pub pr_url: Option<String>,
-    /// Why `gh` made no pull request, where it was asked to.
+    /// Why `gh` made no pull request, if it was asked to.
     pub pr_trouble: Option<String>,
-    /// Where clones of its agents are that were not finished with.
+    /// The directory of clones of unfinished agents.
     pub clones: Option<String>,
-    /// Why the branch could not be brought into the repository.
+    /// Why the branch could not be fetched into the repository.
     pub trouble: Option<String>,
-    /// A command, or what to do in words.
+    /// A command, or an instruction in words.
     pub next: Option<String>,
 }
 
 impl Whereabouts {
-    /// `None` while the run is under way.
+    /// Returns `None` while the run runs.
     pub fn of(run: &Run) -> Option<Self> {
         if run.is_live() {
             return None;

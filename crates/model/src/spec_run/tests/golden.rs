@@ -1,4 +1,4 @@
-//! Known scenarios compared word for word, and examples of the formats beside them.
+//! Snapshots of known scenarios, and examples of the documented formats.
 
 use crate::beads::Bead;
 use crate::beads::graph::Graph;
@@ -64,7 +64,7 @@ const CHECKS: &[&str] = &["own-tests", "typecheck", "build", "lint"];
 fn a_coding_agent_is_told_its_bead_and_the_whole_spec() {
     let prompt = implement(CHECKS, false, "");
     assert!(prompt.contains(SPEC.trim_end()), "all of the spec, not a section");
-    // The sections of the example, in its order.
+    // The sections of the example prompt, in their order.
     let mut from = 0;
     for said in [
         "**ID**: scr-a1b2",
@@ -140,7 +140,7 @@ fn the_judge_is_told_what_it_judges_by_and_nobody_else_where_that_is() {
     );
 }
 
-/// Two beads, one of which notes something; the judge finds drift once.
+/// Two beads, one of which creates an observation; the judge finds drift once.
 fn known() -> Play {
     let mut play = Play::with(
         RunSettings { maintain_every: 0, maintain_after_all: true, ..settings() },
@@ -211,7 +211,7 @@ fn the_events_of_a_known_run() {
     let mut text = String::new();
     for record in &play.log {
         let mut line = serde_json::to_value(record).expect("JSON");
-        // Its length would hide what happens; events.md shows it.
+        // The settings are long and would hide the other fields; events.md documents them.
         line.as_object_mut().expect("an object").remove("settings");
         let _ = writeln!(text, "{line}");
     }
@@ -226,7 +226,7 @@ fn the_log_of_a_known_run() {
     insta::assert_snapshot!("run_log_finished", text);
 }
 
-/// Its slips: `status` stands there twice, and names of its author's tool.
+/// The reference has mistakes: `status` is there twice, and names of its author's tool occur.
 #[test]
 fn the_references_run_log_is_read() {
     let log: RunLog =
@@ -242,9 +242,9 @@ fn the_references_run_log_is_read() {
     );
 }
 
-/// A reader of the documented events reads ours: same names, and every field they show. Its slips:
-/// only its first line has a version, a phase is called done that begins, and who begins
-/// maintenance has run no check.
+/// A reader of the documented events can read Muleteer's: same names, and every documented field.
+/// The reference has mistakes: only its first line has a version, a phase that begins is called
+/// done, and the start of maintenance reports a check that has not run.
 #[test]
 fn the_references_events_are_ours() {
     let ours = known();
@@ -274,7 +274,7 @@ fn the_references_events_are_ours() {
     }
 }
 
-/// A diamond with a tail, beside a chain: what most waits for goes first.
+/// A diamond with a tail, beside a chain. The bead with the most dependants goes first.
 fn diamond() -> Vec<Bead> {
     vec![
         bead("tail", &["join"]),

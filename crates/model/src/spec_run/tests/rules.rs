@@ -132,7 +132,7 @@ impl Play {
         }
     }
 
-    /// The agent of `bead` ends.
+    /// Ends the agent of `bead`.
     pub(in crate::spec_run) fn end(
         &mut self,
         bead: &str,
@@ -177,7 +177,7 @@ fn beads_go_out_as_soon_as_a_place_is_free_and_what_they_wait_for_is_done() {
     play.done("a");
     assert_eq!(play.working_on(), ["b", "d"]);
     play.done("b");
-    // Two are done: maintenance runs beside the coding agents, and takes none of their places.
+    // Two beads are done: maintenance runs beside the coding agents, and uses none of their slots.
     assert_eq!(play.run.coding(), 2);
     assert!(play.run.job_of(Purpose::Maintain).is_some());
 }
@@ -224,8 +224,8 @@ fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_
     assert_eq!(play.run.beads["b"].failures, 1);
 }
 
-/// Found by the crash campaign: killed between a rebase's two halves, a clone stood at what others
-/// had pushed, and its own commit was nowhere.
+/// An agent was killed in the middle of a rebase: its clone was at the commits of others, and its
+/// own commit was lost.
 #[test]
 fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
@@ -237,7 +237,7 @@ fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
         end.closed = true;
     });
     assert_eq!(play.run.beads["b"].failures, 1);
-    // Who ended by itself and closed it knows what it left.
+    // An agent that ended by itself and closed its bead has left nothing unintentionally.
     let mut play = Play::with(settings(), vec![bead("c", &[])]);
     play.end("c", Outcome::Success, |end| {
         stands(end);
@@ -246,8 +246,7 @@ fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
     assert_eq!(play.run.beads["c"].stage, Stage::Done);
 }
 
-/// Found by the crash campaign: an attempt pushed, then failed; the next found nothing left to
-/// commit.
+/// An attempt pushed its work and then failed; the next one found nothing to commit.
 #[test]
 fn what_an_earlier_attempt_pushed_counts_for_who_closes_but_not_for_who_says_nothing() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
@@ -389,7 +388,7 @@ fn snapshots_have_the_fields_of_the_reference_and_read_back() {
     assert!(checkpoint::parse("beads: [").is_err());
 }
 
-/// The example of the checkpoint's format, its slips repaired, is read.
+/// The example of the checkpoint's format, with its mistakes corrected, can be parsed.
 #[test]
 fn the_references_checkpoint_is_read() {
     let text = "schema_version: 1\nrun_id: run-2026-02-12-a1b2c3\nspec_path: docs/specs/plan-2026-02-12-feature-x.md\nfrozen_spec_path: .muleteer/runs/run-2026-02-12-a1b2c3/frozen-spec.md\nfrozen_spec_sha256: a1b2c3d4e5f6\nacceptance_path: /home/user/.cache/muleteer/run-2026-02-12-a1b2c3/acceptance/\ntarget_branch: muleteer/run-2026-02-12-a1b2c3\nbase_branch: main\nstate: implementing\niteration: 1\nbeads:\n  total: 12\n  completed: [scr-a1b2, scr-c3d4]\n  in_progress: [scr-e5f6]\n  blocked: []\n  retry_counts:\n    scr-g7h8: 1\n  claims:\n    scr-e5f6: \"run-2026-02-12-a1b2c3:1:0\"\nagents:\n  max_concurrency: 4\n  active:\n    - agent_id: 1\n      bead_id: scr-e5f6\n      worktree: .muleteer/worktrees/agent-1\n      started_at: 2026-02-12T10:15:00Z\n      pid: 12345\nmaintenance:\n  last_run_at: 2026-02-12T11:00:00Z\n  worktree: .muleteer/worktrees/maint-2\n  bead_id: scr-m1n2\n  run_count: 2\n  runs:\n    - id: maint-1\n      trigger_completed_count: 5\n      state: success\n    - id: maint-2\n      trigger_completed_count: 10\n      state: running\nobservations:\n  pending: [scr-x9y8, scr-z1w2]\n  promoted: []\n  dismissed: []\n";
@@ -412,7 +411,7 @@ fn resume(settings: RunSettings, from: Option<GoOn>) -> Input {
 }
 
 impl Play {
-    /// The agent the run cannot do without ends.
+    /// Ends the agent without which the run cannot continue.
     pub(in crate::spec_run) fn needed(
         &mut self,
         purpose: Purpose,
@@ -425,7 +424,7 @@ impl Play {
         self.feed(Input::JobEnded { dispatch, end: Box::new(end) });
     }
 
-    /// The judge speaks, and its verdict is read.
+    /// Ends the judge's passes with this verdict.
     pub(in crate::spec_run) fn verdict(&mut self, result: JudgeResult) {
         self.needed(Purpose::Judge, Outcome::Success, |_| ());
         self.structured(result);
@@ -480,7 +479,7 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     play.verdict(bare.clone());
     play.structured(bare);
     assert_eq!(play.error(), Some("E_JUDGE_PARSE_FAILED"));
-    // Criteria were sealed: they are judged too.
+    // Sealed criteria must be judged too.
     let mut play = judged();
     play.run.settings.acceptance = true;
     play.run.sealed =
@@ -489,7 +488,7 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     assert!(play.run.complaint[&Purpose::Structure].contains("acceptance"));
 }
 
-/// The contract says what a pass is, and nothing of `newBeads`.
+/// The contract defines a pass without regard to `newBeads`.
 #[test]
 fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_it() {
     let spare = JudgeResult {
@@ -512,7 +511,7 @@ fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_i
     assert_eq!((play.run.phase, play.error()), (Phase::Finish, None));
 }
 
-/// What `with` makes of a pass, told twice.
+/// Plays a pass that `with` modifies, twice: the first time it is rejected.
 fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
     let mut play = noted();
     let result = with(&play);
@@ -527,7 +526,7 @@ fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
     play
 }
 
-/// A run before its judge: a bead is blocked, and an agent has noted something.
+/// A run before its judge: one bead is blocked, and an agent has noted an observation.
 fn noted() -> Play {
     let mut play = Play::with(
         RunSettings { max_retries: 0, ..settings() },
@@ -545,7 +544,7 @@ fn triages(id: &str, action: &str) -> Vec<Observation> {
     vec![Observation { bead_id: id.into(), action: action.into(), ..Observation::default() }]
 }
 
-/// Found by an audit: a blocked bead was dismissed by the verdict, closed, and the run completed.
+/// The verdict once dismissed a blocked bead; the bead was closed, and the run completed.
 #[test]
 fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
     for action in ["dismiss", "merge", "promote"] {
@@ -559,7 +558,7 @@ fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
             );
         }
     }
-    // As an older muleteer recorded it: nothing comes of it.
+    // An older version may have recorded such a verdict. It has no effect.
     let mut play = Play::with(settings(), vec![bead("bad", &[])]);
     play.run.observations.insert("noted".into());
     let result = JudgeResult {
@@ -643,7 +642,7 @@ fn nobody_jumps_the_judges_barrier_or_an_approval() {
 fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"])]);
     play.done("a");
-    // As an older muleteer let it happen.
+    // An older version allowed this state.
     play.run.jobs.clear();
     play.run.phase = Phase::Finish;
     play.feed(Input::Published {
@@ -752,7 +751,7 @@ fn going_on_from_maintenance_maintains_at_once_and_then_judges() {
     assert!(play.run.job_of(Purpose::Judge).is_some());
 }
 
-/// The store gives back what was made under the same key: two verdicts must not share one.
+/// The store returns an existing bead for a known key, so two verdicts must not share a key.
 #[test]
 fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
     let mut play =
@@ -810,7 +809,7 @@ fn told(bead: &str, closed: bool) -> Settled {
     Settled { bead: bead.into(), closed, no_change: false }
 }
 
-/// `a` is blocked, and `b` waits for it.
+/// `a` is blocked, and `b` depends on it.
 fn deadlocked() -> Play {
     let mut play = Play::with(
         RunSettings { max_retries: 0, ..settings() },
@@ -845,7 +844,7 @@ fn what_a_person_does_about_a_blocked_bead_counts_when_the_run_goes_on() {
         (task.stage, task.failures, task.reuse, play.working_on()),
         (Stage::Taken, 0, false, vec!["a"])
     );
-    // It has all its tries again.
+    // The retries of the bead start again.
     play.end("a", Outcome::Failure, |_| ());
     assert_eq!(play.working_on(), ["a"]);
 
@@ -940,7 +939,7 @@ fn maintenance_that_is_not_parallel_has_the_run_to_itself() {
     assert_eq!(play.working_on(), ["c"]);
 }
 
-/// Found by an audit: after Ctrl-C the maintenance had failed, and nobody mended anything any more.
+/// After Ctrl-C the maintenance once counted as failed, and was never repeated.
 #[test]
 fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() {
     let mut play =
@@ -956,8 +955,8 @@ fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() 
     assert!(
         play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none()
     );
-    // What has failed by itself is not tried again, and what had mended it all as the run was
-    // stopped has done it.
+    // Maintenance that failed by itself is not repeated, nor is one that succeeded while the run
+    // stopped.
     play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
     assert!(play.run.job_of(Purpose::Judge).is_some());
     assert_eq!(
@@ -1004,7 +1003,7 @@ fn a_stopped_run_says_so_and_one_that_waits_for_a_person_has_no_error() {
     assert_eq!((play.run.status(), code(&play)), (RunStatus::Pending, None));
 }
 
-/// The store is told before the run: it must know what the run is about to decide.
+/// The store is updated before the run, so the outcome must be known before it is recorded.
 #[test]
 fn whether_a_bead_will_be_blocked_is_known_before_it_is() {
     let play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[])]);

@@ -1,5 +1,5 @@
-//! Drives the machine with random schedules, failures and crashes, each from a seed that replays
-//! it, and checks what must hold however a run goes.
+//! Drives the state machine with random schedules, failures and crashes, and checks its invariants.
+//! A seed reproduces each life of a run.
 
 use crate::event::{Entry, Event, Outcome, Record};
 use crate::spec_run::decide::{GoOn, Input, JobEnd, Settled, advance, decide};
@@ -11,7 +11,7 @@ use crate::spec_run::tests::rules::{bead, settings};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 
-/// A small generator: what matters is that a seed says everything.
+/// A small random number generator, determined by its seed.
 struct Dice(u64);
 
 impl Dice {
@@ -37,12 +37,12 @@ struct World {
     now: Timestamp,
     log: Vec<Record>,
     run: Run,
-    /// What the outside knows of beads: closed or not, by id.
+    /// How many times each bead was assigned.
     taken: BTreeMap<String, u32>,
-    /// What the store was asked to make: the title, by its key. What has been made is given back.
+    /// The requested bead of each key: its id and its title. A repeated request returns the same.
     made: BTreeMap<String, (String, String)>,
     starved: Option<Purpose>,
-    /// How often a person went on with a run that had ended.
+    /// How often a person resumed an ended run.
     returns: u32,
 }
 
@@ -112,7 +112,7 @@ impl World {
         panic!("it goes on for ever by itself");
     }
 
-    /// What must hold of an event before it is folded.
+    /// Checks the invariants of an event before it is folded.
     fn check(&mut self, event: &Event) {
         match event {
             Event::BeadAssigned { bead_id, .. } => {
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// A daemon is killed: what was folded is gone, and folded again from the log.
+    /// Simulates a killed daemon: the state is folded again from the log.
     fn crash(&mut self) {
         let again = Run::fold(&self.log).expect("a run");
         assert_eq!(again, self.run, "the fold of the log is another state");
@@ -220,7 +220,7 @@ impl World {
         end.unknown = outcome == Outcome::Failure && self.dice.one_in(3);
         end.rate_limited = outcome == Outcome::Failure && self.dice.one_in(3);
         if self.starved == Some(purpose) {
-            // The model's provider has no room for this one, ever.
+            // The model's provider never has capacity for this purpose.
             (end.outcome, end.rate_limited) = (Outcome::Failure, true);
         }
         match purpose {
@@ -240,7 +240,7 @@ impl World {
             Purpose::Judge => end.wrote = self.dice.one_in(6),
             Purpose::Structure => {
                 let mut result = JudgeResult { status: "success".into(), ..JudgeResult::default() };
-                // A model leaves out what it was asked for now and then.
+                // A model sometimes leaves out a requested part.
                 result.spec_drift = (!self.dice.one_in(10)).then(SpecDrift::default);
                 result.acceptance = (!self.dice.one_in(10))
                     .then(|| Acceptance { passed: !self.dice.one_in(8), results: vec![] });
@@ -264,7 +264,7 @@ impl World {
                         });
                     }
                 }
-                // And takes what is worked on for what was noted.
+                // A model sometimes mistakes a planned bead for an observation.
                 if self.dice.one_in(12)
                     && let Some(id) = self.run.beads.keys().next()
                 {
@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// Somebody is not content with how it ended.
+    /// A person resumes an ended run.
     fn come_back(&mut self) -> bool {
         if self.returns == 3 || !self.dice.one_in(3) {
             return false;
@@ -324,11 +324,11 @@ impl World {
         self.run.is_live()
     }
 
-    /// Carries one of the pending effects out.
+    /// Carries out one of the pending effects.
     fn step(&mut self) {
         let pending = effects(&self.run);
         if pending.is_empty() {
-            // It rests: somebody comes and goes on with it, maybe from where one must not.
+            // The run rests: a person resumes it, possibly from a phase that is not allowed.
             let settings = self.run.settings.clone();
             let from = self.dice.below(6);
             self.resume(
@@ -374,7 +374,7 @@ impl World {
             Effect::LookOutside => self.feed(Input::Outside { closed: vec![] }),
             Effect::ApplyVerdict { iteration, verdict, result } => {
                 let mut triage = Triage::default();
-                // Each verdict finds something else.
+                // Each verdict has different findings.
                 for (at, _) in result.remedies().iter().enumerate() {
                     let title = format!("finding {at} of verdict {}", self.run.verdicts.len());
                     let id = judge::remedy_id(self.run.hash(), verdict, at);

@@ -1,9 +1,9 @@
-//! How a run stands at a moment: until when that is known, what it waits for, and why it ended as
-//! it did.
+//! The status of a run at one moment: how old the information is, what the run waits for, and why
+//! it ended.
 //!
-//! The events of a run say what was decided. They do not say whether a daemon still carries it on,
-//! and a run that waits writes none: so a status that is made from them alone claims life of a dead
-//! run and shows no time for one that waits.
+//! A run's events contain decisions. They do not show whether a daemon still carries the run, and a
+//! waiting run writes none. A status from the events alone would therefore report a dead run as
+//! live, and could not say until when a run waits.
 
 use crate::dispatch::fleet::Fleet;
 use crate::dispatch::{Dispatch, Phase};
@@ -14,27 +14,27 @@ use crate::spec_run::state::{Job, Run, Stage};
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Beads whose failures are told one by one.
+/// The most beads whose failures are listed.
 const NAMED: usize = 3;
-/// Bytes of a failure that are told.
+/// The most bytes of a failure that are shown.
 const CUT: usize = 300;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
-    /// Until when this is known: now where a daemon carries the run on, else the newest event.
+    /// The time of the information: now if a daemon carries the run, otherwise the newest event.
     #[serde(serialize_with = "to_the_millisecond")]
     pub as_of: Timestamp,
-    /// It is neither over nor at rest, and no daemon carries it on.
+    /// The run neither ended nor rests, and no daemon carries it.
     pub abandoned: bool,
-    /// Why the daemon that runs does not carry it on; `None` where none runs.
+    /// Why the running daemon does not carry the run; `None` if no daemon runs.
     #[serde(skip)]
     pub obstacle: Option<String>,
-    /// Agents that were at work by the newest event, where nobody knows whether they still are.
+    /// Agents that ran at the newest event, if it is unknown whether they still run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_agents: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<Wait>,
-    /// When the first of these is tried again.
+    /// The earliest `until` of these waits.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "maybe_to_the_millisecond")]
     pub until: Option<Timestamp>,
 }
@@ -42,17 +42,17 @@ pub struct Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitKind {
-    /// A daemon that carries the run on.
+    /// A daemon that carries the run.
     Daemon,
     /// A person's approval.
     Approval,
     /// The model API.
     ModelApi,
-    /// The time at which something that failed is tried again.
+    /// The time of the next retry after a failure.
     Backoff,
-    /// A person's answer to what an agent asked.
+    /// A person's answer to an agent's question.
     Answer,
-    /// A free place in the pool of agents.
+    /// A free slot of the pool.
     Pool,
 }
 
@@ -84,8 +84,8 @@ fn maybe_to_the_millisecond<S: serde::Serializer>(
 }
 
 impl Standing {
-    /// `fleet`: the dispatches of its agents, as far as they are known. `hosted`: a daemon carries
-    /// the run on.
+    /// Computes the standing. `fleet` has the known dispatches of the run's agents; `hosted` means
+    /// that a daemon carries the run.
     pub fn of(run: &Run, fleet: Option<&Fleet>, hosted: bool, now: Timestamp) -> Self {
         let dispatches: Vec<(&Job, &Dispatch)> = run
             .jobs
@@ -118,7 +118,7 @@ impl Standing {
         Self { as_of, abandoned, obstacle: None, last_agents, waiting_for, until }
     }
 
-    /// The same of an abandoned run where a daemon runs that does not carry it on, and why.
+    /// Adds why the running daemon does not carry an abandoned run.
     #[must_use]
     pub fn with_obstacle(mut self, run: &Run, why: Option<String>) -> Self {
         let Some(why) = why.filter(|_| self.abandoned) else { return self };
@@ -132,7 +132,7 @@ impl Standing {
         self
     }
 
-    /// What is said of it in one sentence, where something keeps it from going on.
+    /// Returns the waits as one sentence, or `None` if the run waits for nothing.
     pub fn reason(&self) -> Option<String> {
         let reasons: Vec<_> = self.waiting_for.iter().map(|wait| wait.reason.as_str()).collect();
         (!reasons.is_empty()).then(|| format!("it waits for {}", reasons.join("; for ")))
@@ -194,8 +194,8 @@ fn of_an_agent(d: &Dispatch, now: Timestamp) -> Option<Wait> {
     }
 }
 
-/// Why a run is over or at rest and not done: what ended it, the last failures of its beads, and
-/// what the judge found.
+/// Returns why a run ended or rests without being done: its error, the last failures of its beads,
+/// and the judge's findings.
 pub fn why(run: &Run) -> Option<String> {
     let DocumentError { message, .. } = shortfall(run)?;
     let mut parts = vec![message];
@@ -242,7 +242,7 @@ pub fn why(run: &Run) -> Option<String> {
             .chain(found)
             .filter(|text| !text.is_empty())
             .collect();
-        // A failure that names nothing has beads to be worked on.
+        // A failure without findings still has beads to be worked on.
         if found.is_empty() {
             found.extend(beads.iter().map(String::as_str));
         }
@@ -252,7 +252,7 @@ pub fn why(run: &Run) -> Option<String> {
     }
     let mut told: Vec<String> = vec![];
     for part in parts {
-        // The error of a run often is the failure that ended it.
+        // The error of a run often repeats the failure that ended it, which is listed only once.
         let text = part.split_once(": ").map_or(part.as_str(), |(_, text)| text);
         if !told.iter().any(|before| before.contains(text)) {
             told.push(part);

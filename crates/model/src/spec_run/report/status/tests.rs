@@ -17,7 +17,7 @@ fn working() -> Play {
     Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"])])
 }
 
-/// The fleet in which the run's first agent did this, one event a second.
+/// Builds a fleet in which the run's first agent emits these events, one per second.
 fn fleet(run: &Run, events: Vec<Event>) -> Fleet {
     let dispatch = run.jobs.values().next().unwrap().start.dispatch.clone();
     let id = DispatchId::try_from(dispatch).unwrap();
@@ -61,7 +61,7 @@ fn run_without_a_daemon_is_abandoned_and_known_until_its_newest_event() {
     let hosted =
         Standing::of(&play.run, None, true, at(500)).with_obstacle(&play.run, Some("no".into()));
     assert_eq!((hosted.obstacle, hosted.waiting_for), (None, vec![]));
-    // What an agent did later is known until later.
+    // Later events of an agent make the information newer.
     let fleet = fleet(&play.run, vec![limited(900)]);
     let standing = Standing::of(&play.run, Some(&fleet), false, at(500));
     assert_eq!(standing.as_of, at(2));
@@ -102,7 +102,7 @@ fn agent_that_waits_for_the_model_api_tells_until_when() {
     let json: Value = serde_json::to_value(&standing).unwrap();
     assert_eq!(json["waiting_for"][0]["kind"], "model_api");
     assert!(json["until"].as_str().unwrap().ends_with(".000Z"), "{json}");
-    // Once the time has come there is none to name.
+    // A time that has passed is not shown.
     assert_eq!(Standing::of(&play.run, Some(&fleet), true, at(901)).until, None);
 }
 
