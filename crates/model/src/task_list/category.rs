@@ -1,4 +1,4 @@
-//! Kinds of failure, and what follows from each.
+//! The categories of failures, and the recovery from each.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ pub enum Category {
     SessionTimeout,
 }
 
-/// What the harness does about it.
+/// The reaction of the harness to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Run `harness-init.sh` again; stop if it still fails.
     InitThenStop,
-    /// A person has to mend it; nothing is changed.
+    /// Stop, and change nothing: a person has to fix it.
     Stop,
-    /// Roll back, clean up, and try again while attempts are left.
+    /// Roll back, clean up, and retry while attempts are left.
     RollbackRetry,
-    /// As that, after what ran too long was killed.
+    /// Like `RollbackRetry`, after the timed-out process was killed.
     KillRollbackRetry,
-    /// Mark it failed, and go on with others.
+    /// Mark the task failed, and continue with others.
     Skip,
-    /// Look at what is there: the recovery matrix.
+    /// Examine the remains with the recovery matrix.
     Assess,
 }
 
@@ -68,7 +68,7 @@ impl Category {
         }
     }
 
-    /// An entry of `error_log`.
+    /// Formats an entry of `error_log`.
     pub fn entry(self, message: &str) -> String {
         format!("[{self}] {}", one_line(message))
     }
@@ -80,10 +80,10 @@ impl fmt::Display for Category {
     }
 }
 
-/// Longest message kept in a list or on a line of the log.
+/// The longest message in a list or in a line of the log.
 const MESSAGE_LIMIT: usize = 500;
 
-/// Grep-friendly: one line, of bounded length.
+/// Returns a text as one line of bounded length, for grep.
 pub fn one_line(text: &str) -> String {
     let words: Vec<_> = text
         .split(|c: char| c.is_whitespace() || c.is_control())

@@ -1,4 +1,4 @@
-//! Lists of other kinds: beads' `issues.jsonl`, and a markdown checklist.
+//! Imports other kinds of lists: beads' `issues.jsonl`, and Markdown checklists.
 
 use crate::task_list::document::{Status, Task, TaskList, valid_id};
 use crate::task_list::outcome;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-/// What cannot be taken over.
+/// A line that cannot be imported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct BadLine {
@@ -18,7 +18,7 @@ pub struct BadLine {
     pub message: String,
 }
 
-/// The tasks of a text of either kind, a checklist's numbered from `first`.
+/// Parses the tasks of either kind of text. The tasks of a checklist are numbered from `first`.
 ///
 /// # Errors
 /// As [`beads`].
@@ -27,16 +27,16 @@ pub fn tasks(text: &str, first: u64, now: Timestamp) -> Result<Vec<Task>, BadLin
     if is_jsonl(text) { beads(text, now) } else { Ok(checklist(text, first, now)) }
 }
 
-/// Whether a text is `issues.jsonl` rather than markdown: its first line is an object.
+/// Returns whether a text is `issues.jsonl` rather than Markdown: its first line is an object.
 pub fn is_jsonl(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }
 
-/// Beads. Epics' children and dependencies of kind `blocks` become dependencies; closed ones are
-/// completed.
+/// Parses beads. Children of epics and dependencies of kind `blocks` become dependencies. Closed
+/// beads become completed tasks.
 ///
 /// # Errors
-/// The first line that is no bead, or another of an id there was.
+/// The first line that is not a bead, or that repeats an id.
 pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     let mut tasks = vec![];
     let mut seen = HashMap::new();
@@ -53,7 +53,7 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
                 "`{id}` is the id of line {before} too: keep one of the two"
             )));
         }
-        // Beads keeps what was deleted as a mark for other clones.
+        // Beads keeps deleted beads as markers for other clones.
         if text("status").as_deref() == Some("tombstone") {
             continue;
         }
@@ -82,18 +82,18 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
     Ok(tasks)
 }
 
-/// `- [ ] Title` or `1. [ ] Title`, ticked ones completed. What is indented below one must be done
-/// before it; other indented lines describe it. A code span `` `…` `` after "validate:" is its
-/// validation. In a fenced block nothing is an item.
+/// Parses items such as `- [ ] Title` or `1. [ ] Title`; ticked ones are completed. Items indented
+/// below another must be done before it. Other indented lines describe it. A code span `` `…` ``
+/// after "validate:" is its validation. Fenced blocks contain no items.
 pub fn checklist(text: &str, first: u64, now: Timestamp) -> Vec<Task> {
     let mut tasks: Vec<Task> = vec![];
     let mut open: Vec<(usize, usize)> = vec![];
-    // With the indentation of the item it is in.
+    // With the indentation of the item that contains it.
     let mut fenced: Option<(Fence, Option<usize>)> = None;
     for line in text.lines() {
         let body = line.trim_start();
         let indent = line.len() - body.len();
-        // A block in an item ends with it.
+        // A block within an item ends with the item.
         if !body.is_empty()
             && fenced.is_some_and(|(_, within)| within.is_some_and(|above| indent <= above))
         {
@@ -171,12 +171,12 @@ fn add_words(task: &mut Task, line: &str) {
     description.push_str(line);
 }
 
-/// What came of adding tasks to a list.
+/// The result of adding tasks to a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Merged {
-    /// Their ids.
+    /// The ids of the added tasks.
     pub added: Vec<String>,
-    /// Those whose ids were there already.
+    /// The number of tasks whose ids existed already.
     pub skipped: usize,
     /// Dependencies on what is in neither the list nor the file.
     pub dropped: Vec<Dropped>,
@@ -188,7 +188,7 @@ pub struct Dropped {
     pub depends_on: String,
 }
 
-/// Tasks that wait for each other: none of them could ever be begun.
+/// A dependency cycle. None of its tasks could ever begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{task}` would depend on itself: {way}")]
 pub struct Circle {
@@ -196,10 +196,10 @@ pub struct Circle {
     pub way: String,
 }
 
-/// Adds tasks to a list; those whose ids are there already are left out.
+/// Adds the tasks with new ids to a list.
 ///
 /// # Errors
-/// Of a circle, the task of it that comes first; the list is then unchanged.
+/// The first task on a dependency cycle; the list is then unchanged.
 pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
     let known: HashSet<_> = list.tasks.iter().map(|task| task.id.clone()).collect();
     let (old, mut new): (Vec<_>, Vec<_>) =
@@ -208,7 +208,7 @@ pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
     let mut dropped = vec![];
     let arriving: HashSet<_> = ids.iter().cloned().collect();
     for task in &mut new {
-        // What is in neither is done, as far as this list is concerned.
+        // Unknown ids count as done.
         let is_there = |id: &String| known.contains(id) || arriving.contains(id);
         let gone = task.depends_on.iter().filter(|id| !is_there(id));
         dropped.extend(gone.map(|id| Dropped { task: task.id.clone(), depends_on: id.clone() }));
@@ -216,7 +216,7 @@ pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
     }
     let before = list.tasks.len();
     list.tasks.extend(new);
-    // Nothing that was there before depends on what arrives.
+    // No older task depends on a new one.
     if let Some((at, way)) = select::first_circle(list, before) {
         let task = list.tasks[at].id.clone();
         list.tasks.truncate(before);
@@ -225,7 +225,7 @@ pub fn merge(list: &mut TaskList, tasks: Vec<Task>) -> Result<Merged, Circle> {
     Ok(Merged { added: ids, skipped: old.len(), dropped })
 }
 
-/// The line of `issues.jsonl` that an id is on.
+/// Returns the line of `issues.jsonl` that has an id.
 pub fn line_of(text: &str, id: &str) -> Option<u64> {
     let is_it = |line: &str| {
         foreign_json::whole(line.as_bytes())
@@ -234,12 +234,12 @@ pub fn line_of(text: &str, id: &str) -> Option<u64> {
     unmarked(text).lines().zip(1..).find(|(line, _)| is_it(line)).map(|(_, at)| at)
 }
 
-/// The number that a checklist's tasks begin with.
+/// Returns the number of a checklist's first task.
 pub fn first_number(list: &TaskList) -> u64 {
     list.next_id().rsplit('-').next().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// For people: how many of a list are open.
+/// Returns the number of open tasks, for people.
 pub fn open(tasks: &[Task]) -> usize {
     tasks.iter().filter(|task| task.status != Status::Completed).count()
 }
@@ -336,8 +336,8 @@ mod tests {
         }
     }
 
-    /// Found by libFuzzer: such a list could not be read any more. A merge of two branches leaves
-    /// such files.
+    /// A list with a duplicate id once became unreadable. A merge of two branches creates such
+    /// files.
     #[test]
     fn an_id_that_is_there_twice_is_refused_by_its_line() {
         let text = "{\"id\":\"a\",\"title\":\"A\"}\n\n{\"id\":\"b\",\"title\":\"B\"}\n{\"id\":\"a\",\"title\":\"A\"}\n";

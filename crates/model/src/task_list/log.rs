@@ -1,4 +1,4 @@
-//! `harness-progress.txt`: one line a happening, made for grep.
+//! `harness-progress.txt`: one line per event, in a form for grep.
 //!
 //! `[ISO-timestamp] [SESSION-N] <TYPE> [task-id]? [category]? message`
 
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// What a line says, before it is dated.
+/// The content of a line, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub kind: Kind,
@@ -106,7 +106,7 @@ impl Entry {
         Self::new(Kind::Checkpoint, Some(task), None, &format!("step={step}/{total} \"{text}\""))
     }
 
-    /// `saved` names the ref that holds what the rollback took away.
+    /// `saved` is the ref that holds what the rollback removed.
     pub fn rollback(task: &str, base: &str, saved: Option<&str>) -> Self {
         let saved = saved.map_or_else(String::new, |name| format!(" (saved as {name})"));
         Self::new(
@@ -131,14 +131,15 @@ impl Entry {
         Self::new(Kind::Warn, task, None, message)
     }
 
-    /// The line that says it. Ours tell whole seconds; others' may tell more.
+    /// Returns the line for an entry. Muleteer writes whole seconds; other tools may write
+    /// fractions.
     pub fn at(self, session: u64, at: Timestamp) -> Line {
         let at = Timestamp::from_second(at.as_second()).unwrap_or(at);
         Line { at, session, entry: self }
     }
 }
 
-/// A commit as people write it.
+/// Returns the short form of a commit hash.
 pub fn short(commit: &str) -> &str {
     commit.get(..12).filter(|_| commit.len() == 40 || commit.len() == 64).unwrap_or(commit)
 }
@@ -157,7 +158,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// Reads a line; `None` if it does not follow the grammar.
+/// Parses a line; `None` if it does not follow the grammar.
 pub fn parse(line: &str) -> Option<Line> {
     let (at, rest) = line.strip_prefix('[')?.split_once("] [SESSION-")?;
     let (session, rest) = rest.split_once("] ")?;
@@ -171,7 +172,7 @@ pub fn parse(line: &str) -> Option<Line> {
         rest = after.trim_start();
         Some(inside.to_string())
     };
-    // A category alone: an error of the whole session.
+    // A category without a task is an error of the whole session.
     let task = bracket(&|text| {
         crate::task_list::document::valid_id(text) && Category::parse(text).is_none()
     });
@@ -185,13 +186,13 @@ pub fn parse(line: &str) -> Option<Line> {
     Some(Line { at: at.parse().ok()?, session: session.parse().ok()?, entry })
 }
 
-/// When tasks failed last, according to the log.
+/// Returns when each task failed last, according to the log.
 pub fn failure_times<'a>(lines: impl IntoIterator<Item = &'a str>) -> FailureTimes {
     let errors = lines.into_iter().filter(|line| line.contains("] ERROR [")).filter_map(parse);
     errors.filter_map(|line| Some((line.entry.task?, line.at))).collect()
 }
 
-/// The commits (as [`short`] has them) that tasks were completed with, according to the log.
+/// Returns the commits (in [`short`] form) with which tasks were completed, according to the log.
 pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String, String)> {
     let completed =
         lines.into_iter().filter(|line| line.contains("] Completed [")).filter_map(parse);
@@ -202,7 +203,7 @@ pub fn completions<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<(String,
     completed.filter_map(named).collect()
 }
 
-/// What the log says that was done with tasks by those who may.
+/// The tasks that workers began and completed, according to the log.
 #[derive(Debug, Default)]
 pub struct Doings {
     pub begun: HashSet<String>,
@@ -227,7 +228,7 @@ impl Doings {
 mod tests {
     use super::*;
 
-    /// To the letter, from the protocol.
+    /// The protocol's example, unchanged.
     const REFERENCE: &str = "\
 [2025-07-01T10:00:00Z] [SESSION-1] INIT Harness initialized for project /path/to/project
 [2025-07-01T10:00:05Z] [SESSION-1] INIT Environment health check: PASS

@@ -1,5 +1,5 @@
-//! The rules of the task-list harness: a list of tasks with validation commands, worked through
-//! across sessions.
+//! The rules of the task-list harness. A task list has tasks with validation commands, and is
+//! worked through across sessions.
 //!
 //! ```text
 //!             claim                      validation passed
@@ -39,12 +39,11 @@ pub use session::head_check::Stand;
 pub const TASKS: &str = "harness-tasks.json";
 pub const BACKUP: &str = "harness-tasks.json.bak";
 pub const TEMPORARY: &str = "harness-tasks.json.tmp";
-/// What a list held that could not be read, or not be taken over; further ones have `.2`, `.3`, …
-/// behind the name.
+/// Holds an unreadable or unusable list. Further ones have `.2`, `.3`, … after the name.
 pub const DAMAGED: &str = "harness-tasks.json.damaged";
 pub const PROGRESS: &str = "harness-progress.txt";
 pub const INIT: &str = "harness-init.sh";
 pub const ACTIVE: &str = ".harness-active";
 
-/// Every name above: what is never committed, rolled back or cleaned away.
+/// All names above. These files are never committed, rolled back or cleaned away.
 pub const OWN_FILES: &[&str] = &[TASKS, BACKUP, TEMPORARY, DAMAGED, PROGRESS, INIT, ACTIVE];

@@ -1,26 +1,27 @@
-//! What an agent is told about its task. Pure, so that a snapshot shows exactly what is said.
+//! The prompt of an agent for a task. The function is pure, so that a snapshot shows the exact
+//! text.
 
 use crate::task_list::document::Task;
 use crate::task_list::outcome::failure_diff;
 use std::fmt::Write;
 
-/// What is known when a task is handed to an agent.
+/// The facts that go into the prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct Brief<'a> {
     pub task: &'a Task,
-    /// It goes on behind the last checkpoint of an attempt that was interrupted.
+    /// The agent continues after the last checkpoint of an interrupted attempt.
     pub resumed: bool,
-    /// The end of what its validation printed before the first attempt, and whether it passed.
+    /// The end of the validation's output before the first attempt, and whether it passed.
     pub before: Option<(&'a str, bool)>,
-    /// The end of what it printed after the last attempt.
+    /// The end of the validation's output after the last attempt.
     pub last: Option<&'a str>,
     /// The newest lines of the log.
     pub log: &'a str,
-    /// The newest commits, one a line.
+    /// The newest commits, one per line.
     pub commits: &'a str,
 }
 
-/// Output quoted in a prompt.
+/// The most bytes of output that are quoted.
 const QUOTED: usize = 6 * 1024;
 
 pub fn prompt(brief: &Brief<'_>) -> String {
@@ -108,7 +109,7 @@ fn attempts(text: &mut String, brief: &Brief<'_>) {
     }
 }
 
-/// The end of a text as a block that nothing in it can close.
+/// Quotes the end of a text in a fence that the text cannot close.
 fn quote(text: &str) -> String {
     let text = text.trim_end();
     let mut start = text.len().saturating_sub(QUOTED);

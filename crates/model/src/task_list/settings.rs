@@ -1,15 +1,14 @@
-//! Entering hooks into an agent CLI's settings file, and taking them out again, as text: whatever
-//! else is in the file stays as it is, byte for byte, and what was entered and taken out leaves no
-//! trace.
+//! Adds hooks to an agent CLI's settings file, and removes them, as text edits. All other text
+//! stays the same byte for byte, and removal leaves no trace of an addition.
 
 use crate::text::bom::unmarked;
 use crate::text::foreign_json;
 use serde_json::Value;
 
-/// Values nested deeper than hooks are, which are passed over.
+/// Values nested deeper than hooks can be are skipped.
 const DEPTH: usize = 32;
 
-/// Events, the matcher of each if it takes one, and the hook that is called.
+/// Events, their matchers (if they take one), and the hooks.
 pub const HOOKS: &[(&str, Option<&str>, &str)] = &[
     ("SessionStart", None, "session-start"),
     ("Stop", None, "stop"),
@@ -19,7 +18,7 @@ pub const HOOKS: &[(&str, Option<&str>, &str)] = &[
     ("PostToolUse", Some("*"), "renew"),
 ];
 
-/// Why a file is left alone.
+/// The reason why a file is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refused {
@@ -28,10 +27,10 @@ pub struct Refused {
     pub message: String,
 }
 
-/// The text with our hooks in it, each once. `program` is how the shell finds muleteer.
+/// Adds each missing hook to the text. `program` is the shell's name for `muleteer`.
 ///
 /// # Errors
-/// When the file is no settings file.
+/// The file is not a settings file.
 pub fn install(text: &str, program: &str) -> Result<String, Refused> {
     let mut text =
         if unmarked(text).trim().is_empty() { "{}\n".to_string() } else { text.to_string() };
@@ -44,10 +43,10 @@ pub fn install(text: &str, program: &str) -> Result<String, Refused> {
     Ok(text)
 }
 
-/// The text without our hooks.
+/// Removes Muleteer's hooks from the text.
 ///
 /// # Errors
-/// When the file is no settings file.
+/// The file is not a settings file.
 pub fn uninstall(text: &str) -> Result<String, Refused> {
     if unmarked(text).trim().is_empty() {
         return Ok(text.into());
@@ -60,7 +59,7 @@ pub fn uninstall(text: &str) -> Result<String, Refused> {
     Ok(text)
 }
 
-/// The hooks of ours that are there.
+/// Returns Muleteer's hooks in the text.
 ///
 /// # Errors
 /// As [`install`].
@@ -106,7 +105,7 @@ fn entry(program: &str, matcher: Option<&str>, hook: &str) -> String {
     format!("{{{matcher}\"hooks\": [{{\"type\": \"command\", \"command\": {command}}}]}}")
 }
 
-/// Ours is an entry with one command: a program called muleteer, `hook`, and a name we know.
+/// Recognizes an entry of Muleteer's: one command, a program called muleteer, `hook`, a known name.
 fn own_hook(entry: &Value) -> Option<&'static str> {
     let commands = entry.get("hooks")?.as_array()?;
     let [only] = commands.as_slice() else { return None };
@@ -122,7 +121,7 @@ fn is_there(text: &str, event: &str, hook: &str) -> bool {
     entries.into_iter().flatten().any(|entry| own_hook(entry) == Some(hook))
 }
 
-/// Adds an entry in front of what is there, making what it needs around it.
+/// Adds an entry before the existing ones, and creates the list and object around it if necessary.
 fn enter(text: &str, event: &str, entry: &str) -> String {
     let Some(root) = Node::parse(text) else { return text.into() };
     let Some(hooks) = root.get("hooks") else {
@@ -135,14 +134,15 @@ fn enter(text: &str, event: &str, entry: &str) -> String {
     }
 }
 
-/// Puts `new` first into an object or list.
+/// Inserts `new` at the start of an object or list.
 fn insert(text: &str, into: &Node, new: &str) -> String {
     let at = into.start + 1;
     let comma = if into.children.is_empty() { "" } else { "," };
     format!("{}{new}{comma}{}", &text[..at], &text[at..])
 }
 
-/// What is to be cut out to take the first of our entries away, and what held nothing else.
+/// Returns the range to remove for the first of Muleteer's entries, with containers that it leaves
+/// empty.
 fn first_own(text: &str) -> Option<std::ops::Range<usize>> {
     let root = Node::parse(text)?;
     let (hooks_at, hooks) = root.position("hooks")?;
@@ -152,7 +152,8 @@ fn first_own(text: &str) -> Option<std::ops::Range<usize>> {
                 .is_ok_and(|value| own_hook(&value).is_some())
         };
         let Some(at) = list.children.iter().position(|node| own(&node)) else { continue };
-        // What `enter` made around it goes with it; what somebody else made, however empty, stays.
+        // Containers that `enter` created are removed too; those of others stay, even if they are
+        // empty.
         let made = |node: &Node, before: &str| {
             node.children.len() == 1 && text[..node.end - 1].ends_with(before)
         };
@@ -167,10 +168,10 @@ fn first_own(text: &str) -> Option<std::ops::Range<usize>> {
     None
 }
 
-/// A JSON value with its place in the text.
+/// A JSON value with its position in the text.
 #[derive(Debug)]
 struct Node {
-    /// Of the value.
+    /// The range of the value.
     start: usize,
     end: usize,
     key: Option<String>,
@@ -178,7 +179,7 @@ struct Node {
 }
 
 impl Node {
-    /// The text must be valid.
+    /// Parses a valid text.
     fn parse(text: &str) -> Option<Self> {
         let mut at = text.len() - unmarked(text).len();
         Self::read(text, &mut at, 0)
@@ -231,7 +232,7 @@ impl Node {
         Some(Self { key, ..node })
     }
 
-    /// Of several members of one name the last counts, as in every reader of such files.
+    /// Of several members with one name the last counts, as in every reader of such files.
     fn position(&self, key: &str) -> Option<(usize, &Self)> {
         self.children.iter().enumerate().rfind(|(_, child)| child.key.as_deref() == Some(key))
     }
@@ -240,12 +241,12 @@ impl Node {
         self.position(key).map(|(_, child)| child)
     }
 
-    /// The bytes that go with a child: those before it, back to the bracket or comma, and its own
-    /// comma; of the last one, the comma before it.
+    /// Returns the range of a child with its separators: from the preceding bracket or comma to its
+    /// own comma. For the last child, the range includes the preceding comma.
     fn cut(&self, text: &str, at: usize) -> std::ops::Range<usize> {
         let before = if at == 0 { self.start + 1 } else { self.children[at - 1].end };
         let end = self.children[at].end;
-        // `[` X `,` Y: through the comma, before which there is nothing but space.
+        // `[` X `,` Y: through the comma, before which there is only white space.
         let comma = if at == 0 && self.children.len() > 1 {
             text[end..].find(',').map(|comma| end + comma + 1)
         } else {
@@ -261,7 +262,7 @@ fn space(bytes: &[u8], at: &mut usize) {
     }
 }
 
-/// Moves behind a list or object, whatever is nested in it.
+/// Skips a list or object with everything nested in it.
 fn pass(bytes: &[u8], at: &mut usize) {
     let mut open = 0_usize;
     while let Some(byte) = bytes.get(*at) {
@@ -281,9 +282,9 @@ fn pass(bytes: &[u8], at: &mut usize) {
     }
 }
 
-/// The text of a settings file. A byte that is not UTF-8 becomes a character of a private area,
-/// from which [`encode`] makes the byte again: such a byte must not cost the file its hooks, nor be
-/// replaced by them.
+/// Decodes a settings file. A byte that is not UTF-8 becomes a private-use character, which
+/// [`encode`] turns back into the byte. Otherwise such a byte would prevent the installation or
+/// would be lost.
 pub fn decode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -295,7 +296,7 @@ pub fn decode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text that [`decode`] made of the file `old`, and that was changed since.
+/// Encodes a changed text that [`decode`] made from the file `old`.
 pub fn encode(text: &str, old: &[u8]) -> Vec<u8> {
     if std::str::from_utf8(old).is_ok() {
         return text.as_bytes().to_vec();
@@ -310,7 +311,7 @@ pub fn encode(text: &str, old: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// U+10FF80 and the characters behind it stand for the bytes 0x80 to 0xff.
+/// U+10FF80 and the following characters represent the bytes 0x80 to 0xff.
 const PRIVATE: u32 = 0x0010_ff00;
 
 fn string(bytes: &[u8], at: &mut usize) {
@@ -340,7 +341,6 @@ mod tests {
         "{\"a\\\"hooks\": {\"hooks\": 1}, \"text\": \"{[,\\\\\\\"\"}",
         "\u{feff}{\"a\":1}\n",
         "{\"a\":\"\\ud83d\",\"b\":1e999,\"hooks\":{\"Stop\":[{\"x\":\"\\ude00\"}]}}",
-        // Found by libFuzzer.
         "{\"hooks\": \"x\", \"hooks\": {\"Stop\": 1, \"Stop\": []}}",
     ];
 

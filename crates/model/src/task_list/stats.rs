@@ -1,4 +1,4 @@
-//! Counts, and when to stop.
+//! Counts of a list, and the conditions to stop.
 
 use crate::task_list::document::{Status, Task, TaskList};
 use crate::task_list::select;
@@ -11,7 +11,7 @@ pub struct Stats {
     pub completed: usize,
     pub failed: usize,
     pub pending: usize,
-    /// Pending tasks that depend on one that failed for good: computed, never stored.
+    /// Pending tasks that depend on one that failed for good. Computed, never stored.
     pub blocked: usize,
     pub attempts_total: u64,
     pub checkpoints: usize,
@@ -55,13 +55,13 @@ pub fn stats(list: &TaskList) -> Stats {
     stats
 }
 
-/// Why a session ends.
+/// The reason why a session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     AllCompleted,
-    /// All that is left has failed for good, or depends on what has.
+    /// All remaining tasks failed for good, or depend on one that did.
     NothingLeft,
-    /// `max_tasks_per_session`, or what `--max-tasks` says.
+    /// `max_tasks_per_session`, or `--max-tasks`.
     MaxTasks,
     MaxSessions,
     Interrupted,
@@ -79,7 +79,8 @@ impl Stop {
     }
 }
 
-/// Whether anything may still become done: pending, in progress, or failed with attempts left.
+/// Returns whether a task may still be completed: pending, in progress, or failed with attempts
+/// left.
 pub fn is_open(task: &Task) -> bool {
     match task.status {
         Status::Pending | Status::InProgress => true,
@@ -88,14 +89,15 @@ pub fn is_open(task: &Task) -> bool {
     }
 }
 
-/// Whether the marker `.harness-active` is to go: nothing is pending, in progress or retryable.
+/// Returns whether no task is open, so that the marker `.harness-active` is removed.
 pub fn is_over(list: &TaskList) -> bool {
     !list.tasks.iter().any(is_open)
 }
 
-/// Whether the session is to stop now. `done` counts the tasks it has worked on.
+/// Returns why the session must stop now, if it must. `done` is the number of tasks it has worked
+/// on.
 ///
-/// Dependencies must have been validated: a task that is blocked counts as open until then.
+/// The dependencies must have been validated, because a blocked task counts as open until then.
 pub fn stop(list: &TaskList, done: u64, limit: Option<u64>) -> Option<Stop> {
     if list.tasks.iter().all(|task| task.status == Status::Completed) {
         return Some(Stop::AllCompleted);
@@ -107,7 +109,7 @@ pub fn stop(list: &TaskList, done: u64, limit: Option<u64>) -> Option<Stop> {
     limit.is_some_and(|limit| done >= limit).then_some(Stop::MaxTasks)
 }
 
-/// Whether a further session may begin: `session_count` is before it is counted.
+/// Returns whether another session may begin. `session_count` does not include it yet.
 pub fn may_begin(list: &TaskList) -> bool {
     list.max_sessions.is_none_or(|max| list.session_count < max)
 }

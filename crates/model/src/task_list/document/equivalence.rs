@@ -1,6 +1,6 @@
-//! Whether two ways to write a field mean the same. Formatters and other tools rewrite the list:
-//! they write instants with or without fractions and offsets, numbers as `1.0`, and absent fields
-//! as null or as their default.
+//! Compares spellings of a field. Formatters and other tools rewrite the list: they write instants
+//! with or without fractions and offsets, numbers as `1.0`, and absent fields as null or as their
+//! default.
 
 use crate::task_list::document::{MAX_ATTEMPTS, TIMEOUT_SECONDS};
 use jiff::Timestamp;
@@ -9,14 +9,13 @@ use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Instants closer than this are the same: the files tell whole seconds, and tools cut or round
+/// Instants closer than this are equal: the files have whole seconds, and tools cut or round
 /// fractions.
 const RESOLUTION_MS: i64 = 1000;
-/// Larger floats do not hold every whole number.
+/// Larger floats cannot represent every integer.
 const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// The instant that a text names, in any form of ISO 8601 that tools write. One without an offset
-/// is in UTC.
+/// Parses an instant in any usual form of ISO 8601. Without an offset it is in UTC.
 pub fn instant(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     let local =
@@ -24,7 +23,7 @@ pub fn instant(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(local)
 }
 
-/// A whole number, also where a tool has written it as `1.0`.
+/// Returns an integer, which a tool may have written as `1.0`.
 pub fn whole(value: &Value) -> Option<u64> {
     let float = || value.as_f64().filter(|n| n.fract() == 0.0 && (0.0..=LARGEST_WHOLE).contains(n));
     value.as_u64().or_else(|| float().map(|n| n as u64))
@@ -39,7 +38,7 @@ pub(in crate::task_list) fn instants(one: Option<Timestamp>, other: Option<Times
     }
 }
 
-/// The same text, the same instant, or both none: an empty one says nothing.
+/// Returns whether two texts are equal, are the same instant, or are both absent or empty.
 pub(in crate::task_list) fn texts(one: Option<&str>, other: Option<&str>) -> bool {
     let said = |text: Option<&'_ str>| text.filter(|text| !text.is_empty()).map(String::from);
     match (said(one), said(other)) {
@@ -55,12 +54,12 @@ fn is_one_instant(one: &str, other: &str) -> bool {
     matches!((read(one), read(other)), (Some(one), Some(other)) if instants(Some(one), Some(other)))
 }
 
-/// The same members, in whichever order.
+/// Returns whether two lists have the same members in any order.
 pub(in crate::task_list) fn sets(one: &[String], other: &[String]) -> bool {
     one.iter().collect::<BTreeSet<_>>() == other.iter().collect()
 }
 
-/// Whether two values of the field `key` mean the same; `None` is that it is not there.
+/// Returns whether two values of the field `key` are equivalent; `None` means absent.
 pub(in crate::task_list) fn values(key: &str, one: Option<&Value>, other: Option<&Value>) -> bool {
     let default = default_of(key);
     let or_default = |value: Option<&Value>| {
@@ -92,7 +91,7 @@ fn objects(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
     keys.into_iter().all(|key| values(key, one.get(key), other.get(key)))
 }
 
-/// What the format takes for granted where a field is absent.
+/// Returns the value that the format assumes for an absent field.
 fn default_of(key: &str) -> Option<Value> {
     Some(match key {
         "status" => json!("pending"),

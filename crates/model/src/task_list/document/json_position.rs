@@ -1,4 +1,4 @@
-//! Where in a JSON text a field stands: a person has to find it.
+//! Finds the position of a field in a JSON text, so that a person can find it.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ impl From<usize> for Step {
 }
 
 impl Step {
-    /// As in `tasks[3].depends_on[0]`.
+    /// Formats a path, for example `tasks[3].depends_on[0]`.
     pub fn join(path: &[Self]) -> String {
         let mut text = String::new();
         for step in path {
@@ -35,8 +35,8 @@ impl Step {
     }
 }
 
-/// Line and column, from 1, of the value at `path`, or of the nearest thing around it that is
-/// there. `text` must be valid JSON.
+/// Returns line and column (from 1) of the value at `path`, or of its nearest existing ancestor.
+/// `text` must be valid JSON.
 pub fn locate(text: &str, path: &[Step]) -> Option<(u64, u64)> {
     let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
     scan.space();
@@ -67,7 +67,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Moves to the value of a key or index of the object or array that begins here.
+    /// Moves to the value of a key or index in the object or array at the current position.
     fn enter(&mut self, step: Step) -> Option<usize> {
         let open = self.peek();
         if !matches!((open, step), (b'{', Step::Key(_)) | (b'[', Step::Index(_))) {
@@ -104,7 +104,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Over one value. Without recursion: what it reads may be nested deeply.
+    /// Skips one value. It does not recurse, because the text may be nested deeply.
     fn skip(&mut self) {
         let mut depth = 0usize;
         loop {

@@ -1,25 +1,25 @@
-//! Two changes of one list that were made at the same time: the harness's under the lock, and
-//! somebody's who wrote into the file by hand meanwhile. What either has changed is in the outcome;
-//! where both have changed the same thing the harness's word stands, and that is said.
+//! A three-way merge of two concurrent changes of a list: the harness's under the lock, and another
+//! program's or a person's in the file. The result has all changes. If both changed the same field,
+//! the harness's value wins, and the conflict is reported.
 
 use crate::task_list::document::equivalence;
 use crate::task_list::document::{TaskList, Unreadable};
 use serde_json::{Map, Value};
 
-/// More places are not named: the whole text is kept then.
+/// The most conflicts that are listed; the whole text is saved anyway.
 const NAMED: usize = 5;
 
 #[derive(Debug)]
 pub struct Merged {
     pub list: TaskList,
-    /// Where both have said something, as in `tasks[task-001].title`; the first few.
+    /// The first conflicts, for example `tasks[task-001].title`.
     pub clashes: Vec<String>,
 }
 
-/// What `ours` and `theirs` have both made of `base`.
+/// Merges the changes of `ours` and `theirs` since `base`.
 ///
 /// # Errors
-/// When no list comes of it that means something.
+/// The result is not a valid list.
 pub fn merge(base: &TaskList, ours: &TaskList, theirs: &TaskList) -> Result<Merged, Unreadable> {
     let mut merging = Merging { clashes: vec![] };
     let (base, ours, theirs) = (base.to_value(), ours.to_value(), theirs.to_value());
@@ -40,7 +40,7 @@ impl Merging {
         }
     }
 
-    /// `None` is that it is not there.
+    /// Merges one value; `None` means absent.
     fn value(
         &mut self,
         path: &mut Vec<String>,
@@ -48,7 +48,7 @@ impl Merging {
         ours: Option<&Value>,
         theirs: Option<&Value>,
     ) -> Option<Value> {
-        // A tool that only writes the same in another way has changed nothing.
+        // A different spelling of the same value is not a change.
         let is_same = |one, other| {
             let key = path.last().and_then(|step| step.strip_prefix('.')).unwrap_or_default();
             one == other || equivalence::values(key, one, other)
@@ -70,7 +70,7 @@ impl Merging {
                 if path.len() == 1 && path[0] == ".tasks" {
                     return Some(Value::Array(self.tasks(path, base, ours, theirs)));
                 }
-                // Both have only added to it.
+                // Both have only appended.
                 if let (Some(new), Some(_)) = (theirs.strip_prefix(base), ours.strip_prefix(base)) {
                     return Some(Value::Array(ours.iter().chain(new).cloned().collect()));
                 }
@@ -102,7 +102,7 @@ impl Merging {
         merged
     }
 
-    /// By their ids, in the order that they are in by hand.
+    /// Merges tasks by their ids, in the order of `theirs`.
     fn tasks(
         &mut self,
         path: &mut Vec<String>,
@@ -187,7 +187,7 @@ mod tests {
         let (mut ours, mut theirs) = (base.clone(), base.clone());
         outcome::complete(&mut ours.tasks[0], now());
         outcome::fail(&mut theirs.tasks[0], crate::task_list::Category::TestFail, "x", now());
-        // A task that one has changed is not taken out by the other.
+        // A task that one side changed is not removed by the other.
         outcome::checkpoint(&mut ours.tasks[1], 1, 2, "half", None, now());
         theirs.tasks.remove(1);
         let merged = merge(&base, &ours, &theirs).expect("a list");

@@ -1,4 +1,4 @@
-//! `harness-tasks.json`, version 2. What is not known here is kept, and so is the order of keys:
+//! `harness-tasks.json`, version 2. Unknown fields and the order of keys are preserved, because
 //! other tools work on the same file.
 
 pub mod equivalence;
@@ -16,16 +16,16 @@ use serde_json::{Map, Value, json};
 use std::fmt;
 
 pub const VERSION: u64 = 2;
-/// Of a task that does not say.
+/// The default of `max_attempts`.
 pub const MAX_ATTEMPTS: u32 = 3;
-/// Of a validation that does not say.
+/// The default of `timeout_seconds`.
 pub const TIMEOUT_SECONDS: u64 = 300;
-/// Of a task that does not say: after those that do.
+/// The default priority, which is below every usual one.
 const LAST_PRIORITY: u32 = 2;
-/// What is known of `session_config`.
+/// The known keys of `session_config`.
 const SETTINGS: [&str; 4] =
     ["concurrency_mode", "max_tasks_per_session", "max_sessions", "save_ignored"];
-/// More is somebody's mistake, and a list is read whole.
+/// The most tasks of a list. A longer list is a mistake, and a list is read as a whole.
 pub const TASKS_LIMIT: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,13 +53,13 @@ impl Status {
     }
 }
 
-/// Who may work on a list at the same time.
+/// How many sessions may work on a list at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// One session, which holds the lock as long as it lasts.
+    /// One session, which holds the lock for its whole duration.
     #[default]
     Exclusive,
-    /// Several workers; the lock is held for each change of the list only.
+    /// Several workers. Each holds the lock only while it changes the list.
     Concurrent,
 }
 
@@ -77,7 +77,7 @@ pub struct TaskList {
     pub mode: Mode,
     pub max_tasks_per_session: Option<u64>,
     pub max_sessions: Option<u64>,
-    /// Ignored files that a rollback saves too: an extension of ours.
+    /// Globs of ignored files that a rollback saves too; an extension of Muleteer's.
     pub save_ignored: Vec<String>,
     pub tasks: Vec<Task>,
     pub session_count: u64,
@@ -96,7 +96,7 @@ pub struct Task {
     pub attempts: u32,
     pub max_attempts: u32,
     pub started_at_commit: Option<String>,
-    /// `validation.command`; `None` when empty too.
+    /// `validation.command`; `None` if it is empty.
     pub command: Option<String>,
     pub timeout_seconds: Option<u64>,
     /// `on_failure.cleanup`.
@@ -106,7 +106,7 @@ pub struct Task {
     pub completed_at: Option<String>,
     pub claimed_by: Option<String>,
     pub lease_expires_at: Option<Timestamp>,
-    /// When it failed last: an extension of ours, for "oldest failure first".
+    /// The time of the last failure; an extension of Muleteer's, for "oldest failure first".
     pub failed_at: Option<Timestamp>,
     raw: Map<String, Value>,
 }
@@ -117,27 +117,27 @@ pub struct Checkpoint {
     pub total: u64,
     pub description: String,
     pub timestamp: String,
-    /// What the working directory held then, as a git tree: an extension of ours, by which a claim
-    /// can be verified.
+    /// The working directory at that time, as a git tree. An extension of Muleteer's, by which the
+    /// checkpoint can be verified.
     pub tree: Option<String>,
 }
 
-/// Why a text is not a task list.
+/// The reason why a text is not a task list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unreadable {
-    /// It cannot be parsed: the backup may help.
+    /// It cannot be parsed. The backup may help.
     Corrupt { line: u64, column: u64, why: String },
-    /// It can, and means nothing sensible: a person has to mend it (category `CONFIG`).
+    /// It can be parsed, but its content is invalid. A person has to fix it (category `CONFIG`).
     Invalid(Vec<Fault>),
 }
 
-/// One thing wrong with a list.
+/// One invalid field of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Counted from 1.
     pub line: Option<u64>,
     pub column: Option<u64>,
-    /// As in `tasks[3].depends_on[0]`.
+    /// For example `tasks[3].depends_on[0]`.
     pub field: String,
     pub task: Option<String>,
     pub message: String,
@@ -151,7 +151,7 @@ impl fmt::Display for Fault {
 }
 
 impl TaskList {
-    /// A new list, as `init` makes it.
+    /// Creates an empty list, as `init` does.
     pub fn new(now: Timestamp) -> Self {
         let raw = json!({
             "version": VERSION,
@@ -173,10 +173,10 @@ impl TaskList {
         }
     }
 
-    /// Reads the file's text. What JavaScript writes and strict JSON refuses is repaired.
+    /// Parses the file's text. Invalid JSON that JavaScript tools write is repaired.
     ///
     /// # Errors
-    /// [`Unreadable`]: everything that is wrong with it, each with its place.
+    /// [`Unreadable`]: all faults, each with its position.
     pub fn parse(text: &str) -> Result<Self, Unreadable> {
         let text = unmarked(text);
         let value = serde_json::from_str(text).or_else(|error| {
@@ -195,14 +195,14 @@ impl TaskList {
         if reader.faults.is_empty() { Ok(list) } else { Err(Unreadable::Invalid(reader.faults)) }
     }
 
-    /// The file's text: two spaces, and a newline at its end.
+    /// Returns the file's text: two spaces of indentation, and a final newline.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string_pretty(&self.to_value()).unwrap_or_default();
         text.push('\n');
         text
     }
 
-    /// As it stands in the file.
+    /// Returns the list as the JSON value of the file.
     pub fn to_value(&self) -> Value {
         let mut raw = self.raw.clone();
         let tasks = self.tasks.iter().map(|task| Value::Object(task.to_raw())).collect();
@@ -212,7 +212,7 @@ impl TaskList {
         Value::Object(raw)
     }
 
-    /// Changes a setting of `session_config`.
+    /// Sets a key of `session_config`.
     pub fn configure(&mut self, key: &str, value: Value) {
         let config = self.raw.entry("session_config").or_insert_with(|| json!({}));
         if let Value::Object(config) = config {
@@ -220,9 +220,8 @@ impl TaskList {
         }
     }
 
-    /// Puts the settings and the count of sessions back to what another reading of the list has.
-    /// Gives whether they were others. Fields of `session_config` that are not known here stay as
-    /// they are.
+    /// Restores the settings and the session count from another version of the list. Returns
+    /// whether they differed. Unknown fields of `session_config` are not changed.
     pub(super) fn restore_session(&mut self, other: &Self) -> bool {
         let setting = |list: &Self, key: &str| list.raw.get("session_config")?.get(key).cloned();
         let is_changed = |key: &&&str| {
@@ -252,10 +251,10 @@ impl TaskList {
         self.tasks.iter().find(|task| task.id == id)
     }
 
-    /// The one task whose id begins so.
+    /// Finds the task by a unique prefix of its id.
     ///
     /// # Errors
-    /// When none does, or more than one.
+    /// No task matches, or more than one.
     pub fn find(&self, beginning: &str) -> Result<&Task, Unfound> {
         by_beginning(self.tasks.iter().map(|task| (task.id.as_str(), task)), beginning)
     }
@@ -264,21 +263,21 @@ impl TaskList {
         self.tasks.iter_mut().find(|task| task.id == id)
     }
 
-    /// The id of the next task to be added: `task-NNN`, one above the highest there is.
+    /// Returns the id of the next new task: `task-NNN`, one above the highest number.
     pub fn next_id(&self) -> String {
         let numbers =
             self.tasks.iter().filter_map(|task| task.id.strip_prefix("task-")?.parse::<u64>().ok());
         format!("task-{:03}", numbers.max().unwrap_or(0) + 1)
     }
 
-    /// The name sessions go by in the log.
+    /// Returns the session number for the log.
     pub fn session(&self) -> u64 {
         self.session_count.max(1)
     }
 }
 
 impl Task {
-    /// A task as `add` makes it: pending, three attempts, no validation command.
+    /// Creates a task as `add` does: pending, three attempts, no validation command.
     pub fn new(id: impl Into<String>, title: impl Into<String>) -> Self {
         let (id, title) = (id.into(), title.into());
         let raw = json!({
@@ -310,17 +309,17 @@ impl Task {
         }
     }
 
-    /// As it stands in the file.
+    /// Returns the task as the JSON value of the file.
     pub fn to_value(&self) -> Value {
         Value::Object(self.to_raw())
     }
 
-    /// A field that this version does not know.
+    /// Returns a field that this version does not know.
     pub fn unknown(&self, key: &str) -> Option<&Value> {
         self.raw.get(key)
     }
 
-    /// Keeps a further field beside the known ones.
+    /// Sets an unknown field.
     pub fn keep(&mut self, key: &str, value: Value) {
         self.raw.insert(key.into(), value);
     }
@@ -352,7 +351,7 @@ impl Task {
             || raw.contains_key("validation")
         {
             let validation = nested(&mut raw, "validation");
-            // An empty command means none: it is left as it is written.
+            // An empty command means none. Its spelling is not changed.
             if self.command.is_some()
                 || validation.get("command").is_some_and(|old| old.as_str() != Some(""))
             {
@@ -377,8 +376,7 @@ impl Task {
         raw
     }
 
-    /// Checkpoints are only added, or all taken away: those that are there keep what else they
-    /// hold.
+    /// Checkpoints are only appended or all removed. Existing ones keep their unknown fields.
     fn put_checkpoints(&self, raw: &mut Map<String, Value>) {
         let mut there = match raw.get("checkpoints") {
             Some(Value::Array(there)) => there.clone(),
@@ -398,18 +396,18 @@ impl Task {
     }
 }
 
-/// The second an instant is in: the files tell no more, and who reads one back has what was
-/// written.
+/// Returns an instant without its fraction. The files have whole seconds, so a value that is read
+/// back equals the one that was written.
 pub fn second(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-/// An instant as the files write it.
+/// Formats an instant as in the files.
 pub fn iso(at: Timestamp) -> String {
     format!("{at:.0}")
 }
 
-/// Ids stand between brackets in the log and become names of refs.
+/// Returns whether an id is valid. Ids occur in brackets in the log and in the names of refs.
 pub fn valid_id(id: &str) -> bool {
     let ok = |c: char| {
         c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '#' | '@' | '+')
@@ -425,7 +423,7 @@ pub fn parse_priority(text: &str) -> Option<u32> {
         .filter(|level| *level < 100 && text[1..].bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// A list that strict JSON refuses, where nothing of it is lost: the next change writes it again.
+/// Repairs invalid JSON if no information is lost. The next change writes the repaired list.
 fn repaired(text: &str) -> Option<Value> {
     let Document { value, repairs, damage, .. } = foreign_json::read(text.as_bytes());
     let is_kept = |repair: &Repair| match repair {
@@ -446,7 +444,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Sets a key unless it says so already, or does not say what goes without saying.
+/// Sets a key, unless it has that value already or is absent and the value is its default.
 fn put(raw: &mut Map<String, Value>, key: &str, value: Value, default: Option<&Value>) {
     match raw.get(key) {
         Some(old) if *old == value => {}
@@ -455,7 +453,7 @@ fn put(raw: &mut Map<String, Value>, key: &str, value: Value, default: Option<&V
     }
 }
 
-/// An instant that is the same is left as it was written.
+/// Sets an instant, and keeps the spelling of an equal one.
 fn put_time(raw: &mut Map<String, Value>, key: &str, at: Option<Timestamp>) {
     let old = raw.get(key).and_then(Value::as_str).and_then(instant);
     if old != at || (at.is_none() && raw.get(key).is_some_and(|old| !old.is_null())) {
@@ -474,7 +472,7 @@ fn nested<'a>(raw: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String,
     }
 }
 
-/// Reads fields, and notes what is wrong with them.
+/// Reads fields and collects their faults.
 struct Reader<'a> {
     text: &'a str,
     faults: Vec<Fault>,
@@ -553,7 +551,7 @@ impl Reader<'_> {
             }
         };
         let mut raw = raw;
-        // Written anew from the tasks each time.
+        // The tasks are serialized again at each write.
         if let Some(tasks) = raw.get_mut("tasks") {
             *tasks = Value::Null;
         }

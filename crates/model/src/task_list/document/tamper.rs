@@ -1,7 +1,7 @@
-//! What somebody has written over a list by hand while a session held its lock: an agent can write
-//! `completed` into the file, or another validation. Until the session ends nobody but its holder
-//! changes what tasks are, how they are judged, and how they stand; so that is put back, and said.
-//! What a person says of a task in words stays, and is said too.
+//! Detects and reverts changes to a list by other programs while a session holds its lock. An agent
+//! could write `completed` into the file, or an easier validation. Until the session ends, only its
+//! holder may change the state of tasks and how they are judged, so these fields are restored and
+//! reported. Changed titles, descriptions and priorities stay, and are reported too.
 
 use crate::task_list::TASKS;
 use crate::task_list::document::equivalence;
@@ -9,14 +9,14 @@ use crate::task_list::document::{Status, Task, TaskList};
 use crate::task_list::log::Doings;
 use std::collections::HashMap;
 
-/// What there is to say about one task, or about the list itself.
+/// A report about one task, or about the list itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overwritten {
     pub task: Option<String>,
     pub text: String,
 }
 
-/// How a task stands: only the harness says that.
+/// Returns the changed fields that only the harness may set.
 pub(in crate::task_list) fn standing(found: &Task, kept: &Task) -> Vec<&'static str> {
     named([
         ("status", found.status == kept.status),
@@ -48,7 +48,7 @@ pub(in crate::task_list) fn restore_standing(task: &mut Task, kept: &Task) {
     task.failed_at = kept.failed_at;
 }
 
-/// The command that decides, and how long it may take.
+/// Returns the changed fields of the validation.
 pub(in crate::task_list) fn validation(found: &Task, kept: &Task) -> Vec<&'static str> {
     named([
         ("validation.command", found.command == kept.command),
@@ -56,7 +56,7 @@ pub(in crate::task_list) fn validation(found: &Task, kept: &Task) -> Vec<&'stati
     ])
 }
 
-/// How a task is judged, and what comes before it.
+/// Returns the changed fields that decide how and when a task is judged.
 fn terms(found: &Task, kept: &Task) -> Vec<&'static str> {
     let mut all = validation(found, kept);
     all.extend(named([
@@ -90,7 +90,7 @@ fn named<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str>
     fields.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
 }
 
-/// Puts back what is not as the session has `written` it last. Gives what there is to say about it.
+/// Restores the fields that differ from the list that the session wrote last. Returns the reports.
 pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     let mut said = vec![];
     if list.restore_session(written) {
@@ -123,7 +123,7 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     said
 }
 
-/// The tasks that a list calls completed, and did not when it was `known`.
+/// Returns the tasks that are completed in `list` and were not in `known`.
 pub fn newly_completed(list: &TaskList, known: &TaskList) -> Vec<String> {
     let open: HashMap<_, _> =
         known.tasks.iter().map(|task| (task.id.as_str(), task.status)).collect();
@@ -134,10 +134,10 @@ pub fn newly_completed(list: &TaskList, known: &TaskList) -> Vec<String> {
     completed.filter(is_new).map(|task| task.id.clone()).collect()
 }
 
-/// Of a list that others change too by rights: whoever completes a task has claimed it, and the log
-/// says so of both. One that is called completed, that nobody else had claimed, and that the log
-/// says nothing of, is as it was `known` before. `log` is what the log has said since, and
-/// `is_ours` whether a worker is one of the run's.
+/// Reverts completions that nobody made, in a list that others may change too. A worker that
+/// completes a task has claimed it before, and both are in the log. A completion that is not in the
+/// log, of a task that no other worker had claimed, is reverted to its state in `known`. `log` has
+/// the entries since then, and `is_ours` returns whether a worker belongs to the run.
 pub fn put_back_beside(
     list: &mut TaskList,
     known: &TaskList,
@@ -183,7 +183,7 @@ fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
             && kept.status == Status::InProgress;
         restore_standing(task, kept);
         said.push(match is_lost {
-            // From before the claim: a damaged list is restored from its backup.
+            // The list was restored from a backup that is older than the claim.
             true => "the list had lost that it was being worked on".to_string(),
             false => changed(
                 &fields,
@@ -206,7 +206,7 @@ fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
     said
 }
 
-/// A task that was added is to be done, whatever it says of itself.
+/// Resets a task that was added with a state of its own.
 fn begin_anew(task: &mut Task) -> Option<String> {
     let fresh = Task::new(task.id.clone(), "");
     let fields = standing(task, &fresh);
@@ -247,7 +247,7 @@ mod tests {
         let written = list();
         let mut found = written.clone();
         assert_eq!(put_back(&mut found, &written), []);
-        // Another's status, its own validation, a dependency, the session's settings.
+        // A task's status, a validation, a dependency, and the session's settings.
         outcome::complete(&mut found.tasks[1], now());
         found.tasks[0].command = Some("true".into());
         found.tasks[0].max_attempts = 99;
@@ -309,9 +309,9 @@ mod tests {
         );
     }
 
-    /// The list as another tool writes it that changes nothing: keys in another order, numbers with
-    /// a point, instants with fractions and offsets, defaults left out or spelled out, and fields
-    /// of its own.
+    /// Returns the list as an equivalent file of another tool: keys in another order, numbers with
+    /// a decimal point, instants with fractions and offsets, defaults omitted or explicit, and
+    /// unknown fields.
     fn rewritten(list: &TaskList) -> TaskList {
         fn turn(value: &serde_json::Value) -> serde_json::Value {
             use serde_json::Value;
@@ -366,14 +366,14 @@ mod tests {
         let begun = written.get("a").expect("a").clone();
         assert!(claim::is_kept(&found, &begun, "me"));
         assert_eq!(claim::put_back(&mut found, &begun, "me", now()), Ok(vec![]));
-        // What is written is read back as the same.
+        // The list survives a round trip through its text.
         let mut again = TaskList::parse(&written.to_text()).expect("a list");
         assert_eq!(put_back(&mut again, &written), []);
         assert_eq!(
             again.get("f").map(|task| task.failed_at),
             written.get("f").map(|task| task.failed_at)
         );
-        // It still finds what has changed.
+        // Real changes are still detected.
         let mut found = rewritten(&written);
         found.tasks[4].attempts = 0;
         found.configure("max_sessions", json!(7.0));

@@ -1,6 +1,6 @@
 use crate::task_list::document::*;
 
-/// The protocol's example file, to the letter.
+/// The protocol's example file, unchanged.
 pub const REFERENCE: &str = r#"{
   "version": 2,
   "created": "2025-07-01T10:00:00Z",
@@ -144,8 +144,8 @@ fn what_cannot_be_parsed_is_corrupt_and_not_invalid() {
     assert!(matches!(TaskList::parse(r#"{"version":2}"#), Err(Unreadable::Invalid(_))));
 }
 
-/// A tool that cuts a text in JavaScript leaves half of a surrogate pair: that must not lock the
-/// list.
+/// A tool that cuts a text in JavaScript leaves half of a surrogate pair. Such a list must stay
+/// usable.
 #[test]
 fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
     for (wrong, kept) in [
@@ -161,13 +161,13 @@ fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
         assert_eq!(TaskList::parse(&written).map(|list| list.to_text()), Ok(written));
     }
     assert!(TaskList::parse("{\"version\":2,\"tasks\":[]}\0\0").is_ok());
-    // What is left out would be lost as soon as the list is written.
+    // A repair that loses data is rejected, because the next write would make the loss permanent.
     let deep = format!(r#"{{"version":2,"tasks":[],"x":{}{}}}"#, "[".repeat(200), "]".repeat(200));
     assert!(matches!(TaskList::parse(&deep), Err(Unreadable::Corrupt { .. })));
 }
 
-/// A task whose command is passed over would be one without any, and a setting one that nobody
-/// keeps to.
+/// A validation or setting of the wrong shape must not be ignored: the task would have no
+/// validation, and the setting no effect.
 #[test]
 fn what_has_another_shape_is_refused_by_its_line_and_field() {
     for (wrong, line, field, hint) in [

@@ -1,21 +1,21 @@
-//! Tells failures that were there before a task apart from those that came with it: the output of
-//! its validation before the first attempt, against the output after one.
+//! Separates old failures from those that a task caused, by comparing the output of its validation
+//! before the first attempt with the output after an attempt.
 
 use std::collections::HashSet;
 
-/// More lines than these are no help to anybody.
+/// The most lines that are shown of each kind.
 const SHOWN: usize = 10;
 
-/// The lines that tell of a failure.
+/// The lines that report failures.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Apart {
-    /// Failing before the task began, and still.
+    /// Failures that existed before the task began.
     pub old: Vec<String>,
-    /// Not failing before.
+    /// Failures that did not exist before.
     pub new: Vec<String>,
 }
 
-/// Which failures in `after` stood in `before` too.
+/// Splits the failures in `after` by whether they are in `before` too.
 pub fn tell(before: &str, after: &str) -> Apart {
     let known: HashSet<_> = failures(before).map(normal).collect();
     let mut seen = HashSet::new();
@@ -29,7 +29,7 @@ pub fn tell(before: &str, after: &str) -> Apart {
     apart
 }
 
-/// Whether the two outputs say the same, times and addresses aside.
+/// Returns whether two outputs are equal except for numbers and spacing.
 pub fn is_same(before: &str, after: &str) -> bool {
     let all = |text: &str| text.lines().map(normal).collect::<Vec<_>>();
     all(before) == all(after)
@@ -44,7 +44,7 @@ fn failures(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(tells)
 }
 
-/// "0 failed", but not "10 failed".
+/// Matches "0 failed", but not "10 failed".
 fn none_of(line: &str) -> bool {
     ["0 failed", "0 errors"].iter().any(|none| {
         let before = line.find(none).map(|at| &line[..at]);
@@ -52,7 +52,8 @@ fn none_of(line: &str) -> bool {
     })
 }
 
-/// Without what differs from run to run: numbers (durations, counts, lines, addresses) and spacing.
+/// Replaces the parts that vary between runs: numbers (durations, counts, lines, addresses),
+/// spacing.
 fn normal(line: &str) -> String {
     let mut out = String::new();
     for word in line.split_whitespace() {

@@ -1,4 +1,4 @@
-//! How work on a task ends, and checkpoints on the way.
+//! Outcomes and checkpoints of tasks.
 
 pub mod failure_diff;
 
@@ -6,7 +6,8 @@ use crate::task_list::category::{Category, one_line};
 use crate::task_list::document::{Checkpoint, Status, Task, TaskList, iso, second};
 use jiff::Timestamp;
 
-/// It passed its validation. The attempt that succeeds counts too, as in the protocol's example.
+/// Completes a task that passed its validation. The successful attempt counts too, as in the
+/// protocol.
 pub fn complete(task: &mut Task, now: Timestamp) {
     task.status = Status::Completed;
     task.attempts = task.attempts.saturating_add(1);
@@ -14,7 +15,7 @@ pub fn complete(task: &mut Task, now: Timestamp) {
     free(task);
 }
 
-/// It did not. Counts an attempt; whether it is tried again follows from how many there were.
+/// Fails a task and counts the attempt. The number of attempts decides whether it is retried.
 pub fn fail(task: &mut Task, category: Category, message: &str, now: Timestamp) {
     task.status = Status::Failed;
     task.attempts = task.attempts.saturating_add(1);
@@ -23,28 +24,28 @@ pub fn fail(task: &mut Task, category: Category, message: &str, now: Timestamp) 
     free(task);
 }
 
-/// As [`fail`], with no attempt left: the commit it started from does not exist, so that nothing
-/// can be rolled back to.
+/// Like [`fail`], with no attempt left. Used if the base commit does not exist, so that no rollback
+/// is possible.
 pub fn fail_for_good(task: &mut Task, category: Category, message: &str, now: Timestamp) {
     fail(task, category, message, now);
     task.attempts = task.attempts.max(task.max_attempts);
 }
 
-/// No lease outlives the work it was for.
+/// Ends the claim with the work.
 fn free(task: &mut Task) {
     task.claimed_by = None;
     task.lease_expires_at = None;
 }
 
-/// A checkpoint that makes no sense.
+/// An invalid checkpoint step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no step: M/N is wanted, with M from 1 to N")]
 pub struct BadStep(pub String);
 
-/// `2/4`.
+/// Parses a step such as `2/4`.
 ///
 /// # Errors
-/// When it is something else.
+/// The text has another form.
 pub fn parse_step(text: &str) -> Result<(u64, u64), BadStep> {
     let parsed = text
         .split_once('/')
@@ -54,7 +55,7 @@ pub fn parse_step(text: &str) -> Result<(u64, u64), BadStep> {
         .ok_or_else(|| BadStep(text.into()))
 }
 
-/// Notes a step that was done. The same one again is one checkpoint.
+/// Records a completed step. A repetition of the last checkpoint adds nothing.
 pub fn checkpoint(
     task: &mut Task,
     step: u64,
@@ -73,7 +74,7 @@ pub fn checkpoint(
     task.checkpoints.push(Checkpoint { step, total, description, timestamp: iso(now), tree });
 }
 
-/// Gives a failed task its attempts back, and those that failed only because it had.
+/// Resets the attempts of a failed task and of the tasks that failed only because of it.
 pub fn retry(list: &mut TaskList, id: &str) -> Vec<String> {
     let mut again = vec![id.to_string()];
     let mut at = 0;
@@ -109,7 +110,7 @@ mod tests {
         "2025-07-01T10:15:30Z".parse().expect("an instant")
     }
 
-    /// The word may stand in what a validation printed.
+    /// The word may occur in the output of a validation.
     #[test]
     fn only_an_entry_of_that_category_is_a_dependency_error() {
         let mut task = Task::new("a", "A");

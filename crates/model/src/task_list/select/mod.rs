@@ -1,5 +1,5 @@
-//! What is next: first the dependencies are checked, then a
-//! task is picked. Linear in tasks and dependencies, so that ten thousand stay interactive.
+//! Selects the next task: first it validates the dependencies, then it chooses. The time is linear
+//! in tasks and dependencies, so that lists of ten thousand tasks stay interactive.
 
 use crate::task_list::category::Category;
 use crate::task_list::document::{Status, Task, TaskList, second};
@@ -7,41 +7,42 @@ use jiff::Timestamp;
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A task that dependency validation has marked failed.
+/// A task that the dependency validation has failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marked {
     pub task: String,
     pub message: String,
 }
 
-/// Longest cycle that is spelt out whole.
+/// The longest cycle that is shown completely.
 const SPELT_OUT: usize = 20;
 
 impl Task {
-    /// Failed, and never to be tried again.
+    /// Returns whether the task failed and must not be retried.
     pub fn is_failed_for_good(&self) -> bool {
         self.status == Status::Failed
             && (self.attempts >= self.max_attempts || self.has_dependency_error())
     }
 
-    /// One of that category: what a validation printed may say the word too.
+    /// Returns whether an entry has the category `DEPENDENCY`. Validation output may contain the
+    /// same word.
     pub fn has_dependency_error(&self) -> bool {
         self.error_log.iter().any(|entry| entry.starts_with("[DEPENDENCY]"))
     }
 
-    /// Whether dependency validation may mark it: what is being worked on is its worker's.
+    /// Returns whether the dependency validation may fail the task. It must not fail a task in
+    /// progress.
     fn can_be_marked(&self) -> bool {
         matches!(self.status, Status::Pending | Status::Failed) && !self.is_failed_for_good()
     }
 }
 
-/// Ids to places in the list.
+/// Maps ids to positions in the list.
 pub fn index(list: &TaskList) -> HashMap<&str, usize> {
     list.tasks.iter().enumerate().map(|(at, task)| (task.id.as_str(), at)).collect()
 }
 
-/// Dependency validation: marks what can never be done as failed, and says what it marked. Doing it
-/// again marks nothing.
+/// Fails all tasks that can never be done, and returns them. A repetition fails no further task.
 pub fn validate_dependencies(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
     let mut marked = mark_cycles(list, now);
     marked.extend(propagate_blocked(list, now));
@@ -55,8 +56,7 @@ fn mark(task: &mut Task, message: String, now: Timestamp) -> Marked {
     Marked { task: task.id.clone(), message }
 }
 
-/// The first task, of those from a place in the list on, that is in its own chain of dependencies
-/// and not completed; and the way round.
+/// Returns the first uncompleted task at or after `from` that depends on itself, and its cycle.
 pub fn first_circle(list: &TaskList, from: usize) -> Option<(usize, String)> {
     let edges = edges(list);
     let is_circle =
@@ -71,7 +71,7 @@ pub fn first_circle(list: &TaskList, from: usize) -> Option<(usize, String)> {
     Some((at, describe(list, &edges, &members, at)))
 }
 
-/// Each non-completed task that is in its own chain of dependencies fails.
+/// Fails each uncompleted task that depends on itself.
 fn mark_cycles(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
     let edges = edges(list);
     let mut messages = vec![];
@@ -96,7 +96,7 @@ fn mark_cycles(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
         .collect()
 }
 
-/// The shortest way from task `id` back to itself, if it depends on itself.
+/// Returns the shortest cycle of task `id`, if the task depends on itself.
 pub fn circle(list: &TaskList, id: &str) -> Option<String> {
     let edges = edges(list);
     let at = list.tasks.iter().position(|task| task.id == id)?;
@@ -108,7 +108,7 @@ pub fn circle(list: &TaskList, id: &str) -> Option<String> {
     (members.len() > 1 || edges[at].contains(&at)).then(|| describe(list, &edges, &members, at))
 }
 
-/// The tasks each task depends on. Who is not there depends on nobody: parsing refuses that.
+/// Returns the dependencies of each task. Unknown ids are ignored here; the parser rejects them.
 fn edges(list: &TaskList) -> Vec<Vec<usize>> {
     let index = index(list);
     let of = |task: &Task| {
@@ -117,7 +117,7 @@ fn edges(list: &TaskList) -> Vec<Vec<usize>> {
     list.tasks.iter().map(of).collect()
 }
 
-/// The shortest way from a task back to itself.
+/// Describes the shortest cycle of a task.
 fn describe(
     list: &TaskList,
     edges: &[Vec<usize>],
@@ -157,8 +157,8 @@ fn describe(
     name(from).into()
 }
 
-/// Strongly connected components (Tarjan), with a stack of our own: a chain may be ten thousand
-/// long.
+/// Returns the strongly connected components (Tarjan). It uses its own stack, because a chain may
+/// have ten thousand tasks.
 fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     const UNSEEN: usize = usize::MAX;
     let mut order = vec![UNSEEN; edges.len()];
@@ -177,7 +177,7 @@ fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
                 stack.push(at);
                 on_stack[at] = true;
             } else {
-                // Back from the child this edge leads to.
+                // Returned from the child of this edge.
                 let child = edges[at][edge - 1];
                 if on_stack[child] {
                     low[at] = low[at].min(low[child]);
@@ -206,7 +206,7 @@ fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     found
 }
 
-/// What depends on a task that failed for good fails too, and what depends on that.
+/// Fails the direct and indirect dependants of tasks that failed for good.
 fn propagate_blocked(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
     let mut dependants = vec![vec![]; list.tasks.len()];
     for (at, needed) in edges(list).iter().enumerate() {
@@ -234,20 +234,20 @@ fn propagate_blocked(list: &mut TaskList, now: Timestamp) -> Vec<Marked> {
     marked
 }
 
-/// When tasks failed that do not say so themselves, from the log.
+/// Failure times from the log, for tasks without `failed_at`.
 pub type FailureTimes = HashMap<String, Timestamp>;
 
-/// Every task that could be worked on now, best first.
+/// Returns all tasks that could be worked on now, the best first.
 ///
-/// Pass 1: pending ones, by priority, then by id. Pass 2: failed ones that have attempts left, by
-/// priority, then the oldest failure first. In both, all they depend on must be completed.
+/// First the pending tasks, by priority and id. Then the failed tasks with attempts left, by
+/// priority and the oldest failure. All dependencies of a task must be completed.
 pub fn eligible(list: &TaskList, failures: &FailureTimes) -> Vec<usize> {
     let mut all: Vec<_> = candidates(list).collect();
     all.sort_by(|a, b| order(list, failures, *a, *b));
     all
 }
 
-/// The first of [`eligible`], without sorting them all.
+/// Returns the first of [`eligible`] without sorting.
 pub fn next(list: &TaskList, failures: &FailureTimes) -> Option<usize> {
     candidates(list).min_by(|a, b| order(list, failures, *a, *b))
 }
@@ -283,7 +283,7 @@ fn order(list: &TaskList, failures: &FailureTimes, a: usize, b: usize) -> Orderi
         .then_with(|| by_id(&one.id, &other.id))
 }
 
-/// Lowest first, numbers as numbers: `task-9`, `task-010`, `task-1000`.
+/// Compares ids in ascending order, with numbers by value: `task-9`, `task-010`, `task-1000`.
 pub fn by_id(a: &str, b: &str) -> Ordering {
     let (mut a_rest, mut b_rest) = (a, b);
     loop {
@@ -305,7 +305,7 @@ pub fn by_id(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// The digits at the front without leading zeros, and what follows them.
+/// Splits off the leading digits, without their leading zeros.
 fn number(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     (text[..end].trim_start_matches('0'), &text[end..])

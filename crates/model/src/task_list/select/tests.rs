@@ -155,7 +155,7 @@ fn ids_are_ordered_as_people_count() {
     assert_eq!(ids, ["a-1", "a-1-2", "b", "task-2", "task-010", "task-101", "task-1000"]);
 }
 
-/// The protocol's rule, done the slow way.
+/// A slow implementation of the protocol's rule.
 fn slowly(list: &mut TaskList) {
     let reaches = |list: &TaskList, from: usize| {
         let mut seen = HashSet::new();

@@ -1,5 +1,5 @@
-//! Who works on a task, and until when. All of this happens under the
-//! lock of the list; the claim is the gate, the selection before it only advice.
+//! Claims: which worker has a task, and until when. All functions run under the lock of the list.
+//! Only a claim assigns a task; the selection before it is advice.
 
 use crate::task_list::category::Category;
 use crate::task_list::document::tamper;
@@ -7,14 +7,14 @@ use crate::task_list::document::{Mode, Status, Task, TaskList};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
-/// How long a claim lasts unless it is renewed (contract.md, "Task lists").
+/// The duration of a claim without renewal (contract.md, "Task lists").
 pub const LEASE: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("there is no task `{0}`")]
     Unknown(String),
-    /// Another worker has it; pick another one.
+    /// Another worker has the task; choose another one.
     #[error("`{task}` is claimed by {by} until {until}")]
     Held { task: String, by: String, until: String },
     #[error("`{0}` is completed")]
@@ -23,7 +23,7 @@ pub enum Refused {
     FailedForGood(String),
     #[error("`{task}` depends on `{on}`, which is not completed")]
     Waits { task: String, on: String },
-    /// Interrupted work is looked at before somebody else begins.
+    /// Interrupted work must be recovered before another worker begins.
     #[error("`{0}` was interrupted: it has to be recovered first")]
     Interrupted(String),
     #[error("`{task}` is not {worker}'s: {why}")]
@@ -31,29 +31,29 @@ pub enum Refused {
 }
 
 impl Task {
-    /// In progress, and its worker still has time.
+    /// Returns whether the task is in progress with an unexpired lease.
     pub fn is_held(&self, now: Timestamp) -> bool {
         self.status == Status::InProgress && self.lease_expires_at.is_some_and(|until| until > now)
     }
 }
 
-/// Why nobody may take task `id`, or any that is pending: in an exclusive list somebody works on
-/// another one, and two in one working directory would be committed, or rolled back, as one.
+/// Returns why task `id` (or any pending task, for `None`) cannot be claimed. In an exclusive list,
+/// two tasks in one working directory would be committed or rolled back together.
 pub fn in_hand(list: &TaskList, id: Option<&str>, now: Timestamp) -> Option<Refused> {
     let is_other = |task: &&Task| task.status == Status::InProgress && Some(task.id.as_str()) != id;
     let others = || list.tasks.iter().filter(is_other).filter(|_| list.mode == Mode::Exclusive);
-    // To recover one that was interrupted would disturb whoever works there: that one is named
+    // Recovery of an interrupted task would disturb a live worker, so the live worker is named
     // first.
     let living = others().find(|task| task.is_held(now));
     living.map(held).or_else(|| Some(Refused::Interrupted(others().next()?.id.clone())))
 }
 
-/// Whether `worker` may recover a task: what somebody else has in hand was not interrupted, and a
-/// rollback would take it from under them. Of an exclusive list any task will do for that, since
-/// they share one working directory.
+/// Checks whether `worker` may recover a task. Work with an unexpired lease of another worker was
+/// not interrupted, and a rollback would destroy it. In an exclusive list this applies to any task,
+/// because all tasks share one working directory.
 ///
 /// # Errors
-/// Who has it, or that it is nothing to be recovered.
+/// The worker that has it, or the reason why there is nothing to recover.
 pub fn recoverable(list: &TaskList, id: &str, worker: &str, now: Timestamp) -> Result<(), Refused> {
     let task = in_progress(list, id, worker)?;
     let is_theirs = |task: &&Task| task.is_held(now) && task.claimed_by.as_deref() != Some(worker);
@@ -64,10 +64,10 @@ pub fn recoverable(list: &TaskList, id: &str, worker: &str, now: Timestamp) -> R
         .map_or(Ok(()), |theirs| Err(held(theirs)))
 }
 
-/// The task, if an attempt of it is under way, whosever it is.
+/// Returns the task if an attempt is in progress, by whichever worker.
 ///
 /// # Errors
-/// That none is.
+/// No attempt is in progress.
 pub fn in_progress<'a>(list: &'a TaskList, id: &str, worker: &str) -> Result<&'a Task, Refused> {
     let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
     let why = || format!("it is {}", task.status.as_str());
@@ -75,12 +75,12 @@ pub fn in_progress<'a>(list: &'a TaskList, id: &str, worker: &str) -> Result<&'a
     if task.status == Status::InProgress { Ok(task) } else { Err(refused()) }
 }
 
-/// Puts a task into a worker's hands: `in_progress`, from commit `base`.
+/// Claims a task for a worker: the task becomes `in_progress`, based on commit `base`.
 ///
-/// Its own claim again is renewed, which makes a repeated claim harmless.
+/// A repeated claim by the same worker renews the lease, so it is harmless.
 ///
 /// # Errors
-/// Why it may not have it; the list is then unchanged.
+/// The reason why the claim was rejected; the list is then unchanged.
 pub fn claim(
     list: &mut TaskList,
     id: &str,
@@ -112,7 +112,7 @@ pub fn claim(
     let task = list.get_mut(id).ok_or_else(|| Refused::Unknown(id.into()))?;
     task.status = Status::InProgress;
     task.started_at_commit = Some(base.into());
-    // Of an attempt that was rolled back, and so of work that is no longer there.
+    // They belong to an attempt that was rolled back, so that work no longer exists.
     task.checkpoints.clear();
     task.claimed_by = Some(worker.into());
     task.lease_expires_at = Some(after(now, lease));
@@ -127,10 +127,10 @@ fn held(task: &Task) -> Refused {
     }
 }
 
-/// Pushes the end of a worker's lease forward, never back: who asked for more time keeps it.
+/// Extends a worker's lease. It never shortens one, so a longer requested lease stays.
 ///
 /// # Errors
-/// When the task is not this worker's (any more).
+/// The task is not, or no longer, this worker's.
 pub fn renew(
     list: &mut TaskList,
     id: &str,
@@ -143,7 +143,7 @@ pub fn renew(
     Ok(())
 }
 
-/// A lease of this length from now, as somebody said it in so many words: also a shorter one.
+/// Sets a worker's lease to a length that was requested explicitly. It may shorten the lease.
 ///
 /// # Errors
 /// As [`renew`].
@@ -158,10 +158,11 @@ pub fn set_lease(
     Ok(())
 }
 
-/// The task, if this worker has it. One that nobody has claimed by name is whoever's works on it.
+/// Returns the task if this worker has it. A task in progress without a named claimant belongs to
+/// any worker.
 ///
 /// # Errors
-/// Whose it is, or that nobody works on it.
+/// The claimant, or that no attempt is in progress.
 pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a mut Task, Refused> {
     let task = list.get_mut(id).ok_or_else(|| Refused::Unknown(id.into()))?;
     let why = match (task.status, task.claimed_by.as_deref()) {
@@ -173,7 +174,7 @@ pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a m
     Err(Refused::NotYours { task: id.into(), worker: worker.into(), why })
 }
 
-/// Whether a list says of a task in hand what it said when the work began.
+/// Returns whether the protected fields of a task in progress are as they were when work began.
 pub fn is_kept(list: &TaskList, begun: &Task, worker: &str) -> bool {
     let begun = in_hand_of(begun, worker);
     let is_same = |found: &Task| {
@@ -182,7 +183,7 @@ pub fn is_kept(list: &TaskList, begun: &Task, worker: &str) -> bool {
     list.get(&begun.id).is_some_and(is_same)
 }
 
-/// As the list is to say it while the work lasts.
+/// Returns the task as it must be in the list while the worker has it.
 fn in_hand_of(begun: &Task, worker: &str) -> Task {
     let mut task = begun.clone();
     task.status = Status::InProgress;
@@ -190,13 +191,12 @@ fn in_hand_of(begun: &Task, worker: &str) -> Task {
     task
 }
 
-/// Puts back what somebody has written over while `worker` had the task in hand, as it was when the
-/// work began: an agent can write `completed` into the file, and only its validation says that.
-/// Gives what there is to say about it.
+/// Restores the fields of a task that others overwrote while `worker` had it. An agent could write
+/// `completed` into the file, but only the validation decides that. Returns the reports.
 ///
 /// # Errors
-/// When it is in other hands now, or no longer there. Of an exclusive list it is in nobody else's:
-/// the session holds the lock.
+/// Another worker has the task now, or it was removed. In an exclusive list no other worker can
+/// have it, because the session holds the lock.
 pub fn put_back(
     list: &mut TaskList,
     begun: &Task,
@@ -213,7 +213,7 @@ pub fn put_back(
         }
         let since = found.error_log.get(begun.error_log.len()..).unwrap_or_default();
         if since.iter().any(|entry| entry.ends_with(&expired(worker))) {
-            // Since then it was anybody's.
+            // Any worker could have claimed it since then.
             let base = begun.started_at_commit.clone().unwrap_or_default();
             claim(list, &begun.id, worker, &base, now, LEASE)?;
             return Ok(vec![
@@ -227,7 +227,7 @@ pub fn put_back(
     let fields = tamper::standing(task, &begun);
     let mut said = vec![];
     if task.status == Status::Pending && task.claimed_by.is_none() {
-        // From before the claim: a damaged list is restored from its backup.
+        // The list was restored from a backup that is older than the claim.
         said.push("the list had lost that it was being worked on".to_string());
     } else if !fields.is_empty() {
         let fields = fields.join(", ");
@@ -249,7 +249,7 @@ pub fn put_back(
     Ok(said)
 }
 
-/// Gives a claim back without an outcome: as if it had not been taken.
+/// Reverts a claim without an outcome.
 pub fn release(task: &mut Task) {
     task.status = if task.error_log.is_empty() && task.attempts == 0 {
         Status::Pending
@@ -260,9 +260,8 @@ pub fn release(task: &mut Task) {
     task.lease_expires_at = None;
 }
 
-/// Ends the leases of claimants that are known to have ended (`gone`), in an exclusive list: a task
-/// in progress without a living holder was interrupted. In a concurrent list the lease alone
-/// decides, as the protocol says.
+/// Ends the leases of claimants that have ended (`gone`), in an exclusive list: their tasks were
+/// interrupted. In a concurrent list the lease alone decides, as the protocol says.
 pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
     if list.mode != Mode::Exclusive {
         return;
@@ -275,10 +274,11 @@ pub fn end_leases(list: &mut TaskList, gone: &[String], now: Timestamp) {
     }
 }
 
-/// The tasks this worker has to look at before it takes anything new: what was interrupted.
+/// Returns the interrupted tasks that this worker must recover before it claims a new one.
 ///
-/// Exclusive: all that is in progress, since there is nobody else. Concurrent: its own, and those
-/// whose lease is over. What a living run works on (`alive`) was not interrupted.
+/// In an exclusive list these are all tasks in progress, since there is only one worker. In a
+/// concurrent list they are the worker's own, and those with an expired lease. Tasks of a live run
+/// (`alive`) are not interrupted.
 pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<usize> {
     let is_ours = |task: &Task| match list.mode {
         Mode::Exclusive => true,
@@ -290,11 +290,11 @@ pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[Strin
     list.tasks.iter().enumerate().filter(|(_, task)| is(task)).map(|(at, _)| at).collect()
 }
 
-/// Whether a task is still the one that was `seen`, with nobody at work on it but `worker`, who
-/// looks after what others left.
+/// Checks that a task is unchanged since it was `seen`, and that no worker but `worker`, which
+/// recovers it, has it.
 ///
 /// # Errors
-/// Who has it, or that it was dealt with.
+/// The worker that has it, or that it is no longer in progress.
 pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Result<(), Refused> {
     if found.status != Status::InProgress || found.started_at_commit != seen.started_at_commit {
         let why = format!("it is {}", found.status.as_str());
@@ -304,9 +304,8 @@ pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Resu
     if is_theirs { Err(held(found)) } else { Ok(()) }
 }
 
-/// Of a concurrent list: what others claimed and did not finish in time fails, and may be tried
-/// again. What they did lies in working directories of theirs, which nobody else touches. Gives the
-/// tasks' ids.
+/// Fails tasks of other workers with expired leases, in a concurrent list; they may be retried. The
+/// other workers' directories are not touched. Returns the ids.
 pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String]) -> Vec<String> {
     if list.mode == Mode::Exclusive {
         return vec![];
@@ -325,7 +324,7 @@ pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String
     ids
 }
 
-/// What is said of a claim that was not renewed.
+/// Returns the error of a claim that was not renewed.
 pub fn expired(by: &str) -> String {
     format!("the lease of {by} is over")
 }
@@ -396,7 +395,8 @@ mod tests {
             release(&mut list.tasks[0]);
             let said = put_back(&mut list, &begun, "me", now).expect("ours");
             assert_eq!((said.len(), said[0].contains("had lost")), (1, true), "{said:?}");
-            // Whoever has it by rights keeps it; alone, nobody has.
+            // A concurrent list keeps the claim of another worker. An exclusive list has no other
+            // worker.
             list.tasks[0].claimed_by = Some("other".into());
             assert_eq!(put_back(&mut list, &begun, "me", now).is_ok(), mode == Mode::Exclusive);
         }
@@ -438,7 +438,7 @@ mod tests {
             TaskList::parse(&text).expect("reads").tasks[0].failed_at,
             list.tasks[0].failed_at
         );
-        // What another tool wrote stays as it is.
+        // The spelling of another tool is preserved.
         let other = text.replace("10:00:00Z", "10:00:00.5Z");
         assert_eq!(TaskList::parse(&other).expect("reads").to_text(), other);
     }
@@ -458,7 +458,7 @@ mod tests {
             let later = at("2025-07-01T10:02:00Z");
             assert_eq!(in_hand(&exclusive, id, later), Some(Refused::Interrupted("a".into())));
         }
-        // Other tools may have left one behind: whoever is still at work is named first.
+        // Other tools may have left an interrupted task; the live worker is named first.
         exclusive.tasks[1].status = Status::InProgress;
         exclusive.tasks.swap(0, 1);
         assert!(

@@ -1,18 +1,18 @@
-//! Where HEAD stands when a task ends: where it began, with the commit it began at in its history.
-//! An agent that checks out another branch, or rewrites what was there, may pass its validation all
-//! the same; but a person looks for the work on their own branch, and for their own commits there
-//! too.
+//! Checks HEAD when a task ends: it must be where it began, with the task's base commit in its
+//! history. An agent that checks out another branch or rewrites the history may still pass the
+//! validation. But the user looks for the work on their own branch, and for their own commits
+//! there.
 
 use crate::task_list::log::short;
 
-/// Where HEAD is to be.
+/// The expected position of HEAD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stand {
-    /// Nobody minds: a worker's clone, or a session of an agent's own.
+    /// Any position: in a worker's clone, or in a session of an agent's own.
     Anywhere,
     /// On this branch.
     On(String),
-    /// On none.
+    /// On no branch.
     Detached,
 }
 
@@ -22,7 +22,7 @@ impl Stand {
         branch.map_or(Self::Detached, Self::On)
     }
 
-    /// Whether HEAD is there, while it is on this branch or on none.
+    /// Returns whether HEAD on this branch (or on none) is at the expected position.
     pub fn is_at(&self, branch: Option<&str>) -> bool {
         match self {
             Self::Anywhere => true,
@@ -32,8 +32,8 @@ impl Stand {
     }
 }
 
-/// What is wrong with where an agent left HEAD, and what was expected. `has_base`: the commit that
-/// the task began at is HEAD, or in its history.
+/// Returns how the position of HEAD differs from the expected one. `has_base` means that the task's
+/// base commit is HEAD or in its history.
 pub fn astray(wanted: &Stand, branch: Option<&str>, base: &str, has_base: bool) -> Option<String> {
     if !wanted.is_at(branch) {
         let found =

@@ -1,5 +1,5 @@
-//! What the hooks of an agent's own session answer. Pure: the list, what was answered before, and
-//! the answer.
+//! The answers of the hooks in an agent's own session. They are pure functions of the list and of
+//! the earlier answers.
 
 use crate::task_list::document::{Mode, Status, Task, TaskList, iso};
 use crate::task_list::select::{self, FailureTimes};
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Stops refused in a row without any progress.
+/// The most rejected stops in a row without progress.
 pub const REFUSALS: u32 = 5;
-/// Looks back that are asked for when all is done.
+/// The most reflections that are requested when all tasks are done.
 pub const REFLECTIONS: u32 = 5;
 
-/// What is remembered of a session of an agent.
+/// The state of one agent session between hook calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Memory {
     pub session: u64,
-    /// Attempts there had been when it began: what came since is what it has done.
+    /// The total of attempts when the session began; later ones are the session's.
     pub attempts_before: u64,
     #[serde(default)]
     pub refusals: u32,
@@ -27,19 +27,19 @@ pub struct Memory {
     pub seen: String,
     #[serde(default)]
     pub reflections: u32,
-    /// The tasks that it was told to recover when it began, and how they were claimed then.
+    /// The tasks that the session was told to recover, each with its claim at that time.
     #[serde(default)]
     pub interrupted: BTreeMap<String, String>,
 }
 
 impl Memory {
-    /// Remembers what was found interrupted, until somebody takes it up.
+    /// Remembers the interrupted tasks until a worker claims them.
     pub fn remember_interrupted(&mut self, list: &TaskList, ids: &[String]) {
         let found = ids.iter().filter_map(|id| list.get(id));
         self.interrupted = found.map(|task| (task.id.clone(), claimed(task))).collect();
     }
 
-    /// Whether nobody has taken the task up since this session was told that it was interrupted.
+    /// Returns whether the task's claim is unchanged since the session was told to recover it.
     fn is_interrupted(&self, task: &Task) -> bool {
         self.interrupted.get(&task.id).is_some_and(|then| *then == claimed(task))
     }
@@ -52,16 +52,17 @@ fn claimed(task: &Task) -> String {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Let it be.
+    /// The stop is allowed.
     Silent,
-    /// It may not stop: the next step.
+    /// The stop is rejected, with the next step.
     Refuse(String),
 }
 
-/// Whether the agent may stop (`Stop`). `again`: it goes on only because it was refused before.
+/// Answers `Stop`: whether the agent may stop. `again` means that it continues only because an
+/// earlier stop was rejected.
 ///
-/// It says what the session's context says: where a living holder has the working directory of an
-/// exclusive list, there is nothing for this session to do, and what was interrupted is recovered
+/// The answer agrees with the context of the session's start. If a live worker has the working
+/// directory of an exclusive list, this session has nothing to do. Interrupted tasks are recovered
 /// first.
 pub fn stop(
     list: &TaskList,
@@ -75,14 +76,14 @@ pub fn stop(
     refuse(list, memory, again, step)
 }
 
-/// What an agent that wants to stop is told where the list cannot be read. It is refused, as often
-/// as without any progress: nobody knows whether work is left.
+/// Answers `Stop` if the list cannot be read. The stop is rejected as often as one without
+/// progress, because work may be left.
 pub fn stop_unreadable(memory: &mut Memory, again: bool, why: &str) -> Answer {
     refuse_at("unreadable".into(), memory, again, unreadable(why))
 }
 
-/// What an agent that is to look back at the goal is told where the list cannot be read. The same
-/// session's `stop` counts its own refusals, so this counts looks back.
+/// Answers the reflection hook if the list cannot be read. It counts reflections, because the
+/// session's `stop` counts its own rejections.
 pub fn self_reflect_unreadable(memory: &mut Memory, why: &str) -> Answer {
     if memory.reflections >= REFLECTIONS {
         return Answer::Silent;
@@ -98,7 +99,7 @@ fn unreadable(why: &str) -> String {
     )
 }
 
-/// Whether a subagent may (`SubagentStop`): not while it holds a claim without an outcome.
+/// Answers `SubagentStop`: a subagent may not stop while it has a claim without an outcome.
 pub fn subagent_stop(
     list: &TaskList,
     memory: &mut Memory,
@@ -120,7 +121,7 @@ pub fn subagent_stop(
     refuse(list, memory, again, step)
 }
 
-/// What an idle teammate is to do (`TeammateIdle`): the next task that nobody has.
+/// Answers `TeammateIdle` with the next unclaimed task.
 pub fn teammate_idle(
     list: &TaskList,
     memory: &mut Memory,
@@ -138,7 +139,7 @@ pub fn teammate_idle(
             let step = format!("{} Say `--worker {name}`.", recover(task));
             return refuse(list, memory, true, step);
         }
-        // A claim of another one would be refused.
+        // A claim of another task would be rejected.
         Some(_) => return Answer::Silent,
     }
     let Some(at) = select::next(list, failures) else { return Answer::Silent };
@@ -151,7 +152,7 @@ pub fn teammate_idle(
     refuse(list, memory, true, step)
 }
 
-/// Whether to look back at the goal once more, when all is done.
+/// Requests another reflection on the goal when all tasks are done.
 pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
     if list.tasks.is_empty() || !is_over(list) || memory.reflections >= REFLECTIONS {
         return Answer::Silent;
@@ -177,7 +178,7 @@ fn refuse(list: &TaskList, memory: &mut Memory, again: bool, step: String) -> An
     refuse_at(format!("{counts} in_progress={}", counts.in_progress), memory, again, step)
 }
 
-/// `seen`: where things stand. As long as that stays the same, refusals are counted.
+/// Rejects a stop. Rejections are counted while the progress `seen` stays the same.
 fn refuse_at(seen: String, memory: &mut Memory, again: bool, step: String) -> Answer {
     if !again || memory.seen != seen {
         memory.refusals = 0;
@@ -224,7 +225,7 @@ fn next_step(
     match claim::in_hand(list, None, now) {
         None => {}
         Some(Refused::Interrupted(id)) => return list.get(&id).map(recover),
-        // Somebody else is at work in this directory, and a claim would be refused.
+        // Another worker uses this directory, so a claim would be rejected.
         Some(_) => return None,
     }
     let at = select::next(list, failures)?;
@@ -258,27 +259,27 @@ fn finish(task: &Task, worker: Option<&str>) -> String {
     )
 }
 
-/// What is known when a session starts.
+/// The facts for the context of a session's start.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
     pub list: &'a TaskList,
     pub session: u64,
     pub worker: &'a str,
-    /// The end of the log.
+    /// The last lines of the log.
     pub log: &'a str,
-    /// The newest commits, what is uncommitted, and stashes.
+    /// The newest commits, the uncommitted changes, and the stashes.
     pub commits: &'a str,
     pub uncommitted: &'a str,
     pub stashes: &'a str,
-    /// Tasks found in progress that are to be recovered.
+    /// Tasks in progress that have to be recovered.
     pub interrupted: &'a [String],
-    /// A run of the daemon works on the list.
+    /// The run of the daemon that works on the list, if there is one.
     pub run: Option<&'a str>,
     pub failures: &'a FailureTimes,
     pub now: Timestamp,
 }
 
-/// The context that a session begins with.
+/// Returns the context with which a session begins.
 pub fn session_start(scene: &Scene<'_>) -> String {
     let counts = stats(scene.list);
     let mut text = format!(
@@ -318,7 +319,7 @@ pub fn session_start(scene: &Scene<'_>) -> String {
                  work on it here. Only if a person says that {by} is gone, run `muleteer tasks recover {task} --force`.\n"
             );
             if scene.list.mode == Mode::Exclusive {
-                // Whatever else is there to be done would be done in their directory.
+                // All other work would use the same directory.
                 return text;
             }
             continue;
@@ -552,7 +553,7 @@ mod tests {
             "{beside}"
         );
         let later = now().checked_add(jiff::SignedDuration::from_mins(16)).expect("a time");
-        // Two answers that agree: nothing for this session to do, or the same first step.
+        // The two answers agree: there is nothing to do, or the first step is the same.
         let stops = |worker, now| {
             let mut memory = Memory { session: 3, ..Memory::default() };
             memory.remember_interrupted(&list, &["a".into()]);

@@ -1,6 +1,6 @@
-//! Runs of task lists inside the daemon, folded from the events. The list's own file says how its
-//! tasks stand; this says what a daemon that was killed was about to do, so that the next one goes
-//! on.
+//! Runs of task lists in the daemon, folded from the events. The list's file has the state of its
+//! tasks. The run's state has the intentions of a killed daemon, so that the next daemon resumes
+//! them.
 //!
 //! ```text
 //!            session          begun ──────▶ judged ──────▶ ended
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is decided when a run is made.
+/// The fixed settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Started {
     pub list: String,
@@ -35,16 +35,16 @@ pub struct Started {
     pub role: String,
     pub backend: Option<String>,
     pub by: String,
-    /// Its place in a trace.
+    /// The trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
 }
 
-/// How an attempt was judged, before anything follows from it.
+/// The judgement of an attempt, recorded before its consequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub passed: bool,
-    /// Of a failure: `TASK_EXEC`, `TEST_FAIL`, `TIMEOUT`, ….
+    /// The category of a failure: `TASK_EXEC`, `TEST_FAIL`, `TIMEOUT`, ….
     pub category: Option<String>,
     pub message: String,
 }
@@ -61,7 +61,7 @@ pub struct Finished {
     /// `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or `error`.
     pub status: String,
     pub reason: String,
-    /// An `E_…` code where it could not go on.
+    /// An `E_…` code if the run could not continue.
     pub code: Option<String>,
 }
 
@@ -69,11 +69,11 @@ pub struct Finished {
 pub struct Run {
     pub started: Started,
     pub created_seq: u64,
-    /// The number of its session, once that is counted.
+    /// The session number, once the session is counted.
     pub session: Option<u64>,
-    /// What each worker has in hand.
+    /// The current work of each worker.
     pub workers: BTreeMap<u32, Work>,
-    /// Tasks worked on, for `max_tasks_per_session`.
+    /// Tasks that were worked on, for `max_tasks_per_session`.
     pub done: u64,
     pub stopping: Option<bool>,
     pub finished: Option<Finished>,
@@ -82,18 +82,18 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
     pub task: String,
-    /// The dispatch that does it; chosen before it is made.
+    /// The id of the dispatch, chosen before the dispatch is created.
     pub dispatch: DispatchId,
     pub base: String,
     pub resumed: bool,
     pub verdict: Option<Verdict>,
-    /// It passed, and what had passed was not yet brought home when the machine went down: files
-    /// that nobody synced may be gone, so it is to be judged again.
+    /// The attempt passed, but its result was not saved before a reboot. Unsynced files may be
+    /// lost, so it is judged again.
     pub doubted: bool,
 }
 
 impl Run {
-    /// Where the dispatch of a task hangs in the run's trace.
+    /// Returns the trace context for the dispatch of a task.
     pub fn place_of(&self, dispatch: &DispatchId) -> Option<String> {
         let context = Context::parse(self.started.trace.as_deref()?)?;
         Some(context.below(trace_ids::task(&self.started.list, dispatch)).to_string())
@@ -128,7 +128,7 @@ impl Run {
     }
 }
 
-/// Finished runs that are remembered.
+/// The most finished runs that are remembered.
 const KEPT: usize = 20;
 
 #[derive(Debug, Clone, Default)]
@@ -145,12 +145,12 @@ impl Runs {
         self.all.values().filter(|run| run.finished.is_none())
     }
 
-    /// The run that works on the list in this directory.
+    /// Returns the active run on the list in this directory.
     pub fn on(&self, root: &str) -> Option<&Arc<Run>> {
         self.active().find(|run| run.started.root == root)
     }
 
-    /// The machine was started anew.
+    /// Records that the machine was booted.
     pub fn boot(&mut self) {
         for run in self.all.values_mut().filter(|run| run.finished.is_none()) {
             for work in Arc::make_mut(run).workers.values_mut() {

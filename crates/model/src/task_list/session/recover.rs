@@ -1,38 +1,38 @@
-//! A task found in progress: what to do follows from
-//! what is there, by the table of five rows.
+//! Recovery of a task that was found in progress, by the protocol's table of five rows.
 
 use crate::task_list::document::{Status, Task, TaskList};
 
-/// What git and the list say about interrupted work.
+/// The evidence about interrupted work in git and in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
-    /// The working directory differs from what it was when the task was begun, less commits.
+    /// Beyond commits, the working directory differs from its state when the task began.
     pub uncommitted: bool,
-    /// There are commits since the base that name the task.
+    /// Commits since the base name the task.
     pub commits: bool,
     pub checkpoints: bool,
-    /// The files are what they were at the last checkpoint. Only looked at where nothing else
-    /// tells.
+    /// The files are as they were at the last checkpoint. Only checked if there is no other
+    /// evidence.
     pub checkpoint_holds: bool,
     /// `started_at_commit` is named and exists.
     pub base_exists: bool,
 }
 
-/// What to do about it.
+/// The recovery of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     /// `[SESSION_TIMEOUT] No progress detected`.
     NoProgress,
-    /// The files bear its checkpoints out: go on behind the last one.
+    /// The files match the last checkpoint: continue after it.
     Resume,
-    /// They do not: the work was lost.
+    /// The files do not match: the work was lost.
     WorkLost,
-    /// Run the validation. Passed: completed. Failed: roll back to the base, and failed.
+    /// Run the validation. If it passes, the task is completed; if not, roll back to the base and
+    /// fail.
     Validate {
-        /// Uncommitted changes become a commit first; else, if there are any, after it has passed.
+        /// Commit the uncommitted changes before the validation; otherwise after it has passed.
         commit_first: bool,
     },
-    /// There is nothing to roll back to: failed, with no attempt left.
+    /// There is no base to roll back to: failed, with no attempt left.
     NoBase,
 }
 
@@ -50,7 +50,7 @@ pub fn decide(found: Evidence) -> Plan {
 }
 
 impl Plan {
-    /// For the `RECOVERY` line: what is done, and why.
+    /// Returns the action and its reason for the `RECOVERY` line.
     pub fn words(self, found: Evidence) -> (&'static str, String) {
         let action = match self {
             Self::NoProgress => "mark failed",
@@ -74,7 +74,7 @@ impl Plan {
     }
 }
 
-/// Whether a commit's message names the task: the id stands in it as a word of its own.
+/// Returns whether a commit's message contains the task's id as a separate word.
 pub fn names(message: &str, task: &Task) -> bool {
     let part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
     message.match_indices(&task.id).any(|(at, id)| {
@@ -83,9 +83,9 @@ pub fn names(message: &str, task: &Task) -> bool {
     })
 }
 
-/// Where a failing task's rollback ends before its base: at the newest of the `commits` since then
-/// (newest first, with their messages) that another task was completed with. Workers may share a
-/// directory, and what is completed stays.
+/// Returns the commit at which a rollback ends before its base, if there is one: the newest of the
+/// `commits` (newest first, with messages) with which another task was completed. Workers may share
+/// a directory, and completed work must stay.
 pub fn kept<'a>(
     commits: &'a [(String, String)],
     list: &TaskList,
@@ -100,7 +100,7 @@ pub fn kept<'a>(
         };
         completions.iter().any(is_this)
     };
-    // The log's line comes after the list's.
+    // The log is written after the list, so its line may be missing.
     let named = |message: &str| {
         others().any(|other| {
             message.strip_prefix(other.id.as_str()).is_some_and(|rest| rest.starts_with(": "))
