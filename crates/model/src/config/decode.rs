@@ -1,6 +1,6 @@
-//! A located tree to typed values: a serde deserializer whose errors name the key, its place and,
-//! for an unknown key or word, the nearest known one. On the way it notes every leaf, which is
-//! what layers are merged from.
+//! Decodes a tree with positions into typed values. The serde deserializer's errors have the key,
+//! its position and, for an unknown key or word, the nearest known one. It also collects every
+//! leaf, from which the layers are merged.
 
 use crate::config::error::{ConfigError, Place, list, nearest};
 use crate::config::yaml::{Entry, Kind, Node};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::fmt;
 
-/// A scalar, a list, or an empty mapping, under its canonical path.
+/// A scalar, a list, or an empty mapping, with its canonical path.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Leaf {
     pub path: Vec<String>,
@@ -20,13 +20,13 @@ pub(crate) struct Leaf {
     pub place: Option<Place>,
 }
 
-/// Faults reported of one file; what comes after them is likely more of the same.
+/// The most faults reported for one file; further ones are likely consequences.
 const MOST_FAULTS: usize = 20;
 
-/// Reads a `T` and the leaves it was read from.
+/// Decodes a `T` and returns the leaves that it was decoded from.
 ///
 /// # Errors
-/// Every fault found: after one, the part at fault is left out and reading goes on.
+/// All faults: after each one, the faulty part is removed and decoding is repeated.
 pub(crate) fn decode<T: de::DeserializeOwned>(
     mut root: Node,
     file: Option<&str>,
@@ -42,7 +42,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(
             Err(fault) => {
                 let removed = remove(&mut root, &fault.path);
                 let place = fault.place.or(root.place);
-                // What is now missing may be what was just left out, misspelt.
+                // A key that is missing now may be the misspelt one that was just removed.
                 if !left_out.iter().any(|path| path.starts_with(&fault.path)) {
                     left_out.push(fault.path.clone());
                     errors.push(fault.into_error().at(file, text, place));
@@ -55,7 +55,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(
     }
 }
 
-/// Takes the entry `path` (as written) out of the tree; of a list, the whole list.
+/// Removes the entry `path` (as written) from the tree. An item of a list removes the whole list.
 fn remove(node: &mut Node, path: &[String]) -> bool {
     let (Kind::Map(entries), [key, rest @ ..]) = (&mut node.kind, path) else { return false };
     let Some(at) = entries.iter().position(|entry| entry.key == *key) else { return false };
@@ -65,15 +65,15 @@ fn remove(node: &mut Node, path: &[String]) -> bool {
     true
 }
 
-/// An error on its way up: each level it passes adds its key in front.
+/// An error on its way up. Each level adds its key in front.
 #[derive(Debug, Clone, PartialEq)]
 struct Fault {
     message: String,
     hint: Option<String>,
     place: Option<Place>,
-    /// The keys as they were written; `[2]` in a list.
+    /// The keys as written; `[2]` in a list.
     path: Vec<String>,
-    /// The message already names its key.
+    /// The message already contains the key.
     named: bool,
 }
 
@@ -106,7 +106,7 @@ impl Fault {
     }
 }
 
-/// `a.b.c`, with parts quoted that hold a dot themselves, and list indices joined on.
+/// Joins a path as `a.b.c`. Parts that contain a dot are quoted, and list indices are appended.
 pub(crate) fn dotted(path: &[String]) -> String {
     let mut text = String::new();
     for part in path {
@@ -215,7 +215,7 @@ fn shown(found: de::Unexpected<'_>) -> String {
     }
 }
 
-/// A node being read.
+/// A node that is being decoded.
 #[derive(Clone, Copy)]
 struct Tree<'a> {
     node: &'a Node,
@@ -235,7 +235,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What stands here, for an error.
+    /// Describes the node in an error.
     fn found(&self) -> de::Unexpected<'a> {
         match &self.node.kind {
             Kind::Null => de::Unexpected::Unit,
@@ -248,7 +248,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// `pool:` with nothing below it, all of it commented out, is an empty mapping.
+    /// Decodes a mapping. A key with nothing below it, such as `pool:`, is an empty mapping.
     fn map<'de, V: Visitor<'de>>(
         self,
         entries: &[Entry],
@@ -264,8 +264,7 @@ impl<'a> Tree<'a> {
     fn list<'de, V: Visitor<'de>>(self, items: &[Node], visitor: V) -> Result<V::Value, Fault> {
         let noted = RefCell::new(vec![]);
         let read = visitor.visit_seq(Items { leaves: &noted, left: items.iter(), at: 0 })?;
-        // A list is a leaf as a whole, of what its items were taken for: a number among texts is a
-        // text.
+        // A list is one leaf, with its items as decoded: a number among texts is a text.
         let mut values = vec![Value::Null; items.len()];
         for leaf in noted.into_inner() {
             let Some((at, below)) = leaf.path.split_first() else { continue };
@@ -278,7 +277,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Puts `leaf` at `path` below `value`, in mappings that are made on the way.
+/// Sets `leaf` at `path` below `value`, and creates the mappings in between.
 fn put(value: &mut Value, path: &[String], leaf: Value) {
     let Some((key, below)) = path.split_first() else { return *value = leaf };
     if !value.is_object() {
@@ -322,7 +321,7 @@ impl<'de> Deserializer<'de> for Tree<'_> {
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.node.kind {
-            // A whole number has one spelling, so nothing is lost by taking it as text.
+            // An integer has one spelling, so it can be read as text without loss.
             Kind::Int(value) => {
                 self.note(Value::String(value.to_string()));
                 visitor.visit_string(value.to_string())
@@ -344,7 +343,7 @@ impl<'de> Deserializer<'de> for Tree<'_> {
         match &self.node.kind {
             Kind::Map(entries) => self.map(entries, Some(fields), visitor),
             Kind::Null => self.map(&[], Some(fields), visitor),
-            // A derived struct would take a list as its fields in order.
+            // A derived struct would accept a list as its fields in order.
             Kind::List(_) => Err(de::Error::invalid_type(de::Unexpected::Seq, &visitor)),
             _ => self.deserialize_any(visitor),
         }
@@ -365,7 +364,7 @@ impl<'de> Deserializer<'de> for Tree<'_> {
     ) -> Result<V::Value, Fault> {
         let text = match &self.node.kind {
             Kind::Text(text) => text.as_str(),
-            // `on_complete: none` is a word; an unquoted `null` is what a person may write for it.
+            // `on_complete: none` is a word; a user may write an unquoted `null` for it.
             Kind::Null if variants.contains(&"none") => "none",
             Kind::Map(_) => return self.deserialize_any(visitor),
             _ => {
@@ -400,7 +399,7 @@ struct Entries<'a> {
     tree: Tree<'a>,
     left: std::slice::Iter<'a, Entry>,
     value: Option<(&'a Entry, String)>,
-    /// The fields of a struct; none for a mapping whose keys are names.
+    /// The fields of a struct; `None` for a mapping whose keys are names.
     known: Option<&'static [&'static str]>,
 }
 

@@ -1,21 +1,21 @@
-//! What is wrong with a file a person wrote, and where: one type for configuration and roles, so
-//! that both read alike.
+//! Errors in files that people write, with their positions. Configuration and roles share the type,
+//! so that their errors look alike.
 
 use serde::Serialize;
 use std::fmt;
 
-/// The code every error of a configuration or role file carries (contract.md, "Exit codes": 2).
+/// The code of every error in a configuration or role file (contract.md, "Exit codes": 2).
 pub const CODE: &str = "E_CONFIG_INVALID";
 
-/// One fault in a file (or a variable, or a flag) with its place, if it has one.
+/// One fault in a file, a variable or a flag, with its position if it has one.
 ///
-/// `Display` prints several lines: the message, the place, the line itself with a mark below the
-/// column, and the hint. Serialised, it is the body of the contract's `{"error": …}`.
+/// `Display` prints the message, the position, the line with a mark below the column, and the hint.
+/// The serialized form is the body of the contract's `{"error": …}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigError {
     pub code: &'static str,
     pub message: String,
-    /// A path, or the name of the variable or flag the value came from.
+    /// A path, or the name of the variable or flag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// From 1.
@@ -24,14 +24,15 @@ pub struct ConfigError {
     /// From 1, in characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
-    /// The line at fault, cut to a readable length.
+    /// The faulty line, cut to a readable length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snippet: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// Longest piece of a line shown; a minified file must not flood a terminal.
+/// The most characters of a line that are shown, so that a minified file does not flood the
+/// terminal.
 const SNIPPET_CHARS: usize = 120;
 
 impl ConfigError {
@@ -52,7 +53,7 @@ impl ConfigError {
         self
     }
 
-    /// Sets the place, and takes the snippet from `text`, the whole file.
+    /// Sets the position, and takes the snippet from `text`, the whole file.
     pub(crate) fn at(mut self, file: Option<&str>, text: &str, place: Option<Place>) -> Self {
         self.file = file.map(str::to_string);
         if let Some(Place { line, column }) = place {
@@ -65,7 +66,7 @@ impl ConfigError {
         self
     }
 
-    /// The message and its place in one line, for a log.
+    /// Returns the message and its position in one line, for a log.
     pub fn brief(&self) -> String {
         let place = match (&self.file, self.line) {
             (Some(file), Some(line)) => format!("{file}:{line}: "),
@@ -110,14 +111,14 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A name nobody knows, with the nearest known one.
+/// An unknown name, with the nearest known one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {kind} `{name}`")]
 pub struct NotFound {
     /// `role`, `category`, `project`, …
     pub kind: &'static str,
     pub name: String,
-    /// "did you mean …", or the list of what there is.
+    /// "did you mean …", or the list of known names.
     pub hint: String,
 }
 
@@ -137,20 +138,20 @@ impl NotFound {
     }
 }
 
-/// The known name nearest to a mistyped one, if one is near enough to be meant.
+/// Returns the known name nearest to a mistyped one, if it is near enough.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let folded = fold(name);
     known
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(&folded, &fold(candidate)), candidate))
-        // A third of the letters wrong is still a typo; more is another word.
+        // With a third of the letters wrong it is still a typo; with more it is another word.
         .filter(|(distance, candidate)| *distance <= 1.max(candidate.chars().count() / 3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
 fn fold(name: &str) -> String {
-    // An unbounded name would make the distance quadratic in what a file holds.
+    // The time is quadratic in the length of the name, so the length is limited.
     name.chars()
         .filter(|c| !matches!(c, '_' | '-'))
         .take(64)
@@ -158,7 +159,7 @@ fn fold(name: &str) -> String {
         .collect()
 }
 
-/// At most a dozen names, comma-separated.
+/// Joins at most twelve names with commas.
 pub(crate) fn list(names: &[&str]) -> String {
     let mut text =
         names.iter().take(12).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -168,7 +169,7 @@ pub(crate) fn list(names: &[&str]) -> String {
     text
 }
 
-/// Where something stands in a file; both from 1, the column in characters.
+/// A position in a file. Line and column start at 1; the column counts characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub line: u32,

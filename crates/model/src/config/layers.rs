@@ -1,4 +1,4 @@
-//! Merging the layers, and checking what only the merged whole can tell.
+//! Merges the layers, and checks conditions that only the merged whole can violate.
 
 use crate::config::decode::{Leaf, decode, dotted};
 use crate::config::error::{ConfigError, NotFound, Place};
@@ -12,19 +12,18 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Every effective leaf by its path, with the source it came from.
+/// Every effective leaf by its path, with its source.
 type Leaves = BTreeMap<Vec<String>, Set>;
 
 #[derive(Debug, Clone)]
 struct Set {
     value: Value,
     place: Option<Place>,
-    /// Index into the ordered sources.
+    /// The index into the ordered sources.
     source: usize,
 }
 
-/// The embedded layer, read once: every request of every client loads the configuration of its
-/// project.
+/// The embedded layer, parsed once, because every client request loads its project's configuration.
 static DEFAULTS: LazyLock<Result<Vec<Leaf>, Vec<ConfigError>>> = LazyLock::new(|| read(&default()));
 
 fn default() -> Source {
@@ -67,7 +66,7 @@ pub(super) fn load(
     Ok(Config { origins: origins(&leaves, &sources), settings, ignored })
 }
 
-/// The leaves of a source that count over the layers below; the others are added to `ignored`.
+/// Returns the leaves of a source that take effect; the others are added to `ignored`.
 fn counting(
     source: &Source,
     read: Vec<Leaf>,
@@ -82,7 +81,7 @@ fn counting(
     let (mut counting, others): (Vec<_>, Vec<_>) = read
         .into_iter()
         .partition(|leaf| trust::counts(source.trust, &leaf.path, &leaf.value, &weaker));
-    // A further rule that refuses counts, and takes none of the others away.
+    // An additional deny rule takes effect. A list that drops weaker rules does not remove them.
     counting.extend(others.iter().filter_map(|leaf| {
         let value = trust::united(&leaf.path, &leaf.value, &weaker)?;
         Some(Leaf { value, ..leaf.clone() })
@@ -104,7 +103,7 @@ fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
         .map_err(|error| vec![error])
         .and_then(|root| decode::<Settings>(root, file, &source.text).map(|(_, leaves)| leaves));
     result.map_err(|mut errors| {
-        // The text of a variable or flag is ours: only its name means something to a person.
+        // The text of a variable or flag is generated, so only its name helps the user.
         for error in errors.iter_mut().filter(|_| generated) {
             (error.line, error.column, error.snippet) = (None, None, None);
         }
@@ -112,10 +111,10 @@ fn read(source: &Source) -> Result<Vec<Leaf>, Vec<ConfigError>> {
     })
 }
 
-/// `MULETEER_CONFIG__POOL__MAX_AGENTS` and its value as a source.
+/// Turns a variable such as `MULETEER_CONFIG__POOL__MAX_AGENTS` into a source.
 fn variable(name: &str, value: &str) -> Option<Source> {
     let parts: Vec<&str> = name.strip_prefix(ENV_PREFIX)?.split("__").collect();
-    // Names of variables are upper case for good: `BACKENDS__CODEX__ENV__NO_COLOR`.
+    // The names of environment variables keep their case: `BACKENDS__CODEX__ENV__NO_COLOR`.
     let lower = |at: usize| {
         !(at == 3
             && parts[0].eq_ignore_ascii_case("backends")
@@ -130,19 +129,19 @@ fn variable(name: &str, value: &str) -> Option<Source> {
     Some(Source::new(Layer::Env, name, nested(&parts, value)))
 }
 
-/// The YAML text of one value below a path of keys.
+/// Returns the YAML text of one value below a path of keys.
 pub(super) fn nested(parts: &[&str], value: &str) -> String {
     let mut text = String::new();
     for (depth, part) in parts.iter().enumerate() {
-        // A JSON string is a YAML key, whatever characters it holds.
+        // A JSON string is a valid YAML key with any characters.
         let key = Value::String((*part).to_string()).to_string();
         text.push_str(&format!("\n{}{key}:", "  ".repeat(depth)));
     }
     format!("{} {value}\n", text.trim_start_matches('\n'))
 }
 
-/// Puts a leaf over what weaker layers said. What it replaces may be a mapping where it is none, or
-/// the other way round; an empty mapping replaces nothing.
+/// Sets a leaf over those of weaker layers. The leaf may replace a mapping, and a mapping may
+/// replace a leaf. An empty mapping replaces nothing.
 fn set(leaves: &mut Leaves, leaf: Leaf, source: usize) {
     let below: Vec<Vec<String>> = at_or_below(leaves, &leaf.path).cloned().collect();
     if leaf.value.as_object().is_some_and(Map::is_empty) && !below.is_empty() {
@@ -167,8 +166,8 @@ fn at_or_below<'a>(
         .take_while(move |key| key.starts_with(path))
 }
 
-/// What a category of the user's own leaves out is coding's: the one with limits. A new category
-/// must not mean "no limits" because someone set one key of it.
+/// Completes the user's own categories with the limits of `coding`. A new category with one key
+/// must not mean "no limits".
 fn complete_categories(leaves: &mut Leaves) {
     let part = |text: &str| text.to_string();
     let names: std::collections::BTreeSet<String> = leaves
@@ -179,14 +178,14 @@ fn complete_categories(leaves: &mut Leaves) {
     let coding: Vec<(Vec<String>, Set)> = leaves
         .iter()
         .filter(|(path, _)| path.len() >= 3 && path[0] == "categories" && path[1] == "coding")
-        // Its rules are its own: it is the limits that are everybody's.
+        // Only the limits and monitors are inherited, not the permission rules.
         .filter(|(path, _)| path.len() == 3 || path[2] == "monitors")
         .map(|(path, set)| (path.clone(), set.clone()))
         .collect();
     for name in names.iter().filter(|name| *name != "coding") {
         leaves.remove(&[part("categories"), name.clone()][..]);
         let own = |path: &[String]| [&[part("categories"), name.clone()], path].concat();
-        // `monitors:` with nothing in it leaves all of them out.
+        // An empty `monitors:` means that all of its keys are omitted.
         leaves.remove(&own(&[part("monitors")]));
         for (path, set) in &coding {
             leaves.entry(own(&path[2..])).or_insert_with(|| set.clone());
@@ -201,7 +200,7 @@ fn tree(leaves: &Leaves) -> Value {
         let mut at = &mut root;
         for part in above {
             let below = at.entry(part.clone()).or_insert_with(|| Value::Object(Map::new()));
-            // `set` keeps no leaf above another one.
+            // `set` stores no leaf above another one.
             let Value::Object(below) = below else { return Value::Null };
             at = below;
         }
@@ -227,7 +226,7 @@ fn origins(leaves: &Leaves, sources: &[Source]) -> Vec<Origin> {
     leaves.iter().map(origin).collect()
 }
 
-/// Something wrong with a value that fits its type.
+/// An invalid value of the right type.
 struct ValueFault {
     path: Vec<String>,
     message: String,

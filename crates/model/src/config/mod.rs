@@ -1,4 +1,4 @@
-//! Configuration: layers of YAML merged key by key, with the origin of every value known.
+//! Configuration: layers of YAML that are merged key by key. The origin of every value is known.
 //!
 //! ```text
 //!  default  embedded, config/default.yaml           weakest
@@ -9,17 +9,18 @@
 //!  flag     [`Source::flag`]                         strongest
 //! ```
 //!
-//! Mappings merge, anything else (a list too) replaces what a weaker layer said; `null` unsets.
-//! Keys are snake_case; `inactivityTimeout` and `claude-code` are read as well.
+//! Mappings are merged. Any other value (also a list) replaces that of weaker layers; `null` unsets
+//! it. Keys are snake_case; `inactivityTimeout` and `claude-code` are accepted too.
 //!
-//! **Variables.** `MULETEER_CONFIG__` and then the key, `__` between its parts, in upper case; the
-//! value is YAML (`4`, `15m`, `[A, B]`). Parts become lower case, except the name of a variable
-//! below `backends.<name>.env`. A name with characters a variable cannot hold needs a file.
+//! **Variables.** A variable is `MULETEER_CONFIG__` and the key in upper case, with `__` between
+//! its parts. The value is YAML (`4`, `15m`, `[A, B]`). Parts become lower case, except a variable
+//! name below `backends.<name>.env`. A name with characters that a variable cannot have needs a
+//! file.
 //!
-//! **Trust.** A repository's file is a stranger's until the user trusts it: [`trust`] says which of
-//! its keys count before that.
+//! **Trust.** A repository's file is not trusted until the user trusts it. [`trust`] decides which
+//! of its keys take effect before that.
 //!
-//! This module reads no file: callers pass text in.
+//! This module reads no files: callers pass the text.
 
 pub mod otlp_endpoint;
 
@@ -47,13 +48,13 @@ use serde_json::Value;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The embedded defaults; every key has its value here.
+/// The embedded defaults. Every key has a value here.
 pub const DEFAULT: &str = include_str!("../../../../config/default.yaml");
 
 /// Prefix of the variables that set configuration keys.
 pub const ENV_PREFIX: &str = "MULETEER_CONFIG__";
 
-/// Where a value came from, weakest first.
+/// The layer of a value; the weakest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -89,33 +90,34 @@ impl fmt::Display for Layer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     pub layer: Layer,
-    /// The path, as errors and `config show` print it.
+    /// The path, as in errors and in `config show`.
     pub file: Option<String>,
     pub text: String,
-    /// Which of its values count.
+    /// The trust in this source, which decides which values take effect.
     pub trust: Trust,
 }
 
 impl Source {
-    /// A repository's is not trusted; see [`Self::trusted`].
+    /// Creates a source. A repository's file is untrusted; see [`Self::trusted`].
     pub fn new(layer: Layer, file: impl Into<String>, text: impl Into<String>) -> Self {
         Self { layer, file: Some(file.into()), text: text.into(), trust: trust::of_layer(layer) }
     }
 
-    /// The same with another trust.
+    /// Returns the source with another trust.
     #[must_use]
     pub fn trusted(self, trust: Trust) -> Self {
         Self { trust, ..self }
     }
 
-    /// One key set on the command line: `Source::flag("pool.max_agents", "4")`. The value is YAML.
+    /// Returns a source for one key of the command line: `Source::flag("pool.max_agents", "4")`.
+    /// The value is YAML.
     pub fn flag(key: &str, value: &str) -> Self {
         let parts: Vec<&str> = key.split('.').collect();
         Self::new(Layer::Flag, format!("flag {key}"), layers::nested(&parts, value))
     }
 }
 
-/// The configuration in force. Dereferences to [`Settings`], the typed keys.
+/// The effective configuration. Dereferences to [`Settings`], the typed keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     settings: Settings,
@@ -128,10 +130,10 @@ pub struct Config {
 pub struct Origin {
     /// Dotted: `categories.coding.budget_usd`.
     pub key: String,
-    /// As it was written (`15m` stays text); [`Config::to_json`] has the typed value.
+    /// The value as written (`15m` stays text); [`Config::to_json`] has the typed value.
     pub value: Value,
     pub layer: Layer,
-    /// A path, a variable's name, or `flag <key>`; none for the embedded default.
+    /// A path, a variable's name, or `flag <key>`; `None` for the embedded default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,7 +143,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// One daemon serves all projects: what is its own is taken from no project's file.
+    /// Returns whether a project sets a key of the daemon. One daemon serves all projects, so it
+    /// ignores such keys in a project's file.
     pub fn is_in_vain(&self) -> bool {
         let daemon_s = || {
             self.key == "pool.max_agents"
@@ -152,18 +155,18 @@ impl Origin {
     }
 }
 
-/// Merges the embedded default, `sources` (in any order) and those of `env` that begin with
-/// [`ENV_PREFIX`].
+/// Merges the embedded default, `sources` (in any order), and those variables of `env` that begin
+/// with [`ENV_PREFIX`].
 ///
 /// # Errors
-/// Every fault that could be found, in all layers, each with its place.
+/// All faults in all layers, each with its position.
 pub fn load(sources: &[Source], env: &[(String, String)]) -> Result<Config, Vec<ConfigError>> {
     layers::load(sources, env)
 }
 
-/// The JSON schema of a configuration file (`config schema`).
+/// Returns the JSON schema of a configuration file (`config schema`).
 pub fn schema() -> Value {
-    // The defaults a derive can see are Rust's, not those of `default.yaml`.
+    // A derive knows only Rust's defaults, not those of `default.yaml`.
     let no_defaults = schemars::transform::RecursiveTransform(|schema: &mut schemars::Schema| {
         schema.remove("default");
     });
@@ -183,14 +186,14 @@ impl std::ops::Deref for Config {
 }
 
 impl Config {
-    /// The same, with agents' CLIs called as another configuration has it.
+    /// Returns this configuration with the backends of another one.
     pub fn with_backends_of(&self, other: &Self) -> Self {
         let settings =
             Settings { backends: other.settings.backends.clone(), ..self.settings.clone() };
         Self { settings, origins: self.origins.clone(), ignored: self.ignored.clone() }
     }
 
-    /// The embedded defaults alone.
+    /// Loads only the embedded defaults.
     ///
     /// # Errors
     /// Never in a build whose tests passed.
@@ -198,35 +201,39 @@ impl Config {
         load(&[], &[])
     }
 
+    /// Returns a category by name.
+    ///
     /// # Errors
-    /// When no such category is configured.
+    /// The category is not configured.
     pub fn category(&self, name: &str) -> Result<&Category, NotFound> {
         let known = || NotFound::new("category", name, self.categories.keys().map(String::as_str));
         self.categories.get(name).ok_or_else(known)
     }
 
-    /// Every effective leaf with the layer, file and line it came from, in order of the keys.
+    /// Returns every effective leaf with its layer, file and line, sorted by key.
     pub fn origins(&self) -> &[Origin] {
         &self.origins
     }
 
-    /// The values of a repository's file that do not count, because the user has not trusted it.
+    /// Returns the values of a repository's file that have no effect, because the user has not
+    /// trusted it.
     pub fn ignored(&self) -> &[Ignored] {
         &self.ignored
     }
 
-    /// The origin of one dotted key.
+    /// Returns the origin of a dotted key.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.origins.iter().find(|origin| origin.key == key)
     }
 
-    /// The typed configuration, durations in seconds.
+    /// Returns the typed configuration, with durations in seconds.
     pub fn to_json(&self) -> Value {
         serde_json::to_value(&self.settings).unwrap_or_default()
     }
 
-    /// The directory of a configured project: `~/` is `home`; a relative path is relative to the
-    /// repository of a project file, else to the folder of the file it stands in.
+    /// Returns the directory of a configured project. `~/` is expanded to `home`. A relative path
+    /// is relative to the repository for a project file, and otherwise to the directory of its
+    /// file.
     pub fn project_path(&self, name: &str, home: Option<&Path>) -> Option<PathBuf> {
         let path = self.projects.get(name)?.path();
         if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), home) {
@@ -244,7 +251,7 @@ impl Config {
     }
 }
 
-/// Which of the four layers chose a dispatch's model.
+/// The layer that chose a dispatch's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelSource {
@@ -255,7 +262,7 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// As [`crate::event::Created::model_source`] holds it.
+    /// Returns the value of [`crate::event::Created::model_source`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Flag => "flag",
@@ -266,8 +273,8 @@ impl ModelSource {
     }
 }
 
-/// The most specific model named: `--model`, the role's, the category's override, the default. No
-/// model at all leaves the choice to the agent CLI.
+/// Returns the most specific model: `--model`, the role's, the category's override, or the default.
+/// Without any, the agent CLI chooses.
 pub fn resolve_model(
     flag: Option<&str>,
     role: Option<&str>,
@@ -283,15 +290,16 @@ pub fn resolve_model(
         .unwrap_or_else(|| (settings.models.default.clone(), ModelSource::Default))
 }
 
-/// Longest name of a model, in bytes. It becomes an event, which is kept for ever.
+/// The longest name of a model, in bytes. The name goes into an event, which is never deleted.
 const MODEL_LIMIT: usize = 200;
 
-/// What may be asked for as a model; whether there is one of that name only the agent CLI knows.
+/// Returns whether a text can be a model's name. Only the agent CLI knows whether that model
+/// exists.
 pub fn is_model_name(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MODEL_LIMIT && !name.chars().any(char::is_control)
 }
 
-/// One spelling for `maxAgents`, `max-agents` and `max_agents`.
+/// Returns one spelling for `maxAgents`, `max-agents` and `max_agents`.
 pub(crate) fn canonical(key: &str) -> String {
     let mut text = String::with_capacity(key.len() + 4);
     let mut after_lower = false;

@@ -1,4 +1,4 @@
-//! Where spans and metrics go, as OpenTelemetry's variables name it.
+//! The address of the telemetry collector, as in OpenTelemetry's variables.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ pub const VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// A collector that speaks OTLP over plain HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Without the brackets of an IPv6 address.
+    /// Without the brackets around an IPv6 address.
     pub host: String,
     pub port: u16,
-    /// Before `/v1/traces`, without a slash at its end; usually empty.
+    /// The path before `/v1/traces`, without a final slash; usually empty.
     pub prefix: String,
 }
 
@@ -19,7 +19,7 @@ pub struct Endpoint {
 pub enum BadEndpoint {
     #[error("it does not begin with http://")]
     NoScheme,
-    /// Certificates are a collector's business: one on this machine takes plain HTTP.
+    /// Not supported: a collector on this machine accepts plain HTTP and can forward with TLS.
     #[error(
         "https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let it forward"
     )]
@@ -33,11 +33,13 @@ pub enum BadEndpoint {
 }
 
 impl Endpoint {
-    /// The port of OTLP over HTTP, where none is given.
+    /// The default port of OTLP over HTTP.
     pub const DEFAULT_PORT: u16 = 4318;
 
+    /// Parses the address.
+    ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The reason why it is invalid.
     pub fn parse(text: &str) -> Result<Self, BadEndpoint> {
         let text = text.trim();
         if text.starts_with("https://") {
@@ -73,7 +75,7 @@ impl Endpoint {
     }
 }
 
-/// As it is written, with the port.
+/// Formats the address with its port.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port, prefix } = self;

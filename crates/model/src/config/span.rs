@@ -6,11 +6,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A length of time. Serialised as seconds: a whole number where it is one.
+/// A duration. Serialized in seconds, as an integer if it is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Span(pub Duration);
 
-/// A hundred years: nothing configured is meant to be longer, and sums cannot overflow.
+/// A hundred years. No configured duration needs more, and sums cannot overflow.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,7 @@ fn parse(text: &str) -> Option<Duration> {
     Some(total)
 }
 
-/// Digits with at most one point; neither signs nor exponents, which `f64` would take.
+/// Parses digits with at most one point. Signs and exponents, which `f64` accepts, are rejected.
 fn seconds(text: &str) -> Option<Duration> {
     let plain = !text.is_empty()
         && text.len() <= 15
@@ -86,7 +86,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
-/// `5m`, `1h30m`, `2.5s`: what [`FromStr`] reads back to the same value.
+/// Formats as `5m`, `1h30m` or `2.5s`. [`FromStr`] parses the same value from it.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();

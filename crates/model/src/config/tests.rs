@@ -1,4 +1,4 @@
-//! What people write, and what they are told when it is wrong.
+//! Configurations that people write, and the errors for faulty ones.
 
 use crate::config::*;
 use crate::monitor::Response;
@@ -51,7 +51,7 @@ fn the_defaults_are_the_references() {
     assert_eq!(config.run.agent.timeout_per_bead.as_secs(), 900);
 }
 
-/// Otherwise a `Default` of Rust, a zero mostly, would reach a user.
+/// Otherwise Rust's `Default`, usually zero, would reach a user.
 #[test]
 fn every_key_has_its_value_in_the_default_file() {
     fn leaves(value: &Value, path: &str, out: &mut Vec<String>) {
@@ -122,7 +122,7 @@ fn layers_merge_by_key_and_every_value_knows_its_line() {
     assert_eq!(config.to_json()["categories"]["coding"]["inactivity_timeout"], json!(900));
 }
 
-/// A list is merged as it was read, not as it was written: what is taken for text stays one.
+/// Lists are merged as decoded, not as written: an item that was decoded as text stays text.
 #[test]
 fn a_number_among_texts_is_a_text() {
     let text = "env: {pass: [A, 3]}\nbackends:\n  subprocess: {command: [sh, 8080], args: [--port, 8080]}\n";
@@ -205,7 +205,7 @@ fn a_category_of_ones_own_has_codings_limits() {
     );
 }
 
-/// A monitor may be wrong about a healthy agent, so ending one is for the user to ask for.
+/// A monitor may be wrong about a healthy agent, so only the user may enable termination.
 #[test]
 fn monitors_without_configuration_stop_no_agent() {
     let config = Config::defaults().unwrap();
@@ -360,8 +360,7 @@ fn a_file_from_another_editor_is_read() {
     assert_eq!((config.pool.max_agents, origin.line, origin.column), (2, Some(2), Some(15)));
 }
 
-/// The place of a fault is where an editor shows it, which takes a lone carriage return for no end
-/// of a line.
+/// Positions are those of an editor, which does not count a lone carriage return as a line end.
 #[test]
 fn lines_are_counted_as_the_file_has_them() {
     let errors = fails("# a\r\r\rb\npool:\r\r\n  max_agents: 0\r\n");
@@ -375,7 +374,7 @@ fn an_alias_bomb_is_refused_at_once() {
         let before = format!("*a{}, ", level - 1).repeat(10);
         bomb.push_str(&format!("a{level}: &a{level} [{}]\n", before.trim_end_matches(", ")));
     }
-    // A tenth of a second in truth; without the budget it does not end at all.
+    // Usually a tenth of a second; without the budget it would not end.
     let began = Instant::now();
     let errors = fails(&bomb);
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
@@ -431,7 +430,7 @@ fn the_generated_schema_is_up_to_date() {
 }
 
 proptest::proptest! {
-    /// Nothing a person could type panics, and an error is never without words.
+    /// No text causes a panic, and no error is without a message.
     #[test]
     fn no_text_panics(text in "([a-z_]{1,8}|[:\\-{}\\[\\],&*!|>'\"#%@`~ \n\t]|pool|max_agents|[0-9.]{1,4}|null){0,40}") {
         if let Err(errors) = load(&[user(&text)], &[]) {

@@ -1,6 +1,6 @@
-//! The typed configuration (contract.md, "Configuration keys"). Every field has its value from
-//! `config/default.yaml`; the `Default` implementations here only let one layer leave keys out and
-//! never reach a user.
+//! The typed configuration (contract.md, "Configuration keys"). The value of every field comes from
+//! `config/default.yaml`. The `Default` implementations here only let a layer omit keys; their
+//! values never reach a user.
 
 use crate::agent::permission::Permissions;
 use crate::config::span::Span;
@@ -57,7 +57,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// A quarter of what a spool may hold at most.
+    /// A quarter of the largest possible spool.
     pub const MOST_MIB: u32 = 256;
 
     pub fn output_bytes(self) -> u64 {
@@ -65,9 +65,9 @@ impl Retention {
     }
 }
 
-/// What a daemon itself goes by from its start to its end, as `daemon_started` has it on record. A
-/// record of its own, which versions to come may add to: the types of the file refuse what they do
-/// not know.
+/// The settings that a daemon uses for its whole life, as recorded in `daemon_started`. It is a
+/// type of its own, to which later versions may add fields: the types of the file reject unknown
+/// keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InForce {
     pub max_agents: u32,
@@ -119,10 +119,10 @@ impl BackendChoice {
         }
     }
 
-    /// Takes `claude-code`, `claude_code` and `claudeCode`.
+    /// Parses a name in any spelling: `claude-code`, `claude_code` and `claudeCode`.
     ///
     /// # Errors
-    /// An unknown name, with the nearest known one.
+    /// The name is unknown; the error suggests the nearest known one.
     pub fn parse(name: &str) -> Result<Self, crate::config::NotFound> {
         let wanted = crate::config::canonical(name);
         Self::ALL
@@ -219,7 +219,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// What so many tokens cost.
+    /// Returns the cost of these numbers of tokens.
     pub fn of(&self, input: u64, output: u64, cache_read: u64, cache_write: u64) -> f64 {
         let cost = |tokens: u64, price: f64| tokens as f64 * price.max(0.0) / 1e6;
         cost(input, self.input)
@@ -249,7 +249,8 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// `None` for [`BackendChoice::Auto`], which is no backend yet.
+    /// Returns the settings of a backend; `None` for [`BackendChoice::Auto`], which is not a
+    /// backend.
     pub fn get(&self, choice: BackendChoice) -> Option<Backend> {
         Some(match choice {
             BackendChoice::Auto => return None,
@@ -291,7 +292,7 @@ pub struct Acp {
 }
 
 impl Acp {
-    /// What it has in common with the other backends.
+    /// Returns the settings that all backends have.
     pub fn backend(&self) -> Backend {
         Backend { command: self.command.clone(), args: self.args.clone(), env: self.env.clone() }
     }
@@ -304,7 +305,7 @@ pub enum Command {
     Argv(Vec<String>),
 }
 
-/// By hand: a derived untagged enum says only that nothing fitted, not what and where.
+/// Written by hand, because a derived untagged enum reports neither the fault nor its position.
 impl<'de> Deserialize<'de> for Command {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextOrList;
@@ -349,7 +350,7 @@ pub enum Project {
 }
 
 impl Project {
-    /// As it was written; see [`crate::config::Config::project_path`].
+    /// Returns the path as written; see [`crate::config::Config::project_path`].
     pub fn path(&self) -> &str {
         match self {
             Self::Path(path) => path,
@@ -416,7 +417,7 @@ impl Default for Sandbox {
 }
 
 impl Sandbox {
-    /// What is let through; `None` where there is to be no sandbox.
+    /// Returns the exceptions from the sandbox; `None` if the sandbox is off.
     pub fn exceptions(&self) -> Option<Exceptions> {
         match self {
             Self::Is(Switch::Off) => None,

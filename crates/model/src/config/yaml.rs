@@ -1,7 +1,7 @@
-//! YAML text to a tree in which every key and value knows its place.
+//! Parses YAML text into a tree in which every key and value has its position.
 //!
-//! Bounds are far below the library's own: a configuration has hundreds of nodes, and an alias bomb
-//! of a few lines took seconds before the default budget stopped it.
+//! The limits are far below the library's own. A configuration has hundreds of nodes, and with the
+//! default budget an alias bomb of a few lines took seconds to be rejected.
 
 #![allow(
     clippy::result_large_err,
@@ -14,7 +14,7 @@ use serde_saphyr::Spanned;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Longest text read.
+/// The longest text that is parsed.
 pub(crate) const TEXT_LIMIT: usize = 1024 * 1024;
 const NODES: usize = 20_000;
 const DEPTH: usize = 32;
@@ -45,7 +45,8 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// The value without its places. A repeated key cannot occur: reading refuses it.
+    /// Returns the value without its positions. There are no duplicate keys, because the parser
+    /// rejects them.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value;
         match &self.kind {
@@ -62,8 +63,8 @@ impl Node {
     }
 }
 
-/// The text as it is to be parsed: YAML takes a lone carriage return for the end of a line, and
-/// whoever opens the file to look for the place of a fault does not.
+/// Replaces lone carriage returns by spaces. YAML counts them as line ends but editors do not, so
+/// the line numbers of errors would be wrong.
 pub fn with_file_lines(text: &str) -> Cow<'_, str> {
     let lone = |at: usize| !text[at + 1..].starts_with('\n');
     if !text.match_indices('\r').any(|(at, _)| lone(at)) {
@@ -73,16 +74,16 @@ pub fn with_file_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(chars.map(|(at, char)| if char == '\r' && lone(at) { ' ' } else { char }).collect())
 }
 
-/// Reads one document.
+/// Parses one document.
 ///
 /// # Errors
-/// What is wrong with the YAML, located.
+/// The YAML fault, with its position.
 pub(crate) fn parse(text: &str, file: Option<&str>) -> Result<Node, ConfigError> {
     if text.len() > TEXT_LIMIT {
         let message = format!("the file has {} bytes: at most {TEXT_LIMIT} are read", text.len());
         return Err(ConfigError::new(message).at(file, text, None));
     }
-    // Without this an empty file, or one of comments only, is an error.
+    // Otherwise an empty file, or one with comments only, would be an error.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Ok(Node { place: None, kind: Kind::Null });
     }
@@ -115,7 +116,7 @@ pub(crate) fn parse(text: &str, file: Option<&str>) -> Result<Node, ConfigError>
     }
 }
 
-/// The library's message without its place, which is printed apart, and in a user's words.
+/// Returns the library's message without its position, which is printed separately, in plain words.
 fn plain(message: &str) -> &str {
     let message = message.split(" at line ").next().unwrap_or(message);
     let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or(message);
@@ -131,11 +132,11 @@ fn plain(message: &str) -> &str {
 
 fn place(location: serde_saphyr::Location) -> Option<Place> {
     let (line, column) = (location.line(), location.column());
-    // Line 0 is the library's "unknown".
+    // Line 0 means unknown.
     (line > 0).then(|| Place { line: line as u32, column: column.max(1) as u32 })
 }
 
-/// What the library gives: values whose children are spanned, but that do not know their own place.
+/// The library's output: values whose children have positions, but that lack their own.
 enum Bare {
     Null,
     Bool(bool),

@@ -1,5 +1,5 @@
-//! The `[harness]` lines: each a function of one event and nothing else, so the same events always
-//! give the same lines.
+//! The `[harness]` lines. Each is a function of one event only, so the same events always give the
+//! same lines.
 
 use crate::agent::ask::Verdict;
 use crate::agent::event::cut;
@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use jiff::tz::Offset;
 use std::time::Duration;
 
-/// Longest text in a line, in bytes: a journal is read, not searched.
+/// The longest text in a line, in bytes, so that a journal stays readable.
 const TEXT: usize = 300;
 
-/// The line an event leaves in the journal of its dispatch, without a newline; `None` for events
-/// that leave none. The time is shown at `offset`.
+/// Returns the journal line of an event without a newline; `None` for events without a line. The
+/// time is shown at `offset`.
 pub fn harness_line(record: &Record, offset: Offset) -> Option<String> {
     let text = text(&record.entry.event, offset)?;
     let time = record.ts.to_zoned(offset.to_time_zone()).strftime("%H:%M").to_string();
@@ -61,7 +61,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
         Event::AgentAdopted { .. } => "agent adopted by a new daemon; it was not disturbed".into(),
         Event::StartFailed { error, .. } => format!("agent could not be started: {}", say(error)),
-        // What has no sessions may have a model.
+        // A backend without sessions may still have a model.
         Event::SessionStarted { session_id, model } if session_id.is_empty() => {
             format!("model {}", say(model.as_ref()?))
         }
@@ -101,7 +101,7 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
         Event::PermissionRequested { ask, .. } => {
             format!("waits for an answer: {}", say(&ask.describe()))
         }
-        // The agent's call stands there already, and its failure will.
+        // The journal already has the agent's call, and its failure will follow.
         Event::PermissionAnswered { by, .. } if by == POLICY => return None,
         Event::PermissionAnswered { answer, text, by, .. } => {
             let verdict = match answer {
@@ -223,7 +223,8 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             format!("finished: {} — {}", state.as_str(), say(reason))
         }
 
-        // The daemon's own, the agent's own, too frequent to be read, or of a newer version.
+        // Events of the daemon, entries of the agent, frequent events, and those of a newer
+        // version.
         _ => return None,
     })
 }
@@ -280,7 +281,7 @@ fn say(text: &str) -> String {
     cut(&crate::journal::one_line(text), TEXT)
 }
 
-/// A code span that its own backticks cannot end.
+/// Formats a text as a code span, even if it contains backticks.
 fn code(text: &str) -> String {
     let text = say(text);
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }

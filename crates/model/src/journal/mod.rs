@@ -1,4 +1,4 @@
-//! The journal of a dispatch: one markdown file that a person or another agent can read when every
+//! The journal of a dispatch: one Markdown file that a person or another agent can read when every
 //! process is dead.
 //!
 //! ```text
@@ -15,10 +15,10 @@
 //! - 12:35 — [agent] Starting §1
 //! ```
 //!
-//! Two hands write the same file. The `[harness]` lines are a function of the events
-//! ([`harness_line`]), so they can always be restored ([`reconcile()`]); every other line belongs
-//! to an agent or a person, is never lost, and becomes an event once ([`agent_lines`]). Who is at
-//! the file decides what we may do to it ([`writer_detection`]).
+//! Muleteer and the agent write the same file. The `[harness]` lines are a function of the events
+//! ([`harness_line`]), so they can always be restored ([`reconcile()`]). Every other line belongs
+//! to an agent or a person, is never lost, and becomes exactly one event ([`agent_lines`]). While
+//! another writer has the file open, Muleteer does not change it ([`writer_detection`]).
 
 mod lines;
 mod reconcile;
@@ -35,13 +35,13 @@ use crate::event::FinalState;
 use jiff::{Timestamp, tz::Offset};
 use std::fmt;
 
-/// Longest entry taken into an event, in bytes; the file keeps the whole.
+/// The longest entry in an event, in bytes; the file has the whole entry.
 pub const ENTRY_LIMIT: usize = 2000;
 
 pub(crate) const TITLE: &str = "# Journal:";
 pub(crate) const LOG: &str = "## Log";
 
-/// What stands above the log.
+/// The header above the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     pub feature: String,
@@ -90,8 +90,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// The status a dispatch's journal is to show. `partial` is `failed`, as in the exit codes: the
-/// journal has no word between, and what is left to do must not look done.
+/// Returns the status for a dispatch's journal. `partial` becomes `failed`, as in the exit codes:
+/// the journal has no word for it, and unfinished work must not look done.
 pub fn status_of(dispatch: &Dispatch) -> Status {
     match &dispatch.phase {
         Phase::Finished { state } => match state {
@@ -105,7 +105,7 @@ pub fn status_of(dispatch: &Dispatch) -> Status {
     }
 }
 
-/// A new journal, up to and with the empty line below `## Log`. Times are shown at `offset`.
+/// Returns the text of a new journal through the empty line below `## Log`. Times are at `offset`.
 pub fn header(header: &Header, status: Status, offset: Offset) -> String {
     let mut text = String::new();
     for (key, value) in fields(header, status, offset) {
@@ -115,7 +115,7 @@ pub fn header(header: &Header, status: Status, offset: Offset) -> String {
     text
 }
 
-/// The header's lines in order: the key as it begins the line, and the value.
+/// Returns the header's lines in order: the key that begins the line, and the value.
 pub(crate) fn fields(
     header: &Header,
     status: Status,
@@ -136,7 +136,7 @@ pub(crate) fn field(key: &str, value: &str) -> String {
     if value.is_empty() { format!("{key}\n") } else { format!("{key} {value}\n") }
 }
 
-/// Text from outside must not break out of its line.
+/// Joins a text into one line, so that foreign text cannot add lines.
 pub(crate) fn one_line(text: &str) -> String {
     text.split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|word| !word.is_empty())
@@ -144,7 +144,7 @@ pub(crate) fn one_line(text: &str) -> String {
         .join(" ")
 }
 
-/// One journal in a line, for `journal --summary`.
+/// The summary of one journal, for `journal --summary`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Summary {
     pub feature: Option<String>,
@@ -153,13 +153,13 @@ pub struct Summary {
     pub branch: Option<String>,
     pub started: Option<String>,
     pub status: Option<String>,
-    /// Lines of the log that begin with `- `.
+    /// The number of lines in the log that begin with `- `.
     pub entries: usize,
     pub last_entry: Option<String>,
     pub last_agent_entry: Option<String>,
 }
 
-/// Reads what a journal says about itself. A damaged one yields less, never an error.
+/// Parses a journal's header and log. A damaged journal yields less, never an error.
 pub fn summarize(text: &str) -> Summary {
     let mut summary = Summary::default();
     let (head, log) = match text.lines().position(|line| line.trim_end() == LOG) {

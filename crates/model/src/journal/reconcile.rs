@@ -1,22 +1,21 @@
-//! Bringing a journal back to what it should hold, whatever was done to it, without losing a line
-//! that is not ours.
+//! Restores a journal after any change to it, without losing a foreign line.
 //!
-//! Which lines are ours is decided by content, never by prefix: a `[harness]` line that no event
-//! explains was written by someone else. One that stands there twice may stay (two hands met while
-//! a file was written over), and is nobody's news.
+//! A line is Muleteer's if its content is that of an event; the prefix does not decide. A
+//! `[harness]` line that no event explains was written by another writer. A duplicate of an own
+//! line may stay (it occurs if two writers rewrite the file at once) and becomes no event.
 
 use crate::agent::event::cut;
 use crate::journal::{ENTRY_LIMIT, Header, LOG, Status, TITLE, field, fields, header as render};
 use jiff::tz::Offset;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// The text the journal must have, or `None` when it has it already.
+/// Returns the text that the journal must have, or `None` if it has it already.
 ///
 /// `expected` are the harness's lines so far, in order, without newlines. Missing ones return to
-/// where they were, the newest to the end; a damaged header is rebuilt around what is left of it;
-/// the `Status:` line is set. Every other line stays, in its order. When nothing but new lines at
-/// the end is missing, the new text begins with the old one, so that the caller can append instead
-/// of replacing a file an agent may be writing to.
+/// their places, the newest at the end. A damaged header is rebuilt from its remains, and the
+/// `Status:` line is set. Every other line stays, in its order. If only new lines at the end are
+/// missing, the new text begins with the old one, so that the caller can append and need not
+/// replace a file that an agent may be writing.
 pub fn reconcile(
     existing: &str,
     header: &Header,
@@ -25,17 +24,17 @@ pub fn reconcile(
     offset: Offset,
 ) -> Option<String> {
     let fresh = |status| render(header, status, offset);
-    // Torn while it was first written: there is nothing of anyone's in it.
+    // The file was torn while it was created, so it has no foreign text.
     let torn = Status::ALL.iter().any(|status| fresh(*status).starts_with(existing));
     let text = if torn { fresh(status) } else { with_header(existing, header, status, offset) };
     let text = with_lines(&text, expected);
     (text != existing).then_some(text)
 }
 
-/// The lines that are neither ours nor in `known`, each to become one event: what agents and people
-/// wrote. `expected` as for [`reconcile`]; `known` are the texts returned before. A last line
-/// without its newline may still grow and is left for later; headings and empty lines say nothing.
-/// Entries are cut to [`ENTRY_LIMIT`] bytes.
+/// Returns the lines of agents and people that are not in `known`; each becomes one event.
+/// `expected` is as for [`reconcile`]; `known` are the lines returned before. A last line without a
+/// newline may still grow and is left for later. Headings and empty lines are skipped. Entries are
+/// cut to [`ENTRY_LIMIT`] bytes.
 pub fn agent_lines(text: &str, expected: &[String], known: &[String]) -> Vec<String> {
     let ours: HashSet<&str> = expected.iter().map(|line| line.trim_end()).collect();
     let mut seen = counts(known.iter().map(String::as_str));
@@ -75,10 +74,10 @@ fn take(counts: &mut HashMap<&str, usize>, line: &str) -> bool {
     }
 }
 
-/// The header as it stands in a text: which line holds which key.
+/// The header of a text, with the lines of its keys.
 struct Head {
-    /// Lines before the log: all that precede `## Log`, or where that is gone, the first entry or
-    /// other heading.
+    /// The number of lines before the log: before `## Log` or, without it, before the first entry
+    /// or other heading.
     end: usize,
     log: Option<usize>,
     /// The first line of each key.
@@ -117,9 +116,8 @@ impl Head {
     }
 }
 
-/// Sets the status; rebuilds the header if one of its keys, or `## Log`, is missing. Values that
-/// differ are someone's corrections (an agent names the branch it made) and stay, except the
-/// status, which is ours.
+/// Sets the status, and rebuilds the header if a key or `## Log` is missing. Values that differ are
+/// corrections (an agent names the branch that it made) and stay, except the status.
 fn with_header(text: &str, header: &Header, status: Status, offset: Offset) -> String {
     let head = Head::find(text);
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -169,7 +167,7 @@ fn with_header(text: &str, header: &Header, status: Status, offset: Offset) -> S
     if rest.first().is_none_or(|line| !line.trim().is_empty()) {
         new.push('\n');
     }
-    // The last line keeps its missing newline: it may be half of an entry.
+    // The last line stays without its newline, because it may be half of an entry.
     rest.iter().for_each(|line| new.push_str(line));
     new
 }
@@ -181,8 +179,7 @@ fn push_line(text: &mut String, line: &str) {
     }
 }
 
-/// Puts missing harness lines back: each before the next one of ours that is still there, and those
-/// after the last one at the end.
+/// Restores missing harness lines: each before the next remaining one, and the others at the end.
 fn with_lines(text: &str, expected: &[String]) -> String {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let mut places: HashMap<&str, VecDeque<usize>> = HashMap::new();
@@ -216,7 +213,7 @@ fn with_lines(text: &str, expected: &[String]) -> String {
     let mut tail = tail.into_iter().rev();
     let last_is_ours = found.contains(&lines.len().checked_sub(1));
     if !new.is_empty() && !new.ends_with('\n') && (last_is_ours || tail.len() > 0) {
-        // Our own line, torn by a crash (perhaps inside a character), is completed; anyone else's
+        // An own line that a crash has torn (maybe inside a character) is completed; a foreign one
         // is ended.
         let partial = lines.last().copied().unwrap_or_default();
         let whole = partial.trim_end_matches('\u{fffd}');

@@ -1,4 +1,4 @@
-//! Two hands on one file: nothing of ours stays lost, and nothing of theirs is.
+//! Two writers of one file: own lines are restored, and foreign lines are never lost.
 
 use crate::admission::api_error::Trouble;
 use crate::agent::result::{AgentResult, ResultStatus};
@@ -19,7 +19,7 @@ fn head() -> Header {
 }
 
 fn ours(count: usize) -> Vec<String> {
-    // Some lines are equal on purpose: the same file read twice in a minute.
+    // Some lines are equal on purpose: the same file is read twice in a minute.
     (0..count)
         .map(|n| format!("- 12:{:02} — [harness] tool_use: Read `src/{}.rs`", 34 + n / 4, n / 2))
         .collect()
@@ -224,8 +224,8 @@ fn a_forged_harness_line_is_an_agents_line() {
     let text = format!("{}{forged}\n", journal(&ours(2), Status::InProgress));
     assert_eq!(agent_lines(&text, &ours(2), &[]), [forged]);
     let twice = format!("{}{}\n", journal(&ours(1), Status::InProgress), ours(1)[0]);
-    // An agent that writes its journal over while we put a line back leaves it there twice, and has
-    // said nothing with it.
+    // An agent that rewrites its journal while a line is being restored leaves a duplicate, which
+    // is not an entry of the agent.
     assert!(agent_lines(&twice, &ours(1), &[]).is_empty(), "a copy of ours is no news");
 }
 
@@ -258,7 +258,7 @@ fn each_entry_becomes_one_event() {
 fn our_torn_line_is_completed_and_theirs_is_ended() {
     let whole = journal(&ours(3), Status::InProgress);
     for cut in 1..ours(3)[2].len() {
-        // As a reader of torn UTF-8 would pass it in.
+        // A reader converts torn UTF-8 in this way.
         let torn = String::from_utf8_lossy(&whole.as_bytes()[..whole.len() - 1 - cut]).into_owned();
         assert_eq!(again(&torn, &ours(3), Status::InProgress), whole, "cut by {cut}");
     }
@@ -288,7 +288,7 @@ fn a_summary_reads_what_is_there() {
     assert_eq!(summarize("- x\n").entries, 1);
 }
 
-/// Lines an agent might leave, header-like and heading-like ones among them.
+/// Lines of an agent, including ones that look like header lines and headings.
 fn foreign() -> impl Strategy<Value = String> {
     prop_oneof![
         "- 12:[0-5][0-9] — \\[agent\\] [a-z ]{0,12}",
@@ -308,7 +308,7 @@ fn status() -> impl Strategy<Value = Status> {
     (0..Status::ALL.len()).prop_map(|at| Status::ALL[at])
 }
 
-/// How often a line that is not ours stands in a text.
+/// Counts each foreign line of a text.
 fn theirs(text: &str, expected: &[String]) -> std::collections::BTreeMap<String, usize> {
     let mut counts = std::collections::BTreeMap::new();
     let header = |line: &str| {
@@ -347,7 +347,7 @@ proptest! {
         prop_assert_eq!(again(&new, &expected, status), new.clone(), "not idempotent");
         let (before, after) = (theirs(&text, &expected), theirs(&new, &expected));
         for (line, times) in &before {
-            // The beginning of our own next line may be our own, torn: it is completed.
+            // The beginning of the next own line may be that line, torn; it is completed.
             let torn = !ended && lines.last().is_some_and(|last| last.trim_end() == line) && expected.iter().any(|e| e.starts_with(line.as_str()));
             prop_assert!(torn || after.get(line).is_some_and(|now| now >= times), "lost {:?} in {}", line, new);
         }

@@ -9,23 +9,22 @@
 //!                                             it is replaced after a while without any change
 //! ```
 //!
-//! Who rewrites a file in place (`cat new > file`) empties it first: were it replaced then, what is
-//! still to be written would go to a file without a name.
+//! A program that rewrites a file in place (`cat new > file`) empties it first. If the file were
+//! replaced at that moment, the program would write the rest to a file without a name.
 
 use std::time::Duration;
 
-/// A file that was left alone for so long may be replaced.
+/// A file without changes for this long may be replaced.
 pub const STILL: Duration = Duration::from_millis(200);
 /// The same where nothing was told of it yet: somebody may have been at it before it was watched
 /// (by an earlier daemon, or none), or the system does not tell.
 pub const STILL_UNTOLD: Duration = Duration::from_secs(2);
 
-/// What the file system has told of a file since it was last asked, in any number. Bounded, however
-/// much that is.
+/// The file system's events for one file since the last query. The size is bounded for any number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Touches {
     closes: u32,
-    /// Written to, and not closed since.
+    /// Written, and not closed since.
     written: bool,
     renamed: bool,
 }
@@ -33,9 +32,9 @@ pub struct Touches {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     Written,
-    /// By somebody who had it open for writing.
+    /// Closed by a process that had it open for writing.
     Closed,
-    /// Another file has the name now, or none.
+    /// Another file has the name now, or none has.
     Renamed,
 }
 
@@ -49,11 +48,11 @@ impl Touches {
     }
 }
 
-/// What the file lacks.
+/// The change that the file needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Nothing,
-    /// Lines at its end, all else being there.
+    /// Only lines at its end are missing.
     Append,
     Replace,
 }
@@ -63,30 +62,30 @@ pub enum Act {
     Nothing,
     Append,
     Replace,
-    /// It is to be looked at again after [`Hand::patience`].
+    /// Check again after [`Hand::patience`].
     Later,
-    /// Whoever is at it closes it, or its agent ends.
+    /// Wait until the writer closes the file, or until its agent ends.
     Wait,
 }
 
-/// Who is at one file.
+/// The state of the other writers of one file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hand {
     at_it: bool,
-    /// Closes of our own that were not told yet.
+    /// Closes by Muleteer that were not reported yet.
     own: u32,
-    /// Something was told of the file since it is watched.
+    /// An event was reported since the file is watched.
     told: bool,
 }
 
 impl Hand {
-    /// Somebody else has written to the file and not closed it: nothing is put into it.
+    /// Returns whether another writer has written to the file and not closed it.
     pub fn is_at_it(&self) -> bool {
         self.at_it
     }
 
-    /// What was told of the file. `ours`: it stands as we left it, so that nobody else has written
-    /// to it since.
+    /// Records reported events. `ours` means that the file is as Muleteer left it, so no other
+    /// writer has changed it since.
     pub fn touched(&mut self, touches: Touches, ours: bool) {
         self.told |= touches != Touches::default();
         let own = self.own.min(touches.closes);
@@ -99,28 +98,28 @@ impl Hand {
         }
     }
 
-    /// We have appended to it, and closed it.
+    /// Records that Muleteer has appended to the file and closed it.
     pub fn appended(&mut self) {
         self.own = self.own.saturating_add(1);
     }
 
-    /// What is told from here on is all of it: of what we closed before nothing will be.
+    /// Records that watching has begun: all later events are reported, and no earlier close is.
     pub fn watched(&mut self) {
         (self.own, self.told) = (0, false);
     }
 
-    /// How long the file has to stay as it is before it may be replaced.
+    /// Returns how long the file must be unchanged before it may be replaced.
     pub fn patience(&self) -> Duration {
         if self.told { STILL } else { STILL_UNTOLD }
     }
 
-    /// Its agent is gone with all its processes.
+    /// Records that the agent and all its processes have ended.
     pub fn left(&mut self) {
         *self = Self { told: self.told, ..Self::default() };
     }
 
-    /// What to do about what the file lacks. `still`: it has not changed for [`Self::patience`].
-    /// `alone`: there is no agent, not yet or not any more.
+    /// Decides on a needed change. `still` means that the file was unchanged for
+    /// [`Self::patience`]; `alone` means that there is no agent, not yet or no longer.
     pub fn act(&self, need: Need, still: bool, alone: bool) -> Act {
         match need {
             Need::Nothing => Act::Nothing,
@@ -146,7 +145,7 @@ mod tests {
     #[test]
     fn nothing_is_put_into_a_file_that_is_being_written() {
         let mut hand = Hand::default();
-        // However still it is, and whether it was emptied or grew.
+        // Regardless of how long it is unchanged, and whether it was emptied or grew.
         for touches in [&[Written][..], &[Written, Written], &[]] {
             told(&mut hand, touches, false);
             for need in [Need::Append, Need::Replace] {
@@ -182,7 +181,7 @@ mod tests {
         told(&mut hand, &[Written], true);
         told(&mut hand, &[Closed], true);
         assert_eq!((hand.at_it, hand.own), (false, 0));
-        // Somebody begins right after us, before what we did was told.
+        // Another writer begins after Muleteer's write, before that was reported.
         hand.appended();
         told(&mut hand, &[Written], false);
         told(&mut hand, &[Closed], false);
@@ -191,7 +190,7 @@ mod tests {
         assert_eq!((hand.at_it, hand.own), (false, 0));
     }
 
-    /// An agent that a daemon takes over may be in the middle of a rewrite that nobody told of.
+    /// An adopted agent may be in the middle of a rewrite whose events were missed.
     #[test]
     fn a_file_of_which_nothing_was_told_is_left_alone_for_longer() {
         let mut hand = Hand::default();

@@ -178,7 +178,7 @@ pub struct Merged {
     pub added: Vec<String>,
     /// The number of tasks whose ids existed already.
     pub skipped: usize,
-    /// Dependencies on what is in neither the list nor the file.
+    /// Dependencies on ids that are neither in the list nor in the file.
     pub dropped: Vec<Dropped>,
 }
 

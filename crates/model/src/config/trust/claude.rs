@@ -1,17 +1,17 @@
-//! What Claude Code's own settings in a repository say, as `muleteer trust` shows it.
+//! The rights in a repository's settings for Claude Code, as `muleteer trust` shows them.
 
 use crate::config::trust::Ignored;
 use serde_json::{Map, Value};
 
-/// Claude Code reads these from the directory that it starts in.
+/// Claude Code reads these files from its start directory.
 pub const SETTINGS: [&str; 2] = [".claude/settings.json", ".claude/settings.local.json"];
-/// Its MCP servers. Claude Code also reads this file from every directory above.
+/// The file of its MCP servers. Claude Code also reads it from every directory above.
 pub const SERVERS: &str = ".mcp.json";
 
-/// Lists what the text of such a file would run or loosen.
+/// Lists the entries of such a file that run programs or loosen permissions.
 ///
-/// A key counts as one that runs something unless it is known better: new versions have new keys. A
-/// text that is no JSON object is listed as a whole, since Claude Code may read more than JSON.
+/// An unknown key counts as one that runs a program, because new versions have new keys. A text
+/// that is not a JSON object is listed as a whole, since Claude Code may accept more than JSON.
 pub fn allows(file: &str, text: &str) -> Vec<Ignored> {
     let listed =
         |key: String, value: Value, effect| Ignored { key, value, effect, file: None, line: None };

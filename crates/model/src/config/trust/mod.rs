@@ -1,8 +1,8 @@
-//! Which keys of a repository's configuration count before a person has trusted it.
+//! Decides which keys of a repository's configuration take effect before the user has trusted it.
 //!
-//! A repository's `.muleteer/config.yaml` comes with a clone, so a stranger wrote it. A key that
-//! names something to run, or that loosens what the weaker layers say, counts only after `muleteer
-//! trust`. A value that is at least as strict as theirs counts always.
+//! A repository's `.muleteer/config.yaml` comes with a clone, so a stranger may have written it. A
+//! key that names a program, or that is less strict than the weaker layers, takes effect only after
+//! `muleteer trust`. A value that is at least as strict always takes effect.
 
 pub mod claude;
 
@@ -13,30 +13,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path};
 
-/// How far a source's values count.
+/// How much a source is trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trust {
-    /// Only what is safe from anybody.
+    /// Only safe values take effect.
     Untrusted,
-    /// All but what names a program to run, or what such a program is started with: for `doctor`.
+    /// All values take effect except programs and their arguments and variables: for `doctor`.
     RunsNothing,
     Trusted,
 }
 
-/// What a key of a repository's configuration can do.
+/// The possible effect of a key in a repository's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Counts from any repository.
+    /// Takes effect from any repository.
     Safe,
     /// Gives agents more rights, more money or less supervision. A value that is as strict as that
-    /// of the weaker layers counts from any repository.
+    /// of the weaker layers takes effect from any repository.
     Loosens(Stricter),
     /// Names a program, its arguments or its variables.
     Runs,
 }
 
 impl Effect {
-    /// As `muleteer trust --json` and `config show --json` say it.
+    /// Returns the word in `muleteer trust --json` and `config show --json`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Safe => "safe",
@@ -46,33 +46,33 @@ impl Effect {
     }
 }
 
-/// When a value is as strict as the one it replaces.
+/// When a value counts as at least as strict as the one that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stricter {
     /// Only the same value.
     Same,
-    /// A number or a duration that is not larger; null is no limit.
+    /// A number or a duration that is not larger; null means no limit.
     AtMost,
-    /// A word that does not come before the other one in this order, the loosest first.
+    /// A word that is not before the other one in this order. The first word is the least strict.
     NotBefore(&'static [&'static str]),
-    /// A list whose items the other one has too.
+    /// A list with no items that the other one lacks.
     Fewer,
-    /// A list that has all items of the other one.
+    /// A list with all items of the other one.
     More,
     /// `true`.
     True,
     /// This word.
     Word(&'static str),
-    /// A path below the repository, where no path is set yet.
+    /// A path below the repository, if no path is set yet.
     Below,
-    /// A model with a price, where the model that it replaces has one: without a price, a cost
-    /// limit does not hold an agent that reports tokens only.
+    /// A model with a price, if the replaced model has one. Without a price, a cost limit does not
+    /// stop an agent that reports only tokens.
     Priced,
-    /// Nothing is set yet for the name, which is the key's last but so many parts.
+    /// The name is not set yet. The name is followed by this many parts of the key.
     NewName(usize),
-    /// The mode of permissions: what the next layer says where it is null.
+    /// A permission mode; null means that of the next weaker setting.
     Mode,
-    /// `sandbox` itself: `on`.
+    /// `sandbox: on`.
     Sandboxed,
 }
 
@@ -81,14 +81,14 @@ use Stricter::{
     AtMost, Below, Fewer, Mode, More, NewName, NotBefore, Priced, Same, Sandboxed, True, Word,
 };
 
-/// A file may have any number of keys.
+/// The most warnings, because a file may have any number of keys.
 const MOST_WARNINGS: usize = 20;
 
 const RESPONSES: &[&str] = &["ignore", "note", "warn", "stop"];
 const MODES: &[&str] = &["allow", "ask", "deny"];
 
-/// Every key of the schema; `*` is any name. A key that is missing here is taken for one that runs
-/// something.
+/// Every key of the schema; `*` matches any name. A key that is missing here counts as one that
+/// runs a program.
 const KEYS: &[(&str, Effect)] = &[
     ("backend", Safe),
     ("categories.*.inactivity_timeout", Loosens(AtMost)),
@@ -104,13 +104,13 @@ const KEYS: &[(&str, Effect)] = &[
     ("categories.*.monitors.*", Loosens(NotBefore(RESPONSES))),
     ("categories.*.permissions.mode", Loosens(Mode)),
     ("categories.*.permissions.allow", Loosens(Fewer)),
-    // Under `mode: deny` a further rule asks where it was refused before.
+    // Under `mode: deny`, an additional ask rule would ask for something that is denied now.
     ("categories.*.permissions.ask", Loosens(Same)),
     ("categories.*.permissions.deny", Loosens(More)),
     ("models.default", Loosens(Priced)),
     ("models.overrides.*", Loosens(Priced)),
-    // A low price makes a budget last longer, also of a model that had none: without a price,
-    // Muleteer warns that the budget cannot be kept.
+    // A low price makes a budget last longer, also for a model without one: without a price,
+    // Muleteer warns that the budget cannot be enforced.
     ("models.prices.*.input", Loosens(Same)),
     ("models.prices.*.output", Loosens(Same)),
     ("models.prices.*.cache_read", Loosens(Same)),
@@ -130,18 +130,18 @@ const KEYS: &[(&str, Effect)] = &[
     ("sandbox", Loosens(Sandboxed)),
     ("sandbox.write", Loosens(Fewer)),
     ("sandbox.show", Loosens(Fewer)),
-    // A name that leads elsewhere than the person said sends an agent to another directory.
+    // A changed name would send an agent to another directory than the user meant.
     ("projects.*", Loosens(NewName(0))),
     ("projects.*.path", Loosens(NewName(1))),
-    // It becomes part of prompts.
+    // The file's text becomes part of prompts.
     ("run.spec", Loosens(Below)),
     ("run.agent.backend", Safe),
     ("run.agent.command", Runs),
-    // How a run divides its work: its agents' budgets and those of the run bound what it costs.
+    // These only divide the work of a run: the budgets of the run and its agents limit its cost.
     ("run.agent.max_concurrency", Safe),
     ("run.agent.timeout_per_bead", Safe),
     ("run.agent.max_retries_per_bead", Safe),
-    // `auto` is a branch of the run's own; any other is the person's.
+    // `auto` is a branch of the run's own; any other branch is the user's.
     ("run.target_branch", Loosens(Word("auto"))),
     ("run.beads.store", Safe),
     ("run.beads.command", Runs),
@@ -163,19 +163,20 @@ const KEYS: &[(&str, Effect)] = &[
     ("run.phases.judge.acceptance", Loosens(True)),
     ("run.phases.judge.max_iterations", Safe),
     ("run.phases.judge.model", Safe),
-    // What leaves this machine, with the person's own credentials.
+    // Pushes and pull requests leave the machine, with the user's credentials.
     ("run.phases.judge.on_complete", Loosens(NotBefore(&["pr", "push", "none"]))),
     ("run.acceptance.generate", Loosens(True)),
     ("run.acceptance.model", Safe),
-    // The judge reads what is there.
+    // The judge reads that file.
     ("run.acceptance.path", Loosens(Below)),
-    // Their adapters alone know what they mean.
+    // Only the adapters know the meaning of these keys.
     ("adapters", Runs),
     ("telemetry.endpoint", Loosens(Same)),
     ("retention.output_mib", Safe),
 ];
 
-/// What a key can do, in canonical spelling; what is below a key can do what the key can.
+/// Returns the effect of a key in canonical spelling. A key inherits the effect of the key above
+/// it.
 pub fn effect(path: &[impl AsRef<str>]) -> Effect {
     let length = |pattern: &str| pattern.split('.').count();
     let fits = |pattern: &str| {
@@ -183,20 +184,20 @@ pub fn effect(path: &[impl AsRef<str>]) -> Effect {
         length(pattern) <= path.len()
             && pairs.all(|(want, part)| want == "*" || want == part.as_ref())
     };
-    // The longest one speaks: of `sandbox.write`, not `sandbox`.
+    // The most specific pattern wins: `sandbox.write` before `sandbox`.
     let fitting = KEYS.iter().filter(|(pattern, _)| fits(pattern));
     fitting.max_by_key(|(pattern, _)| length(pattern)).map_or(Runs, |(_, effect)| *effect)
 }
 
-/// Every effective leaf of the layers below, by its path.
+/// Every effective leaf of the weaker layers, by its path.
 pub(super) type Weaker = BTreeMap<Vec<String>, Value>;
 
-/// Whether a leaf of a source counts over what weaker layers say.
+/// Returns whether a leaf of a source takes effect over the weaker layers.
 pub(super) fn counts(trust: Trust, path: &[String], value: &Value, weaker: &Weaker) -> bool {
     let effect = effect(path);
     match (trust, effect) {
         (Trust::Trusted, _) | (_, Safe) | (Trust::RunsNothing, Loosens(_)) => true,
-        // It replaces nothing.
+        // An empty mapping replaces nothing.
         _ if value.as_object().is_some_and(serde_json::Map::is_empty) => true,
         _ if weaker.get(path) == Some(value) => true,
         (_, Runs) => false,
@@ -227,7 +228,7 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
             let of_all =
                 || weaker.get(&["permissions".to_string(), "mode".to_string()][..]).cloned();
             let set = |mode: Option<&Value>| mode.filter(|mode| !mode.is_null()).cloned();
-            // A category's null leaves it to the configuration, and that one's to `allow`.
+            // A null in a category means the global mode; a null there means `allow`.
             let next = || if path.len() > 2 { set(of_all().as_ref()) } else { None };
             word(&set(Some(value)).or_else(next)) >= word(&set(before).or_else(next))
         }
@@ -235,8 +236,8 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
     }
 }
 
-/// A list of rules that refuse, with those that it would leave out of the layers below; `None` for
-/// any other key, or where it adds nothing.
+/// Returns a deny list extended by the rules of the weaker layers that it would drop. `None` for
+/// other keys, or if the list adds no rule.
 pub(super) fn united(path: &[String], value: &Value, weaker: &Weaker) -> Option<Value> {
     if effect(path) != Loosens(More) {
         return None;
@@ -246,15 +247,15 @@ pub(super) fn united(path: &[String], value: &Value, weaker: &Weaker) -> Option<
     (!new.is_empty()).then(|| before.iter().chain(new).cloned().collect())
 }
 
-/// A relative path that does not lead upwards. A link on its way may still lead elsewhere: the
-/// reader of the file checks that.
+/// Returns whether a path is relative and does not lead upwards. A symbolic link may still lead
+/// elsewhere; the reader of the file checks that.
 pub fn is_below(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.starts_with('~')
         && parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
-/// The model that a key of `models` replaces.
+/// Returns the model that a key of `models` replaces.
 fn model_before<'a>(path: &[String], weaker: &'a Weaker) -> Option<&'a Value> {
     let default = ["models".to_string(), "default".to_string()];
     weaker.get(path).filter(|model| !model.is_null()).or_else(|| weaker.get(&default[..]))
@@ -266,7 +267,7 @@ fn is_priced(model: Option<&Value>, weaker: &Weaker) -> bool {
     weaker.keys().any(|key| key.starts_with(&name))
 }
 
-/// What it replaces; a category that is new has `coding`'s limits until then.
+/// Returns the value that a leaf replaces. A new category has the limits of `coding`.
 fn replaced<'a>(path: &[String], weaker: &'a Weaker) -> Option<&'a Value> {
     let of_coding = || match path {
         [first, _, key, rest @ ..] if first == "categories" && key != "permissions" => {
@@ -278,7 +279,7 @@ fn replaced<'a>(path: &[String], weaker: &'a Weaker) -> Option<&'a Value> {
     weaker.get(path).or_else(of_coding)
 }
 
-/// No limit is more than any; what cannot be read is refused elsewhere.
+/// Returns a value as a number. No limit is infinite; invalid values are rejected elsewhere.
 fn amount(value: Option<&Value>) -> f64 {
     match value {
         Some(Value::Number(number)) => number.as_f64().unwrap_or(f64::INFINITY),
@@ -289,16 +290,16 @@ fn amount(value: Option<&Value>) -> f64 {
     }
 }
 
-/// A word that is none of them comes first.
+/// Returns the position of a word in an order. Unknown words come first.
 fn rank(order: &[&str], value: &Value) -> usize {
     let word = value.as_str().map(crate::config::canonical);
     word.and_then(|word| order.iter().position(|known| *known == word)).map_or(0, |at| at + 1)
 }
 
-/// A value that does not count, because nobody trusted the repository that it comes from.
+/// A value without effect, because the user has not trusted its repository.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ignored {
-    /// Dotted, in its file: `backends.codex.command`; of a role's file `permissions.mode`.
+    /// The dotted key in its file: `backends.codex.command`; in a role's file `permissions.mode`.
     pub key: String,
     pub value: Value,
     /// `runs` or `loosens`.
@@ -309,17 +310,17 @@ pub struct Ignored {
     pub line: Option<u32>,
 }
 
-/// What is wrong, in one line; what to do about it is said by [`Ignored::warnings`].
+/// Formats the problem in one line; [`Ignored::warnings`] adds the remedy.
 impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.as_deref().unwrap_or_default();
         let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
         let what = match &self.value {
-            // Of lists of rules that refuse, the rules of all layers count.
+            // The deny rules of all layers take effect together.
             Value::Array(_) if self.key.ends_with(".deny") || self.key == "disallowedTools" => {
                 "takes away no rule"
             }
-            // The file has no line that says so.
+            // The file has no such line.
             Value::Null if self.line.is_none() => "is left out, and yours counts",
             _ => "is ignored",
         };
@@ -332,7 +333,7 @@ impl fmt::Display for Ignored {
 }
 
 impl Ignored {
-    /// One line for each, and what to do about them in the last; none for none.
+    /// Returns one warning for each value, with the remedy in the last one.
     pub fn warnings(ignored: &[Self]) -> Vec<String> {
         let mut lines: Vec<_> =
             ignored.iter().take(MOST_WARNINGS).map(ToString::to_string).collect();
@@ -346,8 +347,7 @@ impl Ignored {
     }
 }
 
-/// The trust that a layer has where nobody says otherwise: a person writes all of them but the
-/// repository's.
+/// Returns the default trust of a layer. The user writes all of them except the repository's.
 pub(super) fn of_layer(layer: Layer) -> Trust {
     match layer {
         Layer::Project => Trust::Untrusted,

@@ -14,7 +14,7 @@ fn ignored(user: &str, project: &str) -> Vec<String> {
     of(user, project, Trust::Untrusted).ignored().iter().map(|one| one.key.clone()).collect()
 }
 
-/// The paths of all keys of the schema, `*` where any name may stand.
+/// Collects the paths of all keys of the schema, with `*` for any name.
 fn keys(schema: &Value, node: &Value, path: &str, all: &mut BTreeSet<String>) {
     let below =
         |part: &str| if path.is_empty() { part.to_string() } else { format!("{path}.{part}") };
@@ -168,7 +168,7 @@ fn untrusted_repository_runs_and_loosens_nothing() {
         let with = of(user, project, Trust::Untrusted).to_json();
         let of_key =
             |config: &Value| key.split('.').fold(config.clone(), |at, part| at[part].clone());
-        // A new category and a store are there; what was ignored is as it was.
+        // New categories and projects are added; ignored values are unchanged.
         if !key.contains("mine") {
             assert_eq!(of_key(&with), of_key(&without), "{user} / {project}");
         }
@@ -230,7 +230,7 @@ fn untrusted_deny_rules_are_added_to_the_users() {
         json["categories"]["coding"]["permissions"]["deny"],
         serde_json::json!(["Edit", "Write"])
     );
-    // Trusted, the list would take the place of the user's.
+    // In a trusted repository, the list would replace the user's.
     let [one] = config.ignored() else { panic!("{:?}", config.ignored()) };
     assert_eq!(
         (one.key.as_str(), &one.value),

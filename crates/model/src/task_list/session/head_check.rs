@@ -17,7 +17,7 @@ pub enum Stand {
 }
 
 impl Stand {
-    /// As it is now, on this branch or on none.
+    /// Returns the current position, on this branch or on none.
     pub fn of(branch: Option<String>) -> Self {
         branch.map_or(Self::Detached, Self::On)
     }

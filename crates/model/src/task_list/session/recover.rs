@@ -13,7 +13,7 @@ pub struct Evidence {
     /// The files are as they were at the last checkpoint. Only checked if there is no other
     /// evidence.
     pub checkpoint_holds: bool,
-    /// `started_at_commit` is named and exists.
+    /// `started_at_commit` is set and exists.
     pub base_exists: bool,
 }
 
