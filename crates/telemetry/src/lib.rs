@@ -1,13 +1,14 @@
 //! Traces and metrics as pure functions of the durable events.
 //!
-//! A span's ids are derived from its subject and never drawn at random. A daemon that is killed and
-//! started again makes the same spans of the same events. So its successor continues with them, and
-//! a span that is sent twice is one span to its receiver.
+//! A span's ids are derived from its subject and are never random. A restarted daemon therefore
+//! makes the same spans from the same events. It continues the spans of its predecessor, and a span
+//! that is sent twice counts once at its receiver.
 //!
-//! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: from records to finished spans;
-//! - [`metrics::Meter`]: from records to figures;
+//! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: from records to finished
+//!   spans;
+//! - [`metrics::Meter`]: from records to metrics;
 //! - [`otlp`]: both as OTLP's JSON; [`settings::Settings`]: OpenTelemetry's variables;
-//! - [`Context`]: a place in a trace, as `TRACEPARENT` carries it.
+//! - [`Context`]: a trace context, as in `TRACEPARENT`.
 
 pub mod metrics;
 pub mod otlp;

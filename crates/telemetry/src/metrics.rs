@@ -1,5 +1,5 @@
-//! Figures over all dispatches, folded from the events: sums since the log began, so that a
-//! daemon's restart takes nothing away.
+//! Metrics over all dispatches, folded from the events. The sums cover the whole log, so a restart
+//! of the daemon does not reset them.
 
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 pub enum Sum {
     /// By `state`.
     Dispatches,
-    /// Attempts that were scheduled again.
+    /// Scheduled restarts of agents.
     Restarts,
-    /// Parts of the supervisor that were started again.
+    /// Restarted actors of the daemon.
     ActorRestarts,
     Stalls,
     /// By `monitor` and `action`.
@@ -90,15 +90,15 @@ impl Sum {
 
 pub type Labels = Vec<(&'static str, String)>;
 
-/// Names of tools and models come from agents: beyond so many, the rest share one.
+/// The most label sets. Agents choose the names of tools and models; further names share one label.
 const LABELS: usize = 200;
 
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Of the first record.
+    /// The time of the first record.
     pub since: Option<Timestamp>,
     sums: BTreeMap<(Sum, Labels), f64>,
-    /// Where each dispatch that has not ended stands.
+    /// For each unfinished dispatch, whether it waits for its first agent.
     waiting: BTreeMap<DispatchId, bool>,
 }
 
@@ -111,7 +111,7 @@ impl Meter {
                 self.waiting.insert(id.clone(), true);
             }
             (Event::PromptQueued { .. }, Some(id)) => {
-                // A further turn of one that had ended.
+                // A further turn of a finished dispatch.
                 self.waiting.entry(id.clone()).or_insert(true);
             }
             (Event::AttemptStarted { .. }, Some(id)) => {
@@ -152,7 +152,8 @@ impl Meter {
                 ];
                 for (kind, count) in kinds {
                     let labels = vec![("model", model.clone()), ("type", kind.to_string())];
-                    #[allow(clippy::cast_precision_loss)] // Tokens of a lifetime are below 2^53.
+                    // The tokens of a lifetime are fewer than 2^53.
+                    #[allow(clippy::cast_precision_loss)]
                     self.add(Sum::Tokens, labels, *count as f64);
                 }
                 self.add(Sum::Cost, vec![("model", model.clone())], *cost_usd);
@@ -184,7 +185,7 @@ impl Meter {
         self.waiting.values().filter(|waiting| **waiting).count()
     }
 
-    /// Dispatches under way.
+    /// Returns the number of running dispatches.
     pub fn active(&self) -> usize {
         self.waiting.len() - self.queue()
     }

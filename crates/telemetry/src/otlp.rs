@@ -1,7 +1,7 @@
-//! OTLP's JSON: what is posted to `/v1/traces` and `/v1/metrics`.
+//! OTLP's JSON for `/v1/traces` and `/v1/metrics`.
 //!
-//! The protocol's JSON form is as stable as its binary one, and every collector that takes OTLP
-//! over HTTP takes it. Ids are hex, 64-bit numbers are strings.
+//! The JSON form of the protocol is as stable as its binary form, and every collector with OTLP
+//! over HTTP accepts it. Ids are hexadecimal; 64-bit numbers are strings.
 
 use crate::metrics::{Meter, Sum};
 use crate::trace::{Span, SpanEvent, Status};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const SCOPE: &str = "muleteer";
 
-/// The body of a post to `/v1/traces`.
+/// Returns the body of a request to `/v1/traces`.
 pub fn traces(resource: &[(String, String)], version: &str, spans: &[Span]) -> Value {
     let spans: Vec<_> = spans.iter().map(span).collect();
     json!({ "resourceSpans": [{
@@ -20,7 +20,8 @@ pub fn traces(resource: &[(String, String)], version: &str, spans: &[Span]) -> V
     }]})
 }
 
-/// The body of a post to `/v1/metrics`. `dropped`: spans that no collector took.
+/// Returns the body of a request to `/v1/metrics`. `dropped` counts spans that no collector
+/// accepted.
 pub fn metrics(
     resource: &[(String, String)],
     version: &str,
@@ -48,7 +49,8 @@ pub fn metrics(
         .map(|of| {
             let mut points: Vec<_> =
                 meter.of(of).map(|(labels, value)| point(labels, value)).collect();
-            // What has not happened yet is nought: who waits for it to grow would miss the first.
+            // Sums start at 0. A query for growth would miss the first event if its point appeared
+            // with 1.
             if points.is_empty() && !of.has_labels() {
                 points.push(point(&[], 0.0));
             }
@@ -58,7 +60,7 @@ pub fn metrics(
             metric["sum"]["dataPoints"].as_array().is_some_and(|points| !points.is_empty())
         })
         .collect();
-    #[allow(clippy::cast_precision_loss)] // A count of losses.
+    #[allow(clippy::cast_precision_loss)] // A small count.
     let lost = vec![point(&[], dropped as f64)];
     all.push(sum(
         "muleteer.telemetry.dropped_spans",
@@ -89,7 +91,7 @@ fn span(span: &Span) -> Value {
         "traceId": hex(&span.trace),
         "spanId": hex(&span.id),
         "name": span.name,
-        // Internal, or a client's.
+        // Client or internal.
         "kind": if span.is_client { 3 } else { 1 },
         "startTimeUnixNano": nanos(span.start),
         "endTimeUnixNano": nanos(span.end),

@@ -1,52 +1,52 @@
-//! OpenTelemetry's variables, as far as they are about us.
+//! The OpenTelemetry variables that Muleteer supports.
 
 use muleteer_model::config::otlp_endpoint::{BadEndpoint, Endpoint, VARIABLE};
 use muleteer_model::event::trace_context::Context;
 use std::time::Duration;
 
-/// How often metrics are sent, where nothing else is said.
+/// The default interval between two exports of metrics.
 const METRICS_EVERY: Duration = Duration::from_secs(60);
-/// How long a collector may take over one request.
+/// The timeout of one request to a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The collector as it was named: of several, the first for whatever they are.
+    /// The collector as configured. If there are several, the first of them, for display.
     pub endpoint: Endpoint,
-    /// Where all that has no place of its own goes.
+    /// The collector for signals without an endpoint of their own.
     pub base: Option<Endpoint>,
     pub traces: Option<Target>,
     pub metrics: Option<Target>,
-    /// `service.name` and whatever else describes this daemon.
+    /// `service.name` and the other attributes of this daemon.
     pub resource: Vec<(String, String)>,
     pub sampler: Sampler,
     pub metrics_every: Duration,
     pub timeout: Duration,
-    /// What was asked for and is not done, for people.
+    /// Requested settings that are not supported, for people.
     pub unheeded: Vec<String>,
 }
 
-/// Where one kind of document is posted.
+/// The address for one kind of document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub endpoint: Endpoint,
-    /// Behind the endpoint's prefix.
+    /// The path after the endpoint's prefix.
     pub path: &'static str,
     pub headers: Vec<(String, String)>,
 }
 
 impl Target {
-    /// The whole address.
+    /// Returns the whole URL.
     pub fn url(&self) -> String {
         format!("{}{}", self.endpoint, self.path)
     }
 }
 
-/// Which traces are looked at (`OTEL_TRACES_SAMPLER`): a caller's word counts unless it is not to.
+/// Which traces are sampled (`OTEL_TRACES_SAMPLER`). With `parent_based`, the caller decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
     parent_based: bool,
-    /// Of the traces that begin here, between 0 and 1.
+    /// The sampled share of traces that begin here, between 0 and 1.
     ratio: f64,
 }
 
@@ -72,23 +72,23 @@ impl Sampler {
         Some(Self { parent_based, ratio })
     }
 
-    /// Of a trace that begins here. All who see the trace come to the same answer.
+    /// Returns whether to sample a trace that begins here. All participants decide alike.
     pub fn root(self, trace: [u8; 16]) -> bool {
         // The seven bytes that are random, as the specification of trace context has it.
         let [.., b, c, d, e, f, g, h] = trace;
-        #[allow(clippy::cast_precision_loss)] // Of a share, 53 bits are plenty.
+        #[allow(clippy::cast_precision_loss)] // 53 bits of precision are enough for a share.
         let place = u64::from_be_bytes([0, b, c, d, e, f, g, h]) as f64 / (1u64 << 56) as f64;
         place < self.ratio
     }
 
-    /// Of what was begun elsewhere.
+    /// Returns whether to sample a trace that a caller began.
     pub fn below(self, caller: Context) -> bool {
         if self.parent_based { caller.sampled } else { self.root(caller.trace) }
     }
 }
 
 impl Settings {
-    /// As [`Self::from_env`], with the endpoint of a configuration where the variables name none.
+    /// Like [`Self::from_env`], with the configuration's endpoint as a fallback for the variables.
     ///
     /// # Errors
     /// As [`Self::from_env`].
@@ -102,10 +102,11 @@ impl Settings {
         })
     }
 
-    /// None when telemetry is off, which it is unless an endpoint is named.
+    /// Reads the variables. Returns `None` if telemetry is off, which is the default without an
+    /// endpoint.
     ///
     /// # Errors
-    /// When an endpoint is none we can speak to.
+    /// An endpoint is not supported.
     pub fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, BadEndpoint> {
         let value = |name: &str| {
             env(name).map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
@@ -126,7 +127,7 @@ impl Settings {
                 of("HEADERS").or_else(|| value("OTEL_EXPORTER_OTLP_HEADERS")).unwrap_or_default();
             let headers = pairs(&headers);
             Ok(match of("ENDPOINT") {
-                // An address of its own is taken as it is.
+                // A signal's own endpoint is used without the default path.
                 Some(text) => {
                     let endpoint = Endpoint::parse(&text)?;
                     let path = if endpoint.prefix.is_empty() { "/" } else { "" };
@@ -185,7 +186,7 @@ impl Settings {
         }))
     }
 
-    /// Tells this daemon's figures from another's: two that send sums under one name would
+    /// Adds the id of this daemon. Without it, two daemons that send sums under one name would
     /// overwrite each other's.
     pub fn of_instance(&mut self, id: &str) {
         const KEY: &str = "service.instance.id";
@@ -195,11 +196,11 @@ impl Settings {
     }
 }
 
-/// `a=b,c=d`, percent-encoded.
+/// Parses `a=b,c=d`, percent-encoded.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;
-        // What would end a header line early is no header.
+        // A value with control characters would break the HTTP header, so it is dropped.
         let clean = |text: &str| {
             Some(decoded(text.trim())).filter(|text| !text.chars().any(char::is_control))
         };

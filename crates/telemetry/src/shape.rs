@@ -1,11 +1,10 @@
-//! How spans are shown in tests, and what holds of whatever folds them.
+//! The text form of spans in tests, and a property that every tracer must have.
 
 use crate::trace::{Span, Status};
 use muleteer_model::event::Record;
 use muleteer_model::event::trace_context::Context;
 
-/// Each span below its parent, in order of their beginning: its name, its length, how it ended, and
-/// its events.
+/// Formats each span below its parent, in order of start: name, duration, status and events.
 pub fn tree(spans: &[Span], trace: &str) -> String {
     let context = Context::parse(trace).expect("a context");
     let own: Vec<_> = spans.iter().filter(|span| span.trace == context.trace).collect();
@@ -30,8 +29,8 @@ fn below(spans: &[&Span], parent: [u8; 8], depth: usize, text: &mut String) {
     }
 }
 
-/// Whatever is folded again after a kill, the spans are the same ones: each ends at one record, so
-/// who knows up to which record it had sent goes on with what comes after.
+/// Checks that a tracer makes the same spans after a kill at any record. Each span ends at one
+/// record, so a daemon that knows the last sent record can continue with the spans after it.
 pub fn killed_anywhere_nothing_is_lost_or_doubled<F: FnMut(&Record) -> Vec<Span>>(
     life: &[Record],
     fold: impl Fn() -> F,

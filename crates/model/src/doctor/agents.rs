@@ -1,4 +1,4 @@
-//! What agents need: their CLIs, git, a configuration that can be read; and where spans go.
+//! Checks of agent CLIs, git, the configuration and telemetry.
 
 use crate::doctor::{
     BackendFacts, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status,
@@ -6,24 +6,24 @@ use crate::doctor::{
 };
 use std::path::Path;
 
-/// `rev-parse --path-format` is as old as this.
+/// The first version with `rev-parse --path-format`.
 const GIT_WANTED: (u32, u32) = (2, 31);
-/// The first that can be told to wait for the disk (`core.fsync`).
+/// The first version that can sync to disk (`core.fsync`).
 const GIT_SYNCS: (u32, u32) = (2, 36);
 
-/// Which agent CLIs there are.
+/// The state of all agent CLIs together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clis {
-    /// One can be used.
+    /// At least one is usable.
     Any,
-    /// None can be used, and one is missing, whose check fails.
+    /// None is usable, and at least one is missing; the missing ones fail.
     Missing,
-    /// All are there and none works, so that each fails.
+    /// None is missing and none works; all fail.
     Broken,
 }
 
-/// One check for each backend. A CLI that is not there is no trouble as long as another is; without
-/// any, nothing can be dispatched.
+/// Returns one check for each backend. A missing CLI is no problem if another one is usable;
+/// without any, no agent can be dispatched.
 pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
     let is_usable = |backend: &BackendFacts| {
         matches!(backend.found, Program::Answered { .. } | Program::NotAsked { .. })
@@ -39,7 +39,7 @@ pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
 fn one(backend: &BackendFacts, clis: Clis) -> Check {
     let check =
         |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
-    // What was asked for by name must be there; the rest is an offer.
+    // A CLI that the configuration names must exist; the others are optional.
     let wanted = !backend.named_by.is_empty();
     let broken = if wanted || clis == Clis::Broken { Status::Fail } else { Status::Warn };
     let in_a_terminal = |path: &Path| format!("run `{} --version` in a terminal", path.display());
@@ -47,7 +47,7 @@ fn one(backend: &BackendFacts, clis: Clis) -> Check {
         Program::Answered { path, said, ms } if version(said).is_some() => {
             check(Status::Ok, format!("{said} ({}, answered in {ms} ms)", path.display()))
         }
-        // It may be a wrapper that works, and it may be anything.
+        // It may be a working wrapper, or any other program.
         Program::Answered { path, said, .. } => {
             check(Status::Warn, format!("{} says `{said}`, which is no version", path.display()))
                 .hint(format!("{}: is it the program that is meant?", in_a_terminal(path)))
@@ -83,7 +83,7 @@ fn one(backend: &BackendFacts, clis: Clis) -> Check {
     }
 }
 
-/// Only a name is looked for on PATH.
+/// A name without a slash is looked up on PATH.
 fn absent(program: &str) -> String {
     if program.contains('/') {
         format!("`{program}` is not there, or no program")
@@ -130,7 +130,7 @@ pub(super) fn git(git: &Program) -> Check {
     }
 }
 
-/// Agents commit in the user's name.
+/// Agents commit with the user's identity.
 pub(super) fn identity(identity: &IdentityFacts) -> Check {
     let check = |status, message: String| Check::new("git_identity", status, message);
     match identity {
@@ -142,7 +142,7 @@ pub(super) fn identity(identity: &IdentityFacts) -> Check {
     }
 }
 
-/// None where the repository's configuration names nothing that needs trust.
+/// Returns `None` if the repository's configuration has no key that needs trust.
 pub(super) fn trust(trust: &TrustFacts) -> Option<Check> {
     let named = |keys: &[String]| keys.join(", ");
     if !trust.ignored.is_empty() {
@@ -162,7 +162,7 @@ pub(super) fn trust(trust: &TrustFacts) -> Option<Check> {
     (!trust.not_run.is_empty()).then(|| Check::new("trust", Status::Ok, message()))
 }
 
-/// The first two numbers of `git version 2.39.5 (…)`, `codex-cli 0.46.0` or `v1.2.3`.
+/// Returns the first two numbers of `git version 2.39.5 (…)`, `codex-cli 0.46.0` or `v1.2.3`.
 pub(super) fn version(said: &str) -> Option<(u32, u32)> {
     said.split_whitespace().find_map(|word| {
         let mut numbers = word.strip_prefix('v').unwrap_or(word).splitn(3, '.');
@@ -172,7 +172,7 @@ pub(super) fn version(said: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// The line of an answer that tells the version; where none does, the first that is not empty.
+/// Returns the line of an answer with the version or, without one, the first non-empty line.
 pub fn answer(said: &str) -> Option<&str> {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
     lines().find(|line| version(line).is_some()).or_else(|| lines().next())
@@ -228,7 +228,7 @@ pub(super) fn telemetry(facts: &Facts) -> Check {
     }
 }
 
-/// How what the running daemon does differs from what whoever asks has set.
+/// Describes how the running daemon's export differs from the caller's settings.
 fn other_than_meant(meant: &TelemetryFacts, exports: &Exports) -> Option<String> {
     let endpoint = match meant {
         TelemetryFacts::Reached { endpoint, .. } | TelemetryFacts::Unreachable { endpoint, .. } => {

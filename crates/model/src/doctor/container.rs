@@ -1,26 +1,26 @@
-//! Whether this machine is a container, by what container engines leave in it.
+//! Detects whether this machine is a container, by the traces of container engines.
 
-/// What was found. Nothing here is an opinion.
+/// The gathered signs, without any judgement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// The marker files that are there, such as `/.dockerenv`.
+    /// Existing marker files, such as `/.dockerenv`.
     pub markers: Vec<String>,
-    /// The environment of process 1, as `/proc/1/environ` has it.
+    /// The environment of process 1, from `/proc/1/environ`.
     pub first_environ: Vec<u8>,
     /// `/proc/1/cgroup`.
     pub first_cgroup: String,
-    /// The daemon's own environment names a Kubernetes service.
+    /// The daemon's own environment has a Kubernetes variable.
     pub kubernetes: bool,
 }
 
-/// Files that only container engines make.
+/// Files that only container engines create.
 pub const MARKERS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
 
-/// Parts of cgroup paths that only container engines make.
+/// Parts of cgroup paths that only container engines create.
 const CGROUPS: [&str; 6] = ["/docker", "/kubepods", "/containerd", "/lxc", "/libpod", "/crio"];
 
 impl Signs {
-    /// The sign that says so; none on a machine or in a virtual machine.
+    /// Returns the sign of a container; `None` on a physical or virtual machine.
     pub fn of_container(&self) -> Option<String> {
         if let Some(marker) = self.markers.first() {
             return Some(marker.clone());

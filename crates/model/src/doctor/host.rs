@@ -1,13 +1,13 @@
-//! What the operating system offers: how agents are held, walled off and counted.
+//! Checks of the operating system: containment, sandbox and limits.
 
 use crate::doctor::{Check, Facts, LimitFacts, ServiceFacts, Status};
 
-/// Descriptors the daemon wants for itself, and for each agent (shim, spool, sockets, clients).
+/// Open files of the daemon itself, and for each agent (shim, spool, sockets, clients).
 const FILES_BASE: u64 = 128;
 const FILES_PER_AGENT: u64 = 8;
-/// Processes an agent at work may have: compilers and test runners fan out.
+/// Processes of one busy agent: compilers and test runners start many.
 const PROCESSES_PER_AGENT: u64 = 64;
-/// Other programs of the user want instances too.
+/// inotify instances that the user's other programs leave free.
 const INOTIFY_INSTANCES: u64 = 64;
 
 pub(super) fn namespaces(facts: &Facts) -> Check {
@@ -33,7 +33,8 @@ pub(super) fn landlock(facts: &Facts) -> Check {
     }
 }
 
-/// What keeps an agent from outliving its shim, and the daemon from signalling a stranger.
+/// Checks the features that terminate an agent with its shim, and that make signals hit the right
+/// process.
 pub(super) fn containment(facts: &Facts) -> Check {
     let abilities = &facts.containment;
     let missing: Vec<_> = [
@@ -48,8 +49,7 @@ pub(super) fn containment(facts: &Facts) -> Check {
     if missing.is_empty() {
         return Check::new("containment", Status::Ok, "pidfd, subreaper and parent death signal");
     }
-    // No agent is less supervised for it in the usual run of things: a warning is for what can be
-    // mended.
+    // Normal supervision works without them, so it is only a warning where the user can fix it.
     let status = if facts.os == "linux" { Status::Warn } else { Status::Skip };
     let check =
         Check::new("containment", status, format!("{} has no {}", facts.os, missing.join(", no ")));
@@ -81,7 +81,7 @@ pub(super) fn service(facts: &Facts) -> Check {
             )
             .hint("`muleteer service install` keeps one running")
         }
-        // A system unit needs nobody logged in; a user's ends with the last session.
+        // A system unit needs no login session; a user's unit ends with the last session.
         ServiceFacts::Systemd { user, linger: false, unit: Some(state) } if facts.uid != 0 => {
             check(
                 Status::Warn,
@@ -133,7 +133,7 @@ pub(super) fn inotify(facts: &Facts) -> Check {
     }
 }
 
-/// Files that a daemon has open with so many agents.
+/// Returns the number of open files of a daemon with this many agents.
 pub fn open_files_for(max_agents: u32) -> u64 {
     FILES_BASE + FILES_PER_AGENT * u64::from(max_agents)
 }

@@ -1,8 +1,7 @@
-//! What `muleteer doctor` makes of the facts it gathered: for each check whether all is well, what
-//! is wrong, what to do about it, and what is best effort on this machine.
+//! Turns the facts of `muleteer doctor` into checks: each says whether all is well, what is wrong,
+//! how to fix it, and what is best effort on this machine.
 //!
-//! Judging is apart from gathering, so that every verdict stands in a table of tests and none needs
-//! a broken machine.
+//! Judging is separate from gathering, so that tables test every verdict without a broken machine.
 
 pub mod container;
 
@@ -18,17 +17,17 @@ pub use host::open_files_for;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: String,
     pub status: Status,
-    /// What was found; where something is wrong, what.
+    /// The finding, or the problem.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What Muleteer does here instead of what it would do elsewhere.
+    /// What Muleteer does on this machine in place of a missing feature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_effort: Option<String>,
 }
@@ -37,11 +36,11 @@ pub struct Check {
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Ok,
-    /// Does not apply here, or was not asked for.
+    /// Does not apply here, or was not requested.
     Skip,
-    /// Works, with less than it could have.
+    /// Works, with less than the full features.
     Warn,
-    /// Something will not work until it is mended.
+    /// Does not work until it is fixed.
     Fail,
 }
 
@@ -74,13 +73,13 @@ impl Check {
     }
 }
 
-/// Everything that was found out. No field is an opinion.
+/// All gathered facts, without any judgement.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// `linux`, `macos`, …
     pub os: String,
     pub uid: u32,
-    /// This program's version.
+    /// The version of this program.
     pub version: String,
     pub backends: Vec<BackendFacts>,
     pub git: Program,
@@ -89,8 +88,8 @@ pub struct Facts {
     pub trust: TrustFacts,
     pub state_dir: DirFacts,
     pub runtime_dir: DirFacts,
-    /// The one above, which several daemons of one user share: whoever may write there can put
-    /// another in its place.
+    /// The parent directory, which several daemons of one user share. A user who may write there
+    /// could replace the runtime directory.
     pub runtime_parent: DirFacts,
     pub events: EventFacts,
     pub database: DatabaseFacts,
@@ -104,7 +103,7 @@ pub struct Facts {
     pub telemetry: TelemetryFacts,
 }
 
-/// What became of `PROGRAM --version`.
+/// The result of `PROGRAM --version`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
     Missing,
@@ -113,7 +112,7 @@ pub enum Program {
         said: String,
         ms: u64,
     },
-    /// It had not ended by the deadline, and was ended.
+    /// It did not end by the deadline, and was terminated.
     Silent {
         path: PathBuf,
         after_s: u64,
@@ -122,42 +121,42 @@ pub enum Program {
         path: PathBuf,
         error: String,
     },
-    /// A configured command line, which nobody but its author may run: it was only looked up.
+    /// A configured command line that the doctor must not run. It was only looked up.
     NotAsked {
         path: PathBuf,
         why: String,
     },
-    /// Which program it is cannot be said: why.
+    /// It cannot be determined which program it is; the reason.
     Unknown(String),
 }
 
-/// Whom git names as the author of a commit that is made here.
+/// The author that git would name in a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentityFacts {
     Is(String),
-    /// Why there is none.
+    /// The reason why there is no author.
     None(String),
-    /// git could not be asked.
+    /// git could not be run.
     Unknown,
 }
 
-/// What the configuration of the repository that this is asked in names, by key.
+/// The keys in the configuration of the current repository that need trust.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustFacts {
-    /// Ignored, because the user has not trusted it.
+    /// Ignored, because the user has not trusted the repository.
     pub ignored: Vec<String>,
-    /// Trusted, and not run by the doctor.
+    /// Trusted, but not run by the doctor.
     pub not_run: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
 pub struct BackendFacts {
     pub name: String,
-    /// What was looked for on PATH.
+    /// The program that was looked up on PATH.
     pub program: String,
-    /// How to get it.
+    /// How to install it.
     pub get: String,
-    /// The keys of the configuration that want it: without it, what they are about does not start.
+    /// The configuration keys that need it.
     pub named_by: Vec<String>,
     pub found: Program,
 }
@@ -166,19 +165,19 @@ pub struct BackendFacts {
 pub struct DirFacts {
     pub path: PathBuf,
     pub there: There,
-    /// Its name as a socket's address would have it, in bytes.
+    /// The length of its path as a socket address, in bytes.
     pub socket_len: Option<usize>,
 }
 
 #[derive(Debug, Clone)]
 pub enum There {
-    /// Not yet. Whether it can be made, as the nearest directory above has it.
+    /// Missing. Whether it can be created, according to the nearest existing directory above.
     Missing(Result<(), Barred>),
     Broken(String),
     Dir(DirState),
 }
 
-/// Why nothing can be written or made.
+/// Why a place cannot be written or created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Barred {
     pub why: String,
@@ -186,7 +185,7 @@ pub struct Barred {
     pub read_only: bool,
 }
 
-/// What came of reading the whole log, as the next daemon will.
+/// The result of reading the whole log, as the next daemon will.
 #[derive(Debug, Clone)]
 pub enum EventFacts {
     None,
@@ -196,7 +195,7 @@ pub enum EventFacts {
     Slow {
         after_s: u64,
     },
-    /// What is wrong, with the place, and what to do.
+    /// The error with its position, and the remedy.
     Broken {
         error: String,
         hint: String,
@@ -206,11 +205,11 @@ pub enum EventFacts {
 #[derive(Debug, Clone)]
 pub enum DatabaseFacts {
     None,
-    /// The newest record it holds.
+    /// The newest record in it.
     Read {
         applied: u64,
     },
-    /// Damaged, which costs nothing: it is made again from the log.
+    /// Damaged. It is rebuilt from the log without loss.
     Damaged(String),
     Broken {
         error: String,
@@ -224,7 +223,7 @@ pub struct DirState {
     pub mode: u32,
     pub writable: Result<(), Barred>,
     pub free_bytes: u64,
-    /// `nfs`, `fuse`, …: a file system whose locks may not hold. None where they do.
+    /// `nfs`, `fuse`, …: a file system whose locks may not work. `None` for others.
     pub doubtful_fs: Option<String>,
 }
 
@@ -239,16 +238,16 @@ pub struct FileFacts {
 pub enum DaemonFacts {
     /// Neither a socket nor a held lock.
     None,
-    /// It said so itself.
+    /// The facts come from the daemon itself.
     Answers { pid: u32, version: String, socket: PathBuf, exports: Option<Exports> },
-    /// A socket that nobody listens on: a dead daemon's, taken over by the next one.
+    /// A socket of a dead daemon; the next one takes it over.
     Left { socket: PathBuf },
-    /// Something is there and does not answer.
+    /// A socket or lock exists, but no daemon answers.
     Mute { socket: PathBuf, error: String },
 }
 
-/// What a running daemon does with its spans. None: it does not say (an older one, or not to an
-/// agent).
+/// The target of a running daemon's spans. `None` if it does not report it: an older daemon, or a
+/// client that is an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exports {
     Nothing,
@@ -262,16 +261,16 @@ pub struct ShimFacts {
     pub own_binary: bool,
 }
 
-/// Whether something worked when it was done in a child: the step that failed, and the system's
-/// word.
+/// The result of an attempt in a child process. The error has the failed step and the system's
+/// message.
 pub type Tried = Result<String, String>;
 
 #[derive(Debug, Clone)]
 pub struct SandboxFacts {
-    /// A user, mount and pid namespace was made, and something mounted in it. None: not on this
-    /// system.
+    /// A user, mount and pid namespace was created, with a mount in it. `None` if the system has
+    /// none.
     pub namespaces: Option<Tried>,
-    /// A file outside the allowed tree could not be written. `Ok` says how much was enforced.
+    /// A file outside the allowed tree could not be written. `Ok` has the enforced level.
     pub landlock: Option<Tried>,
 }
 
@@ -280,18 +279,18 @@ pub struct ContainmentFacts {
     pub pidfd: bool,
     pub subreaper: bool,
     pub parent_death_signal: bool,
-    /// A cgroup of our own could be made (and was removed).
+    /// A cgroup could be created (and was removed).
     pub cgroup: Tried,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceFacts {
-    /// No service manager that we know.
+    /// No known service manager.
     None,
     Systemd {
         user: String,
         linger: bool,
-        /// Our unit is there; `Some(active)`.
+        /// The state of Muleteer's unit, such as `active`, if it is installed.
         unit: Option<String>,
     },
     Launchd {
@@ -301,7 +300,7 @@ pub enum ServiceFacts {
 
 #[derive(Debug, Clone)]
 pub struct LimitFacts {
-    /// Soft and hard.
+    /// The soft and the hard limit.
     pub open_files: (u64, u64),
     pub processes: Option<u64>,
     pub max_agents: u32,
@@ -310,23 +309,23 @@ pub struct LimitFacts {
 
 #[derive(Debug, Clone)]
 pub struct InotifyFacts {
-    /// Another instance could be had.
+    /// Another instance could be created.
     pub available: Tried,
     pub max_instances: u64,
     pub max_watches: u64,
 }
 
-/// What is set for whoever asks; where nothing is, what the running daemon has.
+/// The settings of the caller or, without any, those of the running daemon.
 #[derive(Debug, Clone)]
 pub enum TelemetryFacts {
     Off,
-    /// An endpoint is named, and `OTEL_SDK_DISABLED` says no.
+    /// An endpoint is set, but `OTEL_SDK_DISABLED` is true.
     Disabled,
-    /// Connected within the deadline.
+    /// A connection succeeded within the deadline.
     Reached {
         endpoint: String,
         ms: u64,
-        /// What was asked for and is not done.
+        /// Requested settings that are not supported.
         unheeded: Vec<String>,
     },
     Unreachable {
@@ -339,7 +338,7 @@ pub enum TelemetryFacts {
     },
 }
 
-/// Every check, in the order a person reads them.
+/// Returns all checks in the order of the output.
 pub fn judge(facts: &Facts) -> Vec<Check> {
     let mut checks = agents::backends(&facts.backends);
     checks.push(agents::git(&facts.git));
@@ -365,7 +364,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
     checks
 }
 
-/// Nothing fails.
+/// Returns whether no check fails.
 pub fn is_well(checks: &[Check]) -> bool {
     checks.iter().all(|check| check.status != Status::Fail)
 }

@@ -1,4 +1,4 @@
-//! The directories, the key, the daemon and the shim: what must be there, and be ours alone.
+//! Checks of the directories, the key, the daemon and the shim: they must exist and be private.
 
 use crate::doctor::{
     Barred, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts,
@@ -8,11 +8,11 @@ use std::path::Path;
 
 /// Below this, a burst of output fills the disk within minutes.
 const ROOM_WANTED: u64 = 1 << 30;
-/// Below this nothing new should begin.
+/// Below this, no new dispatch should begin.
 const ROOM_NEEDED: u64 = 64 << 20;
 /// The longest socket address the kernel takes, in bytes.
 const SOCKET_LIMIT: usize = 107;
-/// What puts the directories elsewhere, and where.
+/// The variables that move the directories, and their suggested value.
 const STATE: &str = "XDG_STATE_HOME";
 const RUNTIME: &str = "XDG_RUNTIME_DIR";
 const OWN: &str = "a directory of your own";
@@ -96,8 +96,8 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
     }
 }
 
-/// What is wrong with a directory that only its owner should enter, and what mends it; `mask`: what
-/// others may not have, `variable`: what puts it elsewhere.
+/// Returns the problem of a private directory, and its remedy. `mask` has the mode bits that others
+/// must not have; `variable` moves the directory.
 fn not_ours(
     path: &Path,
     dir: &DirState,
@@ -107,7 +107,7 @@ fn not_ours(
 ) -> Option<(String, String)> {
     let elsewhere = format!("set {variable} to {OWN}");
     let chmod = format!("`chmod 700 {}`", path.display());
-    // First: as long as it cannot be written, neither owner nor mode can be changed.
+    // Checked first: on a read-only file system, neither owner nor mode can be changed.
     if let Err(Barred { why, read_only: true }) = &dir.writable {
         return Some((
             why.clone(),
@@ -122,7 +122,7 @@ fn not_ours(
         return Some((format!("is open to others (mode {:o})", dir.mode & 0o777), chmod));
     }
     let Err(Barred { why, .. }) = &dir.writable else { return None };
-    // With the right mode it is something else (an ACL, a security module) that keeps us out.
+    // With the right mode, an ACL or a security module denies the access.
     let cure = if dir.mode & 0o700 == 0o700 { elsewhere } else { chmod };
     Some((why.clone(), cure))
 }

@@ -1,4 +1,4 @@
-//! A healthy machine, and one broken in one place at a time.
+//! A healthy machine, and machines with a single fault.
 
 use crate::doctor::*;
 
@@ -99,7 +99,7 @@ fn check(facts: &Facts, name: &str) -> Check {
         .clone()
 }
 
-/// Breaks one thing, and says what becomes of which check.
+/// Breaks one fact, and returns the check of that name. No other check may change.
 fn broken(name: &str, breaks: impl FnOnce(&mut Facts)) -> Check {
     let mut facts = healthy();
     breaks(&mut facts);
@@ -364,8 +364,8 @@ fn what_says_no_version_is_in_doubt_and_no_fault() {
     }
 }
 
-/// No right that is given helps where nothing can be written, and nothing has to be removed that a
-/// mode mends.
+/// The remedy must fit the cause: a read-only file system needs no permission, and a wrong mode
+/// needs no removal.
 #[test]
 fn a_directory_is_mended_by_what_can_mend_it() {
     type Break = fn(&mut DirState);

@@ -1,11 +1,12 @@
-//! Whether somebody else's hand is at a journal's file, and so what we may do to it.
+//! Decides whether another program is writing a journal's file, and what Muleteer may do to the
+//! file.
 //!
 //! ```text
-//!  written (not by us)         closed, or replaced by another file
+//!  written (by another)        closed, or replaced by another file
 //!        ┌──────────── At it ────────────┐
-//!        │     nothing of ours is put    │
-//!        │        into the file          ▼
-//!      Nobody ◀──────────────────────────┘    what is missing at its end is appended at once;
+//!        │     Muleteer does not         │
+//!        │     change the file           ▼
+//!      Nobody ◀──────────────────────────┘    missing lines at its end are appended at once;
 //!                                             it is replaced after a while without any change
 //! ```
 //!
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 /// A file without changes for this long may be replaced.
 pub const STILL: Duration = Duration::from_millis(200);
-/// The same where nothing was told of it yet: somebody may have been at it before it was watched
-/// (by an earlier daemon, or none), or the system does not tell.
+/// The same, before any event of the file was reported. Another program may have opened it before
+/// it was watched (by an earlier daemon, or by none), or the system reports no events.
 pub const STILL_UNTOLD: Duration = Duration::from_secs(2);
 
 /// The file system's events for one file since the last query. The size is bounded for any number.

@@ -1,7 +1,6 @@
-//! Texts that people write.
+//! Byte order marks in texts that people write.
 
-/// A text without the byte order mark that some editors begin one with: it is no part of what was
-/// written.
+/// Returns a text without the byte order mark that some editors add; it is not part of the content.
 pub fn unmarked(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }

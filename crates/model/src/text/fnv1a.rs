@@ -1,5 +1,5 @@
-//! FNV-1a of 64 bits: short, and the same on every machine and in every version. Nobody gains by
-//! two texts with one hash here.
+//! FNV-1a of 64 bits: short, and the same on every machine and in every version. It does not resist
+//! deliberate collisions, from which nobody would gain here.
 
 use std::hash::Hasher;
 

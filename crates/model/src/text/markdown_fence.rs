@@ -1,6 +1,6 @@
-//! Fenced code blocks of markdown, in which nothing is what it looks like.
+//! Fenced code blocks of Markdown, whose content is not Markdown.
 
-/// What opened a block, as `CommonMark` has it. Indentation is the caller's to judge.
+/// The opening of a fenced block, as in `CommonMark`. The caller checks the indentation.
 #[derive(Debug, Clone, Copy)]
 pub struct Fence {
     mark: char,
@@ -12,7 +12,7 @@ impl Fence {
         let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
         let info = line.trim_start_matches(mark);
         let length = line.len() - info.len();
-        // Else it is a code span.
+        // Otherwise it is a code span.
         (length >= 3 && (mark == '~' || !info.contains('`'))).then_some(Self { mark, length })
     }
 

@@ -1,18 +1,18 @@
-//! Spans of a run of a spec: what stands above its dispatches.
+//! Spans of a spec run, above those of its dispatches.
 //!
 //! ```text
-//! muleteer run               the ctl command
-//! └─ run                     one sitting: from its beginning, or from when it was gone on with, until it rests or ends
+//! muleteer run               the CLI command
+//! └─ run                     from a start or a resume until the run rests or ends
 //!    └─ iteration
-//!       ├─ dispatch …        whoever works on no bead: criteria, plan, judge
-//!       ├─ bead              from its first agent to its end; what is tried again is an event of it
+//!       ├─ dispatch …        agents without a bead: criteria, plan, judge
+//!       ├─ bead              from its first agent to its end; retries are its events
 //!       │  └─ dispatch …
 //!       └─ maintenance
 //!          └─ dispatch …
 //! ```
 //!
-//! Where a dispatch hangs is said by [`Run::context`], by which its agent is told its place before
-//! any of these spans has ended.
+//! [`Run::context`] returns the trace context of a dispatch, which its agent receives before any of
+//! these spans has ended.
 
 use crate::trace::{Span, Status};
 use jiff::Timestamp;
@@ -24,18 +24,18 @@ use muleteer_model::spec_run::event::RunStatus;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Folds the records of one run's log into spans. A span is handed out once, when it has ended.
+/// Folds the records of one run's log into spans. Each span is returned once, when it has ended.
 #[derive(Debug, Default)]
 pub struct RunTracer {
     run: Option<Run>,
     sitting: Option<Span>,
     iteration: Option<Span>,
-    /// By bead, maintenance among them.
+    /// By bead, including those of maintenance.
     beads: BTreeMap<String, Span>,
 }
 
 impl RunTracer {
-    /// The spans that this record ends. A run without a trace context makes none.
+    /// Returns the spans that this record ends. A run without a trace context makes none.
     pub fn apply(&mut self, record: &Record) -> Vec<Span> {
         let at = record.ts;
         let Some(run) = &mut self.run else {
@@ -131,7 +131,7 @@ impl RunTracer {
         done
     }
 
-    /// Spans that have begun and not ended.
+    /// Returns the number of unfinished spans.
     pub fn open(&self) -> usize {
         [&self.sitting, &self.iteration].into_iter().flatten().count() + self.beads.len()
     }
@@ -167,7 +167,7 @@ impl RunTracer {
         self.iteration = Some(span);
     }
 
-    /// Whoever has begun on it before goes on with it.
+    /// Begins the span of a bead. A retry continues the existing span.
     fn begin_bead(&mut self, what: &str, bead: &str, at: Timestamp) {
         let (Some(run), Some(iteration)) = (&self.run, &self.iteration) else { return };
         let id = trace_ids::bead(run.id(), run.sitting, run.iteration, bead);
@@ -183,7 +183,7 @@ impl RunTracer {
     }
 
     fn get_up(&mut self, at: Timestamp, status: Status, done: &mut Vec<Span>) {
-        // An iteration is as good as what the run came to in it.
+        // The iteration gets the status of the run.
         self.end_iteration(at, status.clone(), done);
         let (Some(run), Some(sitting)) = (&self.run, self.sitting.take()) else { return };
         let span = sitting.with([

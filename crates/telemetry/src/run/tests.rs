@@ -1,4 +1,4 @@
-//! A run as spans, in two sittings; its dispatches find their place in it.
+//! The spans of a run that is stopped and resumed, and the trace contexts of its dispatches.
 
 use crate::run::*;
 use crate::shape::{self, tree};
@@ -56,8 +56,8 @@ fn completed(bead: &str) -> Event {
     Event::BeadCompleted { bead_id: bead.into(), by: "agent".into(), no_change: false, commits: 1 }
 }
 
-/// Criteria and two beads, of which one is tried twice, a judge that finds something, a stop in the
-/// second iteration; gone on with by somebody else, to the end.
+/// Criteria; two beads, one of them with a retry; a judge with a finding; a stop in the second
+/// iteration; a resume by another caller, to the end.
 fn life() -> Vec<Record> {
     let judged = |verdict| {
         let judged = JudgeFinished {
@@ -145,7 +145,7 @@ run 4s ok
     );
 }
 
-/// What an agent is told when it begins is the id of the span that ends later.
+/// An agent receives the id of its parent span at its start, before that span ends.
 #[test]
 fn a_dispatch_hangs_where_its_span_will_be() {
     let (life, mut run) = (life(), None::<Run>);

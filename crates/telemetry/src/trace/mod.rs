@@ -1,12 +1,12 @@
-//! Spans of the events: what a dispatch did, as a tree in time.
+//! Spans from events: the history of a dispatch as a tree in time.
 //!
 //! ```text
-//! muleteer spawn            the ctl command, where it is traced itself
+//! muleteer spawn            the CLI command, if it is traced itself
 //! └─ dispatch ROLE          from its creation to its end; restarts, stalls and limits are its events
-//!    └─ attempt N           one process of the agent; its own spans hang below this one (TRACEPARENT)
+//!    └─ attempt N           one process of the agent; the parent of the agent's own spans (TRACEPARENT)
 //!       ├─ start agent      until the shim has released it
 //!       └─ invoke_agent ROLE    a turn
-//!          └─ execute_tool NAME    a subagent's below the call that runs it
+//!          └─ execute_tool NAME    a subagent's tools are below the call that runs it
 //!
 //! muleteer tasks run
 //! └─ task list              one run of it
@@ -14,10 +14,10 @@
 //!       └─ dispatch ROLE    as above
 //! ```
 //!
-//! What a run of a spec adds above its dispatches is in [`run`](crate::run).
+//! [`run`](crate::run) has the spans of a spec run above its dispatches.
 //!
-//! What was said is nobody's business: a span that failed says how in words of ours (`error.type`),
-//! and the reason, which may quote an agent, stays in the journal.
+//! Spans must not contain what agents write. A failed span has a fixed word (`error.type`). The
+//! reason, which may quote an agent, stays in the journal.
 
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
@@ -28,13 +28,13 @@ use muleteer_model::monitor::Action;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Events one span holds; more are counted.
+/// The most events of one span; more are counted.
 const EVENT_LIMIT: usize = 128;
-/// Whoever speaks to a dispatch later is linked; the rest are in the log.
+/// The most links of one span, one for each later sender of a prompt; the log has the rest.
 const LINK_LIMIT: usize = 32;
-/// Tool calls of one dispatch that may be open at the same time.
+/// The most tool calls of one dispatch that may be open at once.
 const OPEN_TOOLS: usize = 256;
-/// The conventions' word for an error of which nothing more is known.
+/// The conventions' value for an unknown error.
 const OTHER: &str = "_OTHER";
 
 #[derive(Debug, Clone, PartialEq)]
@@ -48,10 +48,10 @@ pub struct Span {
     pub attributes: Vec<(&'static str, Value)>,
     pub events: Vec<SpanEvent>,
     pub dropped_events: u32,
-    /// Others that have to do with it, and are not above it.
+    /// Related spans that are not ancestors.
     pub links: Vec<Context>,
     pub status: Status,
-    /// Another process is asked: the ctl command.
+    /// The span waits for another process (the CLI command).
     pub is_client: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct SpanEvent {
 pub enum Status {
     Unset,
     Ok,
-    /// In a word of ours, of which there are few.
+    /// A word from a small fixed set.
     Error(String),
 }
 
@@ -96,7 +96,7 @@ impl Span {
         self
     }
 
-    /// A null says nothing and is left out.
+    /// Adds attributes. Null values are omitted.
     pub(super) fn set(&mut self, attributes: impl IntoIterator<Item = (&'static str, Value)>) {
         self.attributes.extend(attributes.into_iter().filter(|(_, value)| !value.is_null()));
     }
@@ -115,9 +115,9 @@ impl Span {
         }
     }
 
-    /// One that failed says how in `error.type`.
+    /// Ends the span. A failed one gets `error.type`.
     pub(super) fn ended(mut self, at: Timestamp, status: Status) -> Self {
-        // A clock that was set back makes no span of negative length.
+        // A clock that was set back must not make a negative duration.
         self.end = at.max(self.start);
         if let Status::Error(kind) = &status {
             self.set([("error.type", json!(kind))]);
@@ -126,21 +126,21 @@ impl Span {
         self
     }
 
-    /// What was under way in it has been cut off: how it would have ended nobody knows.
+    /// Ends a span whose work was cut off, so that its outcome is unknown.
     pub(super) fn cut_short(mut self, at: Timestamp) -> Self {
         self.set([("muleteer.cut_short", json!(true))]);
         self.ended(at, Status::Unset)
     }
 }
 
-/// Folds records into spans. A span is handed out once, when it has ended.
+/// Folds records into spans. Each span is returned once, when it has ended.
 #[derive(Debug, Default)]
 pub struct Tracer {
     dispatches: BTreeMap<DispatchId, Open>,
     task_lists: BTreeMap<String, OpenList>,
 }
 
-/// A run of a task list that has not ended.
+/// An unfinished run of a task list.
 #[derive(Debug)]
 struct OpenList {
     span: Span,
@@ -148,12 +148,12 @@ struct OpenList {
     tasks: BTreeMap<u32, Span>,
 }
 
-/// What of one dispatch has not ended.
+/// The unfinished spans of one dispatch.
 #[derive(Debug)]
 struct Open {
     created: Created,
     context: Context,
-    /// How often it has ended.
+    /// How many times the dispatch has ended.
     opened: u32,
     session: Option<String>,
     model: Option<String>,
@@ -164,7 +164,7 @@ struct Open {
     tools: Vec<(String, Span)>,
     usage: Usage,
     total: Usage,
-    /// How the newest attempt came to its end, in one word.
+    /// The cause of the newest attempt's end, as one word.
     trouble: Option<String>,
 }
 
@@ -180,7 +180,7 @@ struct Usage {
 impl Usage {
     fn attributes(self) -> [(&'static str, Value); 5] {
         [
-            // The conventions count what came from a cache, and what went into one, as input.
+            // The conventions count tokens read from and written to a cache as input.
             (
                 "gen_ai.usage.input_tokens",
                 json!(self.input.saturating_add(self.cache_read).saturating_add(self.cache_write)),
@@ -194,7 +194,7 @@ impl Usage {
 }
 
 impl Tracer {
-    /// The spans that this record ends. Dispatches without a trace context make none.
+    /// Returns the spans that this record ends. Dispatches without a trace context make none.
     pub fn apply(&mut self, record: &Record) -> Vec<Span> {
         let Some(id) = &record.entry.dispatch_id else { return self.apply_to_list(record) };
         if let Event::DispatchCreated(created) = &record.entry.event {
@@ -211,7 +211,7 @@ impl Tracer {
         open.apply(id, record)
     }
 
-    /// Spans that have begun and not ended.
+    /// Returns the number of unfinished spans.
     pub fn open(&self) -> usize {
         let lists = self.task_lists.values().map(|list| 1 + list.tasks.len());
         self.dispatches.values().map(Open::count).chain(lists).sum()
@@ -248,7 +248,7 @@ impl Tracer {
                     let within =
                         Context { trace: open.span.trace, span: open.span.id, sampled: true };
                     let before = open.tasks.remove(worker);
-                    // Said again by the next daemon, it is the same.
+                    // The next daemon may repeat the event; it is the same span.
                     let span = match before {
                         Some(span) if span.id == id => span,
                         other => {
@@ -361,11 +361,12 @@ impl Open {
         match &record.entry.event {
             Event::PromptQueued { trace, .. } => {
                 if self.dispatch.is_none() {
-                    // A further turn of a dispatch that had ended.
+                    // A further turn of a finished dispatch.
                     self.opened += 1;
                     self.begin(id, at);
                 }
-                // It stays in the trace in which its agent was told its place.
+                // The dispatch stays in its first trace, because its agent received that trace
+                // context.
                 let asker = trace.as_deref().and_then(Context::parse);
                 if let (Some(asker), Some(dispatch)) = (asker, &mut self.dispatch)
                     && dispatch.links.len() < LINK_LIMIT
@@ -419,7 +420,7 @@ impl Open {
             Event::SessionStarted { session_id, model } => {
                 self.session = Some(session_id.clone()).filter(|id| !id.is_empty());
                 self.model = model.clone().or(self.model.take());
-                // Some tell who they are when they have begun.
+                // Some agents report session and model only after the turn has begun.
                 let (session, model) = (json!(self.session), json!(self.model));
                 if let Some(turn) = &mut self.turn {
                     turn.attributes.retain(|(key, _)| {
@@ -532,7 +533,7 @@ impl Open {
                 if *action == Action::Stop {
                     self.in_trouble(&monitor.to_string());
                 }
-                // The reason quotes what it was called with.
+                // The reason quotes the arguments of tools.
                 self.note(
                     "monitor",
                     at,
@@ -556,10 +557,9 @@ impl Open {
                 self.note("blocked_by_us", at, vec![("muleteer.on", json!(on))])
             }
             Event::AgentExited { code, signal, .. } => {
-                // What was known to go wrong before explains how its process ended.
+                // An earlier known problem explains the end of the process.
                 let status = match (code, signal) {
-                    // A CLI that leaves in the middle of a turn of its own accord has not said how
-                    // that ended.
+                    // A CLI that exits during a turn has not reported the turn's outcome.
                     (Some(0), _) if self.created.has_turns() => Status::Unset,
                     (Some(0), _) => Status::Ok,
                     (Some(code), _) => Status::Error(self.in_trouble(&format!("exit_{code}"))),
@@ -599,7 +599,7 @@ impl Open {
                     let status = match state {
                         FinalState::Success => Status::Ok,
                         FinalState::Failed => Status::Error(self.in_trouble("failed")),
-                        // It ended as it did whatever its last attempt came to.
+                        // The outcome of the last attempt does not matter here.
                         other => Status::Error(other.as_str().into()),
                     };
                     done.push(span.ended(at, status));
@@ -645,7 +645,7 @@ impl Open {
         });
     }
 
-    /// What is known already explains what follows from it. Answers with what is known then.
+    /// Records the cause of trouble unless an earlier one is known, and returns the known one.
     fn in_trouble(&mut self, word: &str) -> String {
         self.trouble.get_or_insert_with(|| word.into()).clone()
     }
@@ -674,7 +674,7 @@ impl Open {
     }
 }
 
-/// The conventions' name of who makes the model, as far as the CLI tells.
+/// Returns the conventions' name of the model's provider, as far as the CLI determines it.
 fn provider(backend: &str) -> Option<&'static str> {
     match backend {
         "claude-code" => Some("anthropic"),

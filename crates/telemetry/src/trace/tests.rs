@@ -1,4 +1,4 @@
-//! A dispatch's life as spans; killed and folded again anywhere.
+//! The spans of a dispatch's life, also after a kill at any record.
 
 use crate::metrics::{Meter, Sum};
 use crate::otlp;
@@ -20,7 +20,7 @@ fn id() -> DispatchId {
 }
 
 fn created(trace: Option<&str>) -> Event {
-    // As text, so that what a dispatch is made of may grow.
+    // Parsed from JSON, so that new fields of a dispatch need no change here.
     let document = json!({
         "role": "developer", "category": "coding", "project": "/p", "feature": "f", "backend": "claude-code",
         "model": "sonnet", "journal": "/p/j.md", "by": "operator", "multi_turn": true, "resumable": true,
@@ -74,7 +74,7 @@ fn exited() -> Event {
     }
 }
 
-/// Two attempts, the first killed in the middle of a tool, the second good; then a further turn.
+/// Two attempts: the first is killed during a tool call, the second succeeds. Then a further turn.
 fn life() -> Vec<Record> {
     let tool = |call: &str| Event::ToolCalled {
         call_id: call.into(),
@@ -206,7 +206,7 @@ fn spans_carry_the_conventions_attributes() {
         ("gen_ai.agent.name", json!("developer")),
         ("gen_ai.request.model", json!("sonnet-5")),
         ("gen_ai.conversation.id", json!("s1")),
-        // With what came from a cache, and what went into one.
+        // Including tokens read from and written to a cache.
         ("gen_ai.usage.input_tokens", json!(10 + 3 + 4)),
     ] {
         assert_eq!(attribute(turn, key), &value, "{key}");
@@ -232,7 +232,7 @@ fn spans_carry_the_conventions_attributes() {
     );
 }
 
-/// What ended it says so in one word of ours, and whoever quotes an agent is not quoted.
+/// A failed span has a fixed word for the cause, and no quote of an agent.
 #[test]
 fn what_failed_says_how_and_quotes_nobody() {
     let reason = || "exit code 1: token=sk-12345".to_string();
@@ -408,7 +408,7 @@ fn a_task_list_s_run_stands_above_its_tasks() {
     let spans = spans(&of_list(records(vec![
         Event::TaskListStarted(Box::new(started.clone())),
         begun("t1", "d1aaaaaa"),
-        // By the next daemon, of the same.
+        // The next daemon repeats the event of the same task.
         begun("t1", "d1aaaaaa"),
         ended("t1", "completed"),
         begun("t2", "d2aaaaaa"),
@@ -423,7 +423,7 @@ task list 6s failed
   task 1s failed
 "
     );
-    // What the dispatch of the first is told.
+    // The trace context that the first task's dispatch receives.
     let mut fleet = muleteer_model::dispatch::fleet::Fleet::default();
     of_list(records(vec![Event::TaskListStarted(Box::new(started))]))
         .iter()
@@ -545,7 +545,7 @@ fn figures_are_folded_too() {
     assert_eq!(find("muleteer.queue")["gauge"]["dataPoints"][0]["asInt"], "0");
 }
 
-/// As the protocol's JSON wants it: hex ids, numbers of 64 bits as text.
+/// The JSON that the protocol requires: hexadecimal ids, and 64-bit numbers as strings.
 #[test]
 fn otlp_s_json() {
     let spans = spans(&life());

@@ -1,18 +1,18 @@
-//! The kinds of nested containers that are read and not kept, one bit for each.
+//! The kinds of nested containers that are read and dropped, one bit each.
 
-/// Levels that are counted: many more than a parser with a call stack reads. They take 256 KiB.
+/// The most levels that are counted, far more than a recursive parser can read. They take 256 KiB.
 pub(super) const LEVELS_LIMIT: usize = 2 * 1024 * 1024;
 
 const WORD: usize = u64::BITS as usize;
 
-/// A stack of bits. A container that is kept takes about 100 bytes: with these, a line of nothing
-/// but brackets used a hundred times its own length.
+/// A stack of bits. A kept container takes about 100 bytes, so without this stack a line of
+/// brackets would need a hundred times its own length.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     /// A set bit is an array.
     arrays: Vec<u64>,
     count: usize,
-    /// The outermost one is kept as `null`.
+    /// The outermost dropped container is kept as `null`.
     pub as_null: bool,
 }
 
@@ -21,7 +21,8 @@ impl Levels {
         self.count == 0
     }
 
-    /// Opens a container. `false` where there are too many, and this one is not counted.
+    /// Opens a container. Returns `false` if the limit is reached; the container is then not
+    /// counted.
     #[must_use]
     pub fn push(&mut self, is_array: bool) -> bool {
         if self.count == LEVELS_LIMIT {
@@ -42,7 +43,7 @@ impl Levels {
         self.count = self.count.saturating_sub(1);
     }
 
-    /// Whether the innermost container is an array. `None` without any.
+    /// Returns whether the innermost container is an array; `None` without a container.
     pub fn is_array(&self) -> Option<bool> {
         let top = self.count.checked_sub(1)?;
         Some(self.arrays[top / WORD] >> (top % WORD) & 1 == 1)

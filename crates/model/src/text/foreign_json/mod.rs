@@ -1,11 +1,11 @@
 //! Reads JSON that other programs wrote: agent CLIs, their transcripts, hooks, settings files.
 //!
-//! `serde_json` refuses input that JavaScript's `JSON.parse` accepts: half of a surrogate pair,
-//! `1e999`, more than 128 levels. A refused line loses everything it says, and with it the end of a
-//! turn, a permission request or a verdict. So every decoder of foreign JSON reads through this
-//! module. Well-formed input takes the fast path and reads exactly as `serde_json` reads it. Other
-//! input is repaired where its meaning is certain ([`Repair`]); where it is cut off or garbled, the
-//! part before the fault is returned with a [`Damage`].
+//! `serde_json` rejects input that JavaScript's `JSON.parse` accepts: half of a surrogate pair,
+//! `1e999`, more than 128 levels. A rejected line would lose its content, such as the end of a
+//! turn, a permission request or a verdict. Therefore every decoder of foreign JSON uses this
+//! module. Well-formed input takes the fast path and yields exactly the result of `serde_json`.
+//! Other input is repaired where its meaning is certain ([`Repair`]). Of input that is cut off or
+//! garbled, the part before the fault is returned with a [`Damage`].
 //!
 //! Repaired input may be used like any other. Damaged input never proves success.
 
@@ -20,11 +20,11 @@ use serde_json::Value;
 use std::fmt::{self, Display};
 use std::io::{self, Read};
 
-/// Containers inside each other that are kept: as many as `serde_json` reads back. Deeper ones
+/// The deepest nesting that is preserved, which `serde_json` can read again. Deeper containers
 /// become `null`.
 pub const DEPTH: usize = 127;
 
-/// A change that made input readable and kept its meaning.
+/// A change that made input readable and preserved its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
     /// Half of a surrogate pair became U+FFFD.
@@ -39,8 +39,7 @@ pub enum Repair {
     TooDeep,
     /// An unescaped control character, or a NUL between values.
     ControlCharacter,
-    /// A long text was shortened in its middle, or list elements were left out, because the whole
-    /// is long.
+    /// The document is long, so the middle of a long text was cut, or list elements were dropped.
     Shortened,
 }
 
@@ -58,7 +57,7 @@ impl Display for Repair {
     }
 }
 
-/// Why only the beginning of the input is known.
+/// The reason why only the beginning of the input is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     #[error("it is cut off")]
@@ -69,27 +68,28 @@ pub enum Damage {
     TooLarge,
 }
 
-/// What was read.
+/// The result of reading one value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Document {
-    /// The whole value; with `damage`, its part before the fault, or `null` where there is none.
+    /// The whole value; with `damage`, the part before the fault, or `null` without one.
     pub value: Value,
     /// Each kind once.
     pub repairs: Vec<Repair>,
     pub damage: Option<Damage>,
-    /// The input held white space only, or nothing.
+    /// The input was empty or contained only white space.
     pub is_empty: bool,
 }
 
 impl Document {
-    /// A sentence for a fault record: all repairs and the damage. `None` for well-formed input.
+    /// Returns all repairs and the damage as a sentence for a fault record; `None` for well-formed
+    /// input.
     pub fn fault(&self) -> Option<String> {
         let damage = self.damage.iter().map(ToString::to_string);
         let parts: Vec<_> = damage.chain(self.repairs.iter().map(ToString::to_string)).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// The document, where nothing of it is missing.
+    /// Returns the document if it is complete.
     ///
     /// # Errors
     /// Its damage.
@@ -98,7 +98,7 @@ impl Document {
     }
 }
 
-/// Reads one JSON value, whatever `bytes` are. Never fails and never panics.
+/// Reads one JSON value from any bytes. Never fails and never panics.
 pub fn read(bytes: &[u8]) -> Document {
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Document { value, ..Document::default() };
@@ -108,7 +108,7 @@ pub fn read(bytes: &[u8]) -> Document {
     reader.finish()
 }
 
-/// Reads a value of which nothing is missing.
+/// Reads a complete value.
 ///
 /// # Errors
 /// The damage.
@@ -116,10 +116,10 @@ pub fn whole(bytes: &[u8]) -> Result<Value, Damage> {
     read(bytes).undamaged().map(|document| document.value)
 }
 
-/// Reads a value of a known shape of which nothing is missing.
+/// Reads a complete value of a known type.
 ///
 /// # Errors
-/// What `serde_json` says about the input, or about the shape of the repaired value.
+/// The error of `serde_json` about the input, or about the type of the repaired value.
 pub fn typed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let error = match serde_json::from_slice(bytes) {
         Ok(value) => return Ok(value),
@@ -133,17 +133,18 @@ pub fn typed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> 
     }
 }
 
-/// The value that `text` begins with, and its length in bytes.
+/// Reads the value at the start of `text`, and returns its length in bytes.
 pub fn prefix(text: &str) -> (Document, usize) {
     let mut reader = Reader::whole();
     let length = reader.push_first(text.as_bytes());
     (reader.finish(), length)
 }
 
-/// Reads one JSON value from `source` to its end. Memory is bounded: beyond `limit` bytes the
-/// document is shortened as it is read.
+/// Reads one JSON value from all of `source`. Memory is bounded: a document of more than `limit`
+/// bytes is shortened while it is read.
 ///
 /// # Errors
+/// Those of `source`.
 /// Those of `source`.
 pub fn read_from(source: &mut dyn Read, limit: usize) -> io::Result<Document> {
     let mut bytes = Vec::new();
@@ -164,8 +165,8 @@ pub fn read_from(source: &mut dyn Read, limit: usize) -> io::Result<Document> {
     }
 }
 
-/// Whether a line may hold an object: white space, NULs and a byte order mark may stand before its
-/// brace.
+/// Returns whether a line may contain an object. White space, NULs and a byte order mark may
+/// precede its brace.
 pub fn may_be_object(line: &[u8]) -> bool {
     let first =
         |byte: &u8| !byte.is_ascii_whitespace() && *byte != 0 && !reader::MARK.contains(byte);

@@ -1,4 +1,4 @@
-//! A JSON reader that is fed in pieces and keeps its own stack.
+//! An incremental JSON reader with its own stack.
 
 use crate::text::foreign_json::levels::Levels;
 use crate::text::foreign_json::text::{Fed, Text};
@@ -8,21 +8,21 @@ use serde_json::{Map, Value};
 /// UTF-8's byte order mark.
 pub(super) const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// A number or a literal is never longer than this in what programs write.
+/// The longest number or literal; real programs write shorter ones.
 const WORD_LIMIT: usize = 16 * 1024;
 
-/// Bytes that one value costs beside its text.
+/// Memory of one value in addition to its text, in bytes.
 const VALUE_COST: usize = 48;
 
-/// Of a long document: a text's limit at first, after [`Level::Brief`], and after
-/// [`Level::Sparse`].
+/// The text limits of a long document: at first, from [`Level::Brief`] on, and from
+/// [`Level::Sparse`] on.
 const LONG_TEXT: usize = 1024 * 1024;
 const BRIEF_TEXT: usize = 4 * 1024;
 const SPARSE_TEXT: usize = 512;
-/// Objects inside each other whose members are still kept at [`Level::Sparse`].
+/// The deepest objects whose members are still kept at [`Level::Sparse`].
 const SPARSE_DEPTH: usize = 6;
 
-/// Reads one JSON value in pieces of any size. The result does not depend on how the input was cut.
+/// Reads one JSON value in pieces. The result does not depend on the sizes of the pieces.
 ///
 /// ```text
 ///  Value ──"{"──▶ FirstKey ──key──▶ Colon ──":"──▶ Value
@@ -40,11 +40,11 @@ pub struct Reader {
     repairs: Vec<Repair>,
     damage: Option<Damage>,
     read: u64,
-    /// Bytes of a byte order mark that were seen at the beginning.
+    /// The number of bytes of a byte order mark read at the start.
     mark: usize,
-    /// Containers inside of those, which are read and not kept.
+    /// Open containers inside those of `open`, which are read and dropped.
     skipped: Levels,
-    /// The document is shortened as it is read.
+    /// The document is shortened while it is read.
     long: bool,
     cost: usize,
 }
@@ -75,20 +75,20 @@ enum Token {
     Word { bytes: Vec<u8>, over: bool },
 }
 
-/// How much of a long document is kept from here on.
+/// How much of the rest of a long document is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     All,
-    /// Short texts only.
+    /// Only short texts.
     Brief,
-    /// Members of the outer objects only: no list elements.
+    /// Only members of the outer objects; no list elements.
     Sparse,
-    /// Nothing: something that matters may be missing.
+    /// Nothing; important parts may be missing.
     Over,
 }
 
 impl Reader {
-    /// For a document that is in memory: nothing is shortened.
+    /// Creates a reader for a document in memory. Nothing is shortened.
     pub fn whole() -> Self {
         Self {
             expected: Expected::Value,
@@ -105,17 +105,17 @@ impl Reader {
         }
     }
 
-    /// For a document of any length: long texts lose their middle, and less is kept the longer it
-    /// is.
+    /// Creates a reader for a document of any length. Long texts lose their middle, and less is
+    /// kept as the document grows.
     pub fn long() -> Self {
         Self { long: true, ..Self::whole() }
     }
 
-    /// Reads on.
+    /// Reads the next piece.
     pub fn push(&mut self, bytes: &[u8]) {
         let rest = self.push_first(bytes);
         let rest = &bytes[rest..];
-        // NULs and spaces fill a line's end; anything else was meant to say something.
+        // NULs and white space are padding; any other byte after the value is a fault.
         let meant = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0);
         let ahead = rest.iter().position(meant);
         if self.damage.is_none() && rest[..ahead.unwrap_or(rest.len())].contains(&0) {
@@ -127,7 +127,7 @@ impl Reader {
         self.read += rest.len() as u64;
     }
 
-    /// Reads on to the end of the value, and says how many of these bytes that took.
+    /// Reads up to the end of the value, and returns the number of bytes read.
     pub fn push_first(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() && self.expected != Expected::Nothing && self.damage.is_none() {
@@ -138,13 +138,12 @@ impl Reader {
         at
     }
 
-    /// What was read. Containers that are still open are closed; a string or number that is begun
-    /// is dropped.
+    /// Returns the result. Open containers are closed; an incomplete string or number is dropped.
     pub fn finish(mut self) -> Document {
         let nothing =
             self.open.is_empty() && self.root.is_none() && matches!(self.token, Token::None);
         let is_empty = nothing && self.damage.is_none() && self.mark == 0;
-        // A number has no end of its own.
+        // A number has no closing character.
         if self.damage.is_none() && self.open.is_empty() && matches!(self.token, Token::Word { .. })
         {
             self.end_word(0);
@@ -186,7 +185,7 @@ impl Reader {
         }
     }
 
-    /// Takes bytes, and says how many: none only where a word ends.
+    /// Consumes bytes, and returns their number. It is 0 only at the end of a word.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match &mut self.token {
             Token::None => self.between(bytes),
@@ -228,7 +227,7 @@ impl Reader {
         self.damage = Some(Damage::Garbled { at: self.read + ahead as u64 });
     }
 
-    /// One byte that is in no string and no word.
+    /// Consumes one byte outside strings and words.
     fn between(&mut self, bytes: &[u8]) -> usize {
         use Expected as E;
         let byte = bytes[0];
@@ -266,7 +265,7 @@ impl Reader {
         self.skipped.is_array().unwrap_or(matches!(self.open.last(), Some(Open::Array(_))))
     }
 
-    /// Whether the value that begins is kept.
+    /// Returns whether the value that begins is kept.
     fn keeps(&mut self) -> bool {
         match self.level() {
             _ if !self.skipped.is_empty() => false,
@@ -319,7 +318,7 @@ impl Reader {
         }
     }
 
-    /// A value is complete; `None` for one that is not kept.
+    /// Adds a complete value; `None` is a dropped one.
     fn put(&mut self, value: Option<Value>) {
         self.expected = if self.open.is_empty() { Expected::Nothing } else { Expected::CommaOrEnd };
         if !self.skipped.is_empty() {
@@ -383,7 +382,7 @@ impl Reader {
         }
     }
 
-    /// `ahead`: how far its end is from what was read.
+    /// Ends a number or literal. `ahead` is the distance of its end from the bytes read before.
     fn end_word(&mut self, ahead: usize) {
         let Token::Word { bytes, over } = std::mem::replace(&mut self.token, Token::None) else {
             return;
@@ -402,7 +401,7 @@ impl Reader {
     }
 }
 
-/// The grammar of a number, whatever its size.
+/// Returns whether a word follows the grammar of numbers, in any size.
 fn is_number(word: &[u8]) -> bool {
     let digits = |bytes: &[u8]| bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let rest = word.strip_prefix(b"-").unwrap_or(word);

@@ -3,7 +3,7 @@ use crate::text::foreign_json::*;
 use proptest::prelude::*;
 use serde_json::json;
 
-/// Read by the reader itself, in pieces of `size` bytes.
+/// Reads with the incremental reader, in pieces of `size` bytes.
 fn in_pieces(bytes: &[u8], size: usize, mut reader: Reader) -> Document {
     bytes.chunks(size.max(1)).for_each(|piece| reader.push(piece));
     reader.finish()
@@ -27,7 +27,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Pieces of which much of JSON's grammar, and much that breaks it, is made.
+/// Pieces that form much of JSON's grammar, and many violations of it.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(vec![
         &b"{"[..],
@@ -82,12 +82,12 @@ proptest! {
         let once = in_pieces(&bytes, usize::MAX, Reader::whole());
         prop_assert_eq!(&in_pieces(&bytes, size, Reader::whole()), &once);
         prop_assert_eq!(&in_pieces(&bytes, size, Reader::long()), &once);
-        // Both readers agree on what is JSON.
+        // Both readers agree on valid JSON.
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(value) => prop_assert_eq!(&once, &Document { value, ..Document::default() }),
             Err(_) => prop_assert!(once.fault().is_some(), "{:?}", once),
         }
-        // What was read can be written and read again.
+        // The result can be written and read again.
         let again: Value = serde_json::from_str(&once.value.to_string()).unwrap();
         prop_assert_eq!(again, once.value);
     }
@@ -159,7 +159,7 @@ fn damaged_input_keeps_what_stands_before_the_fault() {
     }
 }
 
-/// Neither reading, nor closing, nor dropping such a value recurses.
+/// Reading, closing and dropping such a value must not recurse.
 #[test]
 fn a_million_levels_overflow_no_stack() {
     for text in ["[".repeat(1_000_000), "{\"a\":".repeat(1_000_000)] {
@@ -173,7 +173,7 @@ fn a_million_levels_overflow_no_stack() {
     assert_eq!(read(closed.as_bytes()).damage, None);
 }
 
-/// An agent may print brackets without end: memory must not grow with them.
+/// An agent may print brackets without end; memory must stay bounded.
 #[test]
 fn levels_beyond_the_limit_are_too_large() {
     for (open, mut reader) in

@@ -1,13 +1,13 @@
-//! The text of one string, decoded as it comes, in bounded memory.
+//! Decodes the text of one string incrementally, in bounded memory.
 
 use crate::text::foreign_json::Repair;
 
-/// A string between its quotes.
+/// A string that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Text {
-    /// UTF-8 where the input is. Once `total` is beyond the limit, its two ends.
+    /// UTF-8 if the input is. If `total` exceeds the limit, the two ends of the text.
     bytes: Vec<u8>,
-    /// Decoded bytes, kept or not.
+    /// The number of decoded bytes, including dropped ones.
     total: usize,
     limit: usize,
     escape: Escape,
@@ -25,13 +25,13 @@ enum Escape {
     Unicode { digits: u32, value: u32 },
 }
 
-/// What came of some bytes.
+/// The result of feeding bytes.
 pub(super) enum Fed {
-    /// All of them belong to the string.
+    /// All bytes belong to the string.
     All,
-    /// The string ends with the byte at this place, its closing quote.
+    /// The string ends with the closing quote at this position.
     Ends(usize),
-    /// The byte at this place cannot be in an escape.
+    /// The byte at this position is invalid in an escape.
     Bad(usize),
 }
 
@@ -106,14 +106,14 @@ impl Text {
         Fed::All
     }
 
-    /// The string. One beyond the limit is shortened in its middle.
+    /// Returns the string. The middle of a string beyond the limit is dropped.
     pub fn finish(mut self, repair: &mut dyn FnMut(Repair)) -> String {
         if self.total > self.limit {
             repair(Repair::Shortened);
             self.shorten();
             let (head, tail) = self.bytes.split_at(self.limit / 4);
             let left_out = self.total - self.bytes.len();
-            // A cut inside of a character leaves bytes that are none.
+            // A cut inside a character leaves invalid bytes.
             let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
             let ends = (head.trim_end_matches('\u{fffd}'), tail.trim_start_matches('\u{fffd}'));
             return format!("{}…[{left_out} bytes left out]…{}", ends.0, ends.1);
@@ -124,7 +124,7 @@ impl Text {
         })
     }
 
-    /// One unit of UTF-16.
+    /// Adds one UTF-16 code unit.
     fn unit(&mut self, unit: u32, repair: &mut dyn FnMut(Repair)) {
         match (self.high.take(), unit) {
             (Some(high), 0xdc00..0xe000) => {
@@ -172,7 +172,8 @@ impl Text {
         }
     }
 
-    /// Keeps a quarter of the limit at the beginning and three at the end, where a result stands.
+    /// Keeps a quarter of the limit from the beginning and three quarters from the end, where
+    /// results are.
     fn shorten(&mut self) {
         let (head, tail) = (self.limit / 4, self.limit - self.limit / 4);
         if self.bytes.len() > self.limit {
