@@ -74,7 +74,7 @@ impl Sampler {
 
     /// Returns whether to sample a trace that begins here. All participants decide alike.
     pub fn root(self, trace: [u8; 16]) -> bool {
-        // The seven bytes that are random, as the specification of trace context has it.
+        // These seven bytes are random according to the trace context specification.
         let [.., b, c, d, e, f, g, h] = trace;
         #[allow(clippy::cast_precision_loss)] // 53 bits of precision are enough for a share.
         let place = u64::from_be_bytes([0, b, c, d, e, f, g, h]) as f64 / (1u64 << 56) as f64;

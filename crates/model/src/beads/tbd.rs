@@ -4,7 +4,8 @@
 //! | here | in tbd |
 //! |---|---|
 //! | `A` depends on `B` | `{type: blocks, target: A}` is on **B** |
-//! | `key`, `staged`, `no_change` | `muleteer-key:…`, `muleteer-staged:…`, `muleteer-no-change` (labels) |
+//! | `key` and `staged` | labels `muleteer-key:…` and `muleteer-staged:…` |
+//! | `no_change` | label `muleteer-no-change` |
 //! | deleted | closed, with the label `muleteer-discarded`: tbd deletes nothing |
 //! | fields that only `issues.jsonl` has | `extensions.muleteer` of the imported issue |
 //!

@@ -27,7 +27,7 @@ pub struct Check {
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What Muleteer does on this machine in place of a missing feature.
+    /// The substitute for a feature that this machine lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_effort: Option<String>,
 }
@@ -181,7 +181,7 @@ pub enum There {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Barred {
     pub why: String,
-    /// No right that could be given would help.
+    /// The file system is read-only, so no permission would help.
     pub read_only: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  Freeze ─────▶ Decompose ─────▶ Implement ──────────────▶ Judge ──pass──▶ Finish ─▶ completed
-//!   copy, hash,   existing beads    agents on beads, up to     reasoning,                (partial, if a
-//!   integration   by label, or an   max_concurrency; beside    then its                   bead is blocked)
+//!   copy, hash,   existing beads    agents on beads, up to     reasoning,    (partial, if a
+//!   integration   by label, or an   max_concurrency; beside    then its      bead is blocked)
 //!   branch, then  agent that makes  them at most one           structure
 //!   acceptance    them; accepted    maintenance run              │
 //!   criteria      as a whole             ▲                      fail

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! muleteer spawn            the CLI command, if it is traced itself
-//! └─ dispatch ROLE          from its creation to its end; restarts, stalls and limits are its events
-//!    └─ attempt N           one process of the agent; the parent of the agent's own spans (TRACEPARENT)
+//! └─ dispatch ROLE          from creation to end; restarts, stalls and limits are its events
+//!    └─ attempt N           one process of the agent; parent of the agent's spans (TRACEPARENT)
 //!       ├─ start agent      until the shim has released it
 //!       └─ invoke_agent ROLE    a turn
 //!          └─ execute_tool NAME    a subagent's tools are below the call that runs it

@@ -6,9 +6,9 @@
 //! | sign of life | source | lasts until |
 //! |---|---|---|
 //! | the agent wrote output | any output | the same moment |
-//! | a tool runs | `tool_call` | its `tool_result`, or the end of the turn |
-//! | the agent waits for an answer | `permission`, `question` | the answer, or the end of the turn |
-//! | the agent waits for the model API | `api_retry`, `rate_limit` | the end of the announced wait |
+//! | a tool runs | `tool_call` | its `tool_result`, or the turn's end |
+//! | the agent waits for an answer | `permission`, `question` | the answer, or the turn's end |
+//! | the agent waits for the model API | `api_retry`, `rate_limit` | the end of that wait |
 //! | the daemon does not read | the daemon's back-pressure | the daemon reads again |
 //! | the processes are busy | CPU time of agent and descendants between two polls | the next poll |
 //!

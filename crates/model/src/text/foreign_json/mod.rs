@@ -145,7 +145,6 @@ pub fn prefix(text: &str) -> (Document, usize) {
 ///
 /// # Errors
 /// Those of `source`.
-/// Those of `source`.
 pub fn read_from(source: &mut dyn Read, limit: usize) -> io::Result<Document> {
     let mut bytes = Vec::new();
     source.take(limit as u64).read_to_end(&mut bytes)?;

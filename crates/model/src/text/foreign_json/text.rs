@@ -11,7 +11,7 @@ pub(super) struct Text {
     total: usize,
     limit: usize,
     escape: Escape,
-    /// The first half of a surrogate pair, which waits for the second.
+    /// The first half of a surrogate pair, until the second arrives.
     high: Option<u32>,
 }
 
