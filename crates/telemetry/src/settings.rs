@@ -159,8 +159,11 @@ impl Settings {
             Sampler::named(&name, value("OTEL_TRACES_SAMPLER_ARG").as_deref())
         });
         if sampler.is_none() {
-            unheeded
-                .push("OTEL_TRACES_SAMPLER names none that is known, or its argument is no share: all is sent".into());
+            unheeded.push(
+                "OTEL_TRACES_SAMPLER names none that is known, or its argument is no share: all \
+                 is sent"
+                    .into(),
+            );
         }
         let mut resource = pairs(&value("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default());
         let named = value("OTEL_SERVICE_NAME");

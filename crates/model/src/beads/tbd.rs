@@ -500,7 +500,8 @@ pub fn import(
                 "E_BAD_INPUT",
                 format!("tbd would give {} another id: here they begin with `{prefix}-`", bead.id),
                 format!(
-                    "`tbd import FILE` takes such beads over by its own rules; new repositories can have their prefix: `tbd init --prefix={}`",
+                    "`tbd import FILE` takes such beads over by its own rules; new repositories \
+                     can have their prefix: `tbd init --prefix={}`",
                     bead.id.split('-').next().unwrap_or("bd")
                 ),
             ));
@@ -601,7 +602,8 @@ mod tests {
     }
 
     fn two() -> Known {
-        let blocker = "title: yes\nlabels:\n  - muleteer-key:r/1\n  - x\ndependencies:\n  - type: blocks\n    target: is-b\n";
+        let blocker = "title: yes\nlabels:\n  - muleteer-key:r/1\n  - x\ndependencies:\
+                       \n  - type: blocks\n    target: is-b\n";
         let files = [
             file("a", blocker, "Two\nlines\n\n## Notes\n\nnoted\n"),
             file("b", "title: \"2026\"\nlabels: []\n", ""),
@@ -667,7 +669,8 @@ mod tests {
                 serde_json::json!({"op": "create", "title": "-t", "description": "d", "labels": ["l"], "key": "k",
                     "depends_on": ["sup-007"]}),
                 vec![
-                    "create --type=task --priority=2 --label=l --label=muleteer-key:k -- -t --file \"d\"",
+                    "create --type=task --priority=2 --label=l --label=muleteer-key:k -- -t \
+                     --file \"d\"",
                     "dep add fresh sup-007",
                 ],
             ),
@@ -680,14 +683,17 @@ mod tests {
                 serde_json::json!({"op": "update", "id": "sup-1e3", "status": "in_progress", "priority": 0,
                     "add_labels": ["y"], "remove_labels": ["x"]}),
                 vec![
-                    "update sup-1e3 --priority=0 --status=in_progress --add-label=y --remove-label=x",
+                    "update sup-1e3 --priority=0 --status=in_progress --add-label=y \
+                     --remove-label=x",
                 ],
             ),
             // The call repeats the notes, which tbd would otherwise drop with the old description.
             (
-                serde_json::json!({"op": "update", "id": "sup-1e3", "description": "new\n## Notes\nof its own"}),
+                serde_json::json!({"op": "update", "id": "sup-1e3", "description": "new\n## \
+                    Notes\nof its own"}),
                 vec![
-                    "update sup-1e3 --from-file \"---\\ntitle: \\\"yes\\\"\\n---\\nnew\\n##  Notes\\nof its own\\n\\n## Notes\\n\\nnoted\\n\"",
+                    "update sup-1e3 --from-file \"---\\ntitle: \\\"yes\\\"\\n---\\nnew\\n##  \
+                     Notes\\nof its own\\n\\n## Notes\\n\\nnoted\\n\"",
                 ],
             ),
             (
@@ -712,7 +718,8 @@ mod tests {
 
     #[test]
     fn a_closed_bead_is_opened_before_it_is_anything_else() {
-        let closed = "title: t\nclosed_at: 2026-11-22T08:55:17.804Z\nclose_reason: r\nlabels: [muleteer-no-change]\n";
+        let closed = "title: t\nclosed_at: 2026-11-22T08:55:17.804Z\nclose_reason: r\
+                      \nlabels: [muleteer-no-change]\n";
         let (name, text) = file("a", closed, "");
         let known =
             read(&[(name, text.replace("status: open", "status: closed"))], "a: a", "sup").unwrap();

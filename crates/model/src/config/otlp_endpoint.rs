@@ -21,7 +21,8 @@ pub enum BadEndpoint {
     NoScheme,
     /// Not supported: a collector on this machine accepts plain HTTP and can forward with TLS.
     #[error(
-        "https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let it forward"
+        "https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let \
+         it forward"
     )]
     Https,
     #[error("it names no host")]

@@ -81,7 +81,10 @@ fn layers_merge_by_key_and_every_value_knows_its_line() {
     let config = load(
         &[
             project("pool: {max_agents: 2}\ncategories:\n  coding:\n    inactivityTimeout: 15m\n"),
-            user("pool:\n  maxAgents: 4\n  max_depth: 1\ncategories:\n  coding: {budget_usd: null}\n"),
+            user(
+                "pool:\n  maxAgents: 4\n  max_depth: 1\ncategories:\n  coding: {budget_usd: null}\
+                 \n",
+            ),
             Source::new(Layer::File, "extra.yaml", "env: {pass: [CI]}\n"),
             Source::flag("pool.max_agents", "7"),
         ],
@@ -125,7 +128,8 @@ fn layers_merge_by_key_and_every_value_knows_its_line() {
 /// Lists are merged as decoded, not as written: an item that was decoded as text stays text.
 #[test]
 fn a_number_among_texts_is_a_text() {
-    let text = "env: {pass: [A, 3]}\nbackends:\n  subprocess: {command: [sh, 8080], args: [--port, 8080]}\n";
+    let text = "env: {pass: [A, 3]}\nbackends:\
+                \n  subprocess: {command: [sh, 8080], args: [--port, 8080]}\n";
     let config = ok(&[user(text)]);
     assert_eq!(config.env.pass, ["A", "3"]);
     assert_eq!(config.backends.subprocess.args, ["--port", "8080"]);
@@ -240,8 +244,10 @@ fn a_project_is_a_path_or_a_mapping() {
 fn spellings_of_the_references_are_read() {
     let config = ok(&[user(
         "backend: claude_code\nbackends: {claude-code: {command: /opt/claude}}\n\
-         run: {agent: {maxConcurrency: 2, timeoutPerBead: 60}, phases: {judge: {on_complete: none}}}\n\
-         pool:\nadapters: {slack: {botName: Mule}, web: {}}\ntelemetry: {endpoint: 'http://localhost:4318'}\n",
+         run: {agent: {maxConcurrency: 2, timeoutPerBead: 60}, phases: {judge: {on_complete: \
+         none}}}\n\
+         pool:\nadapters: {slack: {botName: Mule}, web: {}}\
+         \ntelemetry: {endpoint: 'http://localhost:4318'}\n",
     )]);
     assert_eq!(config.backend, BackendChoice::ClaudeCode);
     assert_eq!(config.backends.claude_code.command, Some(Command::Text("/opt/claude".into())));
@@ -303,7 +309,8 @@ models:
     insta::assert_snapshot!(
         "a_value_out_of_range",
         shown(&fails(
-            "pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\ntelemetry: {endpoint: collector}\nretention: {output_mib: 257}\n"
+            "pool: {max_agents: 0}\nmodels: {overrides: {codng: x}}\
+             \ntelemetry: {endpoint: collector}\nretention: {output_mib: 257}\n"
         ))
     );
     let text = "\
@@ -407,7 +414,8 @@ fn huge_and_deep_files_are_refused_at_once() {
 #[test]
 fn aliases_and_merge_keys_work_in_measure() {
     let config = ok(&[user(
-        "categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\n",
+        "categories:\n  a: &a {max_turns: 5, budget_usd: 1}\n  b: {<<: *a, max_turns: 6}\n  c: *a\
+         \n",
     )]);
     let b = config.category("b").unwrap();
     assert_eq!((b.max_turns, b.budget_usd), (Some(6), Some(1.0)));

@@ -98,7 +98,8 @@ pub(super) fn git(git: &Program) -> Check {
         Program::Answered { path, said, .. } => match version(said) {
             Some(found) if found >= GIT_WANTED => {
                 let check = Check::new("git", Status::Ok, format!("{said} ({})", path.display()));
-                let risk = "it does not wait for the disk, so a power cut may take work that was just done; 2.36 waits";
+                let risk = "it does not wait for the disk, so a power cut may take work that was \
+                            just done; 2.36 waits";
                 if found >= GIT_SYNCS { check } else { check.best_effort(risk) }
             }
             Some(_) => {
@@ -135,7 +136,8 @@ pub(super) fn identity(identity: &IdentityFacts) -> Check {
     let check = |status, message: String| Check::new("git_identity", status, message);
     match identity {
         IdentityFacts::Is(who) => check(Status::Ok, who.clone()),
-        IdentityFacts::None(why) => check(Status::Warn, format!("git does not know your name or address: {why}")).hint(
+        IdentityFacts::None(why) => check(Status::Warn, format!("git does not know your name or \
+            address: {why}")).hint(
             "run `git config --global user.name \"Your Name\"` and `git config --global user.email you@example.com`",
         ),
         IdentityFacts::Unknown => check(Status::Skip, "git could not be asked for it".into()),
@@ -150,7 +152,8 @@ pub(super) fn trust(trust: &TrustFacts) -> Option<Check> {
             "you have not trusted this repository's configuration: ignored are {}",
             named(&trust.ignored)
         );
-        let hint = "run `muleteer trust --dry-run` to see what it would allow, and `muleteer trust` to allow it";
+        let hint = "run `muleteer trust --dry-run` to see what it would allow, and `muleteer \
+                    trust` to allow it";
         return Some(Check::new("trust", Status::Warn, message).hint(hint));
     }
     let message = || {
@@ -191,8 +194,9 @@ pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
 
 pub(super) fn telemetry(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("telemetry", status, message);
-    let again = "`muleteer daemon stop`, then anything starts one again; a daemon reads the endpoint when it starts, \
-                 and one that a service manager starts knows only `telemetry.endpoint` of the configuration";
+    let again = "`muleteer daemon stop`, then anything starts one again; a daemon reads the \
+                 endpoint when it starts, and one that a service manager starts knows only \
+                 `telemetry.endpoint` of the configuration";
     let exports = match &facts.daemon {
         DaemonFacts::Answers { exports, .. } => exports.as_ref(),
         _ => None,

@@ -15,10 +15,18 @@ pub(super) fn namespaces(facts: &Facts) -> Check {
     match &facts.sandbox.namespaces {
         Some(Ok(what)) => check(Status::Ok, what.clone()),
         Some(Err(error)) => check(Status::Warn, format!("no private namespaces: {error}"))
-            .hint("allow unprivileged user namespaces (kernel.unprivileged_userns_clone, AppArmor), or a container that may nest")
-            .best_effort("judges and acceptance criteria are checked afterwards, not walled off: summaries say `checked`"),
-        None => check(Status::Skip, format!("{} has no namespaces", facts.os))
-            .best_effort("judges and acceptance criteria are checked afterwards, not walled off: summaries say `checked`"),
+            .hint(
+                "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, AppArmor), \
+                 or a container that may nest",
+            )
+            .best_effort(
+                "judges and acceptance criteria are checked afterwards, not walled off: summaries \
+                 say `checked`",
+            ),
+        None => check(Status::Skip, format!("{} has no namespaces", facts.os)).best_effort(
+            "judges and acceptance criteria are checked afterwards, not walled off: summaries say \
+             `checked`",
+        ),
     }
 }
 
@@ -55,14 +63,24 @@ pub(super) fn containment(facts: &Facts) -> Check {
         Check::new("containment", status, format!("{} has no {}", facts.os, missing.join(", no ")));
     let check =
         if facts.os == "linux" { check.hint("boot a kernel of 5.4 or newer") } else { check };
-    check.best_effort("what a killed shim leaves is found by descent and by a mark in its environment, a moment later")
+    check.best_effort(
+        "what a killed shim leaves is found by descent and by a mark in its environment, a moment \
+         later",
+    )
 }
 
 pub(super) fn cgroup(facts: &Facts) -> Check {
     match &facts.containment.cgroup {
-        Ok(place) => Check::new("cgroup", Status::Ok, format!("agents get cgroups of their own below {place}")),
+        Ok(place) => Check::new(
+            "cgroup",
+            Status::Ok,
+            format!("agents get cgroups of their own below {place}"),
+        ),
         Err(error) => Check::new("cgroup", Status::Skip, format!("no cgroup of our own: {error}"))
-            .hint("run the daemon as a service (`muleteer service install`): its unit delegates a cgroup")
+            .hint(
+                "run the daemon as a service (`muleteer service install`): its unit delegates a \
+                 cgroup",
+            )
             .best_effort("agents are held by process group, parent death signal and sweeps"),
     }
 }

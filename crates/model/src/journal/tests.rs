@@ -214,7 +214,8 @@ fn a_corrected_header_is_kept_but_its_status_is_ours() {
         .replace("Status: in-progress", "Status: completed")
         .replace("Started: 2026-02-17 12:34\n", "");
     let new = again(&text, &ours(1), Status::Blocked);
-    let expected = "# Journal: login\nProject: /work/shop\nBranch: feature/login\nStarted: 2026-02-17 12:34\nStatus: blocked\n\n## Log\n\n";
+    let expected = "# Journal: login\nProject: /work/shop\nBranch: feature/login\
+                    \nStarted: 2026-02-17 12:34\nStatus: blocked\n\n## Log\n\n";
     assert!(new.starts_with(expected), "{new}");
 }
 

@@ -136,7 +136,8 @@ mod tests {
             ("printf x | tee -a one two", vec!["one", "two"]),
             ("sed -i 's/a/b/g' c.rs && perl -pi -e 's/a/b/' d.rs", vec!["c.rs", "d.rs"]),
             (
-                "python3 - <<'E'\nfrom pathlib import Path\np = Path('x/y.tf')\np.write_text('a')\nE",
+                "python3 - <<'E'\nfrom pathlib import Path\np = Path('x/y.tf')\np.write_text('a')\
+                 \nE",
                 vec!["x/y.tf"],
             ),
             ("python -c \"open('out.csv', 'w').write('a')\"", vec!["out.csv"]),

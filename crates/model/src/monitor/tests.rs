@@ -481,7 +481,8 @@ mod streams {
             4
         );
         let backwards = bad(format!(
-            "{header}\n{{\"t\":9,\"type\":\"text\",\"text\":\"a\"}}\n{{\"t\":8,\"type\":\"text\",\"text\":\"a\"}}"
+            "{header}\n{{\"t\":9,\"type\":\"text\",\"text\":\"a\"}}\
+             \n{{\"t\":8,\"type\":\"text\",\"text\":\"a\"}}"
         ));
         assert_eq!((backwards.line, backwards.fault.as_str()), (3, "`t` is 8, after 9"));
         let newer =

@@ -361,7 +361,8 @@ pub fn parse(text: &str) -> Result<Checkpoint, String> {
     let version: Version = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     if version.schema_version > SCHEMA_VERSION {
         return Err(format!(
-            "it has schema_version {}, and this muleteer knows {SCHEMA_VERSION}: a newer muleteer wrote it",
+            "it has schema_version {}, and this muleteer knows {SCHEMA_VERSION}: a newer muleteer \
+             wrote it",
             version.schema_version
         ));
     }

@@ -33,7 +33,8 @@ pub struct Commands {
 fn spec(scene: &Scene<'_>, text: &mut String) {
     let _ = write!(
         text,
-        "\n## The frozen spec\n\nIt is law, and it is all of it. Do not change it.\n\n<spec>\n{}\n</spec>\n",
+        "\n## The frozen spec\n\nIt is law, and it is all of it. Do not change it.\n\n<spec>\n{}\
+         \n</spec>\n",
         scene.spec.trim_end()
     );
 }
@@ -47,16 +48,18 @@ fn before(scene: &Scene<'_>, text: &mut String) {
 /// The prompt of the agent that writes the acceptance criteria, which only the judge will see.
 pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
     let mut text = format!(
-        "You write the acceptance criteria for a piece of software that will be built from the spec below \
-         by others, who will never see what you write. A judge will hold their work against it.\n\n\
-         Look at the repository you are in to see what exists already; change nothing in it. Write three \
-         files into `{folder}` (it is also in MULETEER_ACCEPTANCE_DIR):\n\n\
+        "You write the acceptance criteria for a piece of software that will be built from the \
+         spec below by others, who will never see what you write. A judge will hold their work \
+         against it.\n\n\
+         Look at the repository you are in to see what exists already; change nothing in it. \
+         Write three files into `{folder}` (it is also in MULETEER_ACCEPTANCE_DIR):\n\n\
          - `user-stories.md`: user stories as Given/When/Then, integration scenarios among them\n\
          - `edge-cases.md`: edge cases the software must cope with\n\
          - `negative-tests.md`: what must not happen\n\n\
-         Each criterion is about behaviour that can be seen from outside, not about how the code is made; \
-         can be decided objectively by reading or running the code; stands for itself; and would catch an \
-         implementation that took the easy way. Ask for nothing that the spec does not ask for.\n"
+         Each criterion is about behaviour that can be seen from outside, not about how the code \
+         is made; can be decided objectively by reading or running the code; stands for itself; \
+         and would catch an implementation that took the easy way. Ask for nothing that the spec \
+         does not ask for.\n"
     );
     before(scene, &mut text);
     spec(scene, &mut text);
@@ -67,17 +70,20 @@ pub fn acceptance(scene: &Scene<'_>, folder: &str) -> String {
 pub fn decompose(scene: &Scene<'_>) -> String {
     let muleteer = scene.muleteer;
     let mut text = format!(
-        "You plan the work that turns the spec below into code. You do not write the code. Look at the \
-         repository to see what exists already, then make one bead for each piece of work:\n\n\
+        "You plan the work that turns the spec below into code. You do not write the code. Look \
+         at the repository to see what exists already, then make one bead for each piece of \
+         work:\n\n\
          ```\n{muleteer} bead create --title \"…\" --description \"…\" --type task --priority 1\n\
          {muleteer} bead dep add A B     # A can begin only when B is done\n\
          {muleteer} bead graph           # look at what you have made\n```\n\n\
          `bead create` prints the id of the new bead.\n\n\
-         - A bead is what one agent can finish in a quarter of an hour: code and its tests, pushed.\n\
-         - Its description says what is to be there afterwards and how one sees that it is. Its agent gets \
-         the whole spec, but not the other beads' descriptions.\n\
-         - Beads are worked on in parallel, in clones of their own. Where two would change the same lines, \
-         make one wait for the other. Put what others build on (types, interfaces, shared tools) first.\n\
+         - A bead is what one agent can finish in a quarter of an hour: code and its tests, \
+         pushed.\n\
+         - Its description says what is to be there afterwards and how one sees that it is. Its \
+         agent gets the whole spec, but not the other beads' descriptions.\n\
+         - Beads are worked on in parallel, in clones of their own. Where two would change the \
+         same lines, make one wait for the other. Put what others build on (types, interfaces, \
+         shared tools) first.\n\
          - No circles. Nothing outside the spec. Nothing of the spec left out.\n\
          - Priorities go from 0 (first) to 4.\n\n\
          Your beads count when you end well; end when the graph is whole.\n"
@@ -136,8 +142,8 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     let Scene { muleteer, target, .. } = scene;
     let Work { bead, blockers, guidelines, reuse, .. } = *work;
     let mut text = String::from(
-        "You are a coding agent with one task (a bead), one of many on the same spec. Work only on your \
-         bead: others have the rest.\n\n## Your bead\n\n",
+        "You are a coding agent with one task (a bead), one of many on the same spec. Work only \
+         on your bead: others have the rest.\n\n## Your bead\n\n",
     );
     let _ = writeln!(
         text,
@@ -153,7 +159,10 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     }
     before(scene, &mut text);
     if reuse {
-        text.push_str("\nYou are in the same worktree as that attempt: look at what is there before you begin.\n");
+        text.push_str(
+            "\nYou are in the same worktree as that attempt: look at what is there before you \
+             begin.\n",
+        );
     }
     spec(scene, &mut text);
     if !guidelines.trim().is_empty() {
@@ -167,22 +176,24 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     }
     let _ = write!(
         text,
-        "{step}. Everything is committed, and pushed to the branch `{target}`:\n   ```\n   \
-         git fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n   \
-         git push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n   ```\n   \
-         You resolve the conflicts yourself. If the push is refused because somebody was faster, do it \
-         again, up to 3 times. Never force it.\n\
-         {}. The bead is closed: `{muleteer} bead close {} --reason \"what you did\"`. If nothing had to be \
-         changed, add `--no-change`.\n",
+        "{step}. Everything is committed, and pushed to the branch `{target}`:\n   ```\n   git \
+         fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n   git \
+         push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n   ```\n   You resolve the \
+         conflicts yourself. If the push is refused because somebody was faster, do it again, up \
+         to 3 times. Never force it.\n\
+         {}. The bead is closed: `{muleteer} bead close {} --reason \"what you did\"`. If nothing \
+         had to be changed, add `--no-change`.\n",
         step + 1,
         bead.id,
     );
     let _ = write!(
         text,
-        "\n## What else you notice\n\nDo not fix what is not your bead's. Note it for the judge:\n\n```\n\
-         {muleteer} bead create --title \"Observation: …\" --type task --label observation\n```\n\n\
-         ## Not your business\n\n- Other beads\n- Tests that others broke (maintenance does that)\n- The \
-         frozen spec: it is not to be changed\n"
+        "\n## What else you notice\n\nDo not fix what is not your bead's. Note it for the judge:\
+         \n\n```\n\
+         {muleteer} bead create --title \"Observation: …\" --type task --label observation\n```\
+         \n\n\
+         ## Not your business\n\n- Other beads\n- Tests that others broke (maintenance does that)\
+         \n- The frozen spec: it is not to be changed\n"
     );
     text
 }
@@ -201,9 +212,9 @@ pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String
         format!(" Found in the repository: {}.", all.join(", "))
     };
     format!(
-        "Several agents have merged their work into the branch `{target}`, which you have checked out. Run \
-         the whole test suite, the build, the type checker and the linter.{found} Mend what is broken. \
-         Change no behaviour and add no feature: only mend.\n\n\
+        "Several agents have merged their work into the branch `{target}`, which you have checked \
+         out. Run the whole test suite, the build, the type checker and the linter.{found} Mend \
+         what is broken. Change no behaviour and add no feature: only mend.\n\n\
          Commit with the message \"chore: fix test/build breakage\", then:\n\n```\n\
          git fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n\
          git push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n\
@@ -222,29 +233,32 @@ pub fn judge(
     observations: &[Bead],
 ) -> String {
     let mut text = format!(
-        "You judge whether a repository does what a spec says. You are in a checkout of the branch \
-         `{}` as the agents left it. You read, search, and look at history; you change nothing: if a file \
-         is changed, your judgement is thrown away.\n\nSay in prose, with file and line, what you found; \
-         another will give it structure.\n",
+        "You judge whether a repository does what a spec says. You are in a checkout of the \
+         branch `{}` as the agents left it. You read, search, and look at history; you change \
+         nothing: if a file is changed, your judgement is thrown away.\n\nSay in prose, with file \
+         and line, what you found; another will give it structure.\n",
         scene.target
     );
     if spec_drift {
         text.push_str(
-            "\n## The spec\n\nGo through the spec section by section and look in the code whether it is so. For \
-             each difference say the section, what is different, and whether it is critical, major or minor.\n",
+            "\n## The spec\n\nGo through the spec section by section and look in the code whether \
+             it is so. For each difference say the section, what is different, and whether it is \
+             critical, major or minor.\n",
         );
     }
     if let Some(folder) = acceptance {
         let _ = write!(
             text,
-            "\n## The acceptance criteria\n\nThey are in `{folder}` (MULETEER_ACCEPTANCE_DIR). Decide each \
-             criterion by the code and its tests, and say by what.\n"
+            "\n## The acceptance criteria\
+             \n\nThey are in `{folder}` (MULETEER_ACCEPTANCE_DIR). Decide each criterion by the \
+             code and its tests, and say by what.\n"
         );
     }
     if !observations.is_empty() {
         text.push_str(
-            "\n## What the agents noted\n\nFor each, decide: promote it to a task of the next iteration, \
-             dismiss it, or merge it with something you found.\n\n",
+            "\n## What the agents noted\
+             \n\nFor each, decide: promote it to a task of the next iteration, dismiss it, or \
+             merge it with something you found.\n\n",
         );
         for bead in observations {
             let _ = writeln!(

@@ -250,8 +250,10 @@ mod tests {
 
     #[test]
     fn in_a_fenced_block_nothing_is_an_item() {
-        let text = "- [ ] One\n  ```sh\n  - [ ] no\n  validate: `no`\n  ```\n  validate: `true`\n```\n- [ ] no\n~~~\n```\n\
-            - [ ] Two\n  ~~~~ md\n  - [x] no\n  ~~~\n- [ ] Three\n```inline``` words\n- [ ] Four\n~~~\n- [ ] no\n";
+        let text = "- [ ] One\n  ```sh\n  - [ ] no\n  validate: `no`\n  ```\n  validate: `true`\
+                    \n```\n- [ ] no\n~~~\n```\n\
+                    - [ ] Two\n  ~~~~ md\n  - [x] no\n  ~~~\n- [ ] Three\n```inline``` words\
+                    \n- [ ] Four\n~~~\n- [ ] no\n";
         let tasks = checklist(text, 1, Timestamp::UNIX_EPOCH);
         let titles: Vec<_> = tasks.iter().map(|task| task.title.as_str()).collect();
         assert_eq!(titles, ["One", "Two", "Three", "Four"]);
@@ -326,7 +328,8 @@ mod tests {
         let error =
             beads("{\"id\":\"a\",\"title\":\"A\"}\n{\"id\":3}\n", now()).expect_err("no bead");
         assert_eq!(error.line, 2);
-        let deleted = "{\"id\":\"a\",\"title\":\"A\",\"status\":\"tombstone\"}\n{\"id\":\"b\",\"title\":\"B\"}\n";
+        let deleted = "{\"id\":\"a\",\"title\":\"A\",\"status\":\"tombstone\"}\
+                       \n{\"id\":\"b\",\"title\":\"B\"}\n";
         let ids: Vec<_> =
             beads(deleted, now()).expect("beads").into_iter().map(|task| task.id).collect();
         assert_eq!(ids, ["b"], "what was deleted there is no task here");
@@ -340,14 +343,17 @@ mod tests {
     /// files.
     #[test]
     fn an_id_that_is_there_twice_is_refused_by_its_line() {
-        let text = "{\"id\":\"a\",\"title\":\"A\"}\n\n{\"id\":\"b\",\"title\":\"B\"}\n{\"id\":\"a\",\"title\":\"A\"}\n";
+        let text = "{\"id\":\"a\",\"title\":\"A\"}\n\n{\"id\":\"b\",\"title\":\"B\"}\
+                    \n{\"id\":\"a\",\"title\":\"A\"}\n";
         let error = beads(text, now()).expect_err("twice");
         assert_eq!((error.line, error.message.contains("line 1")), (4, true), "{error}");
     }
 
     #[test]
     fn a_checklist_becomes_tasks_and_what_is_below_comes_first() {
-        let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\n2026. a year\n12) [x] Sleep\n1.[ ] Wake\n3 [ ] none\n";
+        let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\
+                    \n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\
+                    \n2026. a year\n12) [x] Sleep\n1.[ ] Wake\n3 [ ] none\n";
         let tasks = checklist(text, 7, now());
         let said: Vec<_> =
             tasks.iter().map(|task| (task.id.as_str(), task.title.as_str(), task.status)).collect();

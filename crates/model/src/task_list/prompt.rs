@@ -33,23 +33,27 @@ pub fn prompt(brief: &Brief<'_>) -> String {
     let command = task.command.as_deref().unwrap_or("(none)");
     let _ = write!(
         text,
-        "\nIt is done when this command exits 0 within {} s, run by the harness and not by you, from the directory \
-         you are in:\n\n```sh\n{command}\n```\n",
+        "\nIt is done when this command exits 0 within {} s, run by the harness and not by you, \
+         from the directory you are in:\n\n```sh\n{command}\n```\n",
         task.timeout()
     );
     match brief.before {
         Some((_, true)) => text.push_str(
-            "\nIt passes already, before anything was done: so it proves little. Do what the task asks all the same, \
-             and make sure of it in another way.\n",
+            "\nIt passes already, before anything was done: so it proves little. Do what the task \
+             asks all the same, and make sure of it in another way.\n",
         ),
         Some((output, false)) => {
-            let _ = write!(text, "\nBefore any work on the task it failed with:\n\n{}", quote(output));
+            let _ =
+                write!(text, "\nBefore any work on the task it failed with:\n\n{}", quote(output));
         }
         None => {}
     }
     attempts(&mut text, brief);
     if brief.resumed {
-        text.push_str("\nThe work was interrupted, and what was done is still there. Steps that were recorded:\n\n");
+        text.push_str(
+            "\nThe work was interrupted, and what was done is still there. Steps that were \
+             recorded:\n\n",
+        );
         for done in &task.checkpoints {
             let _ = writeln!(text, "- {}/{}: {}", done.step, done.total, done.description);
         }
@@ -60,12 +64,13 @@ pub fn prompt(brief: &Brief<'_>) -> String {
     let _ = write!(
         text,
         "\n## How\n\n\
-         - After each significant step: `muleteer tasks checkpoint {id} M/N \"what was done\"`. Whoever follows if you \
-         die has only these lines and your commits.\n\
-         - Commit as you like, with `{id}` in each message; what you leave uncommitted is committed for you if the \
-         validation passes. If it does not, everything since the beginning is rolled back.\n\
-         - Work on this task only. Leave the harness-* files and .harness-active alone: the harness keeps them, and \
-         decides by the command above whether the task is done.\n",
+         - After each significant step: `muleteer tasks checkpoint {id} M/N \"what was done\"`. \
+         Whoever follows if you die has only these lines and your commits.\n\
+         - Commit as you like, with `{id}` in each message; what you leave uncommitted is \
+         committed for you if the validation passes. If it does not, everything since the \
+         beginning is rolled back.\n\
+         - Work on this task only. Leave the harness-* files and .harness-active alone: the \
+         harness keeps them, and decides by the command above whether the task is done.\n",
         id = task.id
     );
     if !brief.commits.trim().is_empty() {

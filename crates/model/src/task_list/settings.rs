@@ -337,7 +337,10 @@ mod tests {
         "{\n  \"hooks\": {}\n}\n",
         "{\n  \"hooks\": {\n    \"Stop\": []\n  },\n  \"b\": 1\n}\n",
         "{\"hooks\":{\"Stop\":[{\"hooks\":[{\"type\":\"command\",\"command\":\"notify.sh\"}]}],\"PreToolUse\":[]}}",
-        "{\n  \"permissions\": {\"allow\": [\"Bash(ls)\"]},\n  \"hooks\": {\n    \"SessionStart\": [\n      {\"matcher\": \"startup\", \"hooks\": [{\"type\": \"command\", \"command\": \"say hook stop\"}]}\n    ]\n  }\n}\n",
+        "{\n  \"permissions\": {\"allow\": [\"Bash(ls)\"]},\n  \"hooks\": {\
+         \n    \"SessionStart\": [\
+         \n      {\"matcher\": \"startup\", \"hooks\": [{\"type\": \"command\", \"command\": \
+         \"say hook stop\"}]}\n    ]\n  }\n}\n",
         "{\"a\\\"hooks\": {\"hooks\": 1}, \"text\": \"{[,\\\\\\\"\"}",
         "\u{feff}{\"a\":1}\n",
         "{\"a\":\"\\ud83d\",\"b\":1e999,\"hooks\":{\"Stop\":[{\"x\":\"\\ude00\"}]}}",

@@ -23,7 +23,8 @@ impl fmt::Display for Stats {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "tasks_total={} completed={} failed={} pending={} blocked={} attempts_total={} checkpoints={}",
+            "tasks_total={} completed={} failed={} pending={} blocked={} attempts_total={} \
+             checkpoints={}",
             self.tasks_total,
             self.completed,
             self.failed,

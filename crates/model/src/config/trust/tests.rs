@@ -181,7 +181,8 @@ fn untrusted_repository_may_tighten() {
     for (user, project) in [
         (
             "",
-            "categories: {coding: {budget_usd: 1, max_turns: 5, inactivity_timeout: 2m, timeout: 1h}}",
+            "categories: {coding: {budget_usd: 1, max_turns: 5, inactivity_timeout: 2m, timeout: \
+             1h}}",
         ),
         ("", "categories: {mine: {max_restarts: 0, on_crash: ask, monitors: {drift: stop}}}"),
         ("", "permissions: {mode: ask, allow: [], deny: ['Bash(rm *)']}"),
@@ -221,7 +222,8 @@ fn untrusted_repository_may_tighten() {
 fn untrusted_deny_rules_are_added_to_the_users() {
     let config = of(
         "permissions: {deny: [Bash]}\ncategories: {coding: {permissions: {deny: [Write]}}}",
-        "permissions: {deny: [WebFetch]}\ncategories: {coding: {permissions: {deny: [Edit, Write]}}}",
+        "permissions: {deny: [WebFetch]}\ncategories: {coding: {permissions: {deny: [Edit, \
+         Write]}}}",
         Trust::Untrusted,
     );
     let json = config.to_json();
@@ -251,8 +253,8 @@ fn trust_that_runs_nothing_lets_the_rest_count() {
     assert_eq!(config.sandbox.exceptions(), None);
     assert_eq!(
         one.to_string(),
-        "/shop/.muleteer/config.yaml:3: `backends.codex.command` is ignored: you have not trusted this repository's \
-         configuration"
+        "/shop/.muleteer/config.yaml:3: `backends.codex.command` is ignored: you have not trusted \
+         this repository's configuration"
     );
 }
 

@@ -408,7 +408,8 @@ proptest! {
             let verdict = watch.look(look, s(now));
             if matches!(verdict, Verdict::Stalled(_)) {
                 prop_assert!(!pending);
-                prop_assert!(now - last.max(wait.min(now)) >= TIMEOUT.as_secs(), "{now} {last} {wait}");
+                prop_assert!(now - last.max(wait.min(now)) >= TIMEOUT.as_secs(), "{now} {last} \
+                    {wait}");
             }
         }
         watch.hear(&[Mark::TurnEnded], s(now));

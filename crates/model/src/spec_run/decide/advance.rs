@@ -127,7 +127,8 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
         let chains: Vec<_> =
             run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
         let message = format!(
-            "every bead left waits for one that is blocked: {}; `muleteer bead reopen` has one tried again when the run is resumed",
+            "every bead left waits for one that is blocked: {}; `muleteer bead reopen` has one \
+             tried again when the run is resumed",
             chains.join("; ")
         );
         return vec![Event::RunStopping { code: "E_DEADLOCK".into(), message }];

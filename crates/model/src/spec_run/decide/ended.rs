@@ -175,7 +175,8 @@ fn readable<'a>(
     let spare = result.spare_work();
     if let Some(work) = spare.as_ref().filter(|_| !last) {
         return Err(format!(
-            "{work}; if something is wrong, say so in `specDrift` or `acceptance`; if not, `newBeads` is empty"
+            "{work}; if something is wrong, say so in `specDrift` or `acceptance`; if not, \
+             `newBeads` is empty"
         ));
     }
     let left_out: Vec<String> = result.decides(asked).err().into_iter().chain(spare).collect();
@@ -230,7 +231,8 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
             "it ended without closing the bead, and its commits are not on the target branch"
         }
         (false, _, true) if !end.whole => {
-            "it ended without closing the bead, and what is on the target branch is not its own or not all of it"
+            "it ended without closing the bead, and what is on the target branch is not its own \
+             or not all of it"
         }
         _ => "it ended without closing the bead",
     };

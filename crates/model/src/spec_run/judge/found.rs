@@ -92,7 +92,8 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
     let bare = value.get("status").is_some() && value.get("type").is_none();
     if is_verdict(&value) || bare {
         if !is_verdict(&value) {
-            let lacks = "it has neither `specDrift` nor `acceptance`: what the judge was asked about is missing";
+            let lacks = "it has neither `specDrift` nor `acceptance`: what the judge was asked \
+                         about is missing";
             return Some(Err(lacks.into()));
         }
         if value.get("status").is_none() {

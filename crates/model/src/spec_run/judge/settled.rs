@@ -66,15 +66,16 @@ impl JudgeResult {
                     false => format!("those are {}", listed(waiting.iter().cloned())),
                 };
                 return Err(format!(
-                    "`observations` names `{}`, which is no observation that waits for the judge ({those}): what is \
-                     to be done about anything else is said in `newBeads`",
+                    "`observations` names `{}`, which is no observation that waits for the judge \
+                     ({those}): what is to be done about anything else is said in `newBeads`",
                     cut(id, 80)
                 ));
             }
             let before = said.insert(id, action).filter(|before| *before != action);
             if let Some(before) = before {
                 return Err(format!(
-                    "`observations` has both {before} and {action} for `{id}`: one of them is wanted"
+                    "`observations` has both {before} and {action} for `{id}`: one of them is \
+                     wanted"
                 ));
             }
         }
@@ -86,15 +87,16 @@ impl JudgeResult {
         if let Some(issue) = self.issues().iter().find(|issue| issue.severity != "minor") {
             let named = [&issue.section, &issue.description].map(|text| cut(text, 80)).join(": ");
             return Err(format!(
-                "`specDrift` is not detected, and has an issue that is not minor ({named}; severity: {}): one of the \
-                 two is wrong",
+                "`specDrift` is not detected, and has an issue that is not minor ({named}; \
+                 severity: {}): one of the two is wrong",
                 cut(&issue.severity, 20)
             ));
         }
         if let Some(failed) = self.criteria().iter().find(|criterion| !criterion.passed) {
             let named = cut(&failed.criterion, 80);
             return Err(format!(
-                "`acceptance` has passed, and a criterion of it has not ({named}): one of the two is wrong"
+                "`acceptance` has passed, and a criterion of it has not ({named}): one of the two \
+                 is wrong"
             ));
         }
         Ok(())

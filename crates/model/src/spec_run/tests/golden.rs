@@ -13,7 +13,9 @@ use crate::spec_run::tests::rules::{Play, bead, settings};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const SPEC: &str = "# Authentication\n\n## Tokens\n\nA request without a valid token is answered with 401.\n\n## Users\n\nThe decoded user is at `req.user`.\n";
+const SPEC: &str = "# Authentication\n\n## Tokens\
+                    \n\nA request without a valid token is answered with 401.\n\n## Users\
+                    \n\nThe decoded user is at `req.user`.\n";
 
 fn scene(note: &str) -> Scene<'_> {
     Scene {
@@ -31,8 +33,9 @@ fn middleware() -> Bead {
     let mut bead = bead("scr-a1b2", &["scr-x9y8", "scr-z1w2"]);
     bead.title = "Implement user authentication middleware".into();
     bead.priority = 1;
-    bead.description = "Create Express middleware that validates JWT tokens from the Authorization header. Return \
-                        401 for missing/invalid tokens. Attach decoded user to req.user."
+    bead.description = "Create Express middleware that validates JWT tokens from the \
+                        Authorization header. Return 401 for missing/invalid tokens. Attach \
+                        decoded user to req.user."
         .into();
     bead
 }

@@ -391,7 +391,24 @@ fn snapshots_have_the_fields_of_the_reference_and_read_back() {
 /// The example of the checkpoint's format, with its mistakes corrected, can be parsed.
 #[test]
 fn the_references_checkpoint_is_read() {
-    let text = "schema_version: 1\nrun_id: run-2026-02-12-a1b2c3\nspec_path: docs/specs/plan-2026-02-12-feature-x.md\nfrozen_spec_path: .muleteer/runs/run-2026-02-12-a1b2c3/frozen-spec.md\nfrozen_spec_sha256: a1b2c3d4e5f6\nacceptance_path: /home/user/.cache/muleteer/run-2026-02-12-a1b2c3/acceptance/\ntarget_branch: muleteer/run-2026-02-12-a1b2c3\nbase_branch: main\nstate: implementing\niteration: 1\nbeads:\n  total: 12\n  completed: [scr-a1b2, scr-c3d4]\n  in_progress: [scr-e5f6]\n  blocked: []\n  retry_counts:\n    scr-g7h8: 1\n  claims:\n    scr-e5f6: \"run-2026-02-12-a1b2c3:1:0\"\nagents:\n  max_concurrency: 4\n  active:\n    - agent_id: 1\n      bead_id: scr-e5f6\n      worktree: .muleteer/worktrees/agent-1\n      started_at: 2026-02-12T10:15:00Z\n      pid: 12345\nmaintenance:\n  last_run_at: 2026-02-12T11:00:00Z\n  worktree: .muleteer/worktrees/maint-2\n  bead_id: scr-m1n2\n  run_count: 2\n  runs:\n    - id: maint-1\n      trigger_completed_count: 5\n      state: success\n    - id: maint-2\n      trigger_completed_count: 10\n      state: running\nobservations:\n  pending: [scr-x9y8, scr-z1w2]\n  promoted: []\n  dismissed: []\n";
+    let text = "schema_version: 1\nrun_id: run-2026-02-12-a1b2c3\
+                \nspec_path: docs/specs/plan-2026-02-12-feature-x.md\
+                \nfrozen_spec_path: .muleteer/runs/run-2026-02-12-a1b2c3/frozen-spec.md\
+                \nfrozen_spec_sha256: a1b2c3d4e5f6\
+                \nacceptance_path: /home/user/.cache/muleteer/run-2026-02-12-a1b2c3/acceptance/\
+                \ntarget_branch: muleteer/run-2026-02-12-a1b2c3\nbase_branch: main\
+                \nstate: implementing\niteration: 1\nbeads:\n  total: 12\
+                \n  completed: [scr-a1b2, scr-c3d4]\n  in_progress: [scr-e5f6]\n  blocked: []\
+                \n  retry_counts:\n    scr-g7h8: 1\n  claims:\
+                \n    scr-e5f6: \"run-2026-02-12-a1b2c3:1:0\"\nagents:\n  max_concurrency: 4\
+                \n  active:\n    - agent_id: 1\n      bead_id: scr-e5f6\
+                \n      worktree: .muleteer/worktrees/agent-1\
+                \n      started_at: 2026-02-12T10:15:00Z\n      pid: 12345\nmaintenance:\
+                \n  last_run_at: 2026-02-12T11:00:00Z\n  worktree: .muleteer/worktrees/maint-2\
+                \n  bead_id: scr-m1n2\n  run_count: 2\n  runs:\n    - id: maint-1\
+                \n      trigger_completed_count: 5\n      state: success\n    - id: maint-2\
+                \n      trigger_completed_count: 10\n      state: running\nobservations:\
+                \n  pending: [scr-x9y8, scr-z1w2]\n  promoted: []\n  dismissed: []\n";
     let read = checkpoint::parse(text).expect("reads");
     assert_eq!(
         (read.beads.claims.len(), read.maintenance.runs.len(), read.agents.active[0].pid),

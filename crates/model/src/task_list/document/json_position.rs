@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn a_field_is_found_where_it_stands() {
-        let text = "{\n  \"a\\\"]\": [1, {\"x\": \"}\"}],\n  \"tasks\": [\n    {\"id\": \"one\"},\n    {\"id\":\n 7}\n  ]\n}";
+        let text = "{\n  \"a\\\"]\": [1, {\"x\": \"}\"}],\n  \"tasks\": [\n    {\"id\": \"one\"},\
+                    \n    {\"id\":\n 7}\n  ]\n}";
         for (path, place) in [
             (vec!["tasks".into()], (3, 12)),
             (vec!["tasks".into(), 0.into()], (4, 5)),

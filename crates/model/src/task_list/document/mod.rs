@@ -501,7 +501,8 @@ impl Reader<'_> {
             Some(version) if whole(version) == Some(VERSION) => {}
             found => {
                 let found = found.map_or_else(|| "missing".to_string(), ToString::to_string);
-                let hint = "this muleteer knows version 2 of the format; a newer file needs a newer muleteer";
+                let hint = "this muleteer knows version 2 of the format; a newer file needs a \
+                            newer muleteer";
                 self.fault(
                     &["version".into()],
                     None,
@@ -626,7 +627,8 @@ impl Reader<'_> {
         let status = match raw.get("status") {
             None | Some(Value::Null) => Status::Pending,
             Some(value) => value.as_str().and_then(Status::parse).unwrap_or_else(|| {
-                let hint = "one of pending, in_progress, completed, failed is wanted (blocked is never stored)";
+                let hint = "one of pending, in_progress, completed, failed is wanted (blocked is \
+                            never stored)";
                 self.fault(&path("status"), of, format!("it is {value}"), hint);
                 Status::Pending
             }),
@@ -796,7 +798,8 @@ impl Reader<'_> {
         let all: Option<Vec<_>> =
             value.as_array().and_then(|items| items.iter().map(read).collect());
         all.unwrap_or_else(|| {
-            let hint = "a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \"timestamp\": \"…\"} is wanted";
+            let hint = "a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \
+                        \"timestamp\": \"…\"} is wanted";
             self.fault(path, task, "a checkpoint in it has no `step` or `total`", hint);
             vec![]
         })

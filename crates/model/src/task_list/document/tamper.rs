@@ -95,8 +95,8 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     let mut said = vec![];
     if list.restore_session(written) {
         let text = format!(
-            "somebody has changed session_config or session_count in {TASKS} while a run worked through the list: they are as \
-             they were"
+            "somebody has changed session_config or session_count in {TASKS} while a run worked \
+             through the list: they are as they were"
         );
         said.push(Overwritten { task: None, text });
     }
@@ -116,7 +116,8 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     {
         list.tasks.insert(at.min(list.tasks.len()), gone.clone());
         let text = format!(
-            "somebody has taken it out of {TASKS} while a run worked through the list: it is there again"
+            "somebody has taken it out of {TASKS} while a run worked through the list: it is \
+             there again"
         );
         said.push(Overwritten { task: Some(gone.id.clone()), text });
     }
@@ -152,15 +153,16 @@ pub fn put_back_beside(
         let text = if somebody || log.begun.contains(&id) {
             let by = by.filter(|_| somebody).unwrap_or("whoever has claimed it");
             format!(
-                "it is completed in {TASKS}, and no line of the log says so: that stays, for only {by} can know"
+                "it is completed in {TASKS}, and no line of the log says so: that stays, for only \
+                 {by} can know"
             )
         } else {
             let fields = standing(task, kept).join(", ");
             restore_standing(task, kept);
             task.lease_expires_at = task.lease_expires_at.max(kept.lease_expires_at);
             format!(
-                "somebody has changed its {fields} in {TASKS}, who has neither claimed it nor said so in the log: they are as they \
-                 were; its validation decides"
+                "somebody has changed its {fields} in {TASKS}, who has neither claimed it nor \
+                 said so in the log: they are as they were; its validation decides"
             )
         };
         said.push(Overwritten { task: Some(id), text });
@@ -172,7 +174,8 @@ fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
     let changed = |fields: &[&str], then: &str| {
         let fields = fields.join(", ");
         format!(
-            "somebody has changed its {fields} in {TASKS} while a run worked through the list: {then}"
+            "somebody has changed its {fields} in {TASKS} while a run worked through the list: \
+             {then}"
         )
     };
     let mut said = vec![];
@@ -196,7 +199,8 @@ fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
         restore_terms(task, kept);
         said.push(changed(
             &fields,
-            "they are as they were; `muleteer tasks edit` changes them when no run works on the list",
+            "they are as they were; `muleteer tasks edit` changes them when no run works on the \
+             list",
         ));
     }
     let fields = words(task, kept);
@@ -216,8 +220,8 @@ fn begin_anew(task: &mut Task) -> Option<String> {
     restore_standing(task, &fresh);
     let fields = fields.join(", ");
     Some(format!(
-        "somebody has added it to {TASKS} with {fields} of its own while a run worked through the list: it is pending, and its \
-         validation decides"
+        "somebody has added it to {TASKS} with {fields} of its own while a run worked through the \
+         list: it is pending, and its validation decides"
     ))
 }
 

@@ -112,7 +112,11 @@ fn a_new_list_and_a_new_task_read_as_the_reference_says() {
 
 #[test]
 fn faults_name_line_field_and_what_to_do() {
-    let text = "{\n \"version\": 3,\n \"session_config\": {\"concurrency_mode\": \"both\"},\n \"tasks\": [\n  {\"id\": \"a\", \"status\": \"blocked\",\n   \"attempts\": \"one\"},\n  {\"id\": \"b]c\"},\n  {\"id\": \"d\", \"validation\": {\"timeout_seconds\": 0}, \"priority\": \"high\"}\n ]\n}";
+    let text = "{\n \"version\": 3,\n \"session_config\": {\"concurrency_mode\": \"both\"},\
+                \n \"tasks\": [\n  {\"id\": \"a\", \"status\": \"blocked\",\
+                \n   \"attempts\": \"one\"},\n  {\"id\": \"b]c\"},\
+                \n  {\"id\": \"d\", \"validation\": {\"timeout_seconds\": 0}, \"priority\": \
+                \"high\"}\n ]\n}";
     let Err(Unreadable::Invalid(faults)) = TaskList::parse(text) else { panic!("it is invalid") };
     let said: Vec<_> = faults.iter().map(|fault| (fault.field.as_str(), fault.line)).collect();
     let wanted = [
@@ -198,6 +202,7 @@ fn what_has_another_shape_is_refused_by_its_line_and_field() {
         );
         assert!(faults[0].hint.contains(hint), "{faults:?}");
     }
-    let none = "{\"version\": 2, \"session_config\": null, \"tasks\": [{\"id\": \"a\", \"validation\": null, \"on_failure\": null}]}";
+    let none = "{\"version\": 2, \"session_config\": null, \"tasks\": [{\"id\": \"a\", \
+                \"validation\": null, \"on_failure\": null}]}";
     assert_eq!(TaskList::parse(none).map(|list| list.tasks[0].command.clone()), Ok(None));
 }

@@ -78,8 +78,10 @@ mod tests {
 
     #[test]
     fn failures_that_were_there_before_are_told_apart() {
-        let before = "test net::slow ... FAILED\ntest math::adds ... ok\ntest result: FAILED. 1 failed in 0.31s\n";
-        let after = "test net::slow ... FAILED\ntest math::adds ... FAILED\ntest result: FAILED. 2 failed in 1.07s\n";
+        let before = "test net::slow ... FAILED\ntest math::adds ... ok\
+                      \ntest result: FAILED. 1 failed in 0.31s\n";
+        let after = "test net::slow ... FAILED\ntest math::adds ... FAILED\
+                     \ntest result: FAILED. 2 failed in 1.07s\n";
         let apart = tell(before, after);
         assert_eq!(apart.new, ["test math::adds ... FAILED"]);
         assert_eq!(apart.old.first().map(String::as_str), Some("test net::slow ... FAILED"));

@@ -144,7 +144,8 @@ fn a_ring_of_ten_thousand_is_marked_without_recursion_and_briefly() {
     let entry = &list.tasks[7].error_log[0];
     assert_eq!(
         entry,
-        "[DEPENDENCY] Circular dependency detected: t7 -> t8 -> … (10000 tasks depend on each other) -> t7"
+        "[DEPENDENCY] Circular dependency detected: t7 -> t8 -> … (10000 tasks depend on each \
+         other) -> t7"
     );
 }
 

@@ -232,8 +232,8 @@ pub fn put_back(
     } else if !fields.is_empty() {
         let fields = fields.join(", ");
         said.push(format!(
-            "somebody has changed its {fields} in {} while it was being worked on: only the harness says these, and they are as \
-             they were; its validation decides",
+            "somebody has changed its {fields} in {} while it was being worked on: only the \
+             harness says these, and they are as they were; its validation decides",
             crate::task_list::TASKS
         ));
     }

@@ -48,7 +48,8 @@ pub fn astray(wanted: &Stand, branch: Option<&str>, base: &str, has_base: bool) 
     lost.then(|| {
         let base = short(base);
         format!(
-            "the agent took commit {base} out of HEAD's history; the task began there, and what is done has to come after it"
+            "the agent took commit {base} out of HEAD's history; the task began there, and what \
+             is done has to come after it"
         )
     })
 }

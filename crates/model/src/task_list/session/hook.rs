@@ -94,8 +94,8 @@ pub fn self_reflect_unreadable(memory: &mut Memory, why: &str) -> Answer {
 
 fn unreadable(why: &str) -> String {
     format!(
-        "The task list cannot be read, so nobody knows whether work is left. Mend it, or tell the user what is wrong \
-         with it, before you stop.\n{why}"
+        "The task list cannot be read, so nobody knows whether work is left. Mend it, or tell the \
+         user what is wrong with it, before you stop.\n{why}"
     )
 }
 
@@ -145,7 +145,8 @@ pub fn teammate_idle(
     let Some(at) = select::next(list, failures) else { return Answer::Silent };
     let task = &list.tasks[at];
     let step = format!(
-        "There is work left. Claim it with `muleteer tasks claim {} --worker {name}` (another one if that is refused): {}",
+        "There is work left. Claim it with `muleteer tasks claim {} --worker {name}` (another one \
+         if that is refused): {}",
         task.id,
         task.title.trim()
     );
@@ -160,9 +161,10 @@ pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
     memory.reflections += 1;
     let failed = list.tasks.iter().filter(|task| task.status == Status::Failed).count();
     let mut text = format!(
-        "Every task of the list has an outcome ({failed} of {} failed for good). Before you stop, look back ({}/{}): does \
-         what is there meet what was originally asked for, and not only the tasks' own checks? Is anything missing, \
-         untested, undocumented or left over? If so, `muleteer tasks add` it and do it; if not, say so and stop.",
+        "Every task of the list has an outcome ({failed} of {} failed for good). Before you stop, \
+         look back ({}/{}): does what is there meet what was originally asked for, and not only \
+         the tasks' own checks? Is anything missing, untested, undocumented or left over? If so, \
+         `muleteer tasks add` it and do it; if not, say so and stop.",
         list.tasks.len(),
         memory.reflections,
         REFLECTIONS
@@ -232,8 +234,8 @@ fn next_step(
     let task = &list.tasks[at];
     let counts = stats(list);
     Some(format!(
-        "The task list is not done: {} of {} completed. Next: {id} ({}). Take it with `muleteer tasks claim {id}`, do it, \
-         and end it with `muleteer tasks complete {id}`.",
+        "The task list is not done: {} of {} completed. Next: {id} ({}). Take it with `muleteer \
+         tasks claim {id}`, do it, and end it with `muleteer tasks complete {id}`.",
         counts.completed,
         counts.tasks_total,
         task.title.trim(),
@@ -243,8 +245,9 @@ fn next_step(
 
 fn recover(task: &Task) -> String {
     format!(
-        "{0} ({1}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it looks at commits, uncommitted \
-         changes and checkpoints, and completes it, resumes it or rolls it back.",
+        "{0} ({1}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it \
+         looks at commits, uncommitted changes and checkpoints, and completes it, resumes it or \
+         rolls it back.",
         task.id,
         task.title.trim()
     )
@@ -253,8 +256,8 @@ fn recover(task: &Task) -> String {
 fn finish(task: &Task, worker: Option<&str>) -> String {
     let worker = worker.map_or_else(String::new, |worker| format!(" --worker {worker}"));
     format!(
-        "End it with `muleteer tasks complete {0}{worker}`, which runs its validation, or give it up with `muleteer tasks \
-         fail {0}{worker} \"why\"`.",
+        "End it with `muleteer tasks complete {0}{worker}`, which runs its validation, or give it \
+         up with `muleteer tasks fail {0}{worker} \"why\"`.",
         task.id
     )
 }
@@ -283,8 +286,8 @@ pub struct Scene<'a> {
 pub fn session_start(scene: &Scene<'_>) -> String {
     let counts = stats(scene.list);
     let mut text = format!(
-        "# Task list, session {}\n\nThis project has a task list (harness-tasks.json): {} of {} tasks completed, {} failed, \
-         {} pending, {} in progress. You are worker `{}`.\n",
+        "# Task list, session {}\n\nThis project has a task list (harness-tasks.json): {} of {} \
+         tasks completed, {} failed, {} pending, {} in progress. You are worker `{}`.\n",
         scene.session,
         counts.completed,
         counts.tasks_total,
@@ -296,8 +299,8 @@ pub fn session_start(scene: &Scene<'_>) -> String {
     if let Some(run) = scene.run {
         let _ = write!(
             text,
-            "\nRun {run} of the Muleteer daemon works through it now. Leave the list and the files it changes alone; \
-             `muleteer tasks status` shows how it goes.\n"
+            "\nRun {run} of the Muleteer daemon works through it now. Leave the list and the \
+             files it changes alone; `muleteer tasks status` shows how it goes.\n"
         );
         return text;
     }
@@ -315,8 +318,9 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         {
             let _ = write!(
                 text,
-                "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone until then: somebody may be at \
-                 work on it here. Only if a person says that {by} is gone, run `muleteer tasks recover {task} --force`.\n"
+                "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone \
+                 until then: somebody may be at work on it here. Only if a person says that {by} \
+                 is gone, run `muleteer tasks recover {task} --force`.\n"
             );
             if scene.list.mode == Mode::Exclusive {
                 // All other work would use the same directory.
@@ -348,9 +352,10 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         None => {}
     }
     text.push_str(
-        "\nFor each task: `muleteer tasks claim`, work, `muleteer tasks checkpoint ID M/N \"what was done\"` after each \
-         significant step, then `muleteer tasks complete ID` (it runs the validation and commits), or `muleteer tasks fail \
-         ID \"why\"` (it rolls back). Then the next one, without asking. Never edit the harness-* files by hand.\n",
+        "\nFor each task: `muleteer tasks claim`, work, `muleteer tasks checkpoint ID M/N \"what \
+         was done\"` after each significant step, then `muleteer tasks complete ID` (it runs the \
+         validation and commits), or `muleteer tasks fail ID \"why\"` (it rolls back). Then the \
+         next one, without asking. Never edit the harness-* files by hand.\n",
     );
     for (title, body) in [
         ("The newest commits", scene.commits),
