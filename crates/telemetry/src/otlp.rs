@@ -34,7 +34,8 @@ pub fn metrics(
     let point = |labels: &[(&'static str, String)], value: f64| {
         let labels: Vec<_> =
             labels.iter().map(|(key, value)| attribute(key, &json!(value))).collect();
-        json!({ "attributes": labels, "startTimeUnixNano": since, "timeUnixNano": now, "asDouble": value })
+        json!({ "attributes": labels, "startTimeUnixNano": since, "timeUnixNano": now,
+            "asDouble": value })
     };
     let sum = |name: &str, unit: &str, meaning: &str, points: Vec<Value>| {
         json!({ "name": name, "unit": unit, "description": meaning,
@@ -113,7 +114,8 @@ fn span(span: &Span) -> Value {
 }
 
 fn event(event: &SpanEvent) -> Value {
-    json!({ "name": event.name, "timeUnixNano": nanos(event.at), "attributes": attributes(&event.attributes) })
+    json!({ "name": event.name, "timeUnixNano": nanos(event.at),
+        "attributes": attributes(&event.attributes) })
 }
 
 fn attributes(all: &[(&'static str, Value)]) -> Vec<Value> {

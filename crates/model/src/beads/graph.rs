@@ -442,9 +442,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cycle_is_found_exactly_where_there_is_one(edges in prop::collection::vec((0usize..12, 0usize..12), 0..30)) {
+        fn a_cycle_is_found_exactly_where_there_is_one(
+            edges in prop::collection::vec((0usize..12, 0usize..12), 0..30)) {
             let names: Vec<String> = (0..12).map(|n| n.to_string()).collect();
-            let mut nodes: Vec<(&str, Vec<&str>)> = names.iter().map(|name| (name.as_str(), vec![])).collect();
+            let mut nodes: Vec<(&str, Vec<&str>)> = names.iter().map(|name| (name.as_str(), vec![]))
+                .collect();
             for (a, b) in &edges {
                 nodes[*a].1.push(&names[*b]);
             }
@@ -454,7 +456,8 @@ mod tests {
             for chain in cycles {
                 prop_assert_eq!(chain.first(), chain.last());
                 for pair in chain.windows(2) {
-                    let (a, b) = (graph.index(&pair[0]).expect("there"), graph.index(&pair[1]).expect("there"));
+                    let (a, b) = (graph.index(&pair[0]).expect("there"),
+                        graph.index(&pair[1]).expect("there"));
                     prop_assert!(graph.blockers(a).contains(&b));
                 }
             }

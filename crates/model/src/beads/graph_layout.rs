@@ -330,14 +330,17 @@ mod tests {
             let picture = picture(&graph);
             prop_assert_eq!(picture.lines.len() + picture.implied, graph.edges());
             for line in &picture.lines {
-                let (from, to) = (picture.places[line.from].expect("placed"), picture.places[line.to].expect("placed"));
+                let (from, to) =
+                    (picture.places[line.from].expect("placed"),
+                    picture.places[line.to].expect("placed"));
                 prop_assert!(from.layer < to.layer);
                 prop_assert_eq!(line.bends.len(), to.layer - from.layer - 1);
             }
             let placed: Vec<_> = picture.places.iter().flatten().collect();
             for (index, one) in placed.iter().enumerate() {
                 for other in &placed[index + 1..] {
-                    prop_assert!(one.layer != other.layer || (one.row - other.row).abs() > 1.0 - 1e-6);
+                    prop_assert!(one.layer != other.layer
+                        || (one.row - other.row).abs() > 1.0 - 1e-6);
                 }
                 prop_assert!(one.row >= -1e-9 && one.row <= picture.height + 1e-9);
             }

@@ -280,7 +280,8 @@ mod tests {
             edges in prop::collection::vec((1usize..20, 0usize..20), 0..40),
             steps in prop::collection::vec((0usize..20, 0u8..3), 0..40),
         ) {
-            let mut tasks: Vec<Task> = (0..20).map(|n| task(&n.to_string(), (n % 5) as u8, &[])).collect();
+            let mut tasks: Vec<Task> = (0..20).map(|n| task(&n.to_string(), (n % 5) as u8, &[]))
+                .collect();
             for (a, b) in edges {
                 if b < a {
                     tasks[a].depends_on.push(b.to_string());
@@ -294,7 +295,8 @@ mod tests {
                     _ => { tasks[at].withheld = false; schedule.release(&at.to_string()); }
                 }
                 let anew = Schedule::new(&tasks, |_| false);
-                prop_assert_eq!(schedule.ready().collect::<Vec<_>>(), anew.ready().collect::<Vec<_>>());
+                prop_assert_eq!(schedule.ready().collect::<Vec<_>>(),
+                    anew.ready().collect::<Vec<_>>());
             }
         }
     }

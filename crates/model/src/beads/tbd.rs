@@ -666,7 +666,8 @@ mod tests {
         let known = two();
         let table = [
             (
-                serde_json::json!({"op": "create", "title": "-t", "description": "d", "labels": ["l"], "key": "k",
+                serde_json::json!(
+                    {"op": "create", "title": "-t", "description": "d", "labels": ["l"], "key": "k",
                     "depends_on": ["sup-007"]}),
                 vec![
                     "create --type=task --priority=2 --label=l --label=muleteer-key:k -- -t \
@@ -676,11 +677,13 @@ mod tests {
             ),
             (serde_json::json!({"op": "create", "title": "again", "key": "r/1"}), vec![]),
             (
-                serde_json::json!({"op": "create", "title": "again", "key": "r/1", "depends_on": ["sup-007"]}),
+                serde_json::json!(
+                    {"op": "create", "title": "again", "key": "r/1", "depends_on": ["sup-007"]}),
                 vec!["dep add sup-1e3 sup-007"],
             ),
             (
-                serde_json::json!({"op": "update", "id": "sup-1e3", "status": "in_progress", "priority": 0,
+                serde_json::json!(
+                    {"op": "update", "id": "sup-1e3", "status": "in_progress", "priority": 0,
                     "add_labels": ["y"], "remove_labels": ["x"]}),
                 vec![
                     "update sup-1e3 --priority=0 --status=in_progress --add-label=y \
@@ -697,7 +700,8 @@ mod tests {
                 ],
             ),
             (
-                serde_json::json!({"op": "close", "id": "sup-007", "reason": "r", "no_change": true}),
+                serde_json::json!(
+                    {"op": "close", "id": "sup-007", "reason": "r", "no_change": true}),
                 vec!["update sup-007 --add-label=muleteer-no-change", "close sup-007 --reason=r"],
             ),
             (serde_json::json!({"op": "reopen", "id": "sup-007"}), vec![]),

@@ -335,7 +335,8 @@ fn holds_all(text: &str, expected: &[String]) -> bool {
 proptest! {
     #[test]
     fn whatever_was_done_to_it_nothing_is_lost_and_once_is_enough(
-        lines in prop::collection::vec(foreign(), 0..25), ended in any::<bool>(), count in 0_usize..7, status in status(),
+        lines in prop::collection::vec(foreign(), 0..25), ended in any::<bool>(),
+        count in 0_usize..7, status in status(),
     ) {
         let mut text = lines.join("\n");
         if ended {
@@ -349,13 +350,16 @@ proptest! {
         let (before, after) = (theirs(&text, &expected), theirs(&new, &expected));
         for (line, times) in &before {
             // The beginning of the next own line may be that line, torn; it is completed.
-            let torn = !ended && lines.last().is_some_and(|last| last.trim_end() == line) && expected.iter().any(|e| e.starts_with(line.as_str()));
-            prop_assert!(torn || after.get(line).is_some_and(|now| now >= times), "lost {:?} in {}", line, new);
+            let torn = !ended && lines.last().is_some_and(|last| last.trim_end() == line)
+                && expected.iter().any(|e| e.starts_with(line.as_str()));
+            prop_assert!(torn || after.get(line).is_some_and(|now| now >= times),
+                "lost {:?} in {}", line, new);
         }
     }
 
     #[test]
-    fn after_any_truncation_all_our_lines_are_back(count in 0_usize..12, cut in 0_usize..900, status in status()) {
+    fn after_any_truncation_all_our_lines_are_back(count in 0_usize..12, cut in 0_usize..900,
+        status in status()) {
         let expected = ours(count);
         let whole = journal(&expected, status);
         let bytes = &whole.as_bytes()[..whole.len().saturating_sub(cut)];
@@ -365,15 +369,18 @@ proptest! {
 
     #[test]
     fn lines_only_added_leave_the_rest_in_place(
-        lines in prop::collection::vec("- 12:[0-5][0-9] — \\[agent\\] [a-z ]{0,12}", 0..10), have in 0_usize..6, more in 0_usize..6,
+        lines in prop::collection::vec("- 12:[0-5][0-9] — \\[agent\\] [a-z ]{0,12}", 0..10),
+        have in 0_usize..6, more in 0_usize..6,
     ) {
-        let text = format!("{}{}", journal(&ours(have), Status::InProgress), lines.iter().map(|l| format!("{l}\n")).collect::<String>());
+        let text = format!("{}{}", journal(&ours(have), Status::InProgress),
+            lines.iter().map(|l| format!("{l}\n")).collect::<String>());
         let new = again(&text, &ours(have + more), Status::InProgress);
         prop_assert!(new.starts_with(&text), "appending is enough: {}", new);
     }
 
     #[test]
-    fn a_line_becomes_an_event_exactly_once(lines in prop::collection::vec(foreign(), 0..25), count in 0_usize..7) {
+    fn a_line_becomes_an_event_exactly_once(lines in prop::collection::vec(foreign(), 0..25),
+        count in 0_usize..7) {
         let expected = ours(count);
         let mut text = journal(&expected, Status::InProgress);
         let mut known: Vec<String> = vec![];

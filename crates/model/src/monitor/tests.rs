@@ -105,7 +105,9 @@ fn sibling_errors_of_one_message_count_as_one_failure() {
         let message = |told: &mut Told, n: u32| {
             for call in 0..6 {
                 let input = json!({"command": format!("cat part-{call}")});
-                told.hear(json!({"type": "tool_call", "id": format!("{n}-{call}"), "name": "Bash", "input": input}));
+                told.hear(json!(
+                    {"type": "tool_call", "id": format!("{n}-{call}"), "name": "Bash",
+                    "input": input}));
             }
             let texts = ["error: no such file"].into_iter().chain([other; 5]).enumerate();
             let results = texts.map(
@@ -270,8 +272,10 @@ fn a_subagent_goes_in_circles_of_its_own() {
         for by in ["task1", "task2"] {
             let id = format!("{by}/{n}");
             for event in [
-                json!({"type": "tool_call", "id": id, "name": "Bash", "input": {"command": "make"}}),
-                json!({"type": "tool_result", "id": id, "ok": false, "text": "error: no such thing"}),
+                json!({"type": "tool_call", "id": id, "name": "Bash",
+                    "input": {"command": "make"}}),
+                json!({"type": "tool_result", "id": id, "ok": false,
+                    "text": "error: no such thing"}),
             ] {
                 found.extend(told.hear(json!({"type": "subagent", "parent": by, "event": event})));
             }
@@ -374,11 +378,12 @@ fn a_budget_is_a_bound_and_a_flood_is_told_before() {
 fn nothing_an_agent_does_fills_the_memory() {
     let mut told = Told::new();
     for n in 0..20_000 {
-        told.hear(
-            json!({"type": "tool_call", "id": format!("open{n}"), "name": "Bash", "input": {"command": n.to_string()}}),
-        );
+        told.hear(json!({"type": "tool_call", "id": format!("open{n}"), "name": "Bash",
+                "input": {"command": n.to_string()}}));
         told.run(&format!("make {n}"), n % 2 == 0, &format!("word{n}x"));
-        told.hear(json!({"type": "subagent", "parent": n.to_string(), "event": {"type": "tool_result", "id": "none", "ok": true}}));
+        told.hear(json!(
+            {"type": "subagent", "parent": n.to_string(),
+            "event": {"type": "tool_result", "id": "none", "ok": true}}));
     }
     assert!(told.monitors.open.len() <= MOST_OPEN && told.monitors.loops.len() <= MOST_SUBAGENTS);
 }
@@ -388,7 +393,9 @@ mod streams {
     use crate::monitor::replay::{Label, Score, Stream, score};
 
     fn stream(label: &str, onset: Option<f64>, events: &[Value]) -> Stream {
-        let header = json!({"stream": 1, "id": "s", "label": label, "archetype": "a", "onset": onset, "category": "coding",
+        let header = json!(
+            {"stream": 1, "id": "s", "label": label, "archetype": "a", "onset": onset,
+            "category": "coding",
             "limits": {"inactivity_timeout": 300, "budget_usd": 10}, "scope": null});
         let lines = std::iter::once(&header).chain(events).map(ToString::to_string);
         Stream::parse(&lines.collect::<Vec<_>>().join("\n")).unwrap()
@@ -422,7 +429,8 @@ mod streams {
     #[test]
     fn what_keeps_an_agent_from_being_stalled_does_so_here() {
         let begun = json!({"t": 0, "type": "prompt", "text": "do it"});
-        let call = json!({"t": 1, "type": "tool_call", "id": "1", "name": "Bash", "input": {"command": "make"}});
+        let call = json!(
+            {"t": 1, "type": "tool_call", "id": "1", "name": "Bash", "input": {"command": "make"}});
         assert_eq!(decided(&stream("healthy", None, &[begun.clone(), call])), []);
         let asks = json!({"t": 1, "type": "permission", "id": "1"});
         assert_eq!(decided(&stream("healthy", None, &[begun.clone(), asks])), []);
@@ -455,8 +463,10 @@ mod streams {
     fn who_is_stopped_does_nothing_more() {
         let fail = |n: u32| {
             [
-                json!({"t": n, "type": "tool_call", "id": n.to_string(), "name": "Bash", "input": {"command": "make"}}),
-                json!({"t": n, "type": "tool_result", "id": n.to_string(), "ok": false, "text": "error: no such file"}),
+                json!({"t": n, "type": "tool_call", "id": n.to_string(), "name": "Bash",
+                    "input": {"command": "make"}}),
+                json!({"t": n, "type": "tool_result", "id": n.to_string(), "ok": false,
+                    "text": "error: no such file"}),
             ]
         };
         let events: Vec<_> = (1..30).chain(500..530).flat_map(fail).collect();

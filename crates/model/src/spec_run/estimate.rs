@@ -192,7 +192,8 @@ mod tests {
                 let busy = ends.iter().flatten().filter(|end| **end > now).count();
                 let free = (agents as usize).saturating_sub(busy);
                 let ready: Vec<usize> =
-                    (0..20).rev().filter(|at| ends[*at].is_none() && rests[*at].after.iter().all(done)).take(free).collect();
+                    (0..20).rev().filter(|at| ends[*at].is_none()
+                        && rests[*at].after.iter().all(done)).take(free).collect();
                 for at in ready {
                     ends[at] = Some(now + each);
                 }
@@ -201,7 +202,8 @@ mod tests {
                     None => break,
                 }
             }
-            let Estimate::Between { low_ms, high_ms } = estimate(&rests, &[each], agents) else { panic!("a range") };
+            let Estimate::Between { low_ms, high_ms } =
+                estimate(&rests, &[each], agents) else { panic!("a range") };
             prop_assert!(low_ms <= now && now <= high_ms + 1, "{low_ms} ≤ {now} ≤ {high_ms}");
         }
     }

@@ -72,7 +72,8 @@ pub fn pull_request_page(remote: &str, base: &str, branch: &str) -> Option<Strin
                 None => format!("projects/{}", project.to_uppercase()),
             };
             format!(
-                "{top}/{owner}/repos/{repo}/pull-requests?create&sourceBranch=refs%2Fheads%2F{branch}\
+                "{top}/{owner}/repos/{repo}/pull-requests?create\
+                 &sourceBranch=refs%2Fheads%2F{branch}\
                  &targetBranch=refs%2Fheads%2F{base}"
             )
         }

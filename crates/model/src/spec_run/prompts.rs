@@ -278,15 +278,22 @@ pub fn judge(
 /// The prompt of the judge's second pass.
 pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: &str) -> String {
     let mut text = String::from(
-        "Below is a judge's evaluation of a piece of software. Give it structure: print one JSON document \
-         of this shape and nothing else. Add no judgement of your own.\n\n```\n\
+        "Below is a judge's evaluation of a piece of software. Give it structure: print one JSON \
+         document of this shape and nothing else. Add no judgement of your own.\n\n```\n\
          {\n  \"status\": \"success\" | \"failure\" | \"timeout\",\n  \
-         \"specDrift\": {\"detected\": boolean, \"issues\": [{\"section\": string, \"description\": string, \"severity\": \"critical\" | \"major\" | \"minor\"}]},\n  \
-         \"acceptance\": {\"passed\": boolean, \"results\": [{\"criterion\": string, \"passed\": boolean, \"evidence\": string}]},\n  \
-         \"observations\": [{\"beadId\": string, \"action\": \"promote\" | \"dismiss\" | \"merge\", \"reason\": string, \"mergeWith\": string}],\n  \
-         \"newBeads\": [{\"title\": string, \"description\": string, \"type\": \"bug\" | \"task\" | \"feature\"}]\n}\n```\n\n\
-         `status` is `success` when the evaluation was carried out, whatever it found. `newBeads` is what \
-         has to be done about what was found, a piece of work each; it is empty when nothing was.\n\n",
+         \"specDrift\": {\"detected\": boolean, \"issues\": [\
+         {\"section\": string, \"description\": string, \
+         \"severity\": \"critical\" | \"major\" | \"minor\"}]},\n  \
+         \"acceptance\": {\"passed\": boolean, \"results\": [\
+         {\"criterion\": string, \"passed\": boolean, \"evidence\": string}]},\n  \
+         \"observations\": [\
+         {\"beadId\": string, \"action\": \"promote\" | \"dismiss\" | \"merge\", \
+         \"reason\": string, \"mergeWith\": string}],\n  \
+         \"newBeads\": [\
+         {\"title\": string, \"description\": string, \"type\": \"bug\" | \"task\" | \"feature\"}]\n}\n```\n\n\
+         `status` is `success` when the evaluation was carried out, whatever it found. `newBeads` \
+         is what has to be done about what was found, a piece of work each; it is empty when \
+         nothing was.\n\n",
     );
     let _ = match observations.is_empty() {
         true => writeln!(text, "`observations` is empty: nobody has noted any."),

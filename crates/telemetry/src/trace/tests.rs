@@ -22,10 +22,13 @@ fn id() -> DispatchId {
 fn created(trace: Option<&str>) -> Event {
     // Parsed from JSON, so that new fields of a dispatch need no change here.
     let document = json!({
-        "role": "developer", "category": "coding", "project": "/p", "feature": "f", "backend": "claude-code",
-        "model": "sonnet", "journal": "/p/j.md", "by": "operator", "multi_turn": true, "resumable": true,
+        "role": "developer", "category": "coding", "project": "/p", "feature": "f",
+        "backend": "claude-code",
+        "model": "sonnet", "journal": "/p/j.md", "by": "operator", "multi_turn": true,
+        "resumable": true,
         "wants_result": true, "trace": trace, "fingerprint": "x",
-        "limits": {"budget_usd": null, "max_turns": null, "timeout_s": null, "inactivity_timeout_s": 900, "max_restarts": 3},
+        "limits": {"budget_usd": null, "max_turns": null, "timeout_s": null,
+            "inactivity_timeout_s": 900, "max_restarts": 3},
     });
     Event::DispatchCreated(Box::new(serde_json::from_value(document).expect("a dispatch")))
 }

@@ -208,7 +208,8 @@ pub fn schema() -> serde_json::Value {
         let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
         let properties: Map<_, _> =
             fields.iter().map(|(name, kind)| ((*name).to_string(), kind.clone())).collect();
-        json!({"type": "object", "properties": properties, "required": names, "additionalProperties": false})
+        json!({"type": "object", "properties": properties, "required": names,
+            "additionalProperties": false})
     };
     let list = |of: Value| json!({"type": "array", "items": of});
     let word = |words: &[&str]| json!({"type": "string", "enum": words});

@@ -156,7 +156,8 @@ impl TaskList {
         let raw = json!({
             "version": VERSION,
             "created": iso(now),
-            "session_config": {"concurrency_mode": "exclusive", "max_tasks_per_session": 20, "max_sessions": 50},
+            "session_config": {"concurrency_mode": "exclusive", "max_tasks_per_session": 20,
+                "max_sessions": 50},
             "tasks": [],
             "session_count": 0,
             "last_session": null,
@@ -281,10 +282,12 @@ impl Task {
     pub fn new(id: impl Into<String>, title: impl Into<String>) -> Self {
         let (id, title) = (id.into(), title.into());
         let raw = json!({
-            "id": id, "title": title, "status": "pending", "priority": "P1", "depends_on": [], "attempts": 0,
+            "id": id, "title": title, "status": "pending", "priority": "P1", "depends_on": [],
+            "attempts": 0,
             "max_attempts": MAX_ATTEMPTS, "started_at_commit": null,
             "validation": {"command": null, "timeout_seconds": TIMEOUT_SECONDS},
-            "on_failure": {"cleanup": null}, "error_log": [], "checkpoints": [], "completed_at": null,
+            "on_failure": {"cleanup": null}, "error_log": [], "checkpoints": [],
+            "completed_at": null,
         });
         Self {
             id,
@@ -385,7 +388,8 @@ impl Task {
         there.truncate(self.checkpoints.len());
         for new in &self.checkpoints[there.len()..] {
             let mut value = json!({
-                "step": new.step, "total": new.total, "description": new.description, "timestamp": new.timestamp,
+                "step": new.step, "total": new.total, "description": new.description,
+                "timestamp": new.timestamp,
             });
             if let Some(tree) = &new.tree {
                 value["tree"] = json!(tree);

@@ -217,7 +217,8 @@ proptest! {
         validate_dependencies(&mut fast, now());
         slowly(&mut slow);
         for (fast, slow) in fast.tasks.iter().zip(&slow.tasks) {
-            prop_assert_eq!((fast.status, fast.has_dependency_error()), (slow.status, slow.has_dependency_error()));
+            prop_assert_eq!((fast.status, fast.has_dependency_error()),
+                (slow.status, slow.has_dependency_error()));
         }
     }
 
@@ -230,7 +231,8 @@ proptest! {
         prop_assert_eq!(first, eligible(&list, &failures).first().copied());
         if let Some(at) = first {
             let id = list.tasks[at].id.clone();
-            prop_assert!(crate::task_list::session::claim::claim(&mut list, &id, "w", "x", now(), crate::task_list::session::claim::LEASE).is_ok());
+            prop_assert!(crate::task_list::session::claim::claim(&mut list, &id, "w", "x", now(),
+                crate::task_list::session::claim::LEASE).is_ok());
         }
     }
 }

@@ -452,18 +452,16 @@ mod tests {
         claim(&mut exclusive, "a", "me", "abc", now, MINUTE).expect("claimed");
         assert_eq!(in_hand(&exclusive, Some("a"), now), None);
         for id in [Some("c"), None] {
-            assert!(
-                matches!(in_hand(&exclusive, id, now), Some(Refused::Held { task, .. }) if task == "a")
-            );
+            assert!(matches!(in_hand(&exclusive, id, now),
+                    Some(Refused::Held { task, .. }) if task == "a"));
             let later = at("2025-07-01T10:02:00Z");
             assert_eq!(in_hand(&exclusive, id, later), Some(Refused::Interrupted("a".into())));
         }
         // Other tools may have left an interrupted task; the live worker is named first.
         exclusive.tasks[1].status = Status::InProgress;
         exclusive.tasks.swap(0, 1);
-        assert!(
-            matches!(in_hand(&exclusive, None, now), Some(Refused::Held { task, .. }) if task == "a")
-        );
+        assert!(matches!(in_hand(&exclusive, None, now),
+                Some(Refused::Held { task, .. }) if task == "a"));
         exclusive.mode = Mode::Concurrent;
         assert_eq!(in_hand(&exclusive, Some("c"), now), None);
     }
@@ -480,9 +478,8 @@ mod tests {
             );
             assert!(matches!(recoverable(&list, "c", "w2", now), Err(Refused::Unknown(_))));
             claim(&mut list, "a", "w1", "x", now, MINUTE).expect("claims");
-            assert!(
-                matches!(recoverable(&list, "a", "w2", now), Err(Refused::Held { by, .. }) if by == "w1")
-            );
+            assert!(matches!(recoverable(&list, "a", "w2", now),
+                    Err(Refused::Held { by, .. }) if by == "w1"));
             assert_eq!(recoverable(&list, "a", "w1", now), Ok(()), "its own");
             assert_eq!(recoverable(&list, "a", "w2", later), Ok(()), "its lease is over");
             list.tasks[1].status = Status::InProgress;

@@ -575,9 +575,8 @@ mod tests {
         }
         let mut idle = Memory::default();
         assert_eq!(teammate_idle(&list, &mut idle, "ann", &failures, now()), Answer::Silent);
-        assert!(
-            matches!(teammate_idle(&list, &mut idle, "ann", &failures, later), Answer::Refuse(step) if step.contains("recover a"))
-        );
+        assert!(matches!(teammate_idle(&list, &mut idle, "ann", &failures, later),
+                Answer::Refuse(step) if step.contains("recover a")));
         for text in [begins("w1", now()), begins("w2", later)] {
             assert!(text.contains("was interrupted") && !text.contains("is claimed by"), "{text}");
         }

@@ -68,17 +68,22 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn valid_json_reads_as_serde_json_reads_it(value in value(), size in 1..40_usize, pretty in any::<bool>()) {
-        let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
+    fn valid_json_reads_as_serde_json_reads_it(value in value(), size in 1..40_usize,
+        pretty in any::<bool>()) {
+        let text = if pretty { serde_json::to_string_pretty(&value) }
+            else { serde_json::to_string(&value) }.unwrap();
         let expected: Value = serde_json::from_str(&text).unwrap();
         for reader in [Reader::whole(), Reader::long()] {
             let document = in_pieces(text.as_bytes(), size, reader);
-            prop_assert_eq!(&document, &Document { value: expected.clone(), ..Document::default() });
+            prop_assert_eq!(&document,
+                &Document { value: expected.clone(), ..Document::default() });
         }
     }
 
     #[test]
-    fn any_bytes_read_without_a_panic_however_they_are_cut(bytes in prop_oneof![pieces(), prop::collection::vec(any::<u8>(), 0..80)], size in 1..20_usize) {
+    fn any_bytes_read_without_a_panic_however_they_are_cut(
+        bytes in prop_oneof![pieces(), prop::collection::vec(any::<u8>(), 0..80)],
+        size in 1..20_usize) {
         let once = in_pieces(&bytes, usize::MAX, Reader::whole());
         prop_assert_eq!(&in_pieces(&bytes, size, Reader::whole()), &once);
         prop_assert_eq!(&in_pieces(&bytes, size, Reader::long()), &once);
@@ -93,7 +98,9 @@ proptest! {
     }
 
     #[test]
-    fn a_prefix_of_json_is_cut_off(value in value().prop_filter("a container", |v| v.is_object() || v.is_array()), at in any::<prop::sample::Index>()) {
+    fn a_prefix_of_json_is_cut_off(
+        value in value().prop_filter("a container", |v| v.is_object() || v.is_array()),
+        at in any::<prop::sample::Index>()) {
         let text = value.to_string();
         let end = at.index(text.len());
         prop_assert_eq!(read(&text.as_bytes()[..end]).damage, Some(Damage::CutOff));
