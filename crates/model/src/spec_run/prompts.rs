@@ -290,7 +290,8 @@ pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: 
          {\"beadId\": string, \"action\": \"promote\" | \"dismiss\" | \"merge\", \
          \"reason\": string, \"mergeWith\": string}],\n  \
          \"newBeads\": [\
-         {\"title\": string, \"description\": string, \"type\": \"bug\" | \"task\" | \"feature\"}]\n}\n```\n\n\
+         {\"title\": string, \"description\": string, \"type\": \"bug\" | \"task\" | \"feature\"}]\
+         \n}\n```\n\n\
          `status` is `success` when the evaluation was carried out, whatever it found. `newBeads` \
          is what has to be done about what was found, a piece of work each; it is empty when \
          nothing was.\n\n",
