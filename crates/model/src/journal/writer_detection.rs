@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(hand.patience(), STILL_UNTOLD, "it is watched anew");
     }
 
-    /// Its journal is there before it is watched.
+    /// The journal exists before it is watched.
     #[test]
     fn a_close_of_ours_that_is_never_told_is_not_waited_for() {
         let mut hand = Hand::default();

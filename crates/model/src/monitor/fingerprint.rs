@@ -164,7 +164,7 @@ pub fn looks_failed(text: &str) -> bool {
     ends(text).any(|line| FAILED.iter().any(|sign| line.contains(sign)) || some_failed(line))
 }
 
-/// `3 failed`.
+/// Matches `3 failed`.
 fn some_failed(line: &str) -> bool {
     let words: Vec<&str> = words(line).collect();
     words.windows(2).any(|pair| {
@@ -243,7 +243,7 @@ fn is_of(
     let counted_before = is_count(before) && beside(end(before), start);
     let counted_after =
         is_count(after) && beside(stop, at(after)) || is_count(then) && beside(stop, at(then));
-    // `main.c:12`, `12:03:11`.
+    // A place such as `main.c:12`, or a time such as `12:03:11`.
     let is_place = line[..start].ends_with(':')
         || line[stop..]
             .strip_prefix(':')

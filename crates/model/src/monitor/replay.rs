@@ -301,7 +301,7 @@ fn due(label: Label) -> Option<(Monitor, Action)> {
     })
 }
 
-/// Returns from when on a warning is right, in seconds; never, if no warning is due.
+/// Returns the second from which a warning is right; infinity if no warning is due.
 fn sick_from(header: &Header) -> f64 {
     match due(header.label) {
         None | Some((_, Action::Note)) => f64::INFINITY,

@@ -52,7 +52,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().map(|word| word.trim_matches(['\'', '"']))
 }
 
-/// `tee FILE`, `sed -i … FILE`, `perl -pi … FILE`.
+/// Returns the files written by `tee FILE`, `sed -i … FILE`, `perl -pi … FILE`.
 fn by_program(part: &str) -> Vec<String> {
     let mut words = words(part).skip_while(|word| *word == "sudo");
     let Some(program) = words.next() else { return vec![] };
@@ -94,7 +94,7 @@ fn redirected(line: &str) -> Vec<String> {
     files
 }
 
-/// `Path('FILE')…write_text`, `open('FILE', 'w')`.
+/// Returns the files written by `Path('FILE')…write_text`, `open('FILE', 'w')`.
 fn scripted(script: &str) -> impl Iterator<Item = String> {
     let writes = script.contains(".write_text(") || script.contains(".write_bytes(");
     let paths = script.split("Path(").skip(usize::from(writes)).filter(move |_| writes);

@@ -6,12 +6,12 @@
 //!  pending ─────────▶ in_progress ───────────────────────────▶ completed
 //!                      ▲       │ failed, timed out, lost
 //!                      │       ▼
-//!                      └──── failed ── attempts used up, or a dependency that never will be done
+//!                      └──── failed ── attempts used up, or a dependency that will never be done
 //!                      retry           (then it is failed for good)
 //! ```
 //!
-//! - [`document`]: the file `harness-tasks.json`, with the fields of other tools kept: positions in
-//!   it, merges of two changes, repair of tampering, equivalent spellings;
+//! - [`document`]: the file `harness-tasks.json`, with unknown fields preserved: positions in it,
+//!   merges of two changes, repair of tampering, equivalent spellings;
 //! - [`select`]: cycles, blocked tasks, and the next task;
 //! - [`session`]: runs inside the daemon, claims, hooks, the check of HEAD, recovery;
 //! - [`outcome`]: the end of work on a task, and failures that are new; [`category`]: kinds of

@@ -51,7 +51,7 @@ pub struct Span {
     /// Related spans that are not ancestors.
     pub links: Vec<Context>,
     pub status: Status,
-    /// The span waits for another process (the CLI command).
+    /// The span is a request to another process (the CLI command).
     pub is_client: bool,
 }
 

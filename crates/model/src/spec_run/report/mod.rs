@@ -1,4 +1,4 @@
-//! The views of a run that people read: its history, its live picture, its status, and where its
+//! The views of a run that people read: its history, its live view, its status, and where its
 //! work is.
 
 pub mod history;

@@ -77,7 +77,7 @@ pub struct TaskList {
     pub mode: Mode,
     pub max_tasks_per_session: Option<u64>,
     pub max_sessions: Option<u64>,
-    /// Globs of ignored files that a rollback saves too; an extension of Muleteer's.
+    /// Ignored files that a rollback saves too; an extension of Muleteer's.
     pub save_ignored: Vec<String>,
     pub tasks: Vec<Task>,
     pub session_count: u64,
@@ -419,7 +419,7 @@ pub fn valid_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= 100 && id.chars().all(ok)
 }
 
-/// `P0`, `P1`, …
+/// Parses `P0`, `P1`, …
 pub fn parse_priority(text: &str) -> Option<u32> {
     text.strip_prefix(['P', 'p'])?
         .parse()

@@ -5,7 +5,7 @@
 //! ```text
 //!            session          begun ──────▶ judged ──────▶ ended
 //!  started ──────────▶ on ──┤ (intent)      (verdict)      (outcome written) ├──▶ finished
-//!                           └──────────── each worker, again and again ───────┘
+//!                           └──────────── each worker, for each task ─────────┘
 //! ```
 
 pub mod claim;

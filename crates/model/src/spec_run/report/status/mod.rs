@@ -1,7 +1,7 @@
 //! The status of a run at one moment: how old the information is, what the run waits for, and why
 //! it ended.
 //!
-//! A run's events contain decisions. They do not show whether a daemon still carries the run, and a
+//! A run's events contain decisions. They do not show whether a daemon still hosts the run, and a
 //! waiting run writes none. A status from the events alone would therefore report a dead run as
 //! live, and could not say until when a run waits.
 
@@ -21,12 +21,12 @@ const CUT: usize = 300;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
-    /// The time of the information: now if a daemon carries the run, otherwise the newest event.
+    /// The time of the information: now if a daemon hosts the run, otherwise the newest event.
     #[serde(serialize_with = "to_the_millisecond")]
     pub as_of: Timestamp,
-    /// The run neither ended nor rests, and no daemon carries it.
+    /// The run neither ended nor rests, and no daemon hosts it.
     pub abandoned: bool,
-    /// Why the running daemon does not carry the run; `None` if no daemon runs.
+    /// Why the running daemon does not host the run; `None` if no daemon runs.
     #[serde(skip)]
     pub obstacle: Option<String>,
     /// Agents that ran at the newest event, if it is unknown whether they still run.
@@ -42,7 +42,7 @@ pub struct Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitKind {
-    /// A daemon that carries the run.
+    /// A daemon that hosts the run.
     Daemon,
     /// A person's approval.
     Approval,
@@ -85,7 +85,7 @@ fn maybe_to_the_millisecond<S: serde::Serializer>(
 
 impl Standing {
     /// Computes the standing. `fleet` has the known dispatches of the run's agents; `hosted` means
-    /// that a daemon carries the run.
+    /// that a daemon hosts the run.
     pub fn of(run: &Run, fleet: Option<&Fleet>, hosted: bool, now: Timestamp) -> Self {
         let dispatches: Vec<(&Job, &Dispatch)> = run
             .jobs
@@ -118,7 +118,7 @@ impl Standing {
         Self { as_of, abandoned, obstacle: None, last_agents, waiting_for, until }
     }
 
-    /// Adds why the running daemon does not carry an abandoned run.
+    /// Adds why the running daemon does not host an abandoned run.
     #[must_use]
     pub fn with_obstacle(mut self, run: &Run, why: Option<String>) -> Self {
         let Some(why) = why.filter(|_| self.abandoned) else { return self };
