@@ -237,7 +237,7 @@ fn stack(column: &[usize], items: &mut [Item]) {
 /// Places the items of a layer as close to their wishes as the order and the distances allow.
 /// Overlapping neighbours move as one block (pool adjacent violators).
 fn settle(column: &[usize], wishes: &[f64], items: &mut [Item]) {
-    // Without these offsets, the distances become the condition "not less than the one before".
+    // With these offsets subtracted, keeping the distances means "not less than the one before".
     let mut offsets = vec![0.0; column.len()];
     for index in 1..column.len() {
         offsets[index] = offsets[index - 1] + room(items[column[index - 1]], items[column[index]]);

@@ -1,7 +1,8 @@
 //! Orders the beads of a run. Of the unblocked beads, the one that unblocks the most comes first;
 //! then the priority and the age decide.
 //!
-//! The order is updated incrementally: closing a bead costs as much as its direct dependants.
+//! The order is updated incrementally, so the cost of closing a bead depends only on its direct
+//! dependants.
 
 use crate::beads::graph::Graph;
 use jiff::Timestamp;

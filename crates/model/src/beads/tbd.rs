@@ -334,9 +334,9 @@ fn body(text: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Call {
     pub args: Vec<String>,
-    /// A separate file; its option and path come after the other arguments.
+    /// A separate file, passed with an option.
     pub file: Option<File>,
-    /// The call creates this bead; tbd answers with the bead's own id.
+    /// The call creates the bead with this id; tbd answers with the id that it has chosen.
     pub makes: Option<String>,
     /// A directory in the format of `tbd save`, with these files; its path is the last argument.
     pub folder: Vec<(String, String)>,

@@ -155,9 +155,9 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
     events
 }
 
-/// Returns the verdict if it is usable, and what it leaves out. A pass that decides on no
-/// observations is usable; they stay pending. A pass that names new work is rejected once, and
-/// accepted if this is the `last` attempt.
+/// Returns the verdict if it is usable, and what it leaves out. A pass that leaves
+/// observations undecided is usable; they stay pending. A pass that names new work is rejected
+/// once, and accepted if this is the `last` attempt.
 fn readable<'a>(
     run: &Run,
     end: &'a JobEnd,

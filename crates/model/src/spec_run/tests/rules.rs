@@ -861,7 +861,7 @@ fn what_a_person_does_about_a_blocked_bead_counts_when_the_run_goes_on() {
         (task.stage, task.failures, task.reuse, play.working_on()),
         (Stage::Taken, 0, false, vec!["a"])
     );
-    // The retries of the bead start again.
+    // The bead has all its attempts again.
     play.end("a", Outcome::Failure, |_| ());
     assert_eq!(play.working_on(), ["a"]);
 
