@@ -1,8 +1,8 @@
-//! Takes over the agents that an earlier daemon left, before any actor of theirs is made: what a
-//! restart owes them first is somebody who holds their connection, and that costs a tenth of the
-//! actors.
+//! Adopts the agents of an earlier daemon, before their actors are made. After a restart they first
+//! need a process that holds their connection, and that costs a tenth of the actors.
 //!
-//! Only the quick ones: who does not answer at once is left to its own `link`, which has the time.
+//! Only shims that answer at once are adopted here. The others are left to their own `link`, which
+//! can wait.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::launch::ShimPort;
@@ -16,17 +16,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When none has answered for so long, those that are left are not waited for.
+/// When no shim has answered for this long, the remaining ones are not waited for.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Connects to every living shim of an earlier daemon, records with one append that they are
-/// adopted, and leaves the connections for the links to come.
+/// Connects to every living shim of an earlier daemon, records the adoptions with one append, and
+/// leaves the connections for the links.
 ///
-/// Cancel-safe: what was connected and not recorded is adopted by its link.
+/// Cancel-safe: a shim that was connected but not recorded is adopted by its link.
 pub async fn all(daemon: &Arc<Daemon>) {
     let asking = daemon.clone();
-    // On a thread of its own: woken by each answer, the runtime would take longer to go to sleep
-    // than to read it.
+    // This runs on a thread of its own: if each answer woke the runtime, that would take longer
+    // than reading the answer.
     let Ok(met) = tokio::task::spawn_blocking(move || meet(&asking)).await else { return };
     let adopted = met.iter().flat_map(|Met { dispatch, meta, .. }| {
         let decided =
@@ -51,11 +51,11 @@ struct Met {
     dispatch: Arc<Dispatch>,
     meta: Meta,
     stream: UnixStream,
-    /// What it has said since.
+    /// The bytes that came after its answer.
     heard: Vec<u8>,
 }
 
-/// All are asked before the first is listened to.
+/// Sends all requests before it waits for the first answer.
 fn meet(daemon: &Daemon) -> Vec<Met> {
     let fleet = daemon.snapshot();
     let asked = fleet.iter().filter_map(|dispatch| {

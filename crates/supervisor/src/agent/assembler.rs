@@ -1,7 +1,7 @@
-//! Puts together what an agent says in pieces, on the way from the spool to `life`.
+//! Joins the chunks of an agent's messages, on the way from the spool to `life`.
 //!
-//! What is held back has no place in the log yet: nothing that moves the position past it may be
-//! decided before it is given out. So every input that comes from elsewhere gives it out first.
+//! A buffered chunk has no place in the log yet. Nothing that moves the position past it may be
+//! decided before it is flushed, so every other input flushes it first.
 
 use crate::agent::spool_decoder::{Step, StepInput};
 use muleteer_backends::Assembly;
@@ -11,7 +11,7 @@ use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::Position;
 
 pub struct Pieces {
-    /// `None` for an agent whose lines are whole.
+    /// `None` for an agent whose lines are whole messages.
     assembly: Option<Assembly>,
     /// The end of the newest step.
     before: Position,
@@ -22,7 +22,7 @@ impl Pieces {
         Self { assembly: backend.by_calls().then(Assembly::default), before: Position::default() }
     }
 
-    /// What is to be decided on at this step.
+    /// Returns the inputs to decide on at this step.
     pub fn put(&mut self, step: Step, epoch: u32) -> Vec<Input> {
         let Step { at, input, .. } = step;
         let before = std::mem::replace(&mut self.before, at);
@@ -35,7 +35,7 @@ impl Pieces {
                 match (whole.is_empty(), assembly.holds()) {
                     (true, true) => vec![Input::Speaks { epoch }],
                     (true, false) => vec![],
-                    // This line only began something: what is whole ends before it.
+                    // This line only began a message. The whole ones end before it.
                     (false, true) => vec![Input::Line { at: before, events: whole }],
                     (false, false) => vec![Input::Line { at, events: whole }],
                 }
@@ -48,7 +48,7 @@ impl Pieces {
         }
     }
 
-    /// Gives out what is held back, at a place that is after it.
+    /// Flushes buffered chunks, at a position after them.
     pub fn finish(&mut self, at: Position) -> Option<Input> {
         let mut events = self.assembly.as_mut()?.finish();
         events.retain(is_decided_on);
@@ -56,7 +56,7 @@ impl Pieces {
     }
 }
 
-/// What only fills the context is nothing to decide on.
+/// Whether `life` decides on the event. An event that only reports context usage is ignored.
 fn is_decided_on(event: &AgentEvent) -> bool {
     !matches!(event, AgentEvent::Usage { total_usd: None, .. })
 }
@@ -102,7 +102,8 @@ mod tests {
         lines.collect()
     }
 
-    /// Wherever a daemon dies, the next one reads on from what is durable and gets the rest, whole.
+    /// Wherever a daemon dies, the next one resumes at the durable position and gets the rest,
+    /// whole.
     #[test]
     fn whoever_begins_anew_at_a_durable_place_misses_nothing_and_hears_nothing_twice() {
         let stream = [

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Another git holds the locks of the user's repository for a moment.
+/// The number of tries, because another git may hold the locks of the user's repository for a
+/// moment.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Brings home what a clone holds. Work that cannot be brought stays in the clone, and that is
+/// Brings the work of a clone home. Work that cannot be brought stays in the clone, which is
 /// recorded: it must not keep the dispatch from ending.
 pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
     let created = &dispatch.created;
@@ -51,7 +52,7 @@ pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
     }
 }
 
-/// Retries, unless that would hang as long as the first try did.
+/// Retries, unless a retry would hang as long as the first try.
 async fn bring(home: &Homecoming<'_>) -> Result<WorkHome, BringError> {
     for attempt in 1..TRIES {
         match home.bring().await {
@@ -62,8 +63,8 @@ async fn bring(home: &Homecoming<'_>) -> Result<WorkHome, BringError> {
     home.bring().await
 }
 
-/// Ends when the user kills the dispatch from now on. The work of one that was killed before comes
-/// home with the same patience as that of others.
+/// Returns when the user kills the dispatch from now on. If it was killed before, its work comes
+/// home with the usual patience.
 async fn killed(daemon: &Daemon, dispatch: &Dispatch) {
     let is_killed = |dispatch: &Dispatch| matches!(dispatch.stop, Some(Stop::Kill { .. }));
     let mut fleet = daemon.fleet.subscribe();

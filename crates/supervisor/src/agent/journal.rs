@@ -1,8 +1,8 @@
-//! Keeps one journal file: our lines follow from the ledger, so they can always be restored; lines
-//! of the agent (or a person) are picked up and become events.
+//! Maintains one journal file. The harness's lines follow from the ledger, so they can always be
+//! restored. Lines of the agent (or a person) are read and become events.
 //!
-//! The actor's only state that matters is the ledger and the file: killed anywhere, the next one
-//! works out from both what is missing.
+//! The ledger and the file are the only state that matters: an actor that restarts derives from
+//! both what is missing.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::file_watch::WatchMsg;
@@ -25,27 +25,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A journal larger than this is no journal: it is left alone from there on, and said so.
+/// The limit of a journal. A larger file is left alone from then on, and a fault is recorded.
 pub const FILE_LIMIT: u64 = 8 * 1024 * 1024;
-/// Lines of one dispatch's agent that become events: each is one for good, in the log and in
-/// memory.
+/// The limit of agent lines that become events. Each of them stays in the log and in memory for
+/// ever.
 const ENTRIES: usize = 10_000;
-/// Of them, how many are made durable at once: the log is everybody's.
+/// The number of lines in one append, because all dispatches share the log.
 const BATCH: usize = 256;
 
 #[derive(Debug)]
 pub enum JournalMsg {
     Boot,
-    /// Events of this dispatch that are durable.
+    /// Durable events of this dispatch.
     Records(Vec<Record>),
     FileChanged(Touches),
-    /// [`Hand::patience`] ago it had to be replaced, and stood so.
+    /// The file had to be replaced, and this was its state [`Hand::patience`] ago.
     Still(Option<Stand>),
     WatchAgain,
-    /// Answered once the file is there: it is made before the agent is started, who may write at
-    /// once.
+    /// Answered once the file exists. It must exist before the agent starts, because the agent may
+    /// write to it at once.
     Ready(RpcReplyPort<()>),
-    /// Answered when the file holds everything that is durable.
+    /// Answered when the file has everything that is durable.
     Flush(RpcReplyPort<()>),
 }
 
@@ -56,26 +56,26 @@ pub struct State {
     id: DispatchId,
     path: PathBuf,
     header: Header,
-    /// By the seq of their records.
+    /// The harness's lines, by the sequence numbers of their records.
     ours: BTreeMap<u64, String>,
     /// The agent's lines that are events already.
     theirs: BTreeMap<u64, String>,
     too_large: bool,
-    /// What keeps the file from being written, said once.
+    /// The error that prevents writing the file. It is recorded once.
     fault: Option<String>,
     settled: Option<Settled>,
     hand: Hand,
-    /// How we left the file, when we last wrote to it.
+    /// The state in which this actor last left the file.
     left: Option<Stand>,
-    /// The file was made, or found: an agent may be started.
+    /// The file was made or found, so an agent may be started.
     begun: bool,
-    /// The file is to be looked at again after [`Hand::patience`].
+    /// The file must be read again after [`Hand::patience`].
     wants_another_look: bool,
-    /// A [`JournalMsg::Still`] is on its way.
+    /// A [`JournalMsg::Still`] is scheduled.
     due: bool,
 }
 
-/// Which file it is, how long, and when it last changed.
+/// The identity, length and last change of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stand {
     inode: u64,
@@ -83,8 +83,8 @@ pub struct Stand {
     changed: (i64, i64),
 }
 
-/// How the file stood when it was last found, or made, complete. While it stands so, nobody but us
-/// has touched it, and keeping it up to date is one append, however long it has become.
+/// The state of the file when it was last complete. While the state is the same, nobody else has
+/// written to the file, and an update is one append, however long the file is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Settled {
     stand: Stand,
@@ -95,7 +95,7 @@ struct Settled {
 
 /// The file as it was read.
 struct Seen {
-    /// How it stood before that.
+    /// The state of the file before it was read.
     before: Option<Settled>,
     text: String,
 }
@@ -152,7 +152,7 @@ impl Actor for Journal {
                 state.replay()?;
                 Box::pin(state.catch_up(false)).await?;
                 state.watch();
-                // What was written before the watcher saw it.
+                // The agent may have written before the watcher started.
                 if !state.is_settled() {
                     Box::pin(state.catch_up(false)).await?;
                 }
@@ -186,7 +186,8 @@ impl Actor for Journal {
                 let _ = reply.send(());
             }
             JournalMsg::Flush(reply) => {
-                // The last look is a whole one, whatever the clock of the file system missed.
+                // The last update reads the whole file, in case the file system's clock missed a
+                // change.
                 state.settled = None;
                 state.hand.left();
                 Box::pin(state.catch_up(true)).await?;
@@ -209,7 +210,7 @@ impl State {
         self.daemon.watcher.cast(WatchMsg::Watch(self.path.clone(), self.id.clone()));
     }
 
-    /// Reads what happened to this dispatch so far.
+    /// Reads the events of this dispatch so far.
     fn replay(&mut self) -> Result<(), ActorProcessingErr> {
         let dispatch = self
             .daemon
@@ -233,8 +234,8 @@ impl State {
         Ok(())
     }
 
-    /// Renders a record once. They come by several ways (life, gate, our own appends) and so in no
-    /// certain order; the file has them in the order of the log.
+    /// Renders a record once. Records come by several ways (life, gate, own appends), so in no
+    /// certain order. The file has them in the order of the log.
     fn take(&mut self, record: &Record) {
         if let Event::AgentExited { .. } = &record.entry.event {
             self.hand.left();
@@ -243,7 +244,7 @@ impl State {
             self.theirs.entry(record.seq).or_insert_with(|| text.clone());
         } else if let Some(line) = journal::harness_line(record, Offset::UTC) {
             self.ours.entry(record.seq).or_insert(line);
-            // One that came late has its place before what the file ends with.
+            // A record that came late belongs before the end of the file.
             self.settled = self.settled.filter(|settled| record.seq > settled.seq);
         }
     }
@@ -252,8 +253,8 @@ impl State {
         self.ours.values().cloned().collect()
     }
 
-    /// Takes the agent's lines from the file, and gives it ours. `still`: the file has not changed
-    /// for [`Hand::patience`].
+    /// Turns the agent's new lines into events, and writes the harness's lines. `still` says that
+    /// the file has not changed for [`Hand::patience`].
     async fn catch_up(&mut self, still: bool) -> Result<(), ActorProcessingErr> {
         match self.look() {
             Ok(Some(seen)) => {
@@ -266,13 +267,13 @@ impl State {
         Ok(())
     }
 
-    /// The file as it is now.
+    /// Reads the file and its state.
     fn look(&mut self) -> Result<Option<Seen>, ActorProcessingErr> {
         let before = self.settling();
         Ok(self.read()?.map(|text| Seen { before, text }))
     }
 
-    /// Makes events of the lines the agent has added since.
+    /// Turns lines that the agent has added into events.
     async fn pick_up(&mut self, text: &str) -> Result<(), ActorProcessingErr> {
         let fresh = journal::agent_lines(
             text,
@@ -296,7 +297,7 @@ impl State {
         Ok(())
     }
 
-    /// Says once that the file is out of all proportion.
+    /// Records once that the file is too large.
     fn leave_alone(&mut self, why: &str) {
         if !std::mem::replace(&mut self.too_large, true) {
             self.daemon.fault(&self.id, "journal", format!("{} {why}", self.path.display()));
@@ -310,7 +311,7 @@ impl State {
             .map_or(Status::InProgress, |dispatch| journal::status_of(dispatch))
     }
 
-    /// None when there is no file.
+    /// Returns `None` if there is no file.
     fn stand(&self) -> Option<Stand> {
         let meta = std::fs::symlink_metadata(&self.path).ok()?;
         Some(Stand {
@@ -329,14 +330,14 @@ impl State {
         self.settled.is_some() && self.settled == self.settling()
     }
 
-    /// There is no agent, not yet or not any more.
+    /// Whether there is no agent, not yet or no longer.
     fn is_alone(&self) -> bool {
         let dispatch = self.daemon.snapshot().get(&self.id).cloned();
         let unbegun = |dispatch: &Dispatch| !self.begun && dispatch.containment.is_none();
         dispatch.is_none_or(|dispatch| unbegun(&dispatch) || dispatch.is_finished())
     }
 
-    /// Appends what came since the file was complete; `false` when it takes a closer look.
+    /// Appends the new lines to a complete file. Returns `false` if the file must be read first.
     fn extend(&mut self) -> Result<bool, ActorProcessingErr> {
         let (Some(then), Some(now)) = (self.settled, self.settling()) else { return Ok(false) };
         if (Settled { seq: then.seq, ..now }) != then || self.hand.is_at_it() {
@@ -347,8 +348,7 @@ impl State {
         if !fresh.is_empty() {
             self.append(&fresh)?;
             let now = self.settling();
-            // Somebody else's line may stand before or behind ours now: then it takes a closer
-            // look.
+            // If somebody else's line is before or after ours now, the file must be read.
             self.settled = now.filter(|now| now.stand.len == then.stand.len + fresh.len() as u64);
             self.left = self.settled.map(|now| now.stand);
         }
@@ -362,8 +362,8 @@ impl State {
         Ok(())
     }
 
-    /// Brings the file up to date. A journal that cannot be written is a fault on record, not a
-    /// reason to hold up the work: its lines follow from the ledger and can be written later.
+    /// Updates the file. If that fails, a fault is recorded and the work continues: the lines
+    /// follow from the ledger and can be written later.
     fn write(&mut self, seen: &Seen, still: bool) {
         match self.try_write(seen, still) {
             Ok(()) => self.fault = None,
@@ -379,8 +379,8 @@ impl State {
         }
     }
 
-    /// By appending where that is all it takes, since an agent may be appending at the same moment;
-    /// else by replacing the file. Either when nobody is at it.
+    /// Appends if that is enough, because an agent may append at the same moment; otherwise it
+    /// replaces the file. It does either only when nobody else writes.
     fn try_write(&mut self, seen: &Seen, still: bool) -> Result<(), ActorProcessingErr> {
         self.settled = None;
         let (existing, status) = (seen.text.as_str(), self.status());
@@ -398,7 +398,8 @@ impl State {
         let wanted = wanted.as_deref().unwrap_or(existing);
         match self.hand.act(need, still, self.is_alone()) {
             Act::Nothing => {
-                // Complete, if it is still the file that was read, to its end and a newline.
+                // The file is complete if it is still the file that was read, up to its final
+                // newline.
                 self.settled = seen.before.filter(|before| {
                     existing.ends_with('\n')
                         && existing.len() as u64 == before.stand.len
@@ -419,7 +420,7 @@ impl State {
             }
             Act::Wait => return Ok(()),
         }
-        // Of a line without its end, the agent's lines do not hold the whole yet.
+        // If the last line is incomplete, the agent has not written all of it yet.
         let whole = existing.is_empty() || existing.ends_with('\n');
         let now = self.settling().filter(|now| now.stand.len == wanted.len() as u64);
         self.left = now.map(|now| now.stand);
@@ -427,7 +428,7 @@ impl State {
         Ok(())
     }
 
-    /// False where somebody has written since it was read.
+    /// Replaces the file. Returns false if somebody has written to it since it was read.
     fn replace(&mut self, existing: &str, wanted: &str) -> Result<bool, ActorProcessingErr> {
         fault::point("journal.mid_batch");
         if let Some(folder) = self.path.parent() {
@@ -436,7 +437,7 @@ impl State {
         let path = self.path.clone();
         let mut same = || self.read().is_ok_and(|now| now.as_deref() == Some(existing));
         if existing.is_empty() {
-            // Our lines follow from the ledger; only an agent's own are worth waiting for the disk.
+            // The harness's lines follow from the ledger, so only an agent's lines need a sync.
             return Ok(
                 same() && atomic::write_whole(&path, wanted.as_bytes(), 0o644).map(|()| true)?
             );
@@ -444,9 +445,9 @@ impl State {
         Ok(atomic::write_atomic_if(&path, wanted.as_bytes(), 0o644, same)?)
     }
 
-    /// The file as it is; empty when there is none, `None` when it is out of all proportion. Its
-    /// agent may have put anything in its place: a link leads where the agent itself may not look,
-    /// and a pipe never ends.
+    /// Reads the file: empty if there is none, `None` if it is too large. The agent may have
+    /// replaced it by a link to a file that the agent itself cannot read, or by a pipe that never
+    /// ends.
     fn read(&mut self) -> Result<Option<String>, ActorProcessingErr> {
         match untrusted_path::read_file(&self.path, FILE_LIMIT) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),

@@ -1,7 +1,7 @@
-//! The link to one shim: sees to it that the shim of the wanted epoch runs, brings its output to
-//! life in acknowledged batches, and carries commands to it.
+//! The link to one shim: it makes sure that the shim of the wanted epoch runs, brings its output to
+//! life in acknowledged batches, and sends commands to it.
 //!
-//! Dropping a link closes a socket and signals nobody. What it knew is read again from the spool.
+//! Dropping a link closes a socket and signals nobody. Its state is read again from the spool.
 
 use crate::agent::life::LifeMsg;
 use crate::agent::spool_decoder::Drain;
@@ -26,17 +26,18 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Bytes of spool read at once: what one agent may occupy in the daemon's memory.
+/// The number of spool bytes per read, which limits an agent's share of the daemon's memory.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Commands waiting for a shim. Life asks for few; more means something is wrong.
+/// The limit of commands that wait for a shim. Life sends few; more means that something is wrong.
 const COMMANDS: usize = 64;
-/// TERM, then this long, then KILL (docs/design/dispatch-lifecycle.md).
+/// The time between TERM and KILL (docs/design/dispatch-lifecycle.md).
 const TERM_GRACE_MS: u64 = 10_000;
-/// A nudge can be lost with its connection: the spool is looked at this often all the same.
+/// The interval at which the spool is read without a nudge, because a nudge can be lost with its
+/// connection.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// In a box because the channel it goes through has room for 32 of them, for each agent, for as
-/// long as it lives.
+/// It is boxed, because each agent's channel has room for 32 of them for as long as the agent
+/// lives.
 #[derive(Debug, Clone)]
 pub struct Command(Box<ToShim>);
 
@@ -133,19 +134,20 @@ impl Actor for Link {
     }
 }
 
-/// Serves one epoch from wherever it stands to its end.
+/// Serves one epoch from its current state to its end.
 struct Session {
     daemon: Arc<Daemon>,
     id: DispatchId,
     slots: Arc<AgentSlots>,
     epoch: u32,
     resume: Option<String>,
-    /// Sent and not yet answered, in order: sent again on a new connection, under the same keys.
+    /// Commands that are sent and not answered yet, in order. They are sent again on a new
+    /// connection, under the same keys.
     unanswered: VecDeque<ToShim>,
-    /// Writes that the shim has acknowledged. Told once the spool is read that far: its record of
-    /// them stands in the order of things, but is left out where the disk has no room.
+    /// Writes that the shim has acknowledged. They are reported once the spool is read that far:
+    /// the shim also records them in order, but leaves the record out if the disk is full.
     acknowledged: Vec<String>,
-    /// When what its dispatch may use of time is over, and it should have ended.
+    /// The moment at which the dispatch's time is over, and the shim should have ended the agent.
     over: Option<Instant>,
     stuck: Stuck,
 }
@@ -168,7 +170,7 @@ impl Session {
 
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
         let dispatch = self.dispatch()?;
-        // Of an adopted one, a little late.
+        // For an adopted shim this is a little late.
         let left = dispatch
             .created
             .limits
@@ -185,7 +187,7 @@ impl Session {
             cursor: Cursor { epoch: self.epoch, offset: drain.position().offset },
             refused: 0,
         };
-        // Of this shim, by this daemon: an adoption is told once.
+        // Whether this daemon has reported the shim: an adoption is reported once.
         let mut told = false;
         loop {
             if let Some(port) = self.slots.take_port(self.epoch) {
@@ -195,7 +197,7 @@ impl Session {
                     break;
                 }
             }
-            // In a box: what a start needs for a moment is not kept for as long as its agent lives.
+            // It is boxed, so that memory for the start is not held for as long as the agent lives.
             match Box::pin(launch::stand(
                 &self.daemon,
                 &dispatch,
@@ -216,7 +218,7 @@ impl Session {
                             self.attached(port, &mut inbox, &mut drain, &mut spool).await?;
                         }
                         Err(error) => {
-                            // It may be about to bind, or about to die; the lock tells which.
+                            // The shim may be about to bind, or about to die; the lock decides.
                             tracing::debug!(id = %self.id, %error, "no connection to the shim yet");
                             while let Ok(Command(frame)) = inbox.try_recv() {
                                 self.unanswered.push_back(*frame);
@@ -278,18 +280,18 @@ impl Session {
         Ok(())
     }
 
-    /// It was asked for something, or should have ended its agent by itself, and has not yet.
+    /// Whether the shim owes an answer, or should have ended its agent by itself.
     fn owes(&self) -> bool {
         let over = self.over.is_some_and(|over| over <= Instant::now());
         over || self.is_ending() || !self.unanswered.is_empty()
     }
 
-    /// Its agent is to be ended.
+    /// Whether the agent is to be terminated.
     fn is_ending(&self) -> bool {
         self.daemon.snapshot().get(&self.id).is_some_and(|dispatch| dispatch.stop.is_some())
     }
 
-    /// Looks at a shim that owes us something, when that is due.
+    /// Checks a shim that owes an answer, when a check is due.
     async fn look_after(&mut self) -> Result<(), String> {
         if !self.owes() {
             self.stuck.content();
@@ -301,7 +303,8 @@ impl Session {
         Ok(())
     }
 
-    /// Deletes what the shim would have, had it lived to hear our last acknowledgement.
+    /// Deletes the segments that the shim would have deleted after our last acknowledgement, had it
+    /// lived.
     fn trim(&self) {
         let dir = self.daemon.paths.spool(self.id.as_str());
         if let Err(error) = muleteer_shim::spool::trim(&dir, self.daemon.retention.output_bytes()) {
@@ -313,7 +316,7 @@ impl Session {
         self.slots.life.cast(LifeMsg::Input(input));
     }
 
-    /// Talks to the living shim until its connection or its agent ends.
+    /// Serves the living shim until its connection or its agent ends.
     async fn attached(
         &mut self,
         mut port: ShimPort,
@@ -329,8 +332,8 @@ impl Session {
         }
         let mut look_at = Instant::now();
         loop {
-            // A batch, then an acknowledgement, then a look at what else wants us: a flood fills
-            // neither the disk nor our ears.
+            // It reads a batch, acknowledges it, then handles other events: a flood of output fills
+            // neither the disk nor blocks other events.
             if look_at <= Instant::now() {
                 let Read { durable, more } = Box::pin(self.read_some(drain, spool)).await?;
                 if let Some(at) = durable
@@ -390,13 +393,13 @@ impl Session {
             }
             self.unanswered.retain(|sent| key_of(sent) != Some(idem));
             if outcome != Outcome::Ok {
-                // Its effect shows in the spool (stdin closed, agent gone); life decides by that.
+                // The effect shows in the spool (stdin closed, agent gone); life decides by that.
                 tracing::info!(id = %self.id, ?outcome, "the shim could not carry out a command");
             }
         }
     }
 
-    /// Brings everything the spool holds to life.
+    /// Brings the whole rest of the spool to life.
     async fn read_all(&mut self, drain: &mut Drain, spool: &mut Spool) -> Result<(), String> {
         while self.read_some(drain, spool).await?.more {}
         Ok(())
@@ -433,7 +436,7 @@ impl Session {
     }
 }
 
-/// What one look at the spool came to.
+/// The result of reading the spool once.
 struct Read {
     durable: Option<Position>,
     more: bool,
@@ -442,16 +445,16 @@ struct Read {
 struct Spool {
     reader: Reader,
     cursor: Cursor,
-    /// Readings in a row that the system refused.
+    /// The number of reads in a row that the system refused.
     refused: u32,
 }
 
-/// A spool that cannot be read so often is taken for one that cannot be read.
+/// After this many refused reads the spool counts as unreadable.
 const REFUSALS: u32 = 5;
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
 impl Spool {
-    /// Records, what was found to be damaged, and whether there is more.
+    /// Returns records, the damage that was found, and whether there is more.
     async fn read(&mut self) -> Result<(Vec<Record>, Option<String>, bool), String> {
         let epoch = self.cursor.epoch;
         let read = loop {
@@ -469,14 +472,14 @@ impl Spool {
             Err(error) => {
                 let lost = error.to_string();
                 let Some(next) = error.resume().filter(|next| next.epoch == epoch) else {
-                    // Nothing more of this epoch can be read; how it ended is not known.
+                    // Nothing more of this epoch can be read, and its end is unknown.
                     return Ok((vec![], Some(lost), false));
                 };
                 self.cursor = next;
                 return Ok((vec![], Some(lost), true));
             }
         };
-        // A newer epoch is another session's.
+        // A newer epoch belongs to another session.
         let records: Vec<_> =
             batch.records.into_iter().filter(|record| record.start.epoch == epoch).collect();
         if batch.next.epoch == epoch {
@@ -487,12 +490,12 @@ impl Spool {
         Ok((records, None, batch.state == BatchState::More && batch.next.epoch == epoch))
     }
 
-    /// What is said of a spool that the system has refused so often. Told once: it is looked at
-    /// again for as long as its shim lives.
+    /// Returns the fault message for a spool that the system refused to read repeatedly. It is
+    /// reported once, and reading is retried for as long as the shim lives.
     ///
     /// # Errors
-    /// What passes by itself says nothing of the spool, and must not pass for the end of a dead
-    /// shim's: its link begins anew.
+    /// A temporary failure is no evidence about the spool, and must not count as the end of a dead
+    /// shim's spool. The link restarts instead.
     fn refusal(&self, error: &ReadError) -> Result<Option<String>, String> {
         const PASSING: [Errno; 5] =
             [Errno::AGAIN, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
@@ -505,7 +508,7 @@ impl Spool {
     }
 }
 
-/// Command keys are texts; the wire takes sixteen bytes of their hash.
+/// Hashes a command key to the sixteen bytes of the wire format.
 fn idem(key: &str) -> Idem {
     let mut high = 0xcbf2_9ce4_8422_2325_u64;
     let mut low = 0x8422_2325_cbf2_9ce4_u64;
@@ -519,7 +522,7 @@ fn idem(key: &str) -> Idem {
     idem
 }
 
-/// What the shim's records call the key of a command.
+/// Returns the key of a command as the shim's records show it.
 pub fn shown(key: &str) -> String {
     control::hex(&idem(key))
 }
@@ -543,8 +546,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
-    /// What a shim hears on one connection before it closes it, having answered what `answers`
-    /// says.
+    /// Plays a shim on one connection: returns the frames it received until it closed, and answers
+    /// them if `answers`.
     async fn hears(mut stream: UnixStream, frames: usize, answers: bool) -> Vec<ToShim> {
         let (mut bytes, mut heard) = (vec![], vec![]);
         while heard.len() < frames {
@@ -562,8 +565,8 @@ mod tests {
         heard
     }
 
-    /// A shim ends a connection on which a frame takes too long, as one does whose daemon is
-    /// stopped in the middle of it.
+    /// A shim closes a connection on which a frame takes too long, for example because its daemon
+    /// is stopped in the middle of it.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_not_answered_is_asked_again_on_the_next_connection() {
         let dir = tempfile::tempdir().unwrap();
@@ -582,7 +585,7 @@ mod tests {
         let (commands, mut inbox) = mpsc::channel(COMMANDS);
         commands.try_send(Command::write("prompt", b"do it".to_vec(), false)).unwrap();
         let mut heard = vec![];
-        // With each connection the lease is renewed.
+        // Each connection renews the lease.
         for (frames, answers) in [(2, false), (2, true), (1, false)] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let port = ShimPort::of(ours.into_std().unwrap(), 1, vec![]).unwrap();
@@ -596,7 +599,7 @@ mod tests {
         assert_eq!(heard, [vec![idem("prompt")], vec![idem("prompt")], vec![]]);
     }
 
-    /// A machine that is out of descriptors for a moment has lost nothing that an agent said.
+    /// A machine that is short of descriptors for a moment has lost no output of an agent.
     #[test]
     fn what_passes_by_itself_does_not_make_a_spool_unreadable() {
         let spool = |refused| Spool {
@@ -620,8 +623,8 @@ mod tests {
         }
     }
 
-    /// Its supervisor starts it again; one that went on as if nothing were would never hear of its
-    /// agent again.
+    /// The supervisor restarts the link. A link that continued after the failure would never read
+    /// its agent's output again.
     #[tokio::test]
     async fn a_link_whose_session_fails_fails_itself() {
         let daemon = test_daemon::daemon("/nowhere".as_ref(), Pool::default());

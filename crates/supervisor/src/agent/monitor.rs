@@ -1,6 +1,6 @@
-//! Watches one dispatch against its limits, for signs of life, and for what is sick about it. The
-//! judgement is `model::life`'s, `model::stall`'s and `model::monitor`'s; this actor only brings
-//! them the state and the evidence.
+//! Watches one dispatch for its limits, signs of life and unhealthy behaviour. `model::life`,
+//! `model::stall` and `model::monitor` judge; this actor only gives them the state and the
+//! evidence.
 
 use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
@@ -21,14 +21,14 @@ use std::time::Duration;
 pub enum MonitorMsg {
     /// New events of this dispatch are durable.
     Folded,
-    /// The agent has put something out, with these marks in it.
+    /// The agent has printed output with these marks.
     Heard(Vec<Mark>),
-    /// What the agent of this epoch did, and when, in seconds of its shim's clock of awake time. It
-    /// is durable.
+    /// Durable actions of this epoch's agent, each with its time in seconds of the shim's clock of
+    /// awake time.
     Seen(u32, Vec<(f64, Seen)>),
-    /// It is time to look for signs of life again.
+    /// It is time to check for signs of life again.
     Look,
-    /// The call of this number should have been answered by now.
+    /// The call with this number should have been answered by now.
     CallDue(u64),
 }
 
@@ -38,20 +38,20 @@ pub struct State {
     daemon: Arc<Daemon>,
     id: DispatchId,
     watched: Option<Watched>,
-    /// Of the process of this epoch. A daemon that has just begun has seen nothing yet: what it
-    /// knows of before is what was found, which stands in the log.
+    /// The monitors of this epoch's process. A daemon that has just started has no observations; of
+    /// earlier ones it only has the findings in the log.
     monitors: Option<(u32, Monitors)>,
     call: Option<Waiting>,
-    /// Calls seen so far.
+    /// The number of calls so far.
     calls: u64,
-    /// A `Look` is on its way. There is none while no turn runs: an idle daemon sleeps.
+    /// A `Look` is scheduled. There is none while no turn runs, so that an idle daemon sleeps.
     armed: bool,
-    /// This actor has seen the dispatch with nothing to do, so it misses nothing of what comes.
+    /// This actor has seen the dispatch idle, so it misses none of the coming events.
     from_the_start: bool,
 }
 
-/// A call of ours that its agent has not answered. Its time counts from when this actor first saw
-/// it: time that nobody observed is not held against an agent.
+/// A call that the agent has not answered. Its time counts from when this actor first saw it,
+/// because unobserved time must not count against an agent.
 struct Waiting {
     number: u64,
     epoch: u32,
@@ -140,7 +140,7 @@ impl State {
         self.daemon.agent(&self.id).life.cast(LifeMsg::Input(input));
     }
 
-    /// Begins to watch a process that is given something to do, and ends with its turn.
+    /// Starts to watch a process that got work, and stops with the end of its turn.
     fn follow(&mut self, dispatch: &Dispatch) {
         let Some(epoch) = dispatch.owes_an_answer() else {
             self.watched = None;
@@ -157,11 +157,11 @@ impl State {
         }
     }
 
-    /// What it did is put to the monitors.
+    /// Gives the agent's actions to the monitors.
     fn judge(&mut self, dispatch: &Dispatch, epoch: u32, seen: Vec<(f64, Seen)>) {
         if self.monitors.as_ref().is_none_or(|(of, _)| *of != epoch) {
             let created = &dispatch.created;
-            // Its budget is held to by its dispatch, over all its processes.
+            // The dispatch enforces its budget, over all its processes.
             let mut monitors = Monitors::new(&created.watched, None);
             monitors.hear(Seen::At(created.directory().into()), 0.0);
             self.monitors = Some((epoch, monitors));
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// Times the call that is waited for.
+    /// Times the call that waits for an answer.
     fn follow_call(&mut self, dispatch: &Dispatch, myself: &ActorRef<MonitorMsg>) {
         let Some((epoch, call, limit_s)) = awaited(dispatch) else {
             self.call = None;
@@ -195,7 +195,7 @@ impl State {
         else {
             return;
         };
-        // The timer may count time in which the machine slept.
+        // The timer may count time during which the machine was suspended.
         let waited = clock::awake().saturating_sub(*since);
         if waited < *limit {
             myself.send_after(*limit - waited, move || MonitorMsg::CallDue(number));
@@ -213,7 +213,7 @@ impl State {
         else {
             return;
         };
-        // Reads a file of every process there is: some milliseconds.
+        // Reads a file of every process, which takes some milliseconds.
         let cpu = tokio::task::block_in_place(|| group::cpu_below(*shim_pid));
         let look = Look { cpu, blocked_by_us: dispatch.blocked_by_us };
         let epoch = watched.epoch;
@@ -238,8 +238,8 @@ mod tests {
     use muleteer_model::config::Pool;
     use muleteer_model::event::Event;
 
-    /// What comes between two processes need not be seen: whoever looks at the newest state sees
-    /// the next one at work.
+    /// The monitor may miss the states between two processes: the newest state shows the next one
+    /// running.
     #[test]
     fn the_next_process_is_watched_for_itself() {
         let (daemon, id) = (

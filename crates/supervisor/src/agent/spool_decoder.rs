@@ -1,5 +1,5 @@
-//! From spool records to what life understands, with the place each step accounts for. Pure: given
-//! the same records from the same place it gives the same steps, which is what makes a restart
+//! Converts spool records to inputs for life, each with the position that it accounts for. It is
+//! pure: the same records from the same position give the same steps, which makes a restart
 //! invisible.
 
 use muleteer_backends::Line;
@@ -12,18 +12,18 @@ use muleteer_shim::control::{Cause, Control};
 use muleteer_shim::spool::{Record, Stream};
 use std::collections::VecDeque;
 
-/// What is kept of stderr to explain an exit.
+/// The length of the end of stderr that is saved to explain an exit.
 const TAIL: usize = 4096;
-/// A line still open after this many bytes is given up on as far as positions go: the spool must be
-/// let go. Until then a daemon that starts anew reads the line from its beginning.
+/// The limit for an incomplete line. A longer one no longer holds back the position, because the
+/// spool must be trimmed. Until then a daemon that restarts reads the line from its start.
 const OPEN_LINE: u64 = 64 * 1024 * 1024;
 
-/// Of what stderr tells, so much is kept for the next step.
+/// At most this many events from stderr are buffered for the next step.
 const MOST_ASIDES: usize = 50;
 
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Everything before it is accounted for once the step is.
+    /// Everything before this position is accounted for once the step is.
     pub at: Position,
     pub input: StepInput,
     /// The shim's clock of awake time, at its last record.
@@ -32,14 +32,15 @@ pub struct Step {
 
 #[derive(Debug, Clone)]
 pub enum StepInput {
-    /// All events of one line, in order; none for a line (or a stretch) without any.
+    /// All events of one line, in order; empty for a line or stretch without events.
     Agent(Vec<AgentEvent>),
     Shim(Box<Input>),
-    /// The shim wrote what it was given under this key (in hex) to the agent's stdin.
+    /// The shim wrote the bytes of this key (in hex) to the agent's stdin.
     Written(String),
 }
 
-/// A stretch of stdout that was fed to the parser and holds (part of) a line not yet read.
+/// A stretch of stdout that was given to the parser, and has (a part of) a line that is not
+/// complete yet.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     fed_from: u64,
@@ -57,30 +58,29 @@ pub struct Drain {
     skip: u32,
     position: Position,
     stderr: VecDeque<u8>,
-    /// What stderr told while a line of stdout was open.
+    /// Events from stderr during an incomplete line of stdout.
     asides: Vec<AgentEvent>,
-    /// The agent's result is its last line, if that is one.
+    /// The agent's result counts only as its last line.
     watches: bool,
-    /// The last line that was read may have been a result: another one makes it none.
+    /// The last line may have been a result. A further line makes it none.
     after_result: bool,
     shim_pid: u32,
-    /// How the agent ended, held back until everything it left behind is gone too: only then is it
-    /// true that the attempt is over. With the place behind it, which is none to begin anew at
-    /// before.
+    /// The agent's end, withheld until all processes that it left are gone too, because only then
+    /// the attempt is over. The position is the one after it; nobody may resume before that.
     end: Option<(Position, Input)>,
     /// The end of the epoch has been read.
     pub ended: bool,
-    /// Processes the shim could not end.
+    /// The number of processes that the shim could not terminate.
     pub survivors: u32,
     /// An agent was released in this epoch.
     pub spawned: bool,
-    /// The shim's clock of awake time, at the newest record.
+    /// The shim's clock of awake time at the newest record.
     pub awake_ms: u64,
 }
 
 impl Drain {
-    /// Begins at `from`, which is a line boundary of `epoch`.
-    /// `last_line`: a result counts only where it is the last line.
+    /// Starts at `from`, which is a line boundary of `epoch`. With `last_line` a result counts only
+    /// as the last line.
     pub fn new(epoch: u32, from: Position, mut parser: Box<dyn Parser>, last_line: bool) -> Self {
         parser.pass_over_output();
         let position =
@@ -94,7 +94,7 @@ impl Drain {
             position,
             stderr: VecDeque::new(),
             asides: Vec::new(),
-            // What stood before `from` is not known here.
+            // The lines before `from` are unknown here.
             watches: last_line,
             after_result: last_line,
             shim_pid: 0,
@@ -106,7 +106,7 @@ impl Drain {
         }
     }
 
-    /// Where the next record to feed begins.
+    /// Returns the position of the next record to feed.
     pub fn position(&self) -> Position {
         self.position
     }
@@ -114,7 +114,7 @@ impl Drain {
     pub fn feed(&mut self, record: &Record, steps: &mut Vec<Step>) {
         self.awake_ms = record.awake_ms;
         match record.stream {
-            // What processes say that the agent left behind is nobody's turn any more.
+            // Output of processes that the agent left behind belongs to no turn.
             Stream::Stdout if self.end.is_some() => {}
             Stream::Stdout => self.stdout(record, steps),
             Stream::Stderr => {
@@ -126,7 +126,8 @@ impl Drain {
                 self.asides.truncate(MOST_ASIDES);
                 let before = self.position;
                 self.pass(record.end.offset);
-                // A step needs a place of its own; else what was said waits for the next one.
+                // A step needs a position of its own. Without one, the events from stderr wait for
+                // the next step.
                 if self.position > before && !self.asides.is_empty() && self.end.is_none() {
                     let events = std::mem::take(&mut self.asides);
                     steps.push(Step {
@@ -141,8 +142,8 @@ impl Drain {
         }
     }
 
-    /// A step without events at the newest position, so that long quiet stretches are accounted
-    /// for.
+    /// Adds a step without events at the newest position, so that long quiet stretches are
+    /// accounted for.
     pub fn mark(&self, steps: &mut Vec<Step>) {
         if steps.last().is_none_or(|step| step.at < self.position) {
             steps.push(Step {
@@ -153,7 +154,7 @@ impl Drain {
         }
     }
 
-    /// The end that was held back for a shim which died before it had ended everything.
+    /// Returns the end that was withheld, after the shim died before it had terminated everything.
     pub fn release(&mut self) -> Option<Step> {
         let (at, input) = self.end.take()?;
         Some(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms })
@@ -190,7 +191,7 @@ impl Drain {
                 overtaken = std::mem::replace(&mut self.after_result, is_result) && !is_result;
             }
             if overtaken {
-                // That there was some is all that matters.
+                // Only the existence of output matters here.
                 events.retain(is_news);
                 events.insert(0, AgentEvent::Output { text: String::new() });
             }
@@ -206,7 +207,7 @@ impl Drain {
         }
     }
 
-    /// Moves the position to just after the byte `consumed` of what was fed.
+    /// Moves the position to just after the byte `consumed` of the fed bytes.
     fn consume(&mut self, consumed: u64) {
         while let Some(&piece) = self.open.front() {
             if piece.fed_from + piece.len <= consumed {
@@ -221,9 +222,10 @@ impl Drain {
         }
     }
 
-    /// Moves the position behind a record, unless a line is still open: then it stays at its start.
+    /// Moves the position to after a record, unless a line is incomplete: then it stays at the
+    /// line's start.
     fn pass(&mut self, end: u64) {
-        // Not past an end that is held back: a successor of ours must read it again.
+        // The position stays before a withheld end, because a successor must read it again.
         if self.open.is_empty() && self.skip == 0 && self.end.is_none() {
             self.position = Position { epoch: self.epoch, offset: end, skip: 0 };
         }
@@ -232,8 +234,8 @@ impl Drain {
     fn control(&mut self, record: &Record, steps: &mut Vec<Step>) {
         let control = Control::decode(&record.bytes);
         if control.is_final() {
-            // All the agent had printed stands before this record: a last line without newline is
-            // one.
+            // All output of the agent comes before this record, so a last line without a newline is
+            // complete.
             let lines = self.parser.finish();
             self.lines(lines, steps);
             self.open.clear();
@@ -280,7 +282,7 @@ impl Drain {
         steps.push(Step { at, input: StepInput::Shim(Box::new(input)), awake_ms: self.awake_ms });
     }
 
-    /// How the agent ended, if this says so.
+    /// Returns the agent's end, if this record reports it.
     fn end_told(&self, control: &Control, at: Position) -> Option<Input> {
         match control {
             Control::StartFailed { errno, text } => {
@@ -304,7 +306,7 @@ impl Drain {
     }
 }
 
-/// Plain output and what no parser knows stays in the spool; life has no use for it.
+/// Whether life needs the event. Plain output and events that no parser knows stay in the spool.
 fn is_news(event: &AgentEvent) -> bool {
     if let AgentEvent::Subagent { event, .. } = event {
         return matches!(**event, AgentEvent::ToolCall { .. } | AgentEvent::ToolResult { .. });
@@ -345,8 +347,8 @@ mod tests {
             .collect()
     }
 
-    /// Lines cut over records in every way, restarted from every position that was ever reported:
-    /// each line is seen, and none at or before the position again.
+    /// Lines are cut over records in every way, and reading restarts at every reported position:
+    /// each line is seen, and none before the position is seen again.
     #[test]
     fn a_restart_at_any_reported_position_sees_exactly_the_rest() {
         let line =
@@ -383,8 +385,8 @@ mod tests {
         }
     }
 
-    /// However the lines are cut into records, and wherever a daemon begins anew: what follows a
-    /// result is told, once, and white space and stderr are no lines.
+    /// However the lines are cut into records, and wherever a daemon restarts: a line after a
+    /// result is reported once, and white space and stderr are no lines.
     #[test]
     fn a_line_after_a_result_is_told() {
         let result = "{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n";
@@ -434,8 +436,8 @@ mod tests {
                     steps
                 };
                 let whole = run(Position { epoch: 1, offset: 0, skip: 0 });
-                // Nobody knows at the beginning what stood before it, and a newer result takes the
-                // older one's place.
+                // At the start the earlier lines are unknown, and a newer result replaces the older
+                // one.
                 let meant =
                     |steps: &[Step]| steps.iter().map(told).collect::<String>().replace("+r", "r");
                 let all = meant(&whole);
@@ -452,8 +454,8 @@ mod tests {
         }
     }
 
-    /// What stderr tells has a place of its own, or waits until a line of stdout that is open has
-    /// one; and who begins anew at a durable place misses none of it.
+    /// Events from stderr have a position of their own, or wait until the incomplete line of stdout
+    /// has one. A restart at a durable position misses none of them.
     #[test]
     fn what_stderr_tells_is_told_at_a_place() {
         let broken =
@@ -497,9 +499,9 @@ mod tests {
         assert_eq!(run(whole[0].0)[..], whole[1..]);
     }
 
-    /// Between the agent's end and that of all it has left behind a daemon may die: its successor
-    /// must read how the agent ended, wherever the newest durable place is. And what is printed
-    /// meanwhile is none of the agent's.
+    /// A daemon may die between the agent's end and the end of all processes that it left. Its
+    /// successor must read the agent's end, wherever the newest durable position is. Output in
+    /// between is not the agent's.
     #[test]
     fn an_end_that_is_held_back_is_read_by_whoever_begins_anew() {
         let result = b"{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n".as_slice();
@@ -525,7 +527,7 @@ mod tests {
                 let mut steps = vec![];
                 for record in records.iter().filter(|record| record.start.offset >= from.offset) {
                     drain.feed(record, &mut steps);
-                    // As if a batch ended here.
+                    // This simulates the end of a batch.
                     drain.mark(&mut steps);
                 }
                 assert!(drain.ended);

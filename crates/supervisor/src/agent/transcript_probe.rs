@@ -1,5 +1,5 @@
-//! Finds and reads the transcript of an agent whose process is gone. Looking changes nothing, so it
-//! may be done as often as one likes; what cannot be looked at is said, never taken for absent.
+//! Finds and reads the transcript of an agent whose process is gone. It changes nothing, so it can
+//! be repeated. An unreadable transcript is reported, never taken for an absent one.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine;
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Folders and files looked at before we give up looking.
+/// The limit of folders and files in a search.
 const ENTRIES: usize = 200_000;
-/// Transcripts read where the session's name is not known.
+/// The limit of transcripts that are read if the session's name is unknown.
 const CANDIDATES: usize = 1_000;
-/// How far two clocks' idea of when a dispatch began may differ.
+/// The tolerated difference between two clocks about the start of a dispatch.
 const SLACK: Duration = Duration::from_secs(24 * 3600);
 
-/// What the transcript of the dispatch's last process says about the prompt `key`.
+/// Returns the evidence about the prompt `key` in the transcript of the dispatch's last process.
 pub async fn probe(
     daemon: &Daemon,
     dispatch: &Arc<Dispatch>,
@@ -70,8 +70,8 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     }
 }
 
-/// The files to read: the session's own, or where its name is not known, all that may be it, the
-/// oldest first (a fork repeats what it was forked from).
+/// Returns the files to read: the session's own, or, if its name is unknown, all candidates, the
+/// oldest first (a fork repeats its origin).
 fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<PathBuf>, String> {
     let mut files = vec![];
     let mut folders = vec![(place.root.clone(), 0)];
@@ -120,7 +120,8 @@ fn changed_since(path: &Path, since: SystemTime) -> bool {
     path.metadata().and_then(|meta| meta.modified()).is_ok_and(|changed| changed >= since)
 }
 
-/// One that holds the prompt settles it; one that cannot be read leaves it open.
+/// Searches the files for the prompt. A file that has it decides; an unreadable one leaves the
+/// question open.
 fn read(files: &[PathBuf], transcripts: &dyn Transcripts, key: &str) -> Reading {
     let mut best: Option<Reading> = None;
     for path in files {

@@ -1,4 +1,4 @@
-//! Looks for the signs of a container; what they mean is the model's
+//! Looks for the signs of a container. The model interprets them
 //! ([`muleteer_model::doctor::container`]).
 
 use muleteer_model::doctor::container::{MARKERS, Signs};
@@ -7,10 +7,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// More is not read of a file of `/proc`.
+/// The limit for reading a file of `/proc`.
 const LIMIT: u64 = 64 * 1024;
 
-/// Whether this machine is a container. It does not become one while a daemon runs.
+/// Whether this machine is a container. This cannot change while a daemon runs.
 pub fn is_container() -> bool {
     static FOUND: LazyLock<bool> = LazyLock::new(|| {
         let found = signs().of_container();
@@ -25,7 +25,7 @@ pub fn is_container() -> bool {
 fn signs() -> Signs {
     let read = |path: &str| {
         let mut bytes = Vec::new();
-        // Of another user's process it cannot be read, which is no sign.
+        // Another user's process cannot be read, which is no sign.
         let _ = File::open(path).and_then(|file| file.take(LIMIT).read_to_end(&mut bytes));
         bytes
     };

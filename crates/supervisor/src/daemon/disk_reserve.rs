@@ -1,5 +1,5 @@
-//! Room that is set aside in the state directory, for a start on a full disk: a daemon that cannot
-//! say that it began can end nobody, and the one who fills the disk may be an agent.
+//! Reserves disk space in the state directory for a start on a full disk. A daemon that cannot
+//! record its start cannot terminate anything, even if an agent fills the disk.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Bytes. A start writes a note beside its lock and one or two events: a page or two.
+/// In bytes. A start writes a note beside its lock and one or two events: a page or two.
 const SIZE: u64 = 64 << 10;
 
-/// Carries out `step`, and once more with the reserve given up where there was no room for it.
+/// Carries out `step`. If the disk is full, it deletes the reserve and retries once.
 ///
 /// # Errors
 /// Those of `step`.
@@ -28,7 +28,7 @@ pub(crate) fn at_need<T, E>(
     }
 }
 
-/// Sets it aside, if it is not. Where there is no room for it the next start tries again.
+/// Makes the reserve unless it exists. If there is no room, the next start tries again.
 pub(crate) fn keep(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|file| file.len() == SIZE) {
         return;
@@ -48,7 +48,7 @@ pub(crate) fn keep(path: &Path) {
 
 fn allocate(file: File) -> io::Result<()> {
     match fallocate(&file, FallocateFlags::empty(), 0, SIZE) {
-        // Not every file system can; these zeros take room on all but those that compress.
+        // Not every file system supports it. These zeros take room on all but compressing ones.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
             io::copy(&mut io::Read::take(io::repeat(0), SIZE), &mut &file).map(|_| ())
         }

@@ -1,4 +1,4 @@
-//! One file watcher for every journal: inotify instances are few (128 a user on many machines).
+//! One file watcher for every journal, because inotify instances are few (often 128 per user).
 
 use crate::agent::journal::JournalMsg;
 use crate::daemon::context::Daemon;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub enum WatchMsg {
     Boot,
-    /// Tell the journal of this dispatch when the file changes.
+    /// Notifies the journal of this dispatch when the file changes.
     Watch(PathBuf, DispatchId),
     Unwatch(DispatchId),
-    /// Some watched folder changed; which files is in the shared set.
+    /// Some watched folder changed. The shared map has the files.
     Changed,
 }
 
@@ -26,7 +26,8 @@ pub struct Watch;
 
 pub struct State {
     daemon: Arc<Daemon>,
-    /// None where the system gives no more: then agents' lines are picked up when they end.
+    /// `None` if the system allows no more watchers: then agents' lines are read when the agents
+    /// end.
     watcher: Option<RecommendedWatcher>,
     files: HashMap<PathBuf, DispatchId>,
     folders: HashMap<PathBuf, u32>,
@@ -71,7 +72,7 @@ impl Actor for Watch {
                         state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
                     }
                 }
-                // After a restart the journals that live have to be watched again.
+                // After a restart the living journals must be watched again.
                 for dispatch in state.daemon.snapshot().unfinished() {
                     state.daemon.agent(&dispatch.id).journal.cast(JournalMsg::WatchAgain);
                 }
@@ -137,16 +138,16 @@ fn watcher(
         let touch = match event.kind {
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Touch::Closed),
             EventKind::Access(_) => return,
-            // Where no close is told of, who began to write would be at it for ever.
+            // Without close events (outside of Linux) a writer would count as writing for ever.
             EventKind::Modify(ModifyKind::Data(_)) => {
                 cfg!(target_os = "linux").then_some(Touch::Written)
             }
             EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(Touch::Renamed),
-            // Who makes a file may not have written to it yet; what else there is does not tell who
-            // is at it.
+            // A process that creates a file may not have written to it yet. Other events do not
+            // show whether somebody writes.
             _ => None,
         };
-        // However fast an agent writes, at most one message waits.
+        // However fast an agent writes, at most one message is queued.
         let mut all = changed.lock().unwrap_or_else(PoisonError::into_inner);
         let first = all.is_empty();
         for path in event.paths {

@@ -1,5 +1,5 @@
-//! Renews the shims' leases over connections of its own, outside the fleet on purpose: a fleet
-//! that is being restarted must not cost the agents their lives.
+//! Renews the shims' leases over connections of its own. It is outside of the fleet on purpose: a
+//! restart of the fleet must not cost the agents their lives.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
@@ -12,19 +12,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A lease of an hour renewed every five minutes survives eleven lost heartbeats.
+/// A lease of an hour that is renewed every five minutes survives eleven lost heartbeats.
 const PERIOD: Duration = Duration::from_secs(300);
 
-/// Every link renews the lease of its shim when it attaches, so the first round is for those whose
-/// links do not get that far; not while a new daemon comes back to all of them at once.
+/// The delay of the first round. Every link renews its shim's lease when it attaches, so this round
+/// is for shims whose links do not get that far. It comes after the moment at which a new daemon
+/// attaches to all shims at once.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// Shims asked at the same time.
+/// The number of shims that are asked at the same time.
 const AT_ONCE: usize = 32;
 
 #[derive(Debug)]
 pub enum HeartbeatMsg {
-    /// The task that beats has died.
+    /// The task that renews the leases has died.
     Failed(String),
 }
 
@@ -68,8 +69,8 @@ impl Actor for Heartbeat {
     }
 }
 
-/// Gives every living shim a lease of `lease_ms` of awake time; returns how many took it. One that
-/// is stuck holds up none of the others.
+/// Gives every living shim a lease of `lease_ms` of awake time, and returns how many accepted it. A
+/// stuck shim does not delay the others.
 pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
     let generation = daemon.generation;
     let living: Vec<_> = daemon
@@ -100,7 +101,7 @@ mod tests {
     use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
 
-    /// A shim that hears of nobody ends its agent when its lease is over.
+    /// A shim without a heartbeat terminates its agent when its lease expires.
     #[tokio::test(start_paused = true)]
     async fn leases_are_renewed_again_and_again_beside_one_that_is_stuck() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Start-up, which *is* recovery, and the few things that must be in order before the tree runs.
+//! Start-up, which *is* recovery, and the few preparations before the tree runs.
 
 pub mod container;
 pub mod context;
@@ -45,19 +45,19 @@ use std::time::Duration;
 
 /// After a kill -9 a dead daemon's lock may outlive its sockets by a moment.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Without a daemon's heartbeat an agent is let go after this much awake time.
+/// Without a daemon's heartbeat a shim terminates its agent after this much awake time.
 const LEASE: Duration = Duration::from_secs(3600);
-/// Arenas of the allocator: each thread has a cache of its own before it.
+/// The number of allocator arenas. Each thread has a cache of its own before them.
 const ARENAS: u8 = 1;
 
 #[derive(Debug)]
 pub struct DaemonOptions {
     pub paths: Paths,
     pub config: Option<PathBuf>,
-    /// End when nothing has been going on for this long.
+    /// Ends the daemon when it has been idle for this long.
     pub idle_exit: Option<Duration>,
-    /// Somebody wanted a daemon, whichever: where another one serves already, this one is not
-    /// needed. Waiting for its lock all the same, it would take over from one that is told to stop.
+    /// Any running daemon will do: if another one serves already, this one ends. If it waited for
+    /// the lock instead, it would take over from a daemon that is told to stop.
     pub on_demand: bool,
 }
 
@@ -70,7 +70,7 @@ pub enum StartError {
     #[error("{} belongs to another user, or others may enter it", .path.display())]
     NotPrivate {
         path: PathBuf,
-        /// What puts it elsewhere.
+        /// The environment variable that moves it elsewhere.
         variable: &'static str,
     },
     #[error("the configuration is invalid")]
@@ -85,14 +85,14 @@ pub enum StartError {
     Tree(String),
 }
 
-/// What the lock's note tells people about its holder. Nobody decides anything by it.
+/// The note about the lock's holder, for people. No decision depends on it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Note {
     pub pid: u32,
     pub started: String,
     pub version: String,
     pub boot_id: String,
-    /// Where it listens, for clients whose environment would have them look elsewhere.
+    /// The socket's path, for clients whose environment leads elsewhere.
     #[serde(default)]
     pub socket: Option<PathBuf>,
 }
@@ -107,11 +107,11 @@ fn holder(note: &Option<Note>) -> String {
 /// Runs the daemon until it is told to stop.
 ///
 /// # Errors
-/// Before it serves: what keeps it from starting; nothing was changed if another one runs. After:
-/// the tree's own failure.
+/// Before it serves: the reason why it cannot start; if another daemon runs, nothing was changed.
+/// Afterwards: the failure of the tree.
 pub fn run(options: DaemonOptions) -> Result<(), StartError> {
-    // Many small things that live as long as an agent; each arena would keep free room between
-    // them.
+    // The daemon has many small objects that live as long as an agent, and each arena would keep
+    // free space between them.
     muleteer_process::host::memory::share_arenas(ARENAS);
     let paths = options.paths;
     keep_private(&paths.state_dir)?;
@@ -148,7 +148,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
             Ok(config) => {
                 (Log::open(&paths)?, InForce::of(&config), config.telemetry.endpoint.clone(), None)
             }
-            // Agents are supervised, and can be ended, whatever somebody does to that file.
+            // Agents must be supervised, and must be killable, even if that file is broken.
             Err(error) => {
                 let log = Log::open(&paths)?;
                 let defaults = Config::defaults().map_err(StartError::Config)?;
@@ -209,10 +209,10 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     outcome
 }
 
-/// The configuration that the daemon itself goes by: no project's.
+/// Loads the daemon's own configuration, without that of any project.
 fn configuration(paths: &Paths, given: Option<&Path>) -> Result<Config, StartError> {
     let sources = settings::sources(paths, None, given)?;
-    // What is no text is nobody's setting.
+    // A variable that is not UTF-8 is no setting.
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
@@ -220,7 +220,7 @@ fn configuration(paths: &Paths, given: Option<&Path>) -> Result<Config, StartErr
     settings::config(&sources, &env).map_err(StartError::Config)
 }
 
-/// What is on record of a daemon that serves without the configuration that it was to have.
+/// Returns the fault message of a daemon that runs without its intended configuration.
 fn without_configuration(error: &StartError) -> String {
     let what = match error {
         StartError::Config(errors) => errors.first().map(ConfigError::brief).unwrap_or_default(),
@@ -232,7 +232,7 @@ fn without_configuration(error: &StartError) -> String {
     )
 }
 
-/// The log as a daemon finds it at its start.
+/// The log as the daemon finds it when it starts.
 struct Log {
     opened: Opened,
     backlog: Backlog,
@@ -240,9 +240,9 @@ struct Log {
 }
 
 impl Log {
-    /// Reads every event, and cuts a torn tail back.
+    /// Reads every event, and truncates a torn tail.
     fn open(paths: &Paths) -> Result<Self, StartError> {
-        // What the projection has applied was durable: a log that ends before it has lost
+        // The projection applied only durable events: a log that ends before them has lost
         // something.
         let applied = Projection::open(&paths.database())?.0.applied_seq();
         let mut backlog = Backlog::default();
@@ -252,7 +252,7 @@ impl Log {
         Ok(Self { opened, backlog, cut_bytes: recovery.cut_bytes })
     }
 
-    /// Begins a new generation.
+    /// Starts a new generation.
     fn begin(&mut self, paths: &Paths, note: &Note, settings: InForce) -> Result<(), StartError> {
         let generation = self.opened.fleet.generation + 1;
         let started = Event::DaemonStarted {
@@ -279,7 +279,7 @@ impl Log {
         (self.cut_bytes > 0).then_some(Event::LogRecovered { cut_bytes: self.cut_bytes })
     }
 
-    /// Nothing is begun; but what opening the log has cut away is on record.
+    /// Starts nothing, but records the bytes that opening the log has truncated.
     fn given_up(mut self, why: StartError) -> StartError {
         let entries: Vec<_> = self.recovered().into_iter().map(unasked).collect();
         match self.opened.append(&entries) {
@@ -295,7 +295,7 @@ fn unasked(event: Event) -> Entry {
 
 async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), StartError> {
     let args = Args { daemon: daemon.clone(), node: &ROOT, id: None };
-    // The one actor without a supervisor: its supervisor is whoever started this process.
+    // This is the one actor without a supervisor; the process that started this one supervises it.
     #[allow(clippy::disallowed_methods)]
     let (root, mut ended) = Branch::spawn(None, Branch, args)
         .await
@@ -326,18 +326,18 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     }
     daemon.stop.cancel();
     sd_notify::stopping();
-    // An orderly end is no run's doing.
+    // No run is to blame for an orderly end.
     for hosted in daemon.runs.all() {
         crate::spec_run::outlived(&hosted.places);
     }
-    // Agents live on in their shims; nothing here tells them anything.
+    // Agents live on in their shims, which get no message.
     let _ = root.stop_and_wait(None, Some(Duration::from_secs(10))).await;
     let _ = std::fs::remove_file(&daemon.paths.socket);
     daemon.shims.close();
     Ok(())
 }
 
-/// Ends when there has been no live dispatch and no client for `limit`.
+/// Returns when there has been no live dispatch and no client for `limit`.
 async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     let Some(limit) = limit else { return std::future::pending().await };
     let mut fleet = daemon.fleet.subscribe();
@@ -362,12 +362,12 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     }
 }
 
-/// A directory only its owner may enter, made with its parents if it is not there.
+/// Makes a directory with mode 0700, and its parents, unless it exists.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Somebody else may have made the runtime directory first, where that is possible (`/tmp`).
+/// Rejects a runtime directory that another user may have made first (possible in `/tmp`).
 pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
     for folder in [Some(path), path.parent()].into_iter().flatten() {
         let meta = std::fs::symlink_metadata(folder)
@@ -385,8 +385,8 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The state directory, made if it is not there. Whoever else owned it could put anything in it,
-/// the operator's key among it; what is ours and was opened to others is closed again.
+/// Makes the state directory unless it exists, and closes it to other users. Another owner is
+/// rejected, because they could write any file there, such as the operator's key.
 fn keep_private(path: &Path) -> Result<(), StartError> {
     let keep = || {
         private_dir(path)?;
@@ -425,7 +425,7 @@ fn operator_key(path: &Path) -> io::Result<()> {
     muleteer_store::atomic::write_atomic(path, key.as_bytes(), 0o600).map_err(io::Error::other)
 }
 
-/// `muleteer` is on every agent's PATH through this directory, which holds nothing else.
+/// Links `muleteer` into the directory that is on every agent's PATH and holds nothing else.
 fn link_program(bin: &Path, program: &Path) -> io::Result<()> {
     private_dir(bin)?;
     let link = bin.join("muleteer");

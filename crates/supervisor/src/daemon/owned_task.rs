@@ -1,4 +1,4 @@
-//! Tasks with an owner: dropping the handle ends the task. The one place that may spawn.
+//! Tasks with an owner: dropping the handle ends the task. Only this module may spawn.
 
 use futures_util::FutureExt;
 use std::any::Any;
@@ -17,10 +17,11 @@ where
     AbortOnDropHandle::new(tokio::task::spawn(future))
 }
 
-/// The outcome of `future`, or what it panicked with: whoever waits for a task's word must hear of
-/// its death too, or it waits for ever.
+/// Returns the outcome of `future`, or its panic message. A caller that waits for a task's answer
+/// must learn of its death too, or it waits for ever.
 ///
-/// What the future shares with others must bear being left half done, as it must for a kill.
+/// State that the future shares must tolerate an interruption at any point, as it must tolerate a
+/// kill.
 pub async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {
     AssertUnwindSafe(future)
         .catch_unwind()

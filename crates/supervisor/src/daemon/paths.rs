@@ -1,6 +1,6 @@
-//! Where things live (docs/architecture.md, "On disk"): the one place that turns the environment
-//! into paths. A pure function of it, so that a client and a daemon that see the same environment
-//! always mean the same socket.
+//! The paths of all files (docs/architecture.md, "On disk"): the one place that turns the
+//! environment into paths. It is a pure function, so that a client and a daemon with the same
+//! environment always use the same socket.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,7 @@ pub enum PathError {
 }
 
 impl PathError {
-    /// What to do about it.
+    /// Returns what the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoHome(_) => "set HOME, or the XDG_… directories, to absolute paths",
@@ -43,7 +43,7 @@ impl PathError {
     }
 }
 
-/// Whether the system takes a socket's path.
+/// Checks that the system accepts a socket's path.
 ///
 /// # Errors
 /// When it is too long.
@@ -56,8 +56,8 @@ pub fn check_socket(path: &Path) -> Result<(), PathError> {
 }
 
 impl Paths {
-    /// Works out the paths from the process's environment and user. Whether the system takes the
-    /// socket's is for [`check_socket`] to say: what needs no daemon works with any.
+    /// Derives the paths from the process's environment and user. [`check_socket`] checks the
+    /// length of the socket's path, because verbs without a daemon work with any.
     ///
     /// # Errors
     /// When there is neither an XDG directory nor a HOME.
@@ -69,24 +69,24 @@ impl Paths {
         )
     }
 
-    /// Paths to nothing, for what works where the environment does not say where anything lives.
+    /// Returns paths that do not exist, for verbs that work without HOME.
     pub fn nowhere() -> Self {
         let env = |name: &str| (name == "HOME").then(|| "/nonexistent".into());
         Self::resolve(&env, rustix::process::getuid().as_raw(), &Path::to_path_buf)
             .unwrap_or_else(|_| unreachable!())
     }
 
-    /// As [`Self::from_env`], of any environment. `canonical` makes one name of all the names of a
-    /// directory (symlinks, `..`), so that they share one socket.
+    /// Does the same as [`Self::from_env`] for any environment. `canonical` maps all names of a
+    /// directory (symlinks, `..`) to one, so that they share one socket.
     ///
     /// # Errors
-    /// As [`Self::from_env`].
+    /// Those of [`Self::from_env`].
     pub fn resolve(
         env: &dyn Fn(&str) -> Option<OsString>,
         uid: u32,
         canonical: &dyn Fn(&Path) -> PathBuf,
     ) -> Result<Self, PathError> {
-        // The XDG specification: a relative path is invalid and to be ignored.
+        // The XDG specification says that relative paths are invalid and must be ignored.
         let absolute = |name: &str| env(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = |name: &'static str, under_home: &str| {
             let home = || absolute("HOME").map(|home| home.join(under_home));
@@ -107,32 +107,32 @@ impl Paths {
         })
     }
 
-    /// The truth: every line that happened.
+    /// The event log, which is the truth.
     pub fn events(&self) -> PathBuf {
         self.state_dir.join("events.jsonl")
     }
 
-    /// Held by the one daemon of this state directory; never unlinked.
+    /// The lock that the one daemon of this state directory holds; never unlinked.
     pub fn daemon_lock(&self) -> PathBuf {
         self.state_dir.join("daemon.lock")
     }
 
-    /// Room for a start on a full disk.
+    /// The disk space that is reserved for a start on a full disk.
     pub fn reserve(&self) -> PathBuf {
         self.state_dir.join("reserve")
     }
 
-    /// Not empty if the daemon that had it last crashed.
+    /// This file is not empty if the last daemon crashed.
     pub fn crashed(&self) -> PathBuf {
         self.state_dir.join("daemon.crashed")
     }
 
-    /// What an operator's client shows (docs/design/permissions-and-trust.md).
+    /// The key that an operator's client presents (docs/design/permissions-and-trust.md).
     pub fn operator_key(&self) -> PathBuf {
         self.state_dir.join("operator.key")
     }
 
-    /// Which repositories' configuration the user trusts.
+    /// The records of the repositories whose configuration the user trusts.
     pub fn trust(&self) -> PathBuf {
         self.state_dir.join("trust")
     }
@@ -145,7 +145,7 @@ impl Paths {
         self.state_dir.join("logs")
     }
 
-    /// What a daemon that was started on demand prints.
+    /// The output of a daemon that was started on demand.
     pub fn daemon_log(&self) -> PathBuf {
         self.logs().join("daemon.log")
     }
@@ -154,12 +154,12 @@ impl Paths {
         self.state_dir.join("agents")
     }
 
-    /// The folder of one agent; `id` is its dispatch's.
+    /// The folder of one agent; `id` is the id of its dispatch.
     pub fn agent(&self, id: &str) -> PathBuf {
         self.agents().join(id)
     }
 
-    /// What runs keep here: their hubs, and the environment of their agents.
+    /// The private folders of runs: their hubs, and the environment of their agents.
     pub fn runs(&self) -> PathBuf {
         self.state_dir.join("runs")
     }
@@ -168,12 +168,12 @@ impl Paths {
         self.runs().join(id)
     }
 
-    /// What runs of task lists need beyond the events; private, since it may hold secrets.
+    /// Data of task-list runs beyond the events. It is private, because it may hold secrets.
     pub fn task_lists(&self) -> PathBuf {
         self.state_dir.join("task-lists")
     }
 
-    /// The spool of one agent, which a reader may follow while its shim writes.
+    /// The spool of one agent, which can be read while its shim writes.
     pub fn spool(&self, id: &str) -> PathBuf {
         self.agent(id).join("spool")
     }
@@ -183,8 +183,8 @@ impl Paths {
     }
 }
 
-/// The path with symlinks resolved as far as it exists. What does not exist yet is kept as written,
-/// so the answer stays the same once it has been made.
+/// Resolves symlinks in the existing part of a path. The missing part stays as written, so the
+/// result does not change when it is created.
 fn canonical(path: &Path) -> PathBuf {
     let mut missing = Vec::new();
     let mut there = path;
@@ -202,8 +202,8 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-/// FNV-1a, 32 bits. Only keeps the sockets of different state directories apart, and keeps their
-/// paths short; a collision is refused by the lock in the state directory, not by this.
+/// FNV-1a, 32 bits. It only separates the sockets of different state directories, and keeps their
+/// paths short. If two collide, the lock in the state directory rejects the second daemon.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes
         .iter()

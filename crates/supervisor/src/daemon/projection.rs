@@ -1,5 +1,5 @@
-//! Keeps the SQLite projection up with the events. It reads the log itself, so it can be slow,
-//! fail and restart without anybody waiting for it.
+//! Keeps the SQLite projection up to date with the events. It reads the log itself, so it can be
+//! slow, fail and restart without blocking any other actor.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Pause between two transactions, so that a burst of events becomes one.
+/// The pause between two transactions, so that a burst of events becomes one.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -71,8 +71,8 @@ async fn keep_up(daemon: Arc<Daemon>) -> Result<(), String> {
         });
         match caught_up.await.map_err(|error| error.to_string())? {
             Ok(open) => database = Some(open),
-            // The events are the truth: figures that lag are a fault to record, not a reason to
-            // stop.
+            // The events are the truth: a projection that lags is a fault to record, not a reason
+            // to stop.
             Err(message) => {
                 daemon.note(muleteer_model::event::Event::Fault {
                     what: "projection".into(),

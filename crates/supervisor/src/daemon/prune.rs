@@ -1,11 +1,11 @@
-//! Removes what is kept of the agents of dispatches that ended long ago: `agents/<id>`, with
-//! output, prompts and request. The events stay, and so does all that follows from them.
+//! Removes the files of dispatches that ended long ago: `agents/<id>` with output, prompts and
+//! request. The events stay, and so does all state that follows from them.
 //!
 //! ```text
 //!   nobody speaks to it ──▶ its lock ──▶ FilesRemoved (durable) ──▶ the directory goes
 //! ```
 //!
-//! Killed in between, what is left goes with the next prune.
+//! If the daemon is killed in between, the next prune removes the rest.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::launch::chain;
@@ -24,17 +24,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looked at in one request: a client hears how it goes, and none keeps the daemon for long.
+/// The number of dispatches in one request: the client sees progress, and no request blocks the
+/// daemon for long.
 const BATCH: usize = 200;
-/// Of what could not be removed, so many are told.
+/// At most this many failures are reported.
 const FAULTS: usize = 5;
-/// How long the files of one dispatch may take to be measured.
+/// The timeout for measuring the files of one dispatch.
 const SIZE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Removes what may go, beginning with dispatches whose creation is `from_seq` or later.
+/// Removes files that may go, starting with dispatches that were created at `from_seq` or later.
 ///
 /// # Errors
-/// Nothing can be recorded; what was removed until then is.
+/// The removal cannot be recorded; earlier removals stay.
 pub async fn prune(
     daemon: &Arc<Daemon>,
     older_than_s: u64,
@@ -68,14 +69,14 @@ pub async fn prune(
     Ok(Reply::Pruned { dispatches, bytes, next_seq, faults })
 }
 
-/// The bytes that its files take up on the disk; none where they have to stay.
+/// Removes the files of one dispatch, and returns their size on disk; `None` if they must stay.
 async fn prune_one(
     daemon: &Arc<Daemon>,
     id: &DispatchId,
     dry_run: bool,
     by: &str,
 ) -> Result<Result<Option<u64>, String>, WireError> {
-    // Whoever speaks to it waits here, and then hears that it is too late.
+    // A message to this dispatch waits here, and is then rejected as too late.
     let _alone = daemon.creating(id.as_str()).await;
     let Some(dispatch) =
         daemon.snapshot().get(id).filter(|dispatch| dispatch.is_finished()).cloned()
@@ -83,7 +84,7 @@ async fn prune_one(
         return Ok(Ok(None));
     };
     let dir = daemon.paths.agent(id.as_str());
-    // Its shim has a few last steps after the end of its agent.
+    // The shim has a few last steps after the end of its agent.
     let looked = {
         let dir = dir.clone();
         blocking(move || Ok((attach::probe(&dir)?, removal::tree_size(&dir, SIZE_PATIENCE)?))).await
@@ -126,7 +127,7 @@ mod tests {
     use muleteer_model::config::Pool;
     use muleteer_model::event::FinalState;
 
-    /// Makes a dispatch that has ended, by `by`, with a file.
+    /// Makes a dispatch of the client `by` that has ended, with a file.
     fn make(daemon: &Daemon, by: &str) -> DispatchId {
         let id = test_daemon::id(&random_key()[..8]);
         let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else {
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!((first, rest, end), (BATCH as u64, 3, None));
     }
 
-    /// It may not have read yet what its agents said last.
+    /// The run may not have read the last output of its agents yet.
     #[tokio::test]
     async fn what_the_agents_of_a_run_at_work_have_left_stays() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,9 +1,8 @@
-//! What a service manager is told (systemd's `sd_notify`): ready, in a few words how it goes, still
-//! alive, stopping. Without one, nothing.
+//! Notifies a service manager (systemd's `sd_notify`) that the daemon is ready, alive or stopping,
+//! with a short status. Does nothing without one.
 //!
 //! Ready means that the socket answers, which is before the agents of an earlier daemon are
-//! adopted: with hundreds of them, a manager that waited for all would give up on a daemon that is
-//! well.
+//! adopted. With hundreds of them, a manager that waited for all would give up on a healthy daemon.
 
 use crate::daemon::context::Daemon;
 use crate::tree::supervisor_actor::BranchMsg;
@@ -14,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// A manager wants a word now and then, not one for every event.
+/// The pause between two status messages, because a manager does not want one for every event.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 
-/// Tells the service manager for as long as the future lives. It never ends by itself.
+/// Notifies the service manager for as long as the future lives. It never ends by itself.
 ///
-/// In a task of its own: a manager that does not read its socket holds up nobody else.
+/// It runs in a task of its own, so that a manager which does not read its socket blocks nothing
+/// else.
 pub async fn tell(daemon: Arc<Daemon>) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
@@ -31,7 +31,7 @@ pub async fn tell(daemon: Arc<Daemon>) {
     let mut fleet = daemon.fleet.subscribe();
     let mut said = status(&daemon.snapshot());
     send(&[NotifyState::Ready, NotifyState::Status(&said)]);
-    // Twice as often as it must: one ping that comes late is no death.
+    // It pings twice as often as it must, so that one late ping does not kill the daemon.
     let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
     let mut ping_at = Instant::now();
     let mut status_at = Instant::now() + STATUS_PAUSE;
@@ -40,7 +40,8 @@ pub async fn tell(daemon: Arc<Daemon>) {
         tokio::select! {
             () = sleep_until(ping_at), if watchdog.is_some() => {
                 let period = watchdog.unwrap_or(STATUS_PAUSE);
-                // A daemon whose supervisor answers no more is to be killed: it stays silent.
+                // If the supervisor no longer answers, no ping is sent, so that the manager kills
+                // the daemon.
                 if alive(&daemon, period).await {
                     send(&[NotifyState::Watchdog]);
                 }
@@ -63,7 +64,7 @@ pub async fn tell(daemon: Arc<Daemon>) {
     }
 }
 
-/// The daemon is about to end.
+/// Says that the daemon is about to end.
 pub fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("stopping; agents go on")]);
 }
@@ -82,7 +83,7 @@ async fn alive(daemon: &Daemon, within: Duration) -> bool {
     )
 }
 
-/// `3 agents run, 2 dispatches wait`.
+/// Returns the status text: `3 agents run, 2 dispatches wait`.
 fn status(fleet: &Fleet) -> String {
     let running = fleet.unfinished().filter(|dispatch| dispatch.is_active()).count();
     let waiting =

@@ -1,4 +1,4 @@
-//! Reads the files that configuration and roles come from; merging and checking are the model's.
+//! Reads the files of configuration and roles. The model merges and checks them.
 
 use crate::daemon::paths::Paths;
 use crate::daemon::trust::Records;
@@ -8,14 +8,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A role or configuration file larger than this is somebody's mistake.
+/// The limit of a role or configuration file. A larger one is a mistake.
 const FILE_LIMIT: u64 = 1024 * 1024;
-/// More worktrees of one repository than this are not looked at.
+/// At most this many worktrees of one repository are checked.
 const WORKTREES_LIMIT: usize = 1000;
-/// More role files than this in one directory are not read.
+/// At most this many role files of one directory are read.
 pub(crate) const ROLES_LIMIT: usize = 1000;
 
-/// A file that is there and cannot be read.
+/// A file that exists and cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}: {source}", .path.display())]
 pub struct Unreadable {
@@ -23,17 +23,17 @@ pub struct Unreadable {
     pub source: io::Error,
 }
 
-/// A repository's configuration, as seen from its top.
+/// The configuration file of a repository, relative to its top.
 pub(crate) const PROJECT_FILE: &str = ".muleteer/config.yaml";
-/// A repository's roles, weakest first.
+/// The role folders of a repository, weakest first.
 const ROLE_FOLDERS: [(RoleLayer, &str); 2] =
     [(RoleLayer::ClaudeAgents, ".claude/agents"), (RoleLayer::Project, ".muleteer/roles")];
 
-/// The configuration files there are, weakest first: the user's, the project's, `--config`. `top`
-/// is the project's [`repository`]; its file is trusted if the user has trusted what it says now.
+/// Reads the configuration files, weakest first: the user's, the project's, `--config`. `top` is
+/// the project's [`repository`]. Its file is trusted if the user has trusted its current content.
 ///
 /// # Errors
-/// When one cannot be read; only `--config` must be there.
+/// When one cannot be read. Only `--config` must exist.
 pub fn sources(
     paths: &Paths,
     top: Option<&Path>,
@@ -57,13 +57,13 @@ pub fn sources(
     Ok(sources)
 }
 
-/// A repository's configuration file, if there is one.
+/// Reads a repository's configuration file, if there is one.
 pub(crate) fn project_file(top: &Path) -> Result<Option<(PathBuf, String)>, Unreadable> {
     let path = top.join(PROJECT_FILE);
     Ok(read_if_there(&path)?.map(|text| (path, text)))
 }
 
-/// What is in force for a project.
+/// Merges the configuration of a project.
 ///
 /// # Errors
 /// Every fault of every layer.
@@ -71,11 +71,11 @@ pub fn config(sources: &[Source], env: &[(String, String)]) -> Result<Config, Ve
     load(sources, env)
 }
 
-/// The role files of the user and the project, whose [`repository`] `top` is; the shipped ones come
-/// on their own.
+/// Reads the role files of the user, and of the project with the [`repository`] `top`. The shipped
+/// roles are not included.
 ///
 /// # Errors
-/// When a directory that is there cannot be read; a file's fault is its role's.
+/// When an existing directory cannot be read. A faulty file only affects its own role.
 pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unreadable> {
     let mut sources = role_files(RoleLayer::User, &paths.config_dir.join("roles"), "", None)?;
     let records = Records::of(paths, top);
@@ -86,8 +86,8 @@ pub fn roles(paths: &Paths, top: Option<&Path>) -> Result<Vec<RoleSource>, Unrea
     Ok(sources)
 }
 
-/// The role files of a folder, which is called `named` in its repository; without `records` all are
-/// trusted.
+/// Reads the role files of a folder, which is called `named` in its repository. Without `records`
+/// all of them are trusted.
 fn role_files(
     layer: RoleLayer,
     folder: &Path,
@@ -126,7 +126,7 @@ fn role_files(
     Ok(sources)
 }
 
-/// The nearest directory, from `project` upwards, that has a `.muleteer` or is a repository's top;
+/// Returns the nearest directory, from `project` upwards, that has a `.muleteer` or a `.git`;
 /// `project` itself if there is none.
 pub fn repository(project: &Path) -> PathBuf {
     project
@@ -136,22 +136,22 @@ pub fn repository(project: &Path) -> PathBuf {
         .to_path_buf()
 }
 
-/// The checkout that has the repository itself, where `top` is one that `git worktree` made beside
-/// it: that one goes with whatever lies in it, and git asks nobody.
+/// Returns the main checkout of a repository if `top` is a linked one that `git worktree` made,
+/// else `top`. git removes a linked checkout with everything in it, and does not ask.
 pub fn main_checkout(top: &Path) -> PathBuf {
     let linked = || {
         let text = read_if_there(&top.join(".git")).ok()??;
         let git_dir = top.join(text.trim_end().strip_prefix("gitdir: ")?);
         let worktrees = git_dir.parent().filter(|folder| folder.ends_with(".git/worktrees"))?;
-        // It may be said as seen from the worktree, and then leads through it.
+        // The path may be relative to the worktree, and then leads through it.
         let main = worktrees.parent()?.parent()?.canonicalize().ok()?;
         main.join(".git").is_dir().then_some(main)
     };
     linked().unwrap_or_else(|| top.to_path_buf())
 }
 
-/// Whether `top` is a checkout that `git worktree` made of the repository in `main`, as that
-/// repository has it: what a directory says of itself in `.git` a stranger may have written.
+/// Whether `top` is a checkout that `git worktree` made of the repository in `main`, by that
+/// repository's own records. A stranger may have written the directory's own `.git` file.
 pub(crate) fn is_worktree_of(main: &Path, top: &Path) -> bool {
     let Ok(wanted) = top.join(".git").canonicalize() else { return false };
     let leads_back = |folder: PathBuf| {
@@ -162,13 +162,13 @@ pub(crate) fn is_worktree_of(main: &Path, top: &Path) -> bool {
     entries.take(WORKTREES_LIMIT).any(|entry| leads_back(entry.path()).is_some())
 }
 
-/// Where a repository's beads are: in its main checkout, unless another one has some of its own
-/// from before.
+/// Returns the checkout that has a repository's beads: the main one, unless another one has older
+/// beads of its own.
 pub fn beads_home(top: &Path) -> PathBuf {
     if top.join(".muleteer/beads").is_dir() { top.to_path_buf() } else { main_checkout(top) }
 }
 
-/// As [`repository`], of the checkout a worktree of ours belongs to.
+/// Does the same as [`repository`], for the checkout that a worktree of Muleteer belongs to.
 pub fn outermost(dir: &Path) -> PathBuf {
     let text = dir.to_string_lossy();
     match text.split_once("/.muleteer/worktrees/") {
@@ -177,14 +177,14 @@ pub fn outermost(dir: &Path) -> PathBuf {
     }
 }
 
-/// The text of a file that people write; none where there is no such file.
+/// Reads the text of a file that people write; `None` if it does not exist.
 ///
 /// # Errors
-/// The file cannot be read, is no regular file or is larger than any such file can be meant to be.
+/// The file cannot be read, is no regular file, or is larger than any such file can be meant to be.
 pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
     let fault = |source| Unreadable { path: path.to_owned(), source };
-    // The first open of a pipe waits for a writer. Which kind of file it is, and how long, is asked
-    // of the open file: another one may take its name meanwhile.
+    // Opening a pipe waits for a writer, so the open does not block. Kind and size are checked on
+    // the open file, because another file may take its name meanwhile.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = match std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path) {
         Ok(file) => file,
@@ -200,7 +200,7 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
         Err(error) => return Err(fault(error)),
     };
     if !file.metadata().map_err(fault)?.is_file() {
-        // A pipe or a device gives no length, and may never end.
+        // A pipe or a device has no length, and may never end.
         return Err(fault(io::Error::other("it is no regular file")));
     }
     let mut bytes = Vec::new();
@@ -227,7 +227,7 @@ mod tests {
         let (main, worktree) = (root.join("main"), root.join("beside"));
         std::fs::create_dir_all(main.join(".git/worktrees/beside")).expect("a repository");
         std::fs::create_dir(&worktree).expect("a directory");
-        // git writes the second where `worktree.useRelativePaths` is set.
+        // git writes the second form with `worktree.useRelativePaths`.
         for from in [main.join(".git"), PathBuf::from("../main/.git")] {
             let text = format!("gitdir: {}\n", from.join("worktrees/beside").display());
             std::fs::write(worktree.join(".git"), text).expect("a file");

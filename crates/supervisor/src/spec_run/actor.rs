@@ -1,4 +1,4 @@
-//! `run/<id>`: decides with `model::pipeline`, makes decisions durable, then acts. All it knows is
+//! `run/<id>`: decides with `model::spec_run`, makes decisions durable, then acts. All its state is
 //! folded from the run's log, so it can be killed at any line.
 
 use crate::daemon::context::Daemon;
@@ -18,13 +18,13 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
-/// `lock.json` is written anew this often.
+/// The interval at which `lock.json` is rewritten.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// A daemon that has gone on with a run for so many of these is not ended by it.
+/// After this many heartbeats the daemon has outlived resuming the run.
 const OUTLIVED: u32 = 12;
 
-/// What may pass by itself: a killed daemon's git is at work for a moment longer, and holds its
-/// locks.
+/// Codes of failures that may pass by themselves: the git of a killed daemon works for a moment
+/// longer, and holds its locks.
 const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
 const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(500);
@@ -33,22 +33,21 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub enum RunMsg {
     Boot,
     Input(Box<Input>),
-    /// Answered once what it means is durable: whether it meant anything.
+    /// Answered once the input is durable, with whether it had an effect.
     Command(Box<Input>, RpcReplyPort<bool>),
-    /// An effect could not be carried out.
+    /// An effect has failed.
     Failed {
         key: String,
         code: String,
         message: String,
     },
-    /// An effect that could not be carried out is to be tried again.
+    /// Retries an effect that has failed.
     Again(String),
     Wake,
     Heartbeat,
-    /// A suspect run may go on now, alone among suspects while it holds this.
+    /// A suspect run may resume now. While it holds this guard, no other suspect resumes.
     Trial(OwnedMutexGuard<()>),
-    /// The work of a run that ends early was brought into the repository, as it stood at event
-    /// `seq`.
+    /// The work of a run that ends early is in the repository, as of the event `seq`.
     Kept {
         seq: u64,
         event: Option<Box<Event>>,
@@ -60,45 +59,45 @@ pub struct RunActor;
 pub struct State {
     daemon: Arc<Daemon>,
     hosted: Arc<Hosted>,
-    /// Shared with whoever looks at it; changed by a copy.
+    /// Shared with readers; a change makes a copy.
     run: Option<Arc<Run>>,
     carried: HashSet<String>,
-    /// How often an effect has failed in a row that may go well another time.
+    /// The number of failures in a row of each effect that is retried.
     tries: HashMap<String, u32>,
     tasks: JoinSet<()>,
     beating: bool,
-    /// Heartbeats until the daemon has outlived going on with it; 0 since then.
+    /// The number of heartbeats until the daemon has outlived resuming the run; 0 afterwards.
     unproven: u32,
-    /// There is something new that nobody has been shown.
+    /// The newest state is not published yet.
     unseen: bool,
     trial: Trial,
     keeping: Keeping,
 }
 
-/// What there is of a run that ends early comes into the repository before its end is recorded. A
-/// task does that, so that the mailbox goes on answering.
+/// Whether the work of a run that ends early is in the repository, which happens before its end is
+/// recorded. A task does it, so that the actor keeps answering its mailbox.
 enum Keeping {
-    /// Nothing is to be kept, or nothing yet.
+    /// There is nothing to bring home, or not yet.
     Not,
     UnderWay,
-    /// As it stood at the event `seq`.
+    /// Done, as of the event `seq`.
     Done {
         seq: u64,
         event: Option<Box<Event>>,
     },
 }
 
-/// Whether the run may go on, after daemons that crashed: see [`crate::spec_run::begin::recovery`].
+/// Whether the run may resume after daemons crashed: see [`crate::spec_run::begin::recovery`].
 enum Trial {
-    /// It is no suspect, or was outlived.
+    /// The run is no suspect, or was outlived.
     Over,
-    /// Another suspect goes on. Nothing is carried out for this one meanwhile.
+    /// Another suspect resumes. No effect of this run is carried out meanwhile.
     Waiting,
     Held {
-        /// Lets the next one go on once it is dropped.
+        /// Lets the next suspect resume when it is dropped.
         _turn: OwnedMutexGuard<()>,
     },
-    /// It was stopped while it waited, and is ended beside the one that goes on.
+    /// It was stopped while it waited, and ends beside the run on trial.
     Stopped,
 }
 
@@ -198,7 +197,7 @@ impl Actor for RunActor {
                 }
             }
             RunMsg::Kept { seq, event } => state.keeping = Keeping::Done { seq, event },
-            // It does not need it: the next one does.
+            // This run no longer needs the turn, and drops it for the next one.
             RunMsg::Trial(_) if !matches!(state.trial, Trial::Waiting) => {}
             RunMsg::Trial(turn) => {
                 let places = state.hosted.places.clone();
@@ -214,8 +213,8 @@ impl Actor for RunActor {
 }
 
 impl State {
-    /// Notes, once, that going on with the run does not end the daemon. What a run does that has
-    /// not gone on yet proves nothing.
+    /// Records, once, that resuming the run does not crash the daemon. A run that has not resumed
+    /// yet proves nothing.
     fn outlived(&mut self) {
         if matches!(self.trial, Trial::Waiting) {
             return;
@@ -234,8 +233,8 @@ impl State {
         });
     }
 
-    /// Has a suspect that a person stops end at once, instead of after every trial before its own.
-    /// Its mark says so first: a crash may be its doing from here on.
+    /// Ends a suspect that a person stops at once, instead of after every trial before its own. Its
+    /// mark is changed first, because the run may cause a crash from here on.
     async fn leave_queue(&mut self) -> Result<(), ActorProcessingErr> {
         if matches!(self.trial, Trial::Waiting) {
             let places = self.hosted.places.clone();
@@ -245,7 +244,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether it meant anything.
+    /// Feeds an input to the run, and returns whether it had an effect.
     async fn feed(&mut self, input: Input) -> Result<bool, ActorProcessingErr> {
         let Some(run) = &self.run else { return Ok(false) };
         let events = spec_run::decide(run, input, Timestamp::now());
@@ -264,13 +263,13 @@ impl State {
                 if matches!(self.trial, Trial::Waiting) {
                     return Ok(());
                 }
-                // First: who hears of the end is told where the work is.
+                // This comes first, so that a client that sees the end also sees where the work is.
                 match std::mem::replace(&mut self.keeping, Keeping::UnderWay) {
                     Keeping::Done { seq, event } if seq == run.seq => {
                         self.keeping = Keeping::Not;
                         events.splice(0..0, event.map(|event| *event));
                     }
-                    // It has moved on since: what it has now is to be kept.
+                    // The run has progressed since, so its newer work must be brought home.
                     Keeping::Not | Keeping::Done { .. } => {
                         self.keep(myself, run);
                         return Ok(());
@@ -291,7 +290,7 @@ impl State {
         });
     }
 
-    /// Durable first, then folded; [`Self::show`] lets others see it.
+    /// Appends the events durably, then folds them. [`Self::show`] publishes the state.
     async fn commit(&mut self, events: Vec<Event>) -> Result<(), ActorProcessingErr> {
         if events.is_empty() {
             return Ok(());
@@ -310,8 +309,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes the snapshots, once for all that followed from one thing that happened, and then
-    /// shows the new state.
+    /// Writes the snapshots, once for all events that followed from one input, and then publishes
+    /// the new state.
     async fn show(&mut self) -> Result<(), ActorProcessingErr> {
         let Some(run) = self.run.clone().filter(|_| std::mem::take(&mut self.unseen)) else {
             return Ok(());
@@ -364,7 +363,7 @@ impl State {
         }
     }
 
-    /// Agents push to the hub, and one of them may have removed it.
+    /// Repairs the hub, which agents can write and may have removed.
     fn watch_hub(&mut self, target: String) {
         let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
         self.tasks.spawn(async move {
@@ -375,7 +374,7 @@ impl State {
         });
     }
 
-    /// It has ended or rests: nothing of it stays in the daemon.
+    /// Removes the run from the daemon, because it has ended or rests.
     fn rest(&mut self) {
         fault::point("run.before_rest");
         self.trial = Trial::Over;
@@ -385,13 +384,13 @@ impl State {
         self.daemon.runs.remove(&self.hosted.key);
         self.daemon.connections.send_modify(|count| *count = count.saturating_sub(1));
         self.daemon.runs_branch.cast(BranchMsg::Remove(self.hosted.key.clone()));
-        // Whoever follows sees the last state and leaves.
+        // Clients that follow the run see the last state and disconnect.
         self.publish();
         self.run = None;
     }
 }
 
-/// The run fails, or rests because it is stopped.
+/// Whether the run fails, or rests because it was stopped.
 fn ends_early(run: &Run, events: &[Event]) -> bool {
     events.iter().any(|event| match event {
         Event::RunFailed { .. } => true,
@@ -400,9 +399,9 @@ fn ends_early(run: &Run, events: &[Event]) -> bool {
     })
 }
 
-/// An effect is carried out once by this incarnation; what makes it another one is in its key.
-/// Nothing is there that changes while it is carried out, as being told to go on would be: two of
-/// one kind get in each other's way.
+/// Returns the key of an effect, which is carried out once per incarnation and key. The key has
+/// nothing that can change while the effect runs, as a resumption would: two effects of one kind
+/// would conflict.
 fn key_of(run: &Run, effect: &Effect) -> String {
     match effect {
         Effect::Agent(job) => format!("Agent/{}", job.start.dispatch),
@@ -417,7 +416,7 @@ fn key_of(run: &Run, effect: &Effect) -> String {
     }
 }
 
-/// Why an effect could not be carried out; the run stops for it, and can be resumed.
+/// The reason why an effect failed. The run stops, and can be resumed.
 #[derive(Debug)]
 pub struct Trouble {
     pub code: String,
@@ -463,8 +462,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Found by the crash campaign: who resumed a run while it was finished had it finished twice
-    /// at once.
+    /// Found by the crash campaign: a resumption during the end of a run started the end a second
+    /// time at once.
     #[test]
     fn being_told_to_go_on_makes_no_effect_another_one() {
         let samples = include_str!("../../../store/samples/events-v1.jsonl");

@@ -1,4 +1,4 @@
-//! Beads of a run: the harness's own operations, and what its agents may do.
+//! Beads of a run: the harness's own operations, and those that its agents may request.
 //!
 //! | purpose | may |
 //! |---|---|
@@ -20,12 +20,12 @@ use muleteer_store::beads::Store;
 use muleteer_store::beads::embedded::BeadError;
 use std::sync::Arc;
 
-/// What the beads of a decomposition are staged under.
+/// Returns the mark under which the beads of a decomposition are staged.
 pub fn mark(run_id: &str, dispatch: &str) -> String {
     format!("{run_id}:{dispatch}")
 }
 
-/// An operation of the harness's own. `id` is that of a bead that is made, or empty.
+/// Carries out an operation of the harness itself. `id` is the id for a new bead, or empty.
 pub async fn with_store(hosted: &Hosted, op: Op, id: String) -> Result<Answer, Trouble> {
     let answer = locked(hosted, move |store| store.apply(&op, Timestamp::now(), &id))
         .await?
@@ -36,12 +36,13 @@ pub async fn with_store(hosted: &Hosted, op: Op, id: String) -> Result<Answer, T
     Ok(answer)
 }
 
-/// All beads of the repository.
+/// Returns all beads of the repository.
 pub async fn all(hosted: &Hosted) -> Result<Beads, Trouble> {
     locked(hosted, |store| store.read().cloned()).await?.map_err(|error| trouble(&error))
 }
 
-/// One at a time, apart from the runtime: the disk may block for an fsync, and `tbd` for a minute.
+/// Works on the store outside of the runtime, one caller at a time: an fsync may block, and `tbd`
+/// may take a minute.
 async fn locked<T: Send + 'static>(
     hosted: &Hosted,
     work: impl FnOnce(&mut Store) -> T + Send + 'static,
@@ -56,10 +57,10 @@ fn trouble(error: &BeadError) -> Trouble {
     Trouble::new(error.code(), error.to_string())
 }
 
-/// An operation that an agent asks for.
+/// Carries out an operation that an agent requests.
 ///
 /// # Errors
-/// `E_FORBIDDEN` for what is not its business, and what is wrong with the operation.
+/// `E_FORBIDDEN` for an operation that the agent may not use, and faults of the operation itself.
 pub async fn ask(
     daemon: &Arc<Daemon>,
     agent: &DispatchId,
@@ -93,7 +94,7 @@ pub async fn ask(
 
 type Resolve<'a> = dyn Fn(&str) -> Result<Bead, muleteer_model::beads::Fault> + 'a;
 
-/// The operation as it is carried out for this agent.
+/// Returns the operation in the form that this agent may use, or rejects it.
 fn permitted(
     run: &Run,
     job: &Job,
@@ -151,7 +152,7 @@ fn permitted(
             let mut labels = labels.clone();
             labels.push(label);
             if coding {
-                // Not worked on until the judge has seen it.
+                // Nobody works on it until the judge has seen it.
                 labels.push(OBSERVATION.into());
             }
             Ok(Op::Create {
@@ -166,7 +167,7 @@ fn permitted(
             })
         }
         Op::Close { id, .. } if !changes(id)? => forbidden(&format!("close bead {id}")),
-        // What a bead is, and of which run, its agent does not say.
+        // An agent must not change the content or the run of its bead.
         Op::Reopen { id } | Op::Update { id, .. } if coding || !changes(id)? => {
             forbidden(&format!("change bead {id} so"))
         }

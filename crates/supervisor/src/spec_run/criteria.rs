@@ -1,5 +1,5 @@
-//! Acceptance criteria: read from where a person or an agent wrote them, sealed, and looked at
-//! again.
+//! Acceptance criteria: read from the folder where a person or an agent wrote them, sealed, and
+//! verified later.
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::actor::Trouble;
@@ -14,31 +14,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Criteria are text that a person could read: more is a mistake.
+/// The limit for the size of all criteria. A person could read them; more is a mistake.
 const SIZE_LIMIT: u64 = 16 * 1024 * 1024;
 const FILES_LIMIT: usize = 2000;
-/// Folders below each other.
+/// The limit of nested folders.
 const DEPTH_LIMIT: usize = 16;
-/// What is not taken is named so far.
+/// At most this many rejected entries are named in a message.
 const NAMED: usize = 20;
 
-/// What is in a folder of criteria.
+/// The content of a folder of criteria.
 #[derive(Debug, Default)]
 struct Found {
-    /// By their names below the folder.
+    /// The files, by their names below the folder.
     files: BTreeMap<String, Vec<u8>>,
-    /// What is there besides, and why it is none.
+    /// The other entries, each with the reason why it is no criterion.
     left: Vec<String>,
 }
 
-/// Who put links into the folder.
+/// Whether links in the folder are followed, by the author of the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links<'a> {
-    /// A person, who means what they lead to.
+    /// A person wrote the folder, so its links are intended.
     Followed,
-    /// The author of the repository at this canonical path: followed as long as they stay in it.
+    /// The author of the repository at this canonical path wrote it. Its links are followed only
+    /// within the repository.
     Within(&'a Path),
-    /// Maybe an agent, who may mean anything.
+    /// An agent may have written it, and may link to any file.
     Left,
 }
 
@@ -48,7 +49,7 @@ impl Links<'_> {
     }
 }
 
-/// Hashes criteria, and keeps a second copy in the sealed tree.
+/// Hashes the criteria, and saves a second copy in the sealed folder.
 pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sealed, Trouble> {
     let files = find(folder, Links::Left)?.files;
     let missing: Vec<_> = wanted.iter().filter(|name| !files.contains_key(**name)).collect();
@@ -62,7 +63,7 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
             format!("{} holds no criteria", folder.display()),
         ));
     }
-    // An agent wrote them, and waited for no disk; what else it put there is nobody's.
+    // An agent wrote them without a sync. Its other files there do not matter.
     let read =
         files.keys().try_for_each(|name| muleteer_store::atomic::sync_file(&folder.join(name)));
     let folders: BTreeSet<&Path> =
@@ -78,8 +79,8 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
     Ok(crate::spec_run::job::sealed(folder, digest(&files)))
 }
 
-/// Those that a person wrote. The judge reads a copy, so that the folder in the repository can be
-/// hidden from who must not read it.
+/// Seals criteria that a person wrote. The judge reads a copy, so that the folder in the repository
+/// can be hidden from the coding agents.
 pub async fn seal_given(
     daemon: &Daemon,
     hosted: &Arc<Hosted>,
@@ -89,8 +90,8 @@ pub async fn seal_given(
     let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
     let folder = &hosted.places.acceptance;
     let _ = crate::spec_run::clones::remove(folder).await;
-    // A path in the repository may be a stranger's, and so may the links there: they lead to no
-    // file elsewhere.
+    // A stranger may have written a path in the repository and its links, so they must not lead to
+    // files outside of it.
     let repo = hosted.repo.canonicalize().map_err(io(&hosted.repo))?;
     let links = if is_below(&path) { Links::Within(&repo) } else { Links::Followed };
     let found = find(&hosted.repo.join(&path), links).map_err(missing)?;
@@ -106,7 +107,7 @@ pub async fn seal_given(
     Ok(Input::Sealed(sealed))
 }
 
-/// The criteria are there and are what was sealed.
+/// Checks that the criteria exist and are unchanged since they were sealed.
 ///
 /// # Errors
 /// `E_ACCEPTANCE_MISSING`.
@@ -126,7 +127,7 @@ pub async fn check(run: &Run) -> Result<(), Trouble> {
     if digest(&files) == sealed.sha256 {
         return Ok(());
     }
-    // Sealed by a muleteer that did not look into folders.
+    // An earlier version of Muleteer sealed only the top folder.
     files.retain(|name, _| !name.contains('/'));
     if digest(&files) != sealed.sha256 {
         return Err(gone("are not what they were when the run began".into()));
@@ -154,7 +155,7 @@ fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
     sha256(lines.as_bytes())
 }
 
-/// All files in the folder and in those below it.
+/// Finds all files in the folder and below it.
 fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
     let over = |what: String| {
         Trouble::new("E_AGENT_FAILED", format!("{} holds more than {what}", folder.display()))
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// Found by an audit: criteria in folders, and behind links, were left out without a word.
+    /// Found by an audit: criteria in folders and behind links were silently left out.
     #[test]
     fn criteria_are_found_in_folders_and_behind_a_person_s_links_and_what_is_left_is_said() {
         let dir = tempfile::tempdir().unwrap();
@@ -284,9 +285,9 @@ mod tests {
         );
         symlink("elsewhere", dir.path().join("led")).unwrap();
         assert!(find(&dir.path().join("led"), Links::Within(&repo.join("criteria"))).is_err());
-        // What an agent links to is not the judge's to read.
+        // The judge must not read files that an agent links to.
         assert_eq!(find(&folder, Links::Left).unwrap().files.into_keys().collect::<Vec<_>>(), own);
-        // A copy is what it is a copy of.
+        // A copy has the hash of the original.
         let copied = dir.path().join("copy");
         copy(&found.files, &copied).unwrap();
         assert_eq!(digest(&find(&copied, Links::Left).unwrap().files), digest(&found.files));

@@ -30,27 +30,28 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Of a run's directory in the state directory, the file that is there while it is under way.
+/// The file in a run's private directory that exists while the run is under way.
 pub const LIVE: &str = "live";
-/// Reading the log of a run that is taken over takes no longer.
+/// The timeout for reading the log of a run that is taken over.
 const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-/// `lock.json` is a few lines.
+/// The limit of `lock.json`, which has a few lines.
 const NOTE_LIMIT: u64 = 64 * 1024;
 
-/// All runs this daemon hosts, by the key of their actor (the random part of their id).
+/// All runs that this daemon hosts, by the key of their actor (the random part of their id).
 #[derive(Debug, Default)]
 pub struct Runs {
     hosted: Mutex<HashMap<DispatchId, Arc<Hosted>>>,
     begun: Mutex<BTreeMap<String, Places>>,
-    /// One begins at a time, so that two cannot begin the same.
+    /// Held while a run begins, so that two requests cannot start the same run.
     pub gate: tokio::sync::Mutex<()>,
-    /// Held by the suspect run that goes on now: see `begin::recovery`.
+    /// Held by the suspect that resumes now; see `begin::recovery`.
     pub trial: Arc<tokio::sync::Mutex<()>>,
-    /// Runs that were set aside when this daemon began, whose work is still to be kept.
+    /// Runs that were set aside when this daemon started, and whose work is not in the repository
+    /// yet.
     pub aside: Mutex<Vec<Hosted>>,
-    /// Keeping the work of those, by run.
+    /// The tasks that bring the work of those runs home, by run.
     pub keeping: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
-    /// Changes whenever one of them has moved on.
+    /// Changes whenever one of the runs has progressed.
     pub moved: watch::Sender<u64>,
 }
 
@@ -67,13 +68,14 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Those that this daemon has come to host since its export looked last, where it exports: by
-    /// then they may be over.
+    /// Returns the runs that this daemon began to host since its telemetry export last took them.
+    /// They may be over by then. Empty without an export.
     pub fn begun(&self) -> MutexGuard<'_, BTreeMap<String, Places>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `told`: its export will look at it, and finds it hosted unless it is over.
+    /// Adds a run. `told` says whether the telemetry export will ask for it; the export finds the
+    /// run hosted unless it is over.
     pub fn insert(&self, hosted: Arc<Hosted>, told: bool) {
         let begun = told.then(|| (hosted.run_id.clone(), hosted.places.clone()));
         self.hosted
@@ -87,9 +89,9 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// The run one of whose agents this dispatch is. One that this daemon has only just taken over
-    /// is waited for: its agents speak as soon as there is a socket, and its log may not be read
-    /// yet.
+    /// Returns the run that this dispatch belongs to. It waits for a run that this daemon has just
+    /// taken over, because its agents connect as soon as there is a socket, and its log may not be
+    /// read yet.
     pub async fn of_dispatch(&self, dispatch: &str) -> Option<(Arc<Hosted>, Arc<Run>)> {
         for hosted in self.all() {
             let part = dispatch
@@ -108,7 +110,7 @@ impl Runs {
     }
 }
 
-/// The repositories that have had runs here.
+/// Returns the repositories of all runs in this state directory.
 pub fn repos(daemon: &Daemon) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(daemon.paths.runs()).into_iter().flatten().flatten();
     let saved = entries.filter_map(|entry| std::fs::read(entry.path().join("run.json")).ok());
@@ -118,14 +120,14 @@ pub fn repos(daemon: &Daemon) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The repository that this run is, or was, about.
+/// Returns the repository of this run.
 pub fn repo_of(daemon: &Daemon, run_id: &str) -> Option<PathBuf> {
     let bytes = std::fs::read(daemon.paths.run(run_id).join("run.json")).ok()?;
     let saved: Saved = serde_json::from_slice(&bytes).ok()?;
     Some(PathBuf::from(saved.request.repo))
 }
 
-/// `run-<date>-<hash>`: the hash names the actor.
+/// Returns the key of a run's actor: the hash of the id `run-<date>-<hash>`.
 pub fn key_of(run_id: &str) -> Option<DispatchId> {
     let mut parts = run_id.splitn(2, '-');
     let fine = parts.next() == Some("run") && run_id.len() <= 40;
@@ -136,7 +138,7 @@ pub fn key_of(run_id: &str) -> Option<DispatchId> {
     (fine && clean).then(|| DispatchId::try_from(hash.to_string()).ok())?
 }
 
-/// What is kept of the request: the agents' environment may hold secrets, so it is private.
+/// The saved request. It is private, because the agents' environment may hold secrets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Saved {
     pub v: u16,
@@ -146,7 +148,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// The store of its beads.
+    /// Returns the store of the run's beads.
     pub fn store(&self) -> Store {
         Store::new(
             &crate::daemon::settings::beads_home(Path::new(&self.request.repo)),
@@ -156,8 +158,8 @@ impl Saved {
     }
 }
 
-/// What the configuration chose for the run's agents, read when it begins and when it is gone on
-/// with. An agent that is not confined can write the repository's file meanwhile: that must not
+/// Settings for the run's agents, read from the configuration when the run begins and when it
+/// resumes. An agent that is not confined can write the repository's file meanwhile, and must not
 /// choose the judge's program.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -170,11 +172,11 @@ pub struct Chosen {
     /// Exceptions from the sandbox.
     pub write: Vec<String>,
     pub show: Vec<String>,
-    /// Where its beads are: which store that is stays as it was when the run began.
+    /// Where its beads are. The kind of store stays as it was when the run began.
     pub beads: Beads,
 }
 
-/// One run under this daemon's care.
+/// One run that this daemon drives.
 #[derive(Debug)]
 pub struct Hosted {
     pub run_id: String,
@@ -182,32 +184,32 @@ pub struct Hosted {
     pub repo: PathBuf,
     pub places: Places,
     pub actor: Slot<RunMsg>,
-    /// The newest folded state; none before the log is read.
+    /// The newest folded state; `None` before the log is read.
     pub state: watch::Sender<Option<Arc<Run>>>,
     pub request: Mutex<v1::Run>,
-    /// Of whoever asked last: for the push alone, and on no disk.
+    /// The last client's environment for the push. It is never written to disk.
     pub push_env: Mutex<Vec<(String, String)>>,
     pub chosen: Mutex<Chosen>,
     pub beads: Arc<tokio::sync::Mutex<Store>>,
     pub log: Mutex<Option<EventLog>>,
-    /// Its agents are being ended: none may begin any more. Cancelled once and for good, for a run
-    /// that is gone on with is hosted anew.
+    /// Cancelled when the run's agents are terminated: none may start any more. It is never reset,
+    /// because a resumed run gets a new `Hosted`.
     pub halt: CancellationToken,
-    /// Held for reading by whoever makes a worktree and a dispatch; whoever ends one passes through
-    /// for writing, and then knows whether there is one.
+    /// Locked for reading while a worktree and a dispatch are made. Code that terminates agents
+    /// locks it for writing, and then knows whether a dispatch exists.
     pub begins: tokio::sync::RwLock<()>,
-    /// Whoever writes refs of the harness's own repository.
+    /// Held by code that writes refs of the private repository.
     pub git: tokio::sync::Mutex<()>,
-    /// What was repaired and is on no record yet.
+    /// Repairs that are not recorded yet.
     repairs: Mutex<Vec<String>>,
-    /// When the real remote was asked last, in awake time.
+    /// When the real remote was last asked, in awake time.
     pub remote_asked: Mutex<Option<std::time::Duration>>,
-    /// Somebody began it or went on with it through this daemon: the next one is refused.
+    /// Somebody started or resumed the run through this daemon, so another request is rejected.
     pub claimed: Mutex<bool>,
     _lock: LockGuard,
 }
 
-/// Where a run's things are.
+/// The paths of a run.
 #[derive(Debug, Clone)]
 pub struct Places {
     pub public: PathBuf,
@@ -240,13 +242,12 @@ impl Places {
         self.private.join("hub.git")
     }
 
-    /// What was undone of what the agent of this dispatch, or somebody while it was at work, had
-    /// pushed.
+    /// Returns the file with the message about an undone push during this agent's work.
     pub fn undone(&self, job: &str) -> PathBuf {
         self.private.join(format!("undone-{job}"))
     }
 
-    /// The harness's own repository.
+    /// Returns the harness's private repository.
     pub fn keep(&self) -> PathBuf {
         self.private.join("keep.git")
     }
@@ -263,7 +264,7 @@ impl Places {
         self.private.join("run.json")
     }
 
-    /// What is said by and to those whose words coding agents must not read.
+    /// Returns the folder for prompts and answers that coding agents must not read.
     pub fn talk(&self) -> PathBuf {
         self.sealed.join("talk")
     }
@@ -277,7 +278,7 @@ impl Places {
     }
 }
 
-/// What `lock.json` tells people. The flock decides, not this.
+/// The content of `lock.json`, which informs people. The flock decides.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LockNote {
     pub run_id: String,
@@ -289,7 +290,7 @@ pub struct LockNote {
     pub heartbeat_at: Timestamp,
 }
 
-/// The name of this machine, as `lock.json` has it.
+/// Returns the name of this machine, as written in `lock.json`.
 pub fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
@@ -297,8 +298,8 @@ pub fn hostname() -> String {
         .map_or_else(|| "localhost".into(), |name| name.trim().to_string())
 }
 
-/// Whether a daemon carries on the run whose folder this is. Of one on another machine only its
-/// note tells.
+/// Whether a daemon drives the run of this folder. For a run on another machine only its note is
+/// evidence.
 pub fn is_hosted(folder: &Path) -> bool {
     let note: Option<LockNote> =
         crate::vcs::untrusted_path::read_file(&folder.join("lock.json"), NOTE_LIMIT)
@@ -307,17 +308,18 @@ pub fn is_hosted(folder: &Path) -> bool {
     note.is_some_and(|note| !is_here(&note)) || lock::is_held(&folder.join("lock"))
 }
 
-/// A container's name changes when it is made anew. Of one kernel and one file the lock itself
-/// decides.
+/// Whether the lock is on this machine. A container that is made again has another name. On the
+/// same kernel and file, the flock itself decides.
 fn is_here(note: &LockNote) -> bool {
     let boot = muleteer_process::identity::boot_id();
     note.hostname == hostname() || (!note.boot_id.is_empty() && note.boot_id == boot)
 }
 
-/// Takes the run's lock, or says who has it.
+/// Takes the run's lock.
 ///
 /// # Errors
-/// `E_RUN_LOCKED`, also where the lock is another machine's: such a lock is never stolen.
+/// `E_RUN_LOCKED` with the holder, also if another machine holds the lock: such a lock is never
+/// stolen.
 pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireError> {
     let note: Option<LockNote> =
         crate::vcs::untrusted_path::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
@@ -397,14 +399,14 @@ impl Hosted {
         self.request.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Who asks from a place without any leaves what there is.
+    /// Replaces the environment for the push. A client that has none leaves the last one in place.
     pub fn give_for_push(&self, variables: &[(String, String)]) {
         if !variables.is_empty() {
             *self.push_env.lock().unwrap_or_else(PoisonError::into_inner) = variables.to_vec();
         }
     }
 
-    /// The environment of whoever asked, with what is for the push alone.
+    /// Returns the environment of the last client, with the variables for the push alone.
     pub fn person_env(&self) -> Vec<(String, String)> {
         let given = self.push_env.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_given = |name: &str| given.iter().any(|(given, _)| given == name);
@@ -418,7 +420,7 @@ impl Hosted {
         self.chosen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Claims it for whoever asks; false if somebody has it.
+    /// Claims the run for a request; returns false if another one has it.
     pub fn claim(&self) -> bool {
         let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
         !std::mem::replace(&mut *claimed, true)
@@ -431,7 +433,7 @@ impl Hosted {
     /// Opens the log if it is not open, and folds it. Blocks.
     pub fn open_log(&self) -> Result<Option<Run>, muleteer_store::StoreError> {
         let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        // Opened anew each time: that is recovery, and only one of us has it open.
+        // It is opened again each time, because that is recovery. Only one handle may be open.
         *slot = None;
         let mut run: Option<Run> = None;
         let (log, _) = EventLog::open(&self.places.events(), 0, |record| match &mut run {
@@ -442,7 +444,7 @@ impl Hosted {
         Ok(run)
     }
 
-    /// Appends events, durably, as one batch. Blocks.
+    /// Appends events durably, as one batch. Blocks.
     pub fn append(&self, events: Vec<Event>) -> Result<Vec<Record>, String> {
         let mut slot = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let log = slot.as_mut().ok_or("the run's log is not open")?;
@@ -460,7 +462,7 @@ impl Hosted {
             .collect();
         loop {
             match log.append(&entries, Timestamp::now()) {
-                // A state, not a failure: it goes on when there is room.
+                // A full disk is a state, not a failure: the append is retried until there is room.
                 Err(muleteer_store::AppendError::Full { .. }) => {
                     std::thread::sleep(std::time::Duration::from_secs(1))
                 }
@@ -469,7 +471,7 @@ impl Hosted {
         }
     }
 
-    /// Writes the snapshots. That they cannot be written stops nothing: the events are the truth.
+    /// Writes the snapshots. A failure stops nothing, because the events are the truth.
     pub fn write_snapshots(&self, daemon: &Daemon, run: &Run) {
         let fleet = daemon.snapshot();
         let pid = |dispatch: &str| {
@@ -503,7 +505,7 @@ impl Hosted {
             heartbeat_at: Timestamp::now(),
         };
         if let Ok(bytes) = serde_json::to_vec_pretty(&note) {
-            // It only informs.
+            // The note only informs people.
             let _ = write_atomic(&self.places.public.join("lock.json"), &bytes, 0o644);
         }
     }
@@ -515,7 +517,7 @@ impl Hosted {
 
 #[cfg(test)]
 impl Hosted {
-    /// Of the repository `repo` below `root`; what else it has is beside that.
+    /// Makes one for the repository `repo` below `root`; its other files are beside that.
     pub fn alone(root: &Path, run_id: &str) -> Self {
         let repo = root.join("repo");
         let places = Places {

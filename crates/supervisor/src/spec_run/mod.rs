@@ -1,15 +1,14 @@
-//! Hosting spec runs: `model::pipeline` decides, `run/<id>` carries out.
+//! Hosts spec runs: `model::spec_run` decides, `run/<id>` carries the effects out.
 //!
-//! - `host`: a run's files, lock and log; `begin`: beginning one and going on with one;
+//! - `host`: a run's files, lock and log; `begin`: starting and resuming a run;
 //! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
-//! - `criteria`: what the judge judges by;
-//! - `hub`: the bare repository that agents push to; `keep`: the harness's own; `clones`: the
-//!   agents' private ones;
-//! - `beads`: what agents may do to beads.
+//! - `criteria`: the judge's acceptance criteria;
+//! - `hub`: the bare repository that agents push to; `private_repo`: the harness's own; `clones`:
+//!   the agents' private ones;
+//! - `beads`: the operations on beads that agents may request.
 //!
 //! The agents of a run are ordinary dispatches: they live in their shims whatever happens to the
-//! actor or the daemon. The actor only sees to it that they are there, and looks at what they
-//! leave.
+//! actor or the daemon. The actor only makes sure that they exist, and reads their results.
 
 pub mod actor;
 pub mod beads;

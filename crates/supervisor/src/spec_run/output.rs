@@ -1,5 +1,5 @@
-//! What an agent printed, read from its spool: for the judge's two passes, and for the last lines
-//! that the next attempt is told.
+//! Reads an agent's output from its spool, for the judge's two passes and for the last lines that
+//! the next attempt gets.
 
 use muleteer_backends::Assembly;
 use muleteer_backends::Backend;
@@ -9,17 +9,17 @@ use muleteer_model::agent::event::AgentEvent;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
 use std::path::Path;
 
-/// Of an agent that floods, the end counts.
+/// The limit of the output. If an agent prints more, only the end is kept.
 const LIMIT: usize = 2 * 1024 * 1024;
 const TAIL_LINES: usize = 50;
 
 #[derive(Debug, Default)]
 pub struct Said {
-    /// Everything it said, in order.
+    /// All messages of the agent, in order.
     text: String,
-    /// The final text of its last turn, where its CLI tells one.
+    /// The final text of its last turn, if its CLI reports it.
     last: Option<String>,
-    /// The document its CLI had it make, last.
+    /// The last structured document that its CLI demanded.
     document: Option<serde_json::Value>,
     /// Its stdout, byte for byte.
     raw: String,
@@ -27,7 +27,8 @@ pub struct Said {
 }
 
 impl Said {
-    /// Its answer: the last turn's text where there is one, else all it said.
+    /// Returns the agent's answer: the text of the last turn if there is one, else all its
+    /// messages.
     pub fn answer(&self) -> String {
         match &self.last {
             Some(last)
@@ -41,17 +42,17 @@ impl Said {
         }
     }
 
-    /// What its CLI held it to; nothing where there is no such thing.
+    /// Returns the structured document that its CLI demanded, or an empty text.
     pub fn document(&self) -> String {
         self.document.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// For a reader that finds a document anywhere.
+    /// Returns all output, for a reader that searches for a document in it.
     pub fn everything(&self) -> String {
         format!("{}\n{}\n{}", self.raw, self.text, self.last.as_deref().unwrap_or_default())
     }
 
-    /// The last lines of its output.
+    /// Returns the last lines of its output.
     pub fn tail(&self) -> String {
         let said = if self.text.trim().is_empty() { &self.raw } else { &self.text };
         let all: Vec<&str> = said.lines().chain(self.stderr.lines()).collect();
@@ -59,7 +60,7 @@ impl Said {
     }
 }
 
-/// Reads the spool of an agent that has ended. What cannot be read is left out.
+/// Reads the spool of an agent that has ended. Unreadable records are left out.
 pub fn read(spool: &Path, backend: &str) -> Said {
     let Ok(backend) = muleteer_backends::by_name(backend) else { return Said::default() };
     let mut listener = Listener::new(backend);
@@ -81,10 +82,10 @@ pub fn read(spool: &Path, backend: &str) -> Said {
     listener.finish()
 }
 
-/// Puts together what an agent said from what it printed.
+/// Assembles an agent's messages from its output.
 struct Listener {
     parser: Box<dyn Parser>,
-    /// Of an agent whose messages come in pieces: a verdict has no line break where a piece ends.
+    /// Joins messages that come in chunks, because a verdict has no line break where a chunk ends.
     pieces: Option<Assembly>,
     said: Said,
     raw: Vec<u8>,
@@ -182,8 +183,8 @@ mod tests {
         listener.finish()
     }
 
-    /// However a model's words are cut, the verdict is one document, also with costs told between
-    /// its pieces.
+    /// A verdict is one document wherever its text is cut into chunks, even with cost reports
+    /// between them.
     #[test]
     fn a_verdict_in_chunks_is_read_whole_wherever_it_is_cut() {
         let verdict = json!({

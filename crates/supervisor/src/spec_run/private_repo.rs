@@ -1,6 +1,6 @@
-//! The harness's own repository of a run: what the target branch has rightly come to, and
-//! everything that must be remembered or not get lost. It is a private folder; the hub, which
-//! agents write, is only ever fetched from.
+//! The harness's private repository of a run: the verified target branch, and everything else that
+//! must not get lost. Only the harness writes it. The hub, which agents can write, is only fetched
+//! from.
 //!
 //! ```text
 //! keep.git/refs/heads/<target>            the integration branch as far as it was verified
@@ -21,33 +21,32 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// What the hub said last.
+/// The hub's target at the last fetch.
 pub const HUB: &str = "refs/muleteer/hub";
-/// What each clone's commits are, by the clone's name.
+/// The folder of refs with each clone's commits, by the clone's name.
 pub const WORK: &str = "refs/muleteer/work";
 pub const LEFT: &str = "refs/muleteer/left";
 pub const RESCUE: &str = "refs/muleteer/rescue";
 pub const UNDONE: &str = "refs/muleteer/undone";
-/// A ref's file is a hash, or says where else to look.
+/// The limit of a loose ref file, which has a hash or the name of another ref.
 const REF_LIMIT: u64 = 1024;
-/// Asked where it stands, a repository answers at once, unless its agent has seen to it that it
-/// never does.
+/// The timeout for listing refs. A repository answers at once unless its agent makes git hang.
 const AT_ONCE: Duration = Duration::from_secs(20);
-/// Bringing what an agent's repository has takes no longer. The run's other agents wait meanwhile.
+/// The timeout for a fetch from an agent's repository. The run's other agents wait meanwhile.
 const BRINGING: Duration = Duration::from_secs(5 * 60);
-/// And no longer than this once the run was stopped.
+/// The timeout of both once the run was stopped.
 const STOPPED: Duration = Duration::from_secs(5);
-/// Entries of a repository that are looked at before a git reads it.
+/// At most this many entries of a repository are checked before a git reads it.
 const ENTRIES_LIMIT: usize = 100_000;
-/// Locks of git older than this are left over.
+/// A git lock older than this is stale.
 pub const STALE: Duration = Duration::from_secs(4);
-/// Where git notes the commits whose parents it does not have.
+/// The file in which git lists commits without their parents.
 pub const SHALLOW: &str = "shallow";
-/// The alternates of a repository are few.
+/// The limit of an alternates file.
 pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
 
-/// Makes it unless it is there, with `target` at `base`. One of a run that was begun before there
-/// was such a repository is made of what the hub has.
+/// Makes the private repository unless it exists, with `target` at `base`. For a run that began
+/// before there was such a repository, it is made from the hub.
 ///
 /// The caller holds [`Hosted::git`].
 pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result<(), String> {
@@ -70,7 +69,7 @@ pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result
     put_dir(&partial, &keep).map_err(|error| crate::dispatch::launch::chain(&error))
 }
 
-/// An empty bare repository that borrows the objects of the person's.
+/// Makes an empty bare repository that borrows the objects of the person's repository.
 pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
     let asked = run(
         git(&hosted.repo).args([
@@ -103,15 +102,15 @@ pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
             .map_err(|error| format!("{}: {error}", path.display()))
     };
     write("objects/info/alternates", format!("{objects}\n"))?;
-    // Of a clone that was made without its whole past: what is before it is missed by nobody.
+    // If the person's clone is shallow, its missing history is not needed here either.
     if let Ok(roots) = std::fs::read_to_string(shallow) {
         write(SHALLOW, roots)?;
     }
     write("info/exclude", String::new())
 }
 
-/// Takes over what the hub of an earlier version's run remembers. Agents could write it: what they
-/// could gain by that, a pull request of what nobody judged, is left behind.
+/// Imports the refs from the hub of an earlier version's run. Agents could write that hub, so refs
+/// that could lead to a pull request of unjudged work are left behind.
 async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
     let mut fetch = fetching(keep, hub);
     fetch.arg(format!("+{name}:{HUB}"));
@@ -133,7 +132,7 @@ async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(
     Ok(())
 }
 
-/// A hash as git writes it.
+/// Parses a hash as git writes it.
 pub fn hash(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?.trim_end();
     let fine = matches!(text.len(), 40 | 64)
@@ -141,14 +140,13 @@ pub fn hash(bytes: &[u8]) -> Option<String> {
     fine.then(|| text.to_string())
 }
 
-/// What a ref says that lies in a file of its own, as one does that was written last. Git is not
-/// asked.
+/// Reads a ref from its loose file, which the most recently written refs have. git does not run.
 pub fn loose(git_dir: &Path, name: &str) -> Option<String> {
     let bytes = untrusted_path::read(git_dir, Path::new(name), REF_LIMIT).ok()??;
     hash(&bytes)
 }
 
-/// The commit that is checked out in a clone, where two files say so; else git is to be asked.
+/// Returns the commit that is checked out in a clone if its files say so; `None` means: ask git.
 pub fn head(git_dir: &Path) -> Option<String> {
     let bytes = untrusted_path::read(git_dir, Path::new("HEAD"), REF_LIMIT).ok()??;
     if let Some(hash) = hash(&bytes) {
@@ -158,7 +156,7 @@ pub fn head(git_dir: &Path) -> Option<String> {
     name.starts_with("refs/heads/").then(|| loose(git_dir, name))?
 }
 
-/// Where a ref of the harness's own repository is.
+/// Returns the commit of a ref in the private repository.
 pub async fn at(hosted: &Hosted, name: &str) -> Option<String> {
     let keep = hosted.places.keep();
     match loose(&keep, name) {
@@ -176,7 +174,7 @@ pub async fn set(hosted: &Hosted, name: &str, commit: &str, what: &str) -> Resul
     write(hosted, &[name], what, &update, None).await
 }
 
-/// Where a ref of an agent's repository is, asked of git; none if it isn't there.
+/// Asks git for the commit of a ref in an agent's repository; `None` if the ref does not exist.
 pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<String>, String> {
     let mut ask = git(&hosted.places.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
@@ -184,7 +182,7 @@ pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<St
     Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
 }
 
-/// The commits that the branches of an agent's repository are at.
+/// Returns the commits of all branches of an agent's repository.
 pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, String> {
     let mut ask = git(&hosted.places.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg("refs/heads/*");
@@ -192,8 +190,9 @@ pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, Strin
     Ok(said.lines().filter_map(|line| hash(line.split_whitespace().next()?.as_bytes())).collect())
 }
 
-/// Brings a commit from an agent's repository, to `names`; with `+` whatever they were. Fetched by
-/// its hash: git would look through all refs for a name, and links among them can have no end.
+/// Fetches a commit from an agent's repository into the refs `names`; a `+` overwrites them. It
+/// fetches by hash, because for a name git would search all refs, and links among them can be
+/// endless.
 pub async fn fetch(
     hosted: &Hosted,
     from: &Path,
@@ -213,8 +212,8 @@ pub async fn fetch(
     write(hosted, &written, what, &fetch, Some(from)).await
 }
 
-/// Runs a git that reads an agent's repository, with seconds of patience where that is made to
-/// hang, and fewer once the run is stopped.
+/// Runs a git that reads an agent's repository. It times out after `patience`, and sooner once the
+/// run is stopped, because an agent can make git hang.
 async fn read(
     hosted: &Hosted,
     from: &Path,
@@ -234,26 +233,26 @@ async fn read(
     };
     tokio::select! {
         said = run_within(command, patience, what) => said,
-        // Dropped, it is killed with all it started.
+        // The dropped future kills git with all its child processes.
         () = stopped => Err(format!("{what}: git had not ended when the run was stopped, and was killed")),
     }
 }
 
-/// A git would wait for ever at a pipe that nobody writes to, and read a device without an end.
+/// Rejects pipes and devices: git would wait for ever at a pipe without a writer, and read a device
+/// without an end.
 pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
     let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             seen += 1;
-            // Of so many the rest is left to the limits of time.
+            // Beyond the limit, only the timeouts protect.
             if seen > ENTRIES_LIMIT {
                 return Ok(());
             }
             let Ok(mut kind) = entry.file_type() else { continue };
             if kind.is_symlink() {
                 let Ok(there) = std::fs::metadata(entry.path()) else { continue };
-                // Tools put out of action what they lead there, as hooks. It is read to its end at
-                // once.
+                // Some tools disable hooks with a link to `/dev/null`. Reading it ends at once.
                 if is_null(&there) {
                     continue;
                 }
@@ -261,7 +260,7 @@ pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
             } else if kind.is_dir() {
                 folders.push(entry.path());
             }
-            // A socket cannot be opened as a file, so it keeps no git waiting.
+            // A socket cannot be opened as a file, so it does not make git wait.
             if !kind.is_file() && !kind.is_dir() && !kind.is_socket() {
                 let name = entry.path();
                 let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
@@ -286,9 +285,9 @@ pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
         .is_ok()
 }
 
-/// Runs a git that writes refs here, and reads an agent's repository where `from` names one. A
-/// daemon that was killed leaves its git's locks. Nobody but us writes here: one that stays is
-/// nobody's.
+/// Runs a git that writes refs here, and that reads an agent's repository if `from` names one. The
+/// git of a killed daemon leaves locks. Only this harness writes here, so a lock that stays is
+/// stale.
 async fn write(
     hosted: &Hosted,
     written: &[&str],
@@ -312,7 +311,7 @@ async fn write(
     once().await.map(drop)
 }
 
-/// Waits for these locks, and takes away those that stay: git holds them for milliseconds.
+/// Waits for these locks, and removes those that stay: a living git holds them for milliseconds.
 pub async fn unlock(git_dir: &Path, locks: &[String]) {
     for _ in 0..60 {
         let mut held = false;

@@ -1,14 +1,14 @@
-//! What a repository's reflog says was made in it, as against what came from elsewhere.
+//! Finds the commits that were made in a repository, by its reflog, as opposed to those from
+//! elsewhere.
 
 use crate::spec_run::private_repo;
 
-/// The commits that were made where this reflog is: by `commit`, `merge`, the picks of a rebase and
-/// the like, but not by `checkout`, `reset`, a fast-forward or a rebase's beginning, which only go
-/// to commits that are there.
+/// Returns the commits that were made in the place of this reflog: by `commit`, `merge`, the picks
+/// of a rebase and the like. `checkout`, `reset`, a fast-forward or the start of a rebase only move
+/// to existing commits.
 ///
 /// A line is `<old> <new> <name> <mail> <time> <zone>\t<action>: <what>` (git's documentation of
-/// `update-ref`); an action that is not known here counts as making one. What is no such line is
-/// left out.
+/// `update-ref`). An unknown action counts as making a commit. Other lines are ignored.
 pub fn made(log: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| {
@@ -19,14 +19,15 @@ pub fn made(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every commit that the ref has been at, the oldest first.
+/// Returns every commit that the ref has been at, the oldest first.
 pub fn reached(log: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| private_repo::hash(line.split(' ').nth(1)?.as_bytes()))
         .collect()
 }
 
-/// The commits that were checked out by their hash, and left for a branch or another commit.
+/// Returns the commits that were checked out by their hash, and left for a branch or another
+/// commit.
 pub fn left_detached(log: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| {
@@ -53,7 +54,7 @@ fn makes(said: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The words are those of git 2.39 and 2.47.
+    /// The messages are those of git 2.39 and 2.47.
     #[test]
     fn what_only_goes_somewhere_is_not_made_there() {
         for said in [

@@ -1,5 +1,5 @@
-//! The effects of a run that are no agents: freezing, reading and accepting beads, carrying a
-//! verdict out.
+//! The effects of a run that start no agent: freezing the spec, reading and accepting beads,
+//! carrying out a verdict.
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::actor::Trouble;
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// What agents may be able to put something else in the place of is read this far.
+/// The limit of files that agents may be able to replace.
 const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
 
 pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
@@ -36,7 +36,7 @@ pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
     Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(error))
 }
 
-/// The integration branch, the hub, the frozen copy and its hash.
+/// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.
 pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     fault::point("run.before_freeze");
@@ -48,14 +48,14 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     let (base_branch, base_commit) =
         base(hosted, &run.started.target, configured(daemon, hosted)).await?;
     let target = run.target();
-    // The run's own repositories borrow from this one: a person may rewrite the branch, and git
-    // forget what was on it.
+    // The run's own repositories borrow objects from this one. A person may rewrite the branch, and
+    // git may then delete its old commits.
     keep_base(hosted, Some(&base_commit)).await;
     hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
     hub::guard(hosted, &target, None).await.map_err(failed)?;
     hub::report(daemon, hosted);
     crate::spec_run::publish::remember_remote(hosted, &base_branch).await;
-    // Of an earlier try at this: the branch stays where it was.
+    // An earlier try may have made the branch: it stays where it was.
     let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);
     muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444)
         .map_err(|error| stored(&error))?;
@@ -63,14 +63,14 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
 }
 
-/// Keeps where the run began in the person's repository, or lets it go, once the run's branch is
-/// there. No run fails for that it cannot be kept: that matters only where the person rewrites
+/// Sets a ref for the run's start commit in the person's repository, or removes it once the run's
+/// branch is there. A failure does not fail the run: it only matters if the person rewrites
 /// history.
 pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
     let name = format!("refs/muleteer/base/{}", hosted.run_id);
     if let Some(dir) = worktree::git_dir(&hosted.repo).await {
-        // Of a git of ours that was killed: nobody else writes this name, and one run has one
-        // daemon.
+        // A killed git of ours may have left the lock. Nobody else writes this ref, and one run has
+        // one daemon.
         let _ = std::fs::remove_file(dir.join(format!("{name}.lock")));
     }
     let args: &[&str] = match commit {
@@ -82,7 +82,7 @@ pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
     }
 }
 
-/// `run.worktree.base_branch`, as all layers of the configuration have it.
+/// Returns `run.worktree.base_branch`, merged from all layers of the configuration.
 fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
     let request = hosted.request();
     let given = request.config.as_deref().map(Path::new);
@@ -96,8 +96,8 @@ fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
         .clone()
 }
 
-/// The branch the run begins from and its commit: the target itself where the repository has it,
-/// else what is configured, else what is checked out.
+/// Returns the branch that the run begins from, and its commit: the target if the repository has
+/// it, else the configured branch, else the checked-out one.
 pub async fn base(
     hosted: &Hosted,
     target: &str,
@@ -125,7 +125,7 @@ pub async fn base(
     }
 }
 
-/// The frozen spec, if it is what was frozen; empty where nothing is frozen yet.
+/// Returns the frozen spec if it is unchanged; empty if nothing is frozen yet.
 pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
     let Some(frozen) = &run.frozen else { return Ok(String::new()) };
     let path = places.frozen_spec();
@@ -145,12 +145,13 @@ fn list(labels: Vec<String>, staged: Option<String>) -> Op {
     Op::List { labels, status: None, staged }
 }
 
-/// The beads of the run, those they wait for looked up. A dependency on nothing is refused.
+/// Returns the beads of the run, and looks up the beads that they wait for. A dependency on a
+/// missing bead is rejected.
 pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input, Trouble> {
     let beads: Vec<Bead> = if made {
         staged(hosted).await?
     } else if run.anew {
-        // Those that are blocked a person has put off at the gate, and they stay so.
+        // Blocked beads stay blocked, because a person has set them aside at the approval.
         let found =
             with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;
         found.beads.into_iter().filter(|bead| bead.status != Status::Blocked).collect()
@@ -190,7 +191,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
     Ok(Input::Gathered { beads, closed_outside })
 }
 
-/// The label of a run that has not come to a rest, here or under another daemon.
+/// Whether this is the label of a run that is under way, here or under another daemon.
 fn is_under_way(hosted: &Hosted, label: &str) -> bool {
     let Some(run) = label.strip_prefix(&run_label("")) else { return false };
     crate::spec_run::host::key_of(run).is_some()
@@ -208,7 +209,7 @@ async fn staged(hosted: &Arc<Hosted>) -> Result<Vec<Bead>, Trouble> {
     Ok(found)
 }
 
-/// Staged beads become the run's; those that were there get its label, and are opened.
+/// Turns staged beads into beads of the run. Existing ones get its label and are opened.
 pub async fn accept(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let mut marks: Vec<String> =
         staged(hosted).await?.into_iter().filter_map(|bead| bead.staged).collect();
@@ -252,8 +253,8 @@ pub async fn look_outside(hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trou
     Ok(Input::Outside { closed })
 }
 
-/// New beads under keys of their own, so that a second time makes no second ones; observations
-/// triaged.
+/// Makes the verdict's new beads and triages observations. Each bead has its own key, so a
+/// repetition makes no second one.
 pub async fn apply_verdict(
     daemon: &Daemon,
     hosted: &Arc<Hosted>,
@@ -331,7 +332,7 @@ pub async fn apply_verdict(
     Ok(Input::Applied { iteration, triage })
 }
 
-/// What a recorded event leaves to be tidied; nothing depends on its being done.
+/// Cleans up after a recorded event. Nothing depends on it.
 pub fn tidy(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,

@@ -50,7 +50,7 @@ fn linked<A: Actor>(actor: A, args: A::Arguments, supervisor: ActorCell) -> Star
     Box::pin(async move { Ok(A::spawn_linked(None, actor, args, supervisor).await?.0.get_cell()) })
 }
 
-/// Starts one of the actors every dispatch has.
+/// Starts one of the actors that every dispatch has.
 fn of_dispatch<A>(
     actor: A,
     daemon: Arc<Daemon>,
@@ -69,11 +69,11 @@ where
 /// One child of the tree.
 pub struct Node {
     pub name: &'static str,
-    /// What its own children share.
+    /// The restart strategy for its children.
     pub strategy: Strategy,
-    /// When its parent starts it again.
+    /// When its parent restarts it.
     pub restart: RestartClass,
-    /// How many restarts of its children it bears before it fails itself.
+    /// How many restarts of its children it tolerates before it fails itself.
     pub intensity: Intensity,
     pub backoff: Backoff,
     pub start: Start,
@@ -82,7 +82,7 @@ pub struct Node {
 pub enum Start {
     Leaf(StartFn),
     Branch(&'static [Node]),
-    /// One child per unfinished dispatch, after this template.
+    /// One child per unfinished dispatch, made from this template.
     PerDispatch(&'static Node),
     /// One child per run that is under way.
     PerRun(&'static Node),
@@ -170,12 +170,12 @@ pub static ROOT: Node = branch(
     ]),
 );
 
-/// One run; its agents are dispatches, and live under `agents`.
+/// One run. Its agents are dispatches, and run under `agents`.
 pub static RUN: Node =
     leaf("run", |daemon, id, supervisor| of_dispatch(RunActor, daemon, id, supervisor));
 
-/// The subtree of one dispatch. Rest-for-one, in this order: what comes later depends on what
-/// comes before, and `link`, which talks to the outside, may fail alone.
+/// The subtree of one dispatch. It is rest-for-one in this order, because later actors depend on
+/// earlier ones. `link`, which talks to the shim, may fail alone.
 pub static AGENT: Node = branch(
     "agent",
     Strategy::RestForOne,
@@ -189,8 +189,8 @@ pub static AGENT: Node = branch(
     ]),
 );
 
-/// The OS process a node stands for: the daemon for the root, the agent's own for `agent/<id>`, and
-/// its shim for the `link` that talks to it.
+/// Returns the OS process that a node represents: the daemon for the root, the agent's process for
+/// `agent/<id>`, and its shim for `link`.
 pub fn process_status(
     daemon: &Daemon,
     node: &Node,

@@ -1,5 +1,5 @@
 //! Carries out the life of one dispatch: decides with `model::life`, makes decisions durable, then
-//! acts. Everything it knows is folded from the ledger, so it can be killed at any line.
+//! acts. All its state is folded from the ledger, so it can be killed at any line.
 
 use crate::agent::assembler::Pieces;
 use crate::agent::fetch;
@@ -31,32 +31,32 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Output without an event is checkpointed this often, so that its spool can be let go.
+/// Output without events gets a checkpoint after this many bytes, so that its spool can be trimmed.
 const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
-/// An agent is not kept waiting longer than this for its journal to be made.
+/// The longest time that an agent waits for its journal to be made.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(10);
-/// A CLI whose stdin was closed after its last turn has this long to leave by itself.
+/// The time for a CLI to exit after its stdin was closed.
 const LEAVE_GRACE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub enum LifeMsg {
     Boot,
-    /// The pool has a place.
+    /// The pool has a slot.
     Admitted(Ticket),
     Input(Input),
-    /// A command of a person or an agent; answered once it is durable and carried out as far as it
-    /// can be at once. The answer says whether it meant anything in this state.
+    /// A command of a person or an agent. It is answered once it is durable and carried out as far
+    /// as possible at once. The answer says whether it had an effect in this state.
     Command(Input, RpcReplyPort<bool>),
-    /// A bounded batch of output; answered with the position that is durable.
+    /// A bounded batch of output, answered with the durable position.
     Output(Vec<Step>, RpcReplyPort<Position>),
-    /// A link begins anew: what it was asked before may be lost.
+    /// A link has restarted: earlier requests to it may be lost.
     LinkUp,
     Wake,
-    /// The shim of this epoch acknowledged that it wrote what it was given under this key.
+    /// The shim of this epoch acknowledged that it wrote the bytes of this key.
     Written(u32, String),
-    /// The agent of this epoch should have left by now.
+    /// The agent of this epoch should have exited by now.
     Overdue(u32),
-    /// An owned task could not do its work.
+    /// An owned task has failed.
     Failed(String),
 }
 
@@ -68,9 +68,9 @@ pub struct State {
     slots: Arc<AgentSlots>,
     dispatch: Arc<Dispatch>,
     backend: &'static dyn Backend,
-    /// What the agent has said in part.
+    /// The chunks of incomplete messages.
     pieces: Pieces,
-    /// Effects this incarnation has already carried out; cleared when a link begins anew.
+    /// The effects that this incarnation has carried out; cleared when a link restarts.
     carried: HashSet<String>,
     tasks: JoinSet<()>,
     leaving: bool,
@@ -112,7 +112,7 @@ impl Actor for Life {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         while state.tasks.try_join_next().is_some() {}
-        // In a box: between two messages nobody keeps the room that the largest of them needs.
+        // It is boxed, so that the memory for the largest message is not held between messages.
         Box::pin(state.on(&myself, message)).await
     }
 }
@@ -125,8 +125,8 @@ impl State {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             LifeMsg::Boot | LifeMsg::Wake => {
-                // It may have come early, or the clock may have been set back: then it is armed
-                // again.
+                // The timer may be early, or the clock may have been set back: then the timer is
+                // set again.
                 self.carried.retain(|key| !key.starts_with("WakeAt"));
                 // The gate appends prompts by itself.
                 self.refresh()?;
@@ -134,7 +134,7 @@ impl State {
             }
             LifeMsg::LinkUp => {
                 self.carried.clear();
-                // What was held back comes again: it was not accounted for.
+                // Buffered chunks are read again, because they were not accounted for.
                 self.pieces = Pieces::new(self.backend);
                 self.settle().await?;
             }
@@ -176,7 +176,7 @@ impl State {
         self.settle().await
     }
 
-    /// Decides what follows from the state by itself, until nothing does.
+    /// Applies the decisions that follow from the state alone, until there are none.
     async fn settle(&mut self) -> Result<(), ActorProcessingErr> {
         loop {
             let events = life::follow(&mut Cow::Borrowed(&self.dispatch), Timestamp::now());
@@ -191,19 +191,20 @@ impl State {
         events.into_iter().map(|event| entry(&self.id, None, event)).collect()
     }
 
-    /// Turns a batch of output into events with one append. Decisions within the batch are taken on
-    /// a scratch copy; the real state moves only when all of it is durable.
+    /// Turns a batch of output into events with one append. Decisions within the batch work on a
+    /// copy; the real state changes only when the whole batch is durable.
     async fn read(&mut self, steps: Vec<Step>) -> Result<(), ActorProcessingErr> {
         let mut scratch: Cow<'_, Dispatch> = Cow::Owned((*self.dispatch).clone());
         let (mut entries, mut seen) = (Vec::new(), Vec::new());
-        // Of the process whose lines these are: the next one may begin with what is decided here.
+        // The epoch of the process that printed these lines; a decision in this batch may start the
+        // next one.
         let epoch = self.dispatch.epoch;
         let mut last = None;
         for step in steps {
             let (at, awake_ms) = (step.at, step.awake_ms);
             last = Some(at);
             let inputs = match written(&scratch, &step) {
-                // What was said before it comes first.
+                // Buffered chunks come before it.
                 Some(written) => self.pieces.finish(at).into_iter().chain([written]).collect(),
                 None => self.pieces.put(step, scratch.epoch),
             };
@@ -234,8 +235,8 @@ impl State {
         self.settle().await
     }
 
-    /// The monitor hears of all output, also of what leaves no event, and before it is durable:
-    /// whether an agent is silent is a matter of now.
+    /// Gives the monitor all output, even without events, and before it is durable, because the
+    /// silence of an agent is about the present.
     fn pass_on(&self, steps: &[Step]) {
         let now = Timestamp::now().as_millisecond();
         let unix_now = now as f64 / 1000.0;
@@ -301,7 +302,7 @@ impl State {
 
     async fn carry_out(&mut self, myself: &ActorRef<LifeMsg>) -> Result<(), ActorProcessingErr> {
         if self.dispatch.phase == Phase::Queued {
-            // What was done for an earlier life of it may have to be done again.
+            // Effects of an earlier life may have to be repeated.
             self.carried.clear();
         }
         for effect in life::effects(&self.dispatch) {
@@ -314,7 +315,7 @@ impl State {
                 continue;
             }
             if matches!(effect, Effect::FetchWork) {
-                // Its agent is gone, so its place is free already.
+                // The agent is gone, so its slot is free already.
                 self.daemon.look();
             }
             self.carry(myself, effect, &key).await?;
@@ -345,14 +346,14 @@ impl State {
                 self.leaving = false;
                 self.slots.link.cast(LinkMsg::Ensure { epoch, resume });
             }
-            // It asks for everything again when it is there.
+            // The link requests everything again when it starts.
             Effect::Prompt { .. } if self.slots.link.get().is_none() => {}
             Effect::Prompt { key, close } => {
                 let said = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
                 fault::point("link.before_prompt");
                 let bytes = match said {
                     Said::Prompt(text) => self.backend.prompt(self.session(), &key, &text),
-                    // Only accepted for a backend that has commands.
+                    // A command is only accepted for a backend that supports commands.
                     Said::CliCommand(text) => {
                         self.backend.cli_command(self.session(), &key, &text).unwrap_or_default()
                     }
@@ -373,7 +374,7 @@ impl State {
             }
             Effect::CloseStdin => {
                 self.leaving = true;
-                // That of a process of one prompt was closed after it.
+                // The stdin of a process with one prompt was closed after the prompt.
                 if self.dispatch.created.multi_turn {
                     self.slots.link.cast(LinkMsg::Do(Command::write(key, vec![], true)));
                 }
@@ -381,7 +382,7 @@ impl State {
             }
             Effect::Answer { id } => self.answer(&id),
             Effect::SetModel { key, model } => {
-                // Where only a new process can, the next one will.
+                // If only a new process can change the model, the next process will.
                 let by = self.dispatch.model_by.as_deref();
                 if let Some(bytes) = self.backend.set_model(self.session(), by, &key, &model) {
                     self.slots.link.cast(LinkMsg::Do(Command::write(
@@ -437,7 +438,7 @@ impl State {
         Ok(())
     }
 
-    /// Tells the agent an answer, and the monitor that nobody is waited for.
+    /// Sends an answer to the agent, and tells the monitor that the agent no longer waits.
     fn answer(&self, id: &str) {
         let Some((pending, answer)) =
             self.dispatch.asks.answered().find(|(pending, _)| pending.id == id)
@@ -458,7 +459,8 @@ impl State {
         self.slots.monitor.cast(MonitorMsg::Heard(stall::answered(id)));
     }
 
-    /// The books are closed: the journal is brought up to date, then the subtree is taken away.
+    /// Ends the actors of a finished dispatch: the journal is completed, then the subtree is
+    /// removed.
     async fn finish(&mut self) {
         fault::point("life.exit_durable");
         if let Some(journal) = self.slots.journal.get() {
@@ -469,7 +471,8 @@ impl State {
     }
 }
 
-/// What the monitors make of a line, once: whole words, and none that were read before.
+/// Returns the actions in a line for the monitors, once: whole messages, and none that were seen
+/// before.
 fn seen_in<'a>(
     dispatch: &Dispatch,
     input: &'a Input,
@@ -485,14 +488,14 @@ fn seen_in<'a>(
     events.iter().filter_map(monitor::observe)
 }
 
-/// The prompt whose write this step records.
+/// Returns the input for the prompt whose write this step records.
 fn written(dispatch: &Dispatch, step: &Step) -> Option<Input> {
     let StepInput::Written(idem) = &step.input else { return None };
     let key = prompt_of(dispatch, idem)?;
     Some(Input::Written { at: Some(step.at), epoch: step.at.epoch, key })
 }
 
-/// The key of the unwritten prompt that the shim was given under `idem`.
+/// Returns the key of the unwritten prompt that was sent to the shim under `idem`.
 fn prompt_of(dispatch: &Dispatch, idem: &str) -> Option<String> {
     let prompt = dispatch.unwritten().filter(|prompt| link::shown(&prompt.key) == idem)?;
     Some(prompt.key.clone())

@@ -1,4 +1,4 @@
-//! The order of its effects, with a real life among stand-ins.
+//! Tests of the order of effects, with a real life among stand-ins.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A life, with the ledger it writes to.
+/// A life, and the ledger that it writes to.
 struct Scene {
     daemon: Arc<Daemon>,
     id: DispatchId,
@@ -23,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Of a dispatch that was so created, and to which this has happened since.
+    /// Starts the life of a dispatch with this creation and these later events.
     async fn of(
         daemon: Arc<Daemon>,
         created: Event,
@@ -38,7 +38,7 @@ impl Scene {
         Self { daemon, id, life, asked, written: vec![] }
     }
 
-    /// Writes the next thing that is asked for.
+    /// Writes the next append request.
     fn write(&mut self, asked: LedgerMsg) {
         let LedgerMsg::Append(entries, reply) = asked else { return };
         for entry in entries {
@@ -48,7 +48,7 @@ impl Scene {
         reply.send(Ok(vec![])).unwrap();
     }
 
-    /// Writes what is asked for until `future` is there.
+    /// Serves append requests until `future` is ready.
     async fn until<T>(&mut self, what: &str, future: impl Future<Output = T>) -> T {
         tokio::pin!(future);
         loop {
@@ -92,7 +92,7 @@ fn kill() -> Input {
     Input::Kill { reason: "enough".into(), by: "operator".into() }
 }
 
-/// An early word is a lie that somebody builds on: the daemon may be gone before it is true.
+/// An early answer could be wrong: the daemon may die before the command is durable.
 #[tokio::test]
 async fn a_command_is_answered_once_it_is_durable() {
     let mut scene = Scene::of(nowhere(), created(), []).await;
@@ -110,7 +110,8 @@ async fn a_command_is_answered_once_it_is_durable() {
     assert!(scene.names().starts_with("kill_requested"), "{}", scene.names());
 }
 
-/// Whoever waits for the end reads the journal then, and nobody writes it afterwards.
+/// A client that waits for the end reads the journal then, so it must be complete, and nobody
+/// writes it afterwards.
 #[tokio::test]
 async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     let daemon = nowhere();
@@ -135,8 +136,8 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     );
 }
 
-/// Spoken to after its end, and killed while it waits: what its first life has done is to be done
-/// again.
+/// The dispatch got a message after its end, and was killed while it waited: the effects of its
+/// first life must be repeated.
 #[tokio::test]
 async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
     let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"]
@@ -155,8 +156,8 @@ async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
     assert_eq!(scene.names(), format!("{end} kill_requested dispatch_closing {end}"));
 }
 
-/// A CLI that goes on for ever after its last turn would keep its place, and the dispatch would
-/// never end.
+/// A CLI that never exits after its last turn would keep its slot, and the dispatch would never
+/// end.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_does_not_leave_is_ended() {
     let daemon = nowhere();
@@ -172,7 +173,7 @@ async fn an_agent_that_does_not_leave_is_ended() {
     assert!(closes.contains("close: true") && ends.contains("Terminate"), "{closes}, {ends}");
 }
 
-/// A link that begins anew reads again what was not accounted for.
+/// A link that restarts reads the unaccounted output again.
 #[tokio::test]
 async fn what_is_said_in_pieces_that_come_again_is_said_once() {
     let Event::DispatchCreated(mut acp) = created() else { unreachable!() };
@@ -201,7 +202,7 @@ async fn what_is_said_in_pieces_that_come_again_is_said_once() {
         _ => None,
     });
     assert_eq!(texts.collect::<Vec<_>>(), ["I look."], "{:?}", scene.written);
-    // The monitors judge what was done, so they hear it once as well, and whole.
+    // The monitors judge actions, so they must see each of them once, and whole.
     let mut seen = vec![];
     while let Ok(message) = heard.try_recv() {
         if let MonitorMsg::Seen(1, more) = message {

@@ -1,4 +1,4 @@
-//! What every actor may reach: paths, the folded fleet, and where its siblings stand now.
+//! The context that all actors share: paths, the folded fleet, and the addresses of other actors.
 
 use crate::daemon::file_watch::WatchMsg;
 use crate::daemon::paths::Paths;
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Where an actor can be reached, across its restarts. Empty while it is being restarted.
+/// The address of an actor across its restarts. Empty while it is restarted.
 #[derive(Debug)]
 pub struct Slot<M: Message>(RwLock<Option<ActorRef<M>>>);
 
@@ -45,25 +45,25 @@ impl<M: Message> Slot<M> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends if the actor is there; says whether it was.
+    /// Sends if the actor is there, and returns whether it was.
     pub fn cast(&self, message: M) -> bool {
         self.get().is_some_and(|actor| actor.cast(message).is_ok())
     }
 }
 
-/// Where the four actors of one dispatch stand.
+/// The addresses of the four actors of one dispatch.
 #[derive(Debug, Default)]
 pub struct AgentSlots {
     pub journal: Slot<crate::agent::journal::JournalMsg>,
     pub monitor: Slot<crate::agent::monitor::MonitorMsg>,
     pub life: Slot<crate::agent::life::LifeMsg>,
     pub link: Slot<crate::agent::link::LinkMsg>,
-    /// When it last put something out, in milliseconds of Unix time: plain output leaves no event.
-    /// 0 before.
+    /// The time of the agent's last output, in milliseconds of Unix time, because plain output
+    /// leaves no event. 0 before the first.
     pub heard: AtomicI64,
-    /// Its journal was made, or could not be: nobody has to wait for that.
+    /// The journal was made, or failed, so nobody needs to wait for it.
     pub has_journal: AtomicBool,
-    /// A connection to the shim of this epoch that waits for its link.
+    /// A connection to the shim of this epoch that its link has not taken yet.
     port: Mutex<Option<Box<(u32, ShimPort)>>>,
 }
 
@@ -72,14 +72,15 @@ impl AgentSlots {
         *self.port.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new((epoch, port)));
     }
 
-    /// The connection that waits, if it is to this epoch's shim. It may have ended meanwhile.
+    /// Takes the waiting connection if it belongs to this epoch's shim. It may have closed
+    /// meanwhile.
     pub fn take_port(&self, epoch: u32) -> Option<ShimPort> {
         let kept = self.port.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         (kept.0 == epoch).then_some(kept.1)
     }
 }
 
-/// A configuration as it was loaded last.
+/// The configuration that was loaded last.
 #[derive(Debug)]
 pub struct Loaded {
     pub sources: Vec<Source>,
@@ -87,30 +88,31 @@ pub struct Loaded {
     pub config: Arc<Config>,
 }
 
-/// What has happened to each unfinished dispatch before its journal follows it: read once for all
-/// of them, and kept up by the ledger, because each reading the log by itself would make a start of
-/// many agents quadratic.
+/// The records of each unfinished dispatch from before its journal follows it. They are read once
+/// for all dispatches, and the ledger adds new ones. If each journal read the log itself, a start
+/// with many agents would be quadratic.
 #[derive(Debug, Default)]
 pub struct Backlog {
     records: HashMap<DispatchId, Vec<Record>>,
-    /// A ledger keeps it up. Another one cannot know what its predecessor still wrote.
+    /// A ledger adds new records. A restarted ledger cannot know which ones its predecessor still
+    /// wrote.
     followed: bool,
-    /// The end of the log when this daemon began.
+    /// The end of the log when this daemon started.
     pub until: Cursor,
 }
 
 impl Backlog {
-    /// Records kept for one dispatch; beyond it, its journal reads the log.
+    /// The limit of records for one dispatch. Beyond it, the journal reads the log.
     const LIMIT: usize = 256;
 
-    /// Keeps a record that `fleet` has just folded in, until its dispatch has finished or is
-    /// followed.
+    /// Adds a record that `fleet` has just folded, until its dispatch has finished or its journal
+    /// follows it.
     pub fn take(&mut self, fleet: &Fleet, record: &Record) {
         let Some(id) = &record.entry.dispatch_id else { return };
         if matches!(record.entry.event, Event::DispatchCreated(_)) {
             self.records.insert(id.clone(), vec![record.clone()]);
         } else if let Some(known) = self.records.get_mut(id) {
-            // One that was finished and goes on begins elsewhere: its journal reads the log itself.
+            // The journal of a dispatch that was finished and resumes reads the log itself.
             if known.len() == Self::LIMIT
                 || fleet.get(id).is_some_and(|dispatch| dispatch.is_finished())
             {
@@ -122,13 +124,13 @@ impl Backlog {
     }
 }
 
-/// Dispatches made side by side at most.
+/// At most this many dispatches are made at the same time.
 const CREATING: usize = 64;
 
-/// What is decided once, when the daemon starts.
+/// The values that are decided once, when the daemon starts.
 #[derive(Debug)]
 pub struct Boot {
-    /// The log as it was recovered; a ledger that finds none opens it itself.
+    /// The recovered log. A ledger that finds none opens the log itself.
     pub opened: Option<Opened>,
     pub backlog: Backlog,
     pub generation: u64,
@@ -140,7 +142,7 @@ pub struct Boot {
     pub telemetry: Option<muleteer_telemetry::Settings>,
 }
 
-/// The daemon as its actors see it. One per process; dropped last.
+/// The daemon as its actors see it. One per process, and dropped last.
 #[derive(Debug)]
 pub struct Daemon {
     pub paths: Paths,
@@ -150,14 +152,14 @@ pub struct Daemon {
     pub lease_ms: u64,
     pub pool_limits: muleteer_model::config::Pool,
     pub retention: muleteer_model::config::Retention,
-    /// Where spans and metrics go; none where nobody asked for them.
+    /// The destination of spans and metrics; `None` if no export is configured.
     pub telemetry: Option<muleteer_telemetry::Settings>,
     pub fleet: watch::Sender<Arc<Fleet>>,
     /// The log, until the first ledger takes it.
     pub opened: Mutex<Option<Opened>>,
     pub ledger: Slot<LedgerMsg>,
     pub pool: Slot<PoolMsg>,
-    /// The pool has been asked to look and has not begun to.
+    /// The pool has a `Look` message that it has not started to handle.
     pub looking: AtomicBool,
     pub agents: Slot<BranchMsg>,
     pub runs_branch: Slot<BranchMsg>,
@@ -166,24 +168,24 @@ pub struct Daemon {
     pub gate: Slot<GateMsg>,
     pub watcher: Slot<WatchMsg>,
     pub task_lists: Slot<crate::task_list::actor::TaskListsMsg>,
-    /// What runs of task lists keep across restarts of their actors.
+    /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: crate::task_list::run::Registry,
     pub restarts: Ring,
-    /// Open connections of clients: a daemon somebody talks to is not idle.
+    /// The number of open client connections: a daemon with a client is not idle.
     pub connections: watch::Sender<usize>,
-    /// The socket answers. Stays so across restarts of the gate.
+    /// The socket answers. It stays set across restarts of the gate.
     pub serving: watch::Sender<bool>,
-    /// The agents of earlier daemons were asked for (see [`crate::agent::adopt`]).
+    /// The agents of earlier daemons were contacted (see [`crate::agent::adopt`]).
     pub adopted: AtomicBool,
-    /// Cancelled when the daemon is to end; carries no reason: the event does.
+    /// Cancelled when the daemon is to end. The reason is in the event.
     pub stop: CancellationToken,
-    /// Many that are dispatched from one place ask for the same.
+    /// The configuration that was loaded last, because many dispatches of one place need the same.
     pub config: Mutex<Option<Loaded>>,
     pub repositories: crate::vcs::worktree::Repositories,
     pub identities: crate::vcs::worktree::Identities,
     creating: [tokio::sync::Mutex<()>; CREATING],
     agents_by_id: Mutex<HashMap<DispatchId, Arc<AgentSlots>>>,
-    /// Counts subtrees taken away: a dispatch is over for its watchers when its journal is written.
+    /// Counts removed subtrees: for its watchers, a dispatch is over when its journal is written.
     pub closed: watch::Sender<u64>,
     backlog: Mutex<Backlog>,
 }
@@ -239,13 +241,11 @@ impl Daemon {
         }
     }
 
-    /// The caller's place in a trace; where there is none, a new trace whose root is the span
-    /// `root`.
+    /// Returns the caller's place in a trace; without one, a new trace with the root span `root`.
     pub fn place_in_trace(&self, given: Option<String>, root: [u8; 8]) -> String {
         self.given_place(given).unwrap_or_else(|| {
             let mut trace = [0u8; 16];
-            // Without randomness the id is not unique, which costs a muddled trace and nothing
-            // else.
+            // Without randomness the id is not unique, which only merges traces.
             if getrandom::fill(&mut trace).is_err() {
                 trace[8..].copy_from_slice(&root);
             }
@@ -255,22 +255,21 @@ impl Daemon {
         })
     }
 
-    /// A place that somebody gave, if it is one; whether it is looked at further is the sampler's
-    /// to say.
+    /// Returns a given place if it is valid. The sampler decides whether it is recorded.
     pub fn given_place(&self, given: Option<String>) -> Option<String> {
         let context = telemetry::Context::parse(&given?)?;
         let sampler = self.telemetry.as_ref().map(|settings| settings.sampler).unwrap_or_default();
         Some(telemetry::Context { sampled: sampler.below(context), ..context }.to_string())
     }
 
-    /// The newest folded state. Everything in it is durable.
+    /// Returns the newest folded state. Everything in it is durable.
     pub fn snapshot(&self) -> Arc<Fleet> {
         self.fleet.borrow().clone()
     }
 
-    /// Held while a dispatch of this id is made: its files are written before the ledger knows it,
-    /// so two that are asked for under one id at once must not both write them. Two ids seldom
-    /// share one.
+    /// Locks the making of a dispatch with this id. Its files are written before the ledger knows
+    /// it, so two simultaneous requests with one id must not both write them. Different ids seldom
+    /// share a lock.
     pub async fn creating(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = std::hash::DefaultHasher::new();
         id.hash(&mut hasher);
@@ -282,7 +281,7 @@ impl Daemon {
         agents.entry(id.clone()).or_default().clone()
     }
 
-    /// When agents last put something out, as far as this daemon has heard them.
+    /// Returns the times of the agents' last output, as far as this daemon has read it.
     pub fn heard(&self) -> HashMap<String, Timestamp> {
         let agents = self.agents_by_id.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = agents.iter().map(|(id, agent)| (id, agent.heard.load(Ordering::Relaxed)));
@@ -297,20 +296,21 @@ impl Daemon {
         self.closed.send_modify(|closed| *closed += 1);
     }
 
-    /// The records of a dispatch so far, where they are known, else where in the log they are to be
-    /// read from. Who asks must be where life and gate send what comes next: nothing is kept for it
-    /// any more.
+    /// Returns the records of a dispatch so far, or the place in the log to read them from. The
+    /// caller must already receive the events that follow, because no more records are collected
+    /// for it.
     pub fn history(&self, dispatch: &Dispatch) -> Result<Vec<Record>, Start> {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         match backlog.records.remove(&dispatch.id) {
             Some(records) => Ok(records),
             None if dispatch.created_seq > backlog.until.seq => Err(Start::Cursor(backlog.until)),
-            // It had finished before and goes on, or its journal was restarted: all of it again.
+            // The dispatch had finished and resumes, or its journal restarted, so it reads all
+            // records again.
             None => Err(Start::Seq(dispatch.created_seq)),
         }
     }
 
-    /// A ledger begins to keep the backlog up.
+    /// Tells the backlog that a ledger adds records from now on.
     pub fn follow_backlog(&self) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut backlog.followed, true) {
@@ -318,14 +318,14 @@ impl Daemon {
         }
     }
 
-    /// Durable records that `fleet` has folded in; before anybody is told of them.
+    /// Adds durable records that `fleet` has folded, before any actor gets them.
     pub fn keep_backlog(&self, fleet: &Fleet, records: &[Record]) {
         let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         records.iter().for_each(|record| backlog.take(fleet, record));
     }
 
-    /// Asks the pool to look at the fleet as it is now. Many who ask at once are answered by one
-    /// look, since each look goes through the whole fleet.
+    /// Asks the pool to read the fleet again. Simultaneous requests share one pass, because each
+    /// pass reads the whole fleet.
     pub fn look(&self) {
         if !self.looking.swap(true, Ordering::SeqCst) {
             self.pool.cast(PoolMsg::Look);
@@ -341,7 +341,7 @@ impl Daemon {
             .is_some_and(|slots| slots.life.get().is_some())
     }
 
-    /// Notes something for the ledger without ever waiting for it.
+    /// Records an event through the ledger without waiting for it.
     pub fn note(&self, event: Event) {
         self.note_entry(None, event);
     }
@@ -361,8 +361,9 @@ impl Daemon {
     }
 }
 
-/// Events of supervisors on their way to the ledger. Bounded: a restart storm must not eat memory,
-/// and supervisors never wait for the ledger, which may itself be what is being restarted.
+/// A queue for events of supervisors on their way to the ledger. It is bounded, because a restart
+/// storm must not exhaust memory. Supervisors never wait for the ledger, which may itself be
+/// restarting.
 #[derive(Debug, Default)]
 pub struct Ring(Mutex<(VecDeque<Entry>, u64)>);
 
@@ -378,7 +379,8 @@ impl Ring {
         ring.0.push_back(entry);
     }
 
-    /// All that is waiting. It stays until [`Ring::written`]: the ledger itself may die on the way.
+    /// Returns all waiting events. They stay until [`Ring::written`], because the ledger may die
+    /// before it appends them.
     pub fn waiting(&self) -> Vec<Entry> {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dropped = std::mem::take(&mut ring.1);
@@ -396,17 +398,17 @@ impl Ring {
         ring.0.iter().cloned().collect()
     }
 
-    /// These are durable.
+    /// Removes these events, which are durable.
     pub fn written(&self, entries: &[Entry]) {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ring.0.retain(|waiting| !entries.iter().any(|entry| entry.id == waiting.id));
     }
 }
 
-/// Sixteen random bytes in the alphabet of ids.
+/// Returns sixteen random bytes in the alphabet of ids.
 pub fn random_key() -> String {
     let mut bytes = [0u8; 16];
-    // Without randomness there are no safe keys: the process must not go on guessing.
+    // Without randomness there are no safe keys, so the process must not continue.
     if let Err(error) = getrandom::fill(&mut bytes) {
         panic!("the kernel gave no random bytes: {error}");
     }
@@ -456,7 +458,7 @@ mod tests {
         next(&mut backlog, &created[0]);
         next(&mut backlog, &said);
         assert_eq!(kept(&backlog), Some(2));
-        // Its journal has them now, and is told of what comes.
+        // Its journal has these records now, and gets later ones itself.
         backlog.records.remove(&id);
         next(&mut backlog, &said);
         assert_eq!(kept(&backlog), None);

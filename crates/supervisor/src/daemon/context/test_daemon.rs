@@ -1,4 +1,4 @@
-//! A daemon with no actors but those that a test starts, or whose part it plays.
+//! A daemon without actors, except those that a test starts or plays itself.
 
 use crate::daemon::context::*;
 use muleteer_model::config::{Pool, Retention};
@@ -8,7 +8,7 @@ use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-/// Its files are below `dir`.
+/// Makes a daemon with its files below `dir`.
 pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
     let env = |name: &str| (name == "HOME").then(|| dir.into());
     let boot = Boot {
@@ -25,14 +25,14 @@ pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
     Arc::new(Daemon::new(Paths::resolve(&env, 0, &Path::to_path_buf).expect("paths"), boot))
 }
 
-/// The catalog's event of this name.
+/// Returns the catalog's sample event of this name.
 pub(crate) fn sample(name: &str) -> Event {
     let mut samples =
         muleteer_store::events::catalog::samples().into_iter().map(|record| record.entry.event);
     samples.find(|event| event.name() == name).expect("a sample")
 }
 
-/// Stands where an actor would, and hands on what that would hear.
+/// An actor that forwards every message to the test.
 struct StandIn<M>(mpsc::Sender<M>);
 
 impl<M: Message> Actor for StandIn<M> {
@@ -54,7 +54,7 @@ impl<M: Message> Actor for StandIn<M> {
     }
 }
 
-/// An actor whose part the test plays.
+/// Starts an actor that the test plays.
 pub(crate) async fn stand_in<M: Message>() -> (ActorRef<M>, mpsc::Receiver<M>) {
     let (heard, messages) = mpsc::channel(64);
     #[allow(clippy::disallowed_methods)]
@@ -66,7 +66,7 @@ pub(crate) fn id(text: &str) -> DispatchId {
     DispatchId::try_from(text.to_string()).expect("an id")
 }
 
-/// A shim whose part the test plays, of an agent at work.
+/// A shim that the test plays, with a running agent.
 pub(crate) struct Shim {
     listener: tokio::net::UnixListener,
     nonce: String,
@@ -100,7 +100,7 @@ impl Shim {
         Self { listener: listener.expect("a socket"), nonce: meta.nonce }
     }
 
-    /// Waits until somebody has connected and renewed the lease: for so long.
+    /// Waits until a client has connected and renewed the lease, and returns its duration.
     pub(crate) async fn lease_ms(&self) -> u64 {
         let (mut stream, _) = self.listener.accept().await.expect("a connection");
         let mut bytes = vec![];
@@ -130,7 +130,7 @@ impl Shim {
 }
 
 impl Daemon {
-    /// Folds an event in, as a ledger does once it is durable.
+    /// Folds an event as a ledger does once it is durable.
     pub(crate) fn fold(&self, id: &DispatchId, event: Event) {
         let entry =
             Entry { id: random_key(), dispatch_id: Some(id.clone()), at: None, more: false, event };

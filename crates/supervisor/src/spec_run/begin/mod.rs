@@ -1,4 +1,4 @@
-//! Beginning a run, going on with one, and what a new daemon does with those that were under way.
+//! Starts a run, resumes one, and recovers the runs of the last daemon.
 
 mod preconditions;
 pub(super) mod recovery;
@@ -35,10 +35,10 @@ use std::time::Duration;
 const SAVED_VERSION: u16 = 1;
 const CHECKPOINT_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// Begins a run, or goes on with one; answers with its id once it is under way.
+/// Starts or resumes a run, and returns its id once it is under way.
 ///
 /// # Errors
-/// What keeps it from beginning; then nothing that matters was made.
+/// The reason why it cannot begin; then nothing was made that has an effect.
 pub async fn begin(
     daemon: &Arc<Daemon>,
     request: &v1::Run,
@@ -46,7 +46,7 @@ pub async fn begin(
 ) -> Result<String, WireError> {
     let _one = daemon.runs.gate.lock().await;
     let run_id = request.run_id.clone();
-    // Of a run that never began there is nothing to be asked for by its id.
+    // A client cannot ask for a run that never began by its id.
     let is_there = || {
         let places = Places::new(daemon, Path::new(&request.repo), &run_id);
         places.events().exists() && !matches!(read(&places), Ok(None))
@@ -79,7 +79,8 @@ async fn create(
         return Ok(());
     }
     if places.saved().exists() && places.events().exists() && read(&places)?.is_some() {
-        // The same request again, after a lost answer: it was begun, and may even be over.
+        // The client repeats its request after a lost answer. The run has begun, and may have
+        // ended.
         return match places.live().exists() {
             true => host(daemon, &places, key, None)
                 .map(|hosted| hosted.give_for_push(&request.push_env)),
@@ -182,7 +183,7 @@ async fn create(
     Ok(())
 }
 
-/// As a phase to go on from: the judge, and nothing after it but the end.
+/// The phase name that resumes a run with the judge, and ends it afterwards.
 const JUDGE_ONLY: &str = "judge-only";
 
 async fn resume(
@@ -208,7 +209,7 @@ async fn resume(
     let kept = merged(request, before.request);
     let config = load_config(daemon, &kept, &repo)?;
     let mut chosen = chosen(&config);
-    // How the store is called may change, which it is may not.
+    // The command of the store may change on resume, but not which store it is.
     chosen.beads.store = before.chosen.beads.store;
     let mut settings = confine(daemon, &kept, &config, run_settings(&kept, &config)?).await;
     settings.judge_only = request.from_phase.as_deref() == Some(JUDGE_ONLY);
@@ -250,7 +251,7 @@ async fn resume(
                 read(&places)?.is_some_and(|run| completed(&run))
             }
         };
-        // There is nothing left to be done, and what was published is not published again.
+        // No work is left, and a published result is not published again.
         if done {
             return Ok(());
         }
@@ -303,10 +304,10 @@ async fn resume(
     let outcome = go_on(daemon, &places, &hosted, (kept, chosen), input).await;
     if outcome.is_err() {
         if from.is_none() && hosted.run().is_some_and(|run| completed(&run)) {
-            // It came to its end just now, by itself.
+            // The run has ended by itself just now.
             return Ok(());
         }
-        // Nobody has it now: the next one who asks is not told that it is in progress.
+        // Nobody drives the run now, so the next request must not get "in progress".
         *hosted.claimed.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if fresh && hosted.actor.get().is_none() {
             daemon.runs.remove(&hosted.key);
@@ -316,7 +317,7 @@ async fn resume(
     outcome
 }
 
-/// Makes it durable that the run goes on, and sees that somebody drives it.
+/// Makes the resumption durable, and makes sure that an actor drives the run.
 async fn go_on(
     daemon: &Arc<Daemon>,
     places: &Places,
@@ -329,9 +330,10 @@ async fn go_on(
     *hosted.chosen.lock().unwrap_or_else(PoisonError::into_inner) = chosen;
     *hosted.request.lock().unwrap_or_else(PoisonError::into_inner) = kept;
     mark::expect(daemon, &hosted.run_id, places);
-    // A person wants it: what daemons it has ended counts no more.
+    // A person wants the run, so crashes that it caused no longer count.
     recovery::taken_up(places);
-    // Marked before it is so: a daemon that dies in between looks once more, and finds it resting.
+    // The mark comes first: a daemon that dies in between checks once more, and finds the run at
+    // rest.
     write_atomic(&places.live(), b"", 0o600).map_err(|error| unwritten(&error))?;
     if hosted.actor.get().is_none() && hosted.run().is_none() {
         let (opened, now) = (hosted.clone(), Timestamp::now());
@@ -371,7 +373,7 @@ fn not_taken(run_id: &str) -> WireError {
     )
 }
 
-/// What a person has closed or reopened while nobody of the run was at it.
+/// Returns the beads that a person closed or reopened while the run was not under way.
 fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
     if !run.accepted || run.beads.values().all(|task| task.stage == Stage::Done) {
         return Ok(vec![]);
@@ -394,7 +396,7 @@ fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
         .collect())
 }
 
-/// What is not said again stays as it was said.
+/// Merges two requests: an option that the new one leaves out keeps its old value.
 fn merged(request: &v1::Run, before: v1::Run) -> v1::Run {
     let now = request.clone();
     v1::Run {
@@ -462,8 +464,8 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
     Ok(saved)
 }
 
-/// Why a daemon that has this state directory does not carry on a run that is under way, as far as
-/// files tell.
+/// Returns the reason why the daemon of this state directory does not drive a run that is under
+/// way, as far as its files show.
 pub fn obstacle(paths: &Paths, run_id: &str) -> String {
     let private = paths.run(run_id);
     if !private.exists() {
@@ -488,7 +490,7 @@ fn save(places: &Places, request: &v1::Run, chosen: &Chosen) -> Result<(), WireE
     write_atomic(&places.saved(), &bytes, 0o600).map_err(|error| unwritten(&error))
 }
 
-/// The run as its events tell.
+/// Reads the run from its events.
 fn read(places: &Places) -> Result<Option<Run>, WireError> {
     let mut run: Option<Run> = None;
     let path = places.events();
@@ -520,7 +522,8 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
     Ok(run)
 }
 
-/// The checkpoint is a snapshot, but one that is damaged or newer says that something is wrong.
+/// Rejects a checkpoint that is damaged or from a newer version. It is only a snapshot, but such a
+/// file shows that something is wrong.
 fn check_checkpoint(places: &Places) -> Result<(), WireError> {
     let path = places.public.join("checkpoint.yml");
     let corrupt = |why: String| {

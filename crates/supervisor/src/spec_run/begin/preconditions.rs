@@ -1,5 +1,4 @@
-//! What a run is begun with, and what keeps it from that: its spec, its branch, its backend, its
-//! settings.
+//! Checks the preconditions of a run: its spec, branch, backend and settings.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
@@ -18,7 +17,7 @@ use muleteer_store::beads::Store;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A spec goes into every prompt.
+/// The limit of a spec, because every prompt has it.
 const SPEC_LIMIT: u64 = 2 * 1024 * 1024;
 
 pub(super) fn load_config(
@@ -60,7 +59,8 @@ pub(super) fn shown(repo: &Path, spec: &str) -> String {
         .map_or_else(|_| spec.to_string(), |path| path.display().to_string())
 }
 
-/// Open beads that nothing selects are somebody else's; those that are selected can be worked on.
+/// Rejects open beads that no label selects, because they belong to somebody else. Selected ones
+/// become the run's work.
 pub(super) async fn scope(
     mut store: Store,
     label: Option<String>,
@@ -111,7 +111,7 @@ fn unscoped(count: usize) -> String {
     }
 }
 
-/// With the place of the key that is at fault.
+/// Adds the place of the faulty key to an error.
 fn placed(config: &Config, key: &str, error: WireError) -> WireError {
     let Some(origin) = config.origin(key) else { return error };
     let (file, line, column) =
@@ -119,7 +119,8 @@ fn placed(config: &Config, key: &str, error: WireError) -> WireError {
     WireError { file, line, column, ..error }
 }
 
-/// A base branch that is configured is there: found out at the start, not by the first git.
+/// Checks at the start that the configured base branch exists. Otherwise only a later git would
+/// fail.
 pub(super) async fn check_base(repo: &Path, config: &Config) -> Result<(), WireError> {
     let Some(name) = &config.run.worktree.base_branch else { return Ok(()) };
     if worktree::tip(repo, name).await.is_some() {
@@ -142,7 +143,7 @@ pub(super) async fn check_branch(repo: &Path, target: &str) -> Result<(), WireEr
     ))
 }
 
-/// The backend of a run's agents, as each of them is asked for: `acp:NAME` keeps its agent.
+/// Returns the backend of a run's agents, as each of them requests it: `acp:NAME` keeps its agent.
 fn backend(request: &v1::Run, config: &Config) -> Result<String, WireError> {
     let path = request.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let otherwise = match config.run.agent.backend {
@@ -197,8 +198,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
             ));
         }
     }
-    // Agents that share a branch without clones of their own would work one after the other: so do
-    // these.
+    // Agents that share a branch without clones of their own must work one after the other.
     let places = match run.worktree.strategy {
         WorktreeStrategy::PerAgent => {
             request.concurrency.unwrap_or(run.agent.max_concurrency).max(1)
@@ -239,7 +239,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
     })
 }
 
-/// What its agents are started with, whatever the files say later.
+/// Returns the settings that the run's agents start with, whatever the files say later.
 pub(super) fn chosen(config: &Config) -> Chosen {
     let exceptions = config.sandbox.exceptions().unwrap_or_default();
     Chosen {
@@ -254,8 +254,8 @@ pub(super) fn chosen(config: &Config) -> Chosen {
     }
 }
 
-/// Whether its agents are held back by the kernel, or it is only looked at afterwards what they
-/// did.
+/// Decides whether the kernel confines the agents, or the harness only checks their work
+/// afterwards.
 pub(super) async fn confine(
     daemon: &Daemon,
     request: &v1::Run,
@@ -268,7 +268,7 @@ pub(super) async fn confine(
         Some(_) => crate::dispatch::confine::possible(daemon).await.err().unwrap_or_default(),
     };
     let confined = unconfined.is_empty();
-    // Criteria that are committed are in every clone, and cannot be hidden there.
+    // Committed criteria are in every clone, where they cannot be hidden.
     let committed = match &settings.acceptance_path {
         Some(path) if confined && worktree::has(repo, path).await => {
             format!("the criteria in {path} are committed, so every agent's clone has them")
@@ -279,7 +279,7 @@ pub(super) async fn confine(
     RunSettings { confined, unconfined: committed, exposed, ..settings }
 }
 
-/// Why the run's agents may write files of its repository: one of them may have a HOME that is
+/// Returns why the run's agents may write files of its repository: a HOME of one of them may be
 /// there.
 fn exposed(request: &v1::Run, config: &Config) -> String {
     let asked = request.env.iter().chain(&request.extra_env).rev().find(|(name, _)| name == "HOME");
@@ -306,7 +306,7 @@ mod tests {
         assert!(unscoped(2).starts_with("2 beads are open, "));
     }
 
-    /// Whoever gives agents a HOME, it is theirs to write.
+    /// A HOME counts wherever it is configured, because the agents can write it.
     #[test]
     fn a_home_in_the_repository_is_told_whoever_says_it() {
         let elsewhere = Config::defaults().unwrap();
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(asked(" ").unwrap_err(), "E_BAD_INPUT");
     }
 
-    /// An agent that is known by name is still that agent when the run's own agents are asked for.
+    /// An agent that is chosen by name stays that agent when the run's agents are dispatched.
     #[test]
     fn a_run_s_backend_is_what_its_agents_are_asked_for() {
         let dir = tempfile::tempdir().unwrap();

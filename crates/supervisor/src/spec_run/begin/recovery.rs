@@ -1,22 +1,21 @@
-//! Going on with the runs that were under way when the last daemon died.
+//! Resumes the runs that were under way when the last daemon died.
 //!
-//! A run can hold something that crashes the daemon which goes on with it, as an agent's files once
-//! did. So that such a run does not crash one daemon after the other, each of them writes
-//! `recovering` into the run's directory before it goes on: how many daemons have crashed so.
-//! Progress of the run, a minute of it, or an orderly end of the daemon removes the file. After
-//! [`LIMIT`] crashes the run is set aside with its reason, and `run --resume` goes on with it. A
-//! daemon that was killed has not crashed.
+//! A run can contain something that crashes each daemon which resumes it, as an agent's files once
+//! did. To break such a loop, each daemon writes the number of such crashes into the file
+//! `recovering` in the run's directory before it resumes the run. Progress of the run, a minute of
+//! running, or an orderly end of the daemon removes the file. After [`LIMIT`] crashes the run is
+//! set aside with its reason, and `run --resume` resumes it. A killed daemon does not count as
+//! crashed.
 //!
-//! Several runs go on at once, and a crash does not tell which of them caused it. So all of them
-//! are suspects after the first crash, and from then on suspects go on one at a time: each waits
-//! for the one before it to be outlived, and a crash counts only for the run whose trial it was.
-//! Otherwise one run would have others set aside that only waited for their agents. A suspect that
-//! a person stops leaves this queue and is ended at once; a crash counts for it too then.
+//! Several runs resume at once, and a crash does not tell which of them caused it. So after the
+//! first crash all of them are suspects, and suspects resume one at a time. Each waits until the
+//! one before it has been outlived, and a crash counts only for the run on trial. Otherwise one run
+//! would cause others to be set aside that only waited for their agents. A suspect that a person
+//! stops leaves this queue and is ended at once; then a crash counts for it too.
 //!
-//! A run that is set aside rests at once, and what there is of its work is brought into the
-//! repository afterwards, by a task of the daemon ([`keep_set_aside`]). `keeping` says that this is
-//! to be done, and counts the daemons that crashed over it, so that it ends no daemon for ever
-//! either.
+//! A run that is set aside rests at once. Afterwards a task of the daemon brings its work into the
+//! repository ([`keep_set_aside`]). The file `keeping` says that this is pending, and counts the
+//! daemons that crashed over it, so that it cannot crash daemons for ever either.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
@@ -33,32 +32,32 @@ use muleteer_store::atomic::write_atomic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
-/// So many daemons may crash while they go on with a run, before it is set aside.
+/// A run is set aside after this many daemons crashed while they resumed it.
 const LIMIT: u32 = 2;
-/// The file is one number.
+/// The limit of the file, which has one number and perhaps a word.
 const MARK_LIMIT: u64 = 64;
 
 fn mark(places: &Places) -> PathBuf {
     places.private.join("recovering")
 }
 
-/// Of a run's directory in the state directory, the mark of one that was set aside, whose work is
-/// to be brought into the repository.
+/// The file in a run's private directory which says that the run was set aside, and that its work
+/// is still to be brought into the repository.
 const KEEPING: &str = "keeping";
 
 fn keeping(places: &Places) -> PathBuf {
     places.private.join(KEEPING)
 }
 
-/// What a run's mark says.
+/// The content of a run's `recovering` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     crashes: u32,
-    /// The run had not gone on yet, so a crash was not its doing.
+    /// The run had not been resumed yet, so it cannot have caused the crash.
     is_waiting: bool,
 }
 
-/// The word after the number in the mark of a suspect that waits for its trial.
+/// The word after the number, in the file of a suspect that waits for its trial.
 const WAITING: &str = "waiting";
 
 impl Mark {
@@ -73,7 +72,8 @@ impl Mark {
         Some(Self::parse(std::str::from_utf8(&text).unwrap_or_default()))
     }
 
-    /// The mark once another daemon goes on with the run; `crashed`: the one before it did.
+    /// Returns the mark for the next daemon that resumes the run; `crashed` says whether the last
+    /// one crashed.
     fn after(before: Option<Self>, crashed: bool) -> Self {
         let crashes = before
             .map_or(0, |mark| mark.crashes.saturating_add(u32::from(crashed && !mark.is_waiting)));
@@ -89,13 +89,13 @@ impl Mark {
     }
 }
 
-/// Whether a daemon has crashed while the run was one of those that went on: it waits for its
+/// Whether a daemon crashed while it resumed this run among others, so that the run waits for its
 /// trial.
 pub fn is_suspect(places: &Places) -> bool {
     Mark::read(&mark(places)).is_some_and(|mark| mark.crashes > 0)
 }
 
-/// Notes that a suspect goes on now: from here on a crash is its doing.
+/// Records that a suspect resumes now: from here on a crash counts for it.
 pub fn begin_trial(places: &Places) {
     let Some(known) = Mark::read(&mark(places)) else { return };
     if let Err(error) = (Mark { is_waiting: false, ..known }).write(&mark(places)) {
@@ -103,7 +103,7 @@ pub fn begin_trial(places: &Places) {
     }
 }
 
-/// Notes that the run goes on: the daemon outlived that.
+/// Records that the daemon has outlived the resumption of the run.
 pub fn outlived(places: &Places) {
     remove(&mark(places));
 }
@@ -117,8 +117,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Hosts the runs that were under way; tells which could not be, and why. `crashed`: the daemon
-/// before this one did. Blocks; called before the tree starts.
+/// Hosts the runs that were under way, and returns those that failed, with the reasons. `crashed`
+/// says whether the last daemon crashed. Blocks; called before the tree starts.
 pub fn boot(daemon: &Daemon, crashed: bool) -> Vec<(String, WireError)> {
     let mut troubles = Vec::new();
     let Ok(entries) = std::fs::read_dir(daemon.paths.runs()) else { return troubles };
@@ -153,7 +153,7 @@ fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result
     host(daemon, &places, key, Some(lock)).map(drop)
 }
 
-/// Has the run rest, and says why, in its log and to the caller. Its work is kept afterwards.
+/// Ends the run with a reason, in its log and for the caller. Its work is brought home afterwards.
 fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireError> {
     let failed = |message: String| crate::dispatch::request::internal(&message);
     let why =
@@ -176,7 +176,7 @@ fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireErr
     Err(failed(why))
 }
 
-/// Has the work of a run kept that an earlier daemon set aside.
+/// Hosts a run that an earlier daemon set aside, to bring its work into the repository.
 fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result<(), WireError> {
     let Some(key) = key_of(run_id) else { return Ok(()) };
     let saved = saved(&private.join("run.json"))?;
@@ -199,7 +199,7 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
     Ok(())
 }
 
-/// Begins to bring the work of the runs that [`boot`] found set aside into their repositories.
+/// Starts to bring the work of the runs that [`boot`] found set aside into their repositories.
 pub fn keep_set_aside(daemon: &Arc<Daemon>) {
     let found =
         std::mem::take(&mut *daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner));
@@ -210,7 +210,7 @@ pub fn keep_set_aside(daemon: &Arc<Daemon>) {
     }
 }
 
-/// Ends the bringing of a run's work, for a person goes on with the run, and its lock is needed.
+/// Aborts bringing the work of a run, because a person resumes the run and needs its lock.
 pub async fn leave_aside(daemon: &Daemon, run_id: &str) {
     let task = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner).remove(run_id);
     if let Some(task) = task {
@@ -219,13 +219,13 @@ pub async fn leave_aside(daemon: &Daemon, run_id: &str) {
     }
 }
 
-/// A person goes on with the run: its work comes home with its next end.
+/// Removes the marks, because a person resumes the run: its work comes home with its next end.
 pub fn taken_up(places: &Places) {
     outlived(places);
     remove(&keeping(places));
 }
 
-/// A daemon that has something to do is not idle.
+/// Keeps the daemon from counting as idle while it lives.
 struct Busy(Arc<Daemon>);
 
 impl Busy {
@@ -256,7 +256,7 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> 
     let folded = tokio::task::spawn_blocking(move || opened.open_log()).await;
     let folded = folded.map_err(|error| error.to_string())?;
     let run = folded.map_err(|error| crate::dispatch::launch::chain(&error))?;
-    // One that a person has gone on with since has an end of its own.
+    // A run that a person has resumed since gets another end.
     if let Some(mut run) = run.filter(|run| !run.is_live())
         && let Some(event) = publish::keep_early(daemon, hosted, &run).await
     {
@@ -283,11 +283,11 @@ mod tests {
     fn crash_counts_only_for_the_run_on_trial() {
         let mark = |crashes, is_waiting| Mark { crashes, is_waiting };
         assert_eq!(Mark::after(None, true), mark(0, false), "it had been outlived");
-        // Nobody knows which of the runs that went on at once caused the first crash.
+        // Nobody knows which of the runs that resumed at once caused the first crash.
         assert_eq!(Mark::after(Some(mark(0, false)), true), mark(1, true));
         assert_eq!(Mark::after(Some(mark(1, true)), true), mark(1, true), "another one's trial");
         assert_eq!(Mark::after(Some(mark(1, false)), true), mark(LIMIT, true));
-        // One that was killed has not crashed.
+        // A killed daemon has not crashed.
         assert_eq!(Mark::after(Some(mark(0, false)), false), mark(0, false));
         assert_eq!(Mark::after(Some(mark(1, false)), false), mark(1, true));
         for (text, read) in

@@ -1,4 +1,4 @@
-//! An index of the harness's own, by which a clone is looked at as a mere directory of files.
+//! An index of the harness's own, with which a clone is read as a plain directory of files.
 
 use crate::spec_run::clones::name_of;
 use crate::spec_run::host::Hosted;
@@ -10,20 +10,20 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// So many files are read to learn whether they are as they were committed, each for so long. Of
-/// more, or of one that takes longer, it is believed that they have changed.
+/// At most this many large files are read, each for at most [`READING`], to compare them with their
+/// commit. Files beyond either limit count as changed.
 const READ_LIMIT: usize = 8;
 const READING: Duration = Duration::from_secs(60);
 
-/// The files of a clone that are too large to be read.
+/// The files of a clone that are too large to read.
 pub(super) struct LeftOut {
-    /// Those that are not tracked.
+    /// Untracked files.
     pub new: Vec<Large>,
-    /// Those, and the tracked ones that have changed.
+    /// Untracked files, and tracked files that have changed.
     pub all: Vec<Large>,
 }
 
-/// An index of our own, taken away with the value.
+/// A temporary index that is deleted on drop.
 pub(super) struct Index(PathBuf);
 
 impl Index {
@@ -49,15 +49,16 @@ impl Index {
         command
     }
 
-    /// As [`Self::git`], deaf to the attributes that files in the clone set: git fails over some.
+    /// Does the same as [`Self::git`], but ignores attribute files in the clone: git fails on some
+    /// of them.
     pub fn plain(&self, hosted: &Hosted, dir: &Path, base: &str) -> tokio::process::Command {
         let mut command = self.git(hosted, dir);
         command.env(ATTRIBUTES_FROM, large_files::empty_tree(base));
         command
     }
 
-    /// Takes in everything that lies there. A file that git cannot convert as its attributes say is
-    /// taken in as it is.
+    /// Adds every file in the clone. A file that git cannot convert as its attributes demand is
+    /// added unconverted.
     pub async fn add_all(
         &self,
         hosted: &Hosted,
@@ -71,8 +72,8 @@ impl Index {
         if add().await.is_ok() {
             return Ok(());
         }
-        // A file that lies there as the index has it is not read by `git add`. It complains of
-        // others.
+        // `git add` does not read a file that the refreshed index knows as unchanged. The refresh
+        // fails for other files.
         let mut refresh = self.plain(hosted, dir, base);
         drop(run(refresh.args(["update-index", "-q", "--refresh"]), what).await);
         let mut paths = vec![];
@@ -87,8 +88,8 @@ impl Index {
         add().await
     }
 
-    /// Sees to it that no git that uses this index reads a file that is too large: of one that is
-    /// tracked it is believed that it has not changed, and one that is not is taken for tracked.
+    /// Keeps every git that uses this index from reading files that are too large. Tracked ones are
+    /// marked as unchanged, untracked ones are marked as tracked.
     pub async fn leave_out_large(
         &self,
         hosted: &Hosted,
@@ -115,7 +116,7 @@ impl Index {
         self.update(hosted, dir, (&["--index-info"], &entries), WHAT).await?;
         let mut read = 0;
         for one in tracked.iter().filter(|one| !one.is_untouched) {
-            // As it was committed it is no loss.
+            // A file with its committed content is not lost with the clone.
             let may_be = read < READ_LIMIT && is_as_long(hosted, base, one).await;
             read += usize::from(may_be);
             if !(may_be && is_as_committed(hosted, dir, base, one).await) {
@@ -127,7 +128,7 @@ impl Index {
         Ok(LeftOut { new, all })
     }
 
-    /// Takes files out of the index that were only taken for tracked.
+    /// Removes the files from the index that were only marked as tracked.
     pub async fn forget(&self, hosted: &Hosted, dir: &Path, files: &[Large]) -> Result<(), String> {
         let paths = large_files::paths(files);
         let args = ["--force-remove", "--stdin"];
@@ -153,13 +154,13 @@ impl Index {
         run(&mut update, what).await.map(drop)
     }
 
-    /// A git reads its input from here.
+    /// The file that git reads its input from.
     fn list(&self) -> PathBuf {
         self.0.with_extension("list")
     }
 
-    /// `git add` asks what is known as a submodule whether it has changed, by a git in it that
-    /// heeds its configuration. As unknown ones only their commit is looked at.
+    /// Removes submodules from the index. For a known submodule, `git add` runs a git inside it
+    /// that obeys the submodule's configuration. For an unknown one it only reads the commit.
     pub async fn forget_submodules(&self, hosted: &Hosted, dir: &Path) -> Result<(), String> {
         let mut list = self.git(hosted, dir);
         let listed =
@@ -176,7 +177,7 @@ impl Index {
     }
 }
 
-/// The name of a tracked file as git has it in a commit.
+/// Returns the name of a tracked file in the commit, as git expects it.
 fn committed(base: &str, one: &Large) -> OsString {
     [OsStr::new(base), OsStr::new(":"), one.path.as_os_str()].into_iter().collect()
 }
@@ -187,8 +188,8 @@ async fn is_as_long(hosted: &Hosted, base: &str, one: &Large) -> bool {
     size.is_ok_and(|size| size == one.bytes.to_string())
 }
 
-/// Whether a file that is as long as what was committed has the same content. It is read as it is:
-/// git changes no byte of it, and runs no filter.
+/// Whether a file that is as long as the committed one has the same content. It is hashed as it is:
+/// git converts no byte of it, and runs no filter.
 async fn is_as_committed(hosted: &Hosted, dir: &Path, base: &str, one: &Large) -> bool {
     let keep = hosted.places.keep();
     let mut ask = git(&keep);

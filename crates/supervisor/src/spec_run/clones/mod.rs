@@ -1,6 +1,6 @@
-//! The private clones of a run's agents (docs/design/git-and-clones.md). Nothing is run *in* one
-//! once it is an agent's: what is looked at is looked at with the harness's own repository, an
-//! index of our own, and the clone as a mere directory of files.
+//! The private clones of a run's agents (docs/design/git-and-clones.md). No git runs *in* a clone
+//! once its agent has started. The harness reads it with its private repository, an index of its
+//! own, and the clone as a plain directory of files.
 
 mod index;
 
@@ -22,33 +22,34 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A hash and the end of its line.
+/// The limit of a file with one hash and a newline.
 const HASH_LIMIT: u64 = 100;
-/// Of more commits than these, the newest are looked at.
+/// At most this many commits are checked, the newest first.
 const COMMITS_LIMIT: usize = 10_000;
-/// A reflog that is longer is not read.
+/// A longer reflog is not read.
 const REFLOG_LIMIT: u64 = 4 << 20;
-/// A clone with more branches than these is not taken away: what it holds would be lost.
+/// A clone with more branches is never removed, because some of its work would be lost.
 const BRANCHES_LIMIT: usize = 50;
 
-/// Keeping what was not committed takes no longer.
+/// The timeout for saving uncommitted files.
 const RESCUING: Duration = Duration::from_secs(5 * 60);
 
-/// Where the clones began that could not be looked at, by their names.
+/// The folder with the base commits of clones that could not be read, by the clones' names.
 const LOST: &str = "lost";
 const LOG: &str = "logs/HEAD";
 const BESIDE: &str = "worktrees";
 
-/// What a clone's commits come to.
+/// The state of a clone's commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
-    /// Since the clone was made.
+    /// The number of commits since the clone was made.
     pub commits: u32,
     pub on_target: bool,
-    /// Some of these were made here, and the target has everything that was: no branch of it and no
-    /// rebase that was broken off has more. Who was cut off and left it so had pushed what it did.
+    /// Some of these commits were made here, and the target has all that were: no branch and no
+    /// interrupted rebase of the clone has more. An agent that was interrupted in this state had
+    /// pushed all its work.
     pub whole: bool,
-    /// What its agent has made of it is nothing that could be looked at: why.
+    /// Why the clone cannot be read, if its agent has damaged it.
     pub unreadable: Option<String>,
 }
 
@@ -68,7 +69,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     })
 }
 
-/// Writes down what is counted on later.
+/// Saves a commit for a clone in one of the run's private folders.
 fn note(hosted: &Hosted, folder: &str, clone: &str, commit: &str) -> Result<(), String> {
     let folder = hosted.places.private.join(folder);
     create_dir_durable(&folder, 0o700)
@@ -81,26 +82,26 @@ fn known(hosted: &Hosted, folder: &str, clone: &str) -> Option<String> {
     private_repo::hash(&untrusted_path::read_file(&path, HASH_LIMIT).ok()?)
 }
 
-/// Where the clone began.
+/// Returns the commit that the clone began at.
 fn base(hosted: &Hosted, clone: &str) -> Option<String> {
     known(hosted, "bases", clone)
 }
 
-/// Writes down where a clone stands; its commits are in the harness's own repository.
+/// Saves the HEAD of a clone, whose commits are in the private repository.
 pub fn remember(hosted: &Hosted, clone: &str, head: &str) -> Result<(), String> {
     note(hosted, "heads", clone, head)
 }
 
-/// Writes down the newest commit that was made in a clone.
+/// Saves the newest commit that was made in a clone.
 pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), String> {
     note(hosted, "own", clone, commit)
 }
 
-/// Makes a clone of the target for an agent; with `branch` on a branch of its own, else detached.
-/// What is there of an attempt whose agent never began is made anew, unless it is to be gone on
-/// with. That is made anew as well where the machine went down since, with what was committed in
-/// it: nobody knows what else the disk had of it. Tells what was put aside, if anything, which is a
-/// fault to be recorded.
+/// Makes a clone of the target for an agent, on the branch `branch` if given, else detached. The
+/// directory of an attempt whose agent never started is made again. With `reuse` it stays, unless
+/// the machine restarted since: then it is made again from its commits, because nobody knows which
+/// of its other files reached the disk. Returns a message if something was moved aside; the caller
+/// records it as a fault.
 pub async fn worktree(
     hosted: &Hosted,
     dir: &Path,
@@ -129,7 +130,7 @@ pub async fn worktree(
             Ok(_) => {}
         }
     }
-    // Also where we were killed since it was taken away.
+    // This also applies if the daemon was killed after it removed the clone.
     let gone_on_with =
         if reuse { known(hosted, "heads", &clone).zip(base(hosted, &clone)) } else { None };
     let tip = crate::spec_run::hub::tip(hosted, target).await?;
@@ -154,7 +155,7 @@ pub async fn worktree(
     };
     run(checkout.arg(&begin), "cannot check the clone out").await?;
     if !reuse {
-        // What an earlier one of that name had is not this one's.
+        // Notes about an earlier clone of that name do not apply to this one.
         for folder in ["heads", "own", LOST] {
             let _ = std::fs::remove_file(hosted.places.private.join(folder).join(&clone));
         }
@@ -164,27 +165,27 @@ pub async fn worktree(
     Ok(fault)
 }
 
-/// The machine was started anew since the clone was made: git does not sync what it checks out, nor
-/// an agent what it writes.
+/// Whether the machine restarted since the clone was made. git does not sync files that it checks
+/// out, and an agent does not sync its own.
 pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
     made_at(hosted, dir).is_some_and(clock::is_before_boot)
 }
 
-/// When the clone had been made, and nobody had written to it yet.
+/// Returns the time at which the clone was made and nobody had written to it yet.
 fn made_at(hosted: &Hosted, dir: &Path) -> Option<SystemTime> {
     let noted = hosted.places.private.join("bases").join(name_of(dir));
     std::fs::metadata(noted).and_then(|meta| meta.modified()).ok()
 }
 
-/// Out of the way of another clone of its name: it may hold what is nowhere else. Says so.
+/// Moves a clone aside, because it may hold work that exists nowhere else. Returns a message.
 fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
     let aside = free_name(dir, "broken");
     std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))?;
     Ok(format!("it cannot be gone on with ({why}), and is put aside as {}", aside.display()))
 }
 
-/// The git directory that every clone of the run begins with; made once, for asking git for one
-/// takes longer than all else about an agent's beginning.
+/// Returns the git directory that every clone of the run is copied from. It is made once: asking
+/// git for one takes longer than the rest of an agent's start.
 async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let _one = hosted.git.lock().await;
     let form = hosted.places.private.join("clone");
@@ -228,7 +229,7 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     Ok(form)
 }
 
-/// Files and folders; there is nothing else in a git directory that was made just now.
+/// Copies files and folders; a new git directory has nothing else.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {
@@ -243,14 +244,14 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Brings the clone's commits to where they are safe, and says whether the target has them.
+/// Saves the clone's commits in the private repository, and says whether the target has them.
 pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
     let clone = name_of(dir);
     if !is_clone(dir) {
         if dir.is_dir()
             && let Some(base) = base(hosted, &clone)
         {
-            // What its agent had pushed before it took the git directory away nobody can tell.
+            // Nobody can know what its agent pushed before it removed the git directory.
             note(hosted, LOST, &clone, &base)?;
         }
         return Ok(Work::new(0, true));
@@ -267,8 +268,8 @@ pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, Str
     Ok(found)
 }
 
-/// A clone that could not be read because the disk is full is not broken: its agent has not failed,
-/// and the run waits or ends with what it is.
+/// Turns a full disk into an error. A clone that could not be read because of it is not broken: its
+/// agent has not failed, and the run waits or ends with that error.
 fn of_its_own_doing(found: Work) -> Result<Work, String> {
     match found.unreadable {
         Some(why) if no_room(&why) => Err(why),
@@ -315,7 +316,7 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
             return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
         }
     }
-    // After a rebase what lies between is also what others did.
+    // After a rebase the range also has the commits of others.
     let since = match &base {
         Some(base) if *base == head => vec![],
         Some(base) => {
@@ -336,7 +337,7 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         .find(|commit| made.as_ref().is_none_or(|made| made.contains(*commit)))
         .cloned();
     if let (None, Some(made), Some(base)) = (&own, &made, &base) {
-        // It may have made and pushed it on another branch, or gone back since.
+        // The agent may have made and pushed it on another branch, or moved back since.
         let mut list = git(&hosted.places.keep());
         list.args([
             "rev-list",
@@ -354,13 +355,13 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
     Ok(Work { whole: whole && own.is_some(), ..Work::new(count as u32, on_target) })
 }
 
-/// `bead-<id>-<number>` begins on the branch `bead-<id>`.
+/// Returns the branch of a clone: `bead-<id>-<number>` begins on `bead-<id>`.
 fn branch_of(clone: &str) -> &str {
     clone.rsplit_once('-').map_or(clone, |(branch, _)| branch)
 }
 
-/// What was made in it was written down once, and is not any more, or not to where it stands, as a
-/// power cut may leave it.
+/// Whether the reflog lost entries after a power cut: it exists, but it does not lead to the
+/// current HEAD.
 fn forgot(git_dir: &Path) -> bool {
     let Ok(Some(log)) = untrusted_path::read(git_dir, Path::new(LOG), REFLOG_LIMIT) else {
         return false;
@@ -371,10 +372,10 @@ fn forgot(git_dir: &Path) -> bool {
     newest.is_none() || private_repo::head(git_dir).is_some_and(|head| newest != Some(head))
 }
 
-/// What was made in a clone, by its reflogs; `None` where it keeps none.
+/// Returns the commits that were made in a clone, by its reflogs; `None` if it has no reflog.
 fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
     let mut logs = vec![LOG.to_string(), format!("logs/refs/heads/{branch}")];
-    // Working directories that its agent has made beside it.
+    // Linked working directories that the agent has made.
     let beside = std::fs::read_dir(git_dir.join(BESIDE))
         .into_iter()
         .flatten()
@@ -390,8 +391,7 @@ fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
         .then(|| found.iter().flat_map(|log| reflog::made(&String::from_utf8_lossy(log))).collect())
 }
 
-/// Where the clone's work stands beside what is checked out: on its branches, and on the one that
-/// is being rebased.
+/// Returns the clone's other tips: its branches, and the branch that is being rebased.
 async fn others(
     hosted: &Hosted,
     git_dir: &Path,
@@ -410,7 +410,7 @@ async fn others(
     Ok(found)
 }
 
-/// Where its branch is, if it has no other than those it began with; else git is to be asked.
+/// Returns the commit of the clone's branch if it has no other new branch; `None` means: ask git.
 fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
     let packed = untrusted_path::read(git_dir, Path::new("packed-refs"), REFLOG_LIMIT).ok()??;
     let packed = packed
@@ -422,8 +422,8 @@ fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
         .then(|| private_repo::loose(git_dir, &format!("refs/heads/{branch}")))?
 }
 
-/// The commit that is checked out, brought into the harness's own repository unless it is one of
-/// those, which are there.
+/// Fetches the clone's HEAD into the private repository, unless it is one of `there`, which are
+/// there already.
 async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
     let (clone, git_dir, what) =
         (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
@@ -439,9 +439,9 @@ async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result
     Ok(head)
 }
 
-/// Whether an earlier attempt at the bead has brought commits of its own to the target. Of one
-/// whose clone could not be looked at it may be so where the target has any since: nobody can tell
-/// whose they are, and whoever finds nothing left to be done is believed.
+/// Whether an earlier attempt at the bead has brought commits of its own to the target. If a clone
+/// could not be read, any new commit on the target may be its own, because nobody can tell. Then a
+/// later agent that finds nothing left to do is believed.
 pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
     let target = format!("refs/heads/{target}");
     for clone in attempts(hosted, "own", bead) {
@@ -462,7 +462,7 @@ pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<boo
     Ok(false)
 }
 
-/// The clones of a bead of which something is written down.
+/// Returns the clones of a bead that have a note in this folder.
 fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
     let prefix = format!("bead-{bead}-");
     let entries = std::fs::read_dir(hosted.places.private.join(folder));
@@ -474,7 +474,7 @@ fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
     names.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_one).collect()
 }
 
-/// Whether a file that was checked out was changed, or one was added; `.gitignore` is heeded.
+/// Whether the clone has changed or untracked files; `.gitignore` is obeyed.
 pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
     let base = base(hosted, &name_of(dir));
     match changes(hosted, dir, base.as_deref()).await {
@@ -496,12 +496,12 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
     let left_out = index.leave_out_large(hosted, dir, base).await?;
     let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path.display()));
-    // Against the commit as well: an index made anew says nothing of files that are gone. What is a
-    // repository of its own in there is never asked: it would be asked with its own configuration.
+    // The status compares with the commit as well, because a new index does not know deleted files.
+    // A nested repository is ignored: its git would obey its own configuration.
     let status = [
         "status",
         "--porcelain",
-        // With the branch's line before them: what `run` trims is the beginning of the first line.
+        // The branch line comes first, because `run` trims the beginning of the first line.
         "--branch",
         "--untracked-files=normal",
         "--no-renames",
@@ -509,7 +509,7 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
     ];
     let text = match run(index.git(hosted, dir).args(status), WHAT).await {
         Err(why) if !no_room(&why) && !lists_too_much(&why) => {
-            // Over some attributes git fails.
+            // git fails on some attributes.
             run(index.plain(hosted, dir, base).args(status), WHAT).await?
         }
         text => text?,
@@ -526,15 +526,15 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
         .join("\n"))
 }
 
-/// Keeps what stands in a clone and in no commit as a commit: its name, and the files that are too
-/// large to be kept.
+/// Saves the uncommitted files of a clone as a commit. Returns its ref, and the files that are too
+/// large to save.
 async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
     let clone = name_of(dir);
     let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
     let Some(head) = head else { return Ok((None, vec![])) };
     let changes =
         changes(hosted, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
-            // The clone is the only place where they are, and stays.
+            // The clone is the only place that has them, so it stays.
             true => {
                 "it is dirty, and has too many untracked files to list and to keep elsewhere".into()
             }
@@ -572,11 +572,11 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
     Ok((Some(name), left_out.all))
 }
 
-/// Of a clone that nobody needs any more, which may be half taken away: `.<name>.gone`.
+/// The suffix of a clone that is no longer needed and may be half removed: `.<name>.gone`.
 const GONE: &str = ".gone";
 
-/// Takes a clone away, after what exists nowhere else is kept. Killed on the way it is done with by
-/// the next call for the folder's new name: half a clone could not be looked at any more.
+/// Removes a clone after it has saved work that exists nowhere else. If it is killed on the way,
+/// the next call for the folder's new name finishes, because half a clone cannot be read any more.
 pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
     let name = name_of(dir);
     if name.starts_with('.') && name.ends_with(GONE) {
@@ -586,12 +586,12 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
         return Ok(None);
     }
     if let Some(why) = work(hosted, dir, target).await?.unreadable {
-        // It may hold what nobody else does, and stays.
+        // It may hold work that exists nowhere else, so it stays.
         return Err(why);
     }
     let (kept, left_out) = rescue(hosted, dir).await?;
     if !left_out.is_empty() {
-        // It is the only place where they are, and stays.
+        // It is the only place that has them, so it stays.
         let names = large_files::names(&left_out);
         let rest =
             kept.map(|kept| format!("; what else was not committed is {kept}")).unwrap_or_default();
@@ -607,13 +607,13 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     Ok(kept)
 }
 
-/// Removes a tree that may be an agent's, of any depth. A killed daemon's git, or a killed shim's
-/// agent, may be at work in it for a moment longer.
+/// Removes a tree of any depth, which an agent may have made. The git of a killed daemon, or the
+/// agent of a killed shim, may still write in it for a moment, so removal is retried.
 pub async fn remove(path: &Path) -> Result<(), String> {
     const TRIES: usize = 20;
     for last in (0..=TRIES).map(|n| n == TRIES) {
         let tree = path.to_owned();
-        // An agent decides how long it takes: no task of the daemon's waits for it.
+        // An agent decides how long this takes, so it must not block a task of the daemon.
         let removing =
             tokio::task::spawn_blocking(move || removal::remove_tree(&tree, removal::PATIENCE));
         match removing.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {

@@ -1,6 +1,6 @@
-//! The hub of a run: a bare repository that its agents push to. They can write it, so the harness
-//! never has git work *in* it: it fetches from it into a repository of its own (`keep`), decides
-//! there, and writes the one ref that it puts back as a file.
+//! The hub of a run: a bare repository that its agents push to. Agents can write its files, so the
+//! harness never runs git *in* it. The harness fetches from the hub into its private repository
+//! (`keep`), verifies the commits there, and writes the one ref that it sets in the hub as a file.
 
 mod repair;
 mod structure;
@@ -21,8 +21,8 @@ pub use crate::spec_run::clones::{
     discard, is_dirty, outlived_the_machine, was_pushed, work, worktree,
 };
 
-/// Makes the hub and the harness's own repository, with the integration branch at `base`, unless
-/// they are there.
+/// Makes the hub and the private repository, with the integration branch at `base`, unless they
+/// exist.
 pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), String> {
     let _one = hosted.git.lock().await;
     private_repo::ensure(hosted, target, Some(base)).await?;
@@ -34,36 +34,36 @@ pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), Str
     put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))
 }
 
-/// Makes a hub beside its place, with the integration branch at what was verified.
+/// Makes a new hub in a temporary folder, with the integration branch at the verified commit.
 async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     let name = format!("refs/heads/{target}");
     let tip = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
     let partial = hosted.places.private.join(".hub.partial");
     crate::spec_run::clones::remove(&partial).await?;
     private_repo::bare(hosted, &partial).await?;
-    // What was gathered is there whatever becomes of the hub's own objects.
+    // Gathered commits stay readable even if the hub's own objects are damaged.
     let lenders = partial.join("objects/info/alternates");
     let own = format!("{}\n", hosted.places.keep().join("objects").display());
     std::fs::read_to_string(&lenders)
         .and_then(|known| std::fs::write(&lenders, known + &own))
         .map_err(|error| format!("{}: {error}", lenders.display()))?;
-    // There to be shown read-only.
+    // The folder must exist, because sandboxes mount it read-only.
     let hooks = partial.join("hooks");
     std::fs::create_dir_all(&hooks).map_err(|error| format!("{}: {error}", hooks.display()))?;
     for (key, value) in [
-        // A push of anything but a fast-forward is refused, and so is deleting a branch.
+        // Only fast-forward pushes are accepted, and no branch may be deleted.
         ("receive.denyNonFastForwards", "true"),
         ("receive.denyDeletes", "true"),
-        // Who pushes here is told that it is done, and its clone is let go.
+        // After a successful push the agent's clone may be removed, so git syncs the push first.
         DURABLE.split_once('=').unwrap_or((DURABLE, "")),
         ("gc.auto", "0"),
         ("core.logAllRefUpdates", "true"),
-        // Who pushes need not be told what else the person's repository has.
+        // A push need not advertise the other refs of the person's repository.
         ("core.alternateRefsCommand", "true"),
     ] {
         run(git(&partial).args(["config", key, value]), "cannot configure the hub").await?;
     }
-    // Nor is there anything else that may be pushed: what is not the target's nobody would look at.
+    // No other ref may be pushed, because the harness gathers only the target.
     for hidden in ["refs", &format!("!{name}")] {
         run(
             git(&partial).args(["config", "--add", "receive.hideRefs", hidden]),
@@ -72,15 +72,15 @@ async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
         .await?;
     }
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
-    // Made before any agent can write here.
+    // The ref is written before any agent can write here.
     run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch")
         .await?;
     repair::remember(&hosted.places, &partial)?;
     Ok(partial)
 }
 
-/// Repairs the hub, if nobody is at work with it just now. Agents that work meanwhile can push
-/// again.
+/// Repairs the hub unless the harness is working with it right now. Running agents can push again
+/// afterwards.
 pub async fn watch(hosted: &Hosted, target: &str) -> Result<(), String> {
     let Ok(_one) = hosted.git.try_lock() else { return Ok(()) };
     if !hosted.places.keep().join("HEAD").exists() {
@@ -89,14 +89,14 @@ pub async fn watch(hosted: &Hosted, target: &str) -> Result<(), String> {
     repair::mend(hosted, target, false).await
 }
 
-/// Puts on record what was repaired.
+/// Records the repairs as fault events.
 pub fn report(daemon: &Daemon, hosted: &Hosted) {
     for message in hosted.take_repairs() {
         daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
     }
 }
 
-/// Where the objects of a clone are borrowed from, and whoever lends to those.
+/// Returns the object folder that clones borrow from, and those that it borrows from in turn.
 pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
     let own = hosted.places.keep().join("objects");
     let mut found = vec![own.clone()];
@@ -119,19 +119,19 @@ pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
     found
 }
 
-/// So often a fetch of what was pushed is tried before the hub is taken for damaged.
+/// A fetch of a push is tried this often before the hub counts as damaged.
 const TAKE_TRIES: u32 = 2;
 
-/// What the hub's target is to what was verified before.
+/// How the hub's target relates to the commit that was verified before.
 enum Pushed {
     Nothing,
     Forward,
-    /// It is no fast-forward, or gone.
+    /// The target is no fast-forward, or is gone.
     Rewritten(Option<String>),
 }
 
-/// What an agent that can write the hub has done to the target: anything but a fast-forward is
-/// undone, and kept beside it. Says so, to the job that has ended also when it is asked again.
+/// Verifies the hub's target and undoes anything but a fast-forward; the undone commit keeps a ref.
+/// Returns a message about it. The job that has ended gets the same message when it asks again.
 pub async fn guard(
     hosted: &Hosted,
     target: &str,
@@ -141,7 +141,7 @@ pub async fn guard(
     private_repo::ensure(hosted, target, None).await?;
     repair::mend(hosted, target, true).await?;
     let hub = hosted.places.hub();
-    // It would lead everybody's git to another repository; nobody but an agent makes one.
+    // With this file every git here would use another repository. Only an agent makes one.
     let led_away = untrusted_path::remove(&hub, Path::new("commondir"));
     let pushed = take(hosted, target).await?;
     if let Pushed::Rewritten(now) = pushed {
@@ -162,8 +162,9 @@ pub async fn guard(
     }))
 }
 
-/// Lets the target be what it was verified to be: from when it is judged nobody has anything more
-/// to push. What was pushed nevertheless is undone, and kept beside it. Says so, as [`guard`] does.
+/// Resets the target to the verified commit; from the start of the judge nobody may push any more.
+/// A push that came nevertheless is undone and keeps a ref. Returns a message about it, as
+/// [`guard`] does.
 pub async fn hold(
     hosted: &Hosted,
     target: &str,
@@ -208,21 +209,21 @@ pub async fn hold(
     undo(hosted, target, job, said).await.map(Some)
 }
 
-/// What was said when a push was undone for this job.
+/// Returns the message that was saved when a push was undone for this job.
 fn noted(hosted: &Hosted, job: Option<&str>) -> Result<Option<String>, String> {
     let Some(path) = job.map(|job| hosted.places.undone(job)) else { return Ok(None) };
     crate::daemon::settings::read_if_there(&path)
         .map_err(|error| crate::dispatch::launch::chain(&error))
 }
 
-/// Where a push that is undone is kept, in words where it brought nothing.
+/// Returns the ref of an undone push, or "nothing" if the push only deleted the branch.
 fn kept_as(now: Option<&str>) -> String {
     now.map_or_else(|| "nothing".into(), |now| format!("{UNDONE}/{now}"))
 }
 
-/// Puts the target back to what was verified. What it was is kept by then. What is `said` of it is
-/// noted for the job first: once it is undone nothing shows it any more, and whoever dies before it
-/// is on record would have let the job pass for one that pushed nothing.
+/// Resets the target to the verified commit; the caller has given the old one a ref. The message
+/// `said` is saved for the job first. Afterwards nothing in the hub shows the push, so a daemon
+/// that died before the record would take the job for one that pushed nothing.
 async fn undo(
     hosted: &Hosted,
     target: &str,
@@ -246,18 +247,18 @@ async fn undo(
     Ok(said)
 }
 
-/// Where a branch of the hub is; none if it is gone.
+/// Returns the commit of a branch of the hub; `None` if the branch is gone.
 async fn stands(hosted: &Hosted, name: &str) -> Result<Option<String>, String> {
     let hub = hosted.places.hub();
     match private_repo::loose(&hub, name) {
         Some(now) => Ok(Some(now)),
-        // Where no file says it, git may know.
+        // Without a loose ref file, git is asked.
         None => private_repo::asked(hosted, &hub, name).await,
     }
 }
 
-/// The commit to begin from: the target, with what was pushed to it since. What is to be undone is
-/// left to [`guard`].
+/// Returns the commit to begin from: the target with the pushes since. Invalid pushes are left for
+/// [`guard`] to undo.
 pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
     let _one = hosted.git.lock().await;
     private_repo::ensure(hosted, target, None).await?;
@@ -266,8 +267,8 @@ pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
     commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))
 }
 
-/// Brings what was pushed, if it is a fast-forward. A hub that git cannot read is built again, and
-/// what could be taken out of it is looked at.
+/// Fetches what was pushed, if it is a fast-forward. A hub that git cannot read is rebuilt, and the
+/// pushes recovered from it are verified.
 async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
     if let Some(pushed) = take_once(hosted, target).await? {
         return Ok(pushed);
@@ -275,7 +276,7 @@ async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
     Ok(take_once(hosted, target).await?.unwrap_or(Pushed::Nothing))
 }
 
-/// `None` where the hub was built again.
+/// Returns `None` if the hub was rebuilt.
 async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, String> {
     let hub = hosted.places.hub();
     let name = format!("refs/heads/{target}");
@@ -291,7 +292,7 @@ async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, Stri
     if now == seen {
         return Ok(Some(Pushed::Nothing));
     }
-    // The first is refused by git where it is no fast-forward; the second brings it nevertheless.
+    // git rejects the first ref unless it is a fast-forward; the second is fetched in any case.
     let names = [name.as_str(), &format!("+{HUB}")];
     let mut why = String::new();
     for _ in 0..TAKE_TRIES {
@@ -306,22 +307,22 @@ async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, Stri
         if brought && !private_repo::is_ancestor(hosted, &seen, &now).await {
             return Ok(Some(Pushed::Rewritten(Some(now))));
         }
-        // A fast-forward that could not be: another time.
+        // It is a fast-forward that failed for another reason: the caller retries later.
         if brought || no_room(&why) {
             return Err(why);
         }
     }
-    // The branch names what is not there, or cannot be read: nobody can work with that.
+    // The branch names a commit that is missing or unreadable, so nobody can work with the hub.
     repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
     Ok(None)
 }
 
-/// The commit that the target has rightly come to.
+/// Returns the verified commit of the target.
 pub async fn commit(hosted: &Hosted, branch: &str) -> Option<String> {
     private_repo::at(hosted, &format!("refs/heads/{branch}")).await
 }
 
-/// A git that was killed leaves its locks behind, and nobody could push any more.
+/// Removes stale locks. A killed git leaves them behind, and they block every push.
 pub async fn unlock(hosted: &Hosted, target: &str) {
     if !std::fs::symlink_metadata(hosted.places.hub()).is_ok_and(|meta| meta.is_dir()) {
         return;

@@ -1,11 +1,11 @@
-//! The repair of a hub that an agent has removed or damaged. It is built again from the harness's
-//! own repository, which has everything that was gathered. A push that was only in the damaged one
-//! is taken out of it first, where its commits can be read whole, and put back: it is looked at
-//! then as any push is. The damaged one is put aside as `hub.damaged`. An agent whose push could
-//! not be read finds that its commits are not there, and pushes them again.
+//! Repairs a hub that an agent has removed or damaged. The hub is rebuilt from the harness's
+//! private repository, which has everything that was gathered. A push that is only in the damaged
+//! hub is fetched from it first, if its commits can be read whole, and restored, so that it is
+//! verified like any other push. The damaged hub is renamed to `hub.damaged`. An agent whose push
+//! could not be read finds that its commits are missing and pushes them again.
 //!
-//! The directory itself stays where it can: the sandbox of an agent that is at work shows it that
-//! very one.
+//! The hub's directory itself stays where possible, because the sandbox of a running agent shows
+//! exactly that directory.
 
 use crate::spec_run::clones;
 use crate::spec_run::host::{Hosted, Places};
@@ -16,22 +16,22 @@ use crate::vcs::worktree::free_name;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use std::path::Path;
 
-/// Files that no push changes, and the names under which [`FORM`] has what they are to be.
+/// The files of a hub that no push changes, each with the name of its reference copy in [`FORM`].
 pub(super) const FIXED: [(&str, &str); 3] =
     [("HEAD", "HEAD"), ("config", "config"), ("objects/info/alternates", "alternates")];
-/// In the run's private folder.
+/// The folder of the reference copies, in the run's private folder.
 const FORM: &str = "hub-form";
 pub(super) const FIXED_LIMIT: u64 = 64 << 10;
 
-/// Whether pushes are taken out of a damaged hub before it is built again.
+/// Whether pushes are fetched from a damaged hub before it is rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pushes {
     Taken,
-    /// They are kept already, and are not to come back.
+    /// The pushes are saved already and must not come back.
     LeftOut,
 }
 
-/// Notes what the fixed files of a hub are to be, which is made and where nobody has been yet.
+/// Saves reference copies of the fixed files of `made`, a new hub that no agent has reached yet.
 pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
     let form = places.private.join(FORM);
     create_dir_durable(&form, 0o700).map_err(|error| crate::dispatch::launch::chain(&error))?;
@@ -41,7 +41,7 @@ pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
         write_atomic(&form.join(kept), &bytes, 0o600)
             .map_err(|error| crate::dispatch::launch::chain(&error))?;
     }
-    // Empty where the person's repository has its whole past.
+    // This is empty if the person's repository has its whole history.
     let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
     write_atomic(&form.join(SHALLOW), &roots, 0o600)
         .map_err(|error| crate::dispatch::launch::chain(&error))
@@ -52,13 +52,13 @@ pub(super) fn is_known(places: &Places) -> bool {
     places.private.join(FORM).join("HEAD").exists()
 }
 
-/// Repairs the hub if it is damaged, and notes that. `objects` says whether its objects are looked
-/// at, too.
+/// Repairs the hub if it is damaged, and records the repair. `objects` says whether the objects are
+/// checked too.
 ///
 /// The caller holds [`Hosted::git`].
 pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result<(), String> {
     let (places, branch, halt) = (hosted.places.clone(), target.to_owned(), hosted.halt.clone());
-    // An agent decides how much there is to be looked at: no task of the daemon's waits for it.
+    // An agent decides how many files there are, so the check must not block a task of the daemon.
     let looking = tokio::task::spawn_blocking(move || {
         structure::damage(&places, &branch)
             .or_else(|| objects.then(|| structure::broken_object(&places.hub(), &halt))?)
@@ -69,7 +69,7 @@ pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result
     }
 }
 
-/// Puts back the fixed files that were changed: that costs no push.
+/// Restores the fixed files that were changed. No push is lost by this.
 async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
     let hub = hosted.places.hub();
     for (name, kept) in FIXED {
@@ -88,7 +88,7 @@ async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
         }
         hosted.note_repair(format!("the file {name} of the hub was changed, and is put back"));
     }
-    // A hub that an earlier version made has no form of this one.
+    // A hub that an earlier version made has no reference copy of this file.
     let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(SHALLOW)) else {
         return Ok(());
     };
@@ -98,8 +98,8 @@ async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
     }
 }
 
-/// Puts back where the objects of the hub are borrowed from, so that they can be read. Where that
-/// cannot be, they are not.
+/// Restores the file that names the folders that the hub borrows objects from, so that its objects
+/// can be read. If this fails, they stay unreadable.
 pub(super) fn put_back_alternates(hosted: &Hosted) {
     let (name, hub) = (Path::new("objects/info/alternates"), hosted.places.hub());
     let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join("alternates")) else {
@@ -115,8 +115,8 @@ pub(super) fn put_back_alternates(hosted: &Hosted) {
     drop(untrusted_path::replace(&hub, name, &wanted));
 }
 
-/// Builds the hub again, and notes why. What is pushed to it is put back as it was, for the caller
-/// to look at.
+/// Rebuilds the hub and records the reason. Pushes are restored as they were; the caller has to
+/// verify them.
 ///
 /// The caller holds [`Hosted::git`].
 pub(super) async fn rebuild(

@@ -1,5 +1,5 @@
-//! Whether a hub is one that git can work with. It is looked at as mere files: no git is run in
-//! what agents can write.
+//! Checks whether git can work with a hub. The hub is read as plain files, because no git may run
+//! in a place that agents can write.
 
 use crate::spec_run::host::Places;
 use crate::spec_run::hub::repair::{FIXED, FIXED_LIMIT, is_known};
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
 
 pub(super) const PACKED: &str = "packed-refs";
-/// Other parents for commits: a push would be judged by another history.
+/// Grafts give commits other parents, so a push would be verified against a false history.
 const GRAFTS: &str = "info/grafts";
-/// Files that there may be, and locks that git makes as files.
+/// Files that a hub may have, and locks that git creates as files.
 const FILES: [&str; 9] = [
     PACKED,
     SHALLOW,
@@ -28,14 +28,14 @@ const FILES: [&str; 9] = [
 ];
 const FOLDERS: [&str; 7] =
     ["objects", "refs", "refs/heads", "objects/info", "objects/pack", "hooks", "info"];
-/// Of more objects than these, the rest is not looked at.
+/// At most this many objects are checked.
 const OBJECTS_LIMIT: usize = 20_000;
-/// A hub has one branch, and 256 folders of objects.
+/// The limit of entries. A hub has one branch and 256 folders of objects.
 const ENTRIES_LIMIT: usize = 10_000;
-/// A longer list of refs or of shallow commits is no hub's.
+/// The limit for the size of `packed-refs` and `shallow`. No hub's files are longer.
 pub(super) const REFS_LIMIT: u64 = 8 << 20;
 
-/// What nobody can work with, if anything.
+/// Returns a description of the damage that keeps git from working with the hub, if any.
 pub(super) fn damage(places: &Places, target: &str) -> Option<String> {
     let hub = places.hub();
     let at = |name: &str| std::fs::symlink_metadata(hub.join(name));
@@ -63,7 +63,7 @@ pub(super) fn damage(places: &Places, target: &str) -> Option<String> {
             return Some(format!("{file} is no file"));
         }
     }
-    // One of an earlier version has no form to be compared with.
+    // A hub of an earlier version has no reference copies to compare with.
     if !known && at("HEAD").is_err() {
         return Some("HEAD is missing".into());
     }
@@ -75,10 +75,10 @@ pub(super) fn damage(places: &Places, target: &str) -> Option<String> {
     misplaced(&hub).or_else(|| unreadable(&hub))
 }
 
-/// What is there and must not be, or is not what git takes it for.
+/// Describes an entry that must not exist, or that has another file type than git expects.
 fn misplaced(hub: &Path) -> Option<String> {
     let entries = |name: &str| std::fs::read_dir(hub.join(name)).into_iter().flatten().flatten();
-    // git runs them in whoever pushes, and in nobody's sandbox but theirs.
+    // git runs hooks for the agent that pushes, and only that agent's own sandbox confines them.
     if let Some(hook) = entries("hooks").next() {
         return Some(format!("hooks/{} is there", hook.file_name().to_string_lossy()));
     }
@@ -99,7 +99,7 @@ fn misplaced(hub: &Path) -> Option<String> {
             if seen > ENTRIES_LIMIT {
                 return Some("it has too many refs".into());
             }
-            // One that has gone meanwhile is a lock.
+            // An entry that has disappeared meanwhile was a lock.
             let Ok(kind) = entry.file_type() else { continue };
             let is_lock = path.extension().is_some_and(|kind| kind == "lock");
             match kind {
@@ -112,7 +112,7 @@ fn misplaced(hub: &Path) -> Option<String> {
     None
 }
 
-/// A list of commits that git cannot read: then it reads nothing at all.
+/// Describes a list of commits that git cannot parse. git reads nothing in such a hub.
 fn unreadable(hub: &Path) -> Option<String> {
     let is_list = |name: &str, is_line: fn(&[u8]) -> bool| {
         let text =
@@ -130,7 +130,8 @@ fn unreadable(hub: &Path) -> Option<String> {
     broken.map(|(name, _)| format!("{name} cannot be read"))
 }
 
-/// A line of `packed-refs`: a comment, a ref, or the commit that the tag before it leads to.
+/// Whether a line of `packed-refs` is a comment, a ref, or the commit that the tag before it leads
+/// to.
 fn is_packed(line: &[u8]) -> bool {
     match line {
         [b'#', ..] => true,
@@ -139,7 +140,7 @@ fn is_packed(line: &[u8]) -> bool {
     }
 }
 
-/// The commit and the name of a ref in a line of `packed-refs`.
+/// Returns the commit and the name of a ref in a line of `packed-refs`.
 pub(super) fn packed(line: &[u8]) -> Option<(String, &[u8])> {
     let space = line.iter().position(|byte| *byte == b' ')?;
     let name = &line[space + 1..];
@@ -152,8 +153,8 @@ fn is_fan_out(name: &str) -> bool {
     name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// An object file that is none: not a file, or without the beginning that git gives each. No more
-/// are looked at once the run is stopped.
+/// Describes a broken object file: no regular file, or one without git's header. The check stops
+/// when the run is stopped.
 pub(super) fn broken_object(hub: &Path, halt: &CancellationToken) -> Option<String> {
     let folder = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
     let objects = hub.join("objects");
@@ -170,7 +171,7 @@ pub(super) fn broken_object(hub: &Path, halt: &CancellationToken) -> Option<Stri
             }
             let file = object.file_name().to_string_lossy().into_owned();
             let whole = match file.rsplit_once('.') {
-                // git's own, while a push is under way.
+                // git has such temporary files while a push is under way.
                 _ if file.starts_with("tmp_") || file.starts_with(".tmp") => true,
                 Some((_, "pack")) => begins(&object.path(), |bytes| bytes.starts_with(b"PACK")),
                 Some((_, "idx")) => begins(&object.path(), |bytes| bytes.starts_with(b"\xfftOc")),
@@ -186,13 +187,13 @@ pub(super) fn broken_object(hub: &Path, halt: &CancellationToken) -> Option<Stri
     None
 }
 
-/// The header of RFC 1950, section 2.2.
+/// Checks the header of RFC 1950, section 2.2.
 fn is_zlib(bytes: &[u8]) -> bool {
     let [method, flags, ..] = bytes else { return false };
     method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31)
 }
 
-/// One that has gone meanwhile is as good as whole.
+/// Whether a file begins as it should. A file that has disappeared meanwhile counts as whole.
 fn begins(path: &Path, is_right: impl Fn(&[u8]) -> bool) -> bool {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut options = std::fs::OpenOptions::new();

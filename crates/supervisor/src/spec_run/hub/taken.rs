@@ -1,5 +1,5 @@
-//! Takes what agents have pushed out of a hub that is to be built again. Nothing but its objects is
-//! read, through a repository of the harness's own: whatever else is damaged leads no git astray.
+//! Fetches the pushes of agents from a hub that is to be rebuilt. It reads only the hub's objects,
+//! through a temporary repository of the harness, so no other damage can misdirect git.
 
 use crate::spec_run::clones;
 use crate::spec_run::host::Hosted;
@@ -10,12 +10,12 @@ use crate::vcs::untrusted_path;
 use crate::vcs::worktree::no_room;
 use std::path::Path;
 
-/// What was taken out of a damaged hub last, in the harness's own repository.
+/// The ref in the private repository for the last commit that was fetched from a damaged hub.
 const TAKEN: &str = "refs/muleteer/taken";
 const REFLOG_LIMIT: u64 = 4 << 20;
 
-/// The commit that the hub's target was at, brought into the harness's own repository, unless that
-/// has it on the target. `None` where the hub does not say, or its objects cannot be read.
+/// Fetches the commit of the hub's target into the private repository, unless its target has it.
+/// Returns `None` if the hub names no commit, or its objects cannot be read.
 pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
     let name = format!("refs/heads/{target}");
     let objects = hosted.places.hub().join("objects");
@@ -41,8 +41,8 @@ pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>
     }
 }
 
-/// Where the hub's branch was: its file says so, or the list of packed refs, or else the end of its
-/// log. What was undone is in the log too, and does not come back.
+/// Returns the last commit of the hub's branch: from its loose file, from `packed-refs`, or else
+/// from the end of its reflog. An undone push is in the reflog too, and is ignored.
 async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
     let hub = hosted.places.hub();
     let loose = private_repo::loose(&hub, name);
@@ -64,7 +64,7 @@ async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
     private_repo::at(hosted, &format!("{UNDONE}/{now}")).await.is_none().then_some(now)
 }
 
-/// Fetches a commit from objects of an agent's.
+/// Fetches a commit from a folder of objects that an agent can write.
 async fn bring(hosted: &Hosted, dir: &Path, objects: &Path, now: &str) -> Result<(), String> {
     repair::put_back_alternates(hosted);
     let lent = objects.to_owned();

@@ -1,4 +1,4 @@
-//! What an agent of a run is told: its prompt, its rules, its variables.
+//! Writes the briefing of a run's agent: its prompt, its rules and its variables.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::settings;
@@ -16,7 +16,7 @@ use muleteer_model::text::foreign_json;
 use muleteer_protocol::v1;
 use std::path::{Path, PathBuf};
 
-/// Guidelines longer than this are cut: they go into every prompt.
+/// The limit of guidelines, because every prompt has them. Longer ones are cut.
 const GUIDELINES_LIMIT: usize = 64 * 1024;
 
 pub(super) fn variables(
@@ -77,7 +77,7 @@ pub(super) async fn prompt(
     Ok(match (purpose, &job.start.bead_id) {
         (Purpose::Acceptance, _) => {
             let folder = &hosted.places.acceptance;
-            // Of an earlier attempt; its agent is gone.
+            // An earlier attempt may have left the folder; its agent is gone.
             let _ = crate::spec_run::clones::remove(folder).await;
             make_dir(folder, 0o700)?;
             prompts::acceptance(&scene, &folder.display().to_string())
@@ -139,7 +139,8 @@ pub(super) async fn prompt(
                 priority: 1,
                 labels: vec![run_label(&hosted.run_id), "maintenance".into()],
                 depends_on: vec![],
-                // What the run calls it, whatever the store does.
+                // The run's own id of the bead is the idempotency key, whatever id the store
+                // assigns.
                 key: Some(id.clone()),
                 staged: None,
             };
@@ -177,7 +178,8 @@ pub(super) async fn prompt(
     })
 }
 
-/// One iteration can be judged more than once (`--from-phase judge`): none of it is overwritten.
+/// Returns the file for the judge's reasoning. One iteration can be judged more than once
+/// (`--from-phase judge`), and no file is overwritten.
 pub(super) fn reasoning(hosted: &Hosted, run: &Run, round: u32) -> PathBuf {
     let (iteration, judging) = (run.iteration, run.judgings);
     hosted
@@ -186,15 +188,14 @@ pub(super) fn reasoning(hosted: &Hosted, run: &Run, round: u32) -> PathBuf {
         .join(format!("iteration-{iteration}-judging-{judging}-round-{round}.md"))
 }
 
-/// Guidelines go into the system prompt, beside the CLI's own, where the backend has a place for
-/// them there: they are rules, not a task, and outlive a compaction. Elsewhere they are part of the
-/// prompt.
+/// Whether the guidelines go into the system prompt, if the backend supports that: they are rules,
+/// not a task, and must outlive a compaction. Otherwise they are part of the prompt.
 fn apart(run: &Run) -> bool {
     muleteer_backends::by_name(crate::dispatch::acp_program::split(&run.settings.backend).0)
         .is_ok_and(|backend| backend.capabilities().briefed == Briefed::InSystemPrompt)
 }
 
-/// What an agent of a bead is told as a rule.
+/// Returns the rules for an agent that works on a bead.
 pub(super) async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<String, Trouble> {
     let Some(id) = job
         .start
@@ -209,7 +210,7 @@ pub(super) async fn rules(hosted: &Hosted, run: &Run, job: &Job) -> Result<Strin
     Ok(guidelines(&hosted.repo, &hosted.chosen().guidelines, &labels))
 }
 
-/// Guidelines that come with Muleteer; a repository's own of the same name go before them.
+/// Guidelines that are part of Muleteer. A repository's own of the same name take precedence.
 const SHIPPED: [(&str, &str); 2] = [
     ("typescript-rules", include_str!("../../../../../config/guidelines/typescript-rules.md")),
     (
@@ -218,7 +219,7 @@ const SHIPPED: [(&str, &str); 2] = [
     ),
 ];
 
-/// Guidelines by their name.
+/// Returns guidelines by their name.
 pub fn guideline(repo: &Path, name: &str) -> Option<String> {
     let fine = !name.is_empty()
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
@@ -228,7 +229,8 @@ pub fn guideline(repo: &Path, name: &str) -> Option<String> {
     settings::read_if_there(&path).ok().flatten().filter(|_| fine).or_else(shipped)
 }
 
-/// Those that are always wanted, and those named like a label of the bead: the repository's.
+/// Joins the repository's guidelines that are always used, and those that are named like a label of
+/// the bead.
 fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
     let mut text = String::new();
     for name in always.iter().chain(labels) {
@@ -246,7 +248,7 @@ fn guidelines(repo: &Path, always: &[String], labels: &[String]) -> String {
     }
 }
 
-/// How the repository says that it is tested, built and linted: found, not assumed.
+/// Finds the commands that test, build and lint the repository, in its files.
 fn commands(dir: &Path) -> Commands {
     let mut commands = Commands::default();
     let has = |name: &str| dir.join(name).is_file();
@@ -287,7 +289,7 @@ fn commands(dir: &Path) -> Commands {
     if has("pyproject.toml") || has("pytest.ini") || has("setup.cfg") {
         commands.test.push("python -m pytest".into());
     }
-    // Agents can put a link here that leads to a file without end.
+    // Agents can replace this file by a link to an endless one.
     if let Ok(Some(text)) = settings::read_if_there(&dir.join("Makefile")) {
         let target = |name: &str| text.lines().any(|line| line.starts_with(&format!("{name}:")));
         for (name, list) in [
@@ -326,7 +328,8 @@ mod tests {
         assert!(guidelines(dir.path(), &[], &["long".into()]).contains("(cut:"));
     }
 
-    /// What an agent commits is read by the daemon: a link to a file without end must not fill it.
+    /// The daemon reads files that an agent commits: a link to an endless file must not exhaust its
+    /// memory.
     #[test]
     fn commands_are_found_and_a_file_without_end_is_none() {
         let dir = tempfile::tempdir().unwrap();

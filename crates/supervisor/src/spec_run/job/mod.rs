@@ -1,4 +1,4 @@
-//! One agent of a run: its worktree, its prompt, its dispatch, and what it left when it ended.
+//! Runs one agent of a run: makes its worktree, prompt and dispatch, and reads its results.
 
 mod briefing;
 
@@ -27,12 +27,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The three files an acceptance agent writes.
+/// The three files that an acceptance agent writes.
 const CRITERIA: [&str; 3] = ["user-stories.md", "edge-cases.md", "negative-tests.md"];
 const KILL_PATIENCE: Duration = Duration::from_secs(45);
 
-/// Sees to it that the agent runs, waits for its end, and says what it came to; nothing if it is
-/// being ended before it began, which [`end`] speaks of.
+/// Makes sure that the agent runs, waits for its end, and returns the outcome. Returns nothing if
+/// the agent is terminated before it started; [`end`] reports that case.
 pub async fn run(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,
@@ -54,10 +54,10 @@ pub async fn run(
     Ok(Some(Input::JobEnded { dispatch: job.start.dispatch.clone(), end: Box::new(end) }))
 }
 
-/// Ends the agent, and says what it came to. It is not said to have ended before that is known.
+/// Terminates the agent and returns the outcome, once the end is certain.
 ///
 /// # Errors
-/// `E_BUSY` when it has not ended in time: to be tried again.
+/// `E_BUSY` if the agent has not ended in time; the caller retries.
 pub async fn end(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,
@@ -68,7 +68,7 @@ pub async fn end(
     let mut end = JobEnd::new(Outcome::Failure, "the run was stopped");
     hosted.halt.cancel();
     drop(hosted.begins.write().await);
-    // Whoever was cut off may have asked for it and not have waited.
+    // A task that was cancelled may have requested the dispatch without waiting for the answer.
     ledger::settled(daemon).await.map_err(|error| Trouble::new("E_BUSY", error.to_string()))?;
     if daemon.snapshot().get(&id).is_some() {
         gate::bring_up(daemon, &id).await;
@@ -110,12 +110,13 @@ async fn ended(daemon: &Daemon, id: &DispatchId) {
         fleet.wait_for(|fleet| fleet.get(id).is_some_and(|dispatch| dispatch.is_finished())).await;
 }
 
-/// Where the agent works.
+/// Returns the directory that the agent works in.
 pub fn workdir(hosted: &Hosted, job: &Job) -> PathBuf {
     hosted.repo.join(&job.start.workdir)
 }
 
-/// Makes the agent's worktree and its dispatch. Dropped, it has made either or not.
+/// Makes the agent's worktree and its dispatch. If the future is dropped, either may have been
+/// made.
 async fn begin(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,
@@ -148,7 +149,7 @@ async fn begin(
     let purse = purse(hosted, run);
     let spent = daemon.snapshot().purse_usd(&hosted.run_id);
     if let Some(purse) = purse.as_ref().filter(|purse| spent >= purse.usd) {
-        // By those that are at work still, and so not in what the run knows of.
+        // Agents that still run have spent it, so the run does not know of it yet.
         return Err(Trouble::new(
             "E_BUDGET",
             format!("{spent:.2} USD of {:.2} are spent", purse.usd),
@@ -204,12 +205,12 @@ async fn begin(
     Ok(())
 }
 
-/// What all agents of the run spend from, if it has a budget.
+/// Returns the budget that all agents of the run share, if there is one.
 fn purse(hosted: &Hosted, run: &Run) -> Option<Purse> {
     run.settings.budget_usd.map(|usd| Purse { of: hosted.run_id.clone(), usd })
 }
 
-/// What it may see and write beside what all may.
+/// Returns the paths that this agent may see and write, beyond those of all agents.
 async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confined, Trouble> {
     let (purpose, places) = (job.start.purpose, &hosted.places);
     let exceptions = hosted.chosen();
@@ -236,7 +237,8 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
     match purpose {
         Purpose::Judge => confined.show.extend([workdir, hub]),
         Purpose::Implement | Purpose::Maintain => {
-            // The harness runs git there: what git would run for it is not the agents' to say.
+            // The harness may run git there, so agents must not control its configuration and
+            // hooks.
             let ours =
                 ["config", "hooks", "HEAD", "info", "objects/info"].map(|name| hub.join(name));
             confined.show.extend(ours);
@@ -263,7 +265,7 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
     Ok(confined)
 }
 
-/// The judge's own model, and that of the acceptance agent, if configured.
+/// Returns the configured model of the judge or of the acceptance agent.
 fn model(hosted: &Hosted, purpose: Purpose, request: &v1::Run) -> Option<String> {
     let chosen = hosted.chosen();
     let own = match purpose {
@@ -274,7 +276,8 @@ fn model(hosted: &Hosted, purpose: Purpose, request: &v1::Run) -> Option<String>
     own.or_else(|| request.model.clone())
 }
 
-/// `iteration-1.yml`, and `iteration-1-2.yml` for a second verdict of the same iteration.
+/// Returns the name of the verdict's file: `iteration-1.yml`, then `iteration-1-2.yml` for a second
+/// verdict of the same iteration.
 fn verdict_name(run: &Run) -> String {
     let before =
         run.verdicts.iter().filter(|end| end.iteration == run.iteration && end.result.is_some());
@@ -289,7 +292,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
         .map_err(|error| Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(&error)))
 }
 
-/// What the agent left: everything the pipeline decides by.
+/// Collects the agent's results: all facts that the pipeline decides by.
 async fn settle(
     daemon: &Arc<Daemon>,
     hosted: &Arc<Hosted>,
@@ -320,7 +323,7 @@ async fn settle(
     let only_word =
         matches!(job.start.purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
     if outlived && only_word && end.outcome == Outcome::Success {
-        // What it said and wrote waited for no disk, and nothing tells whether it is all there.
+        // Its output and files were not synced, and nothing shows whether they are complete.
         (end.outcome, end.reason) =
             (Outcome::Failure, "the machine went down before what it left was looked at".into());
     }
@@ -341,13 +344,12 @@ async fn settle(
             end.trespassed = crate::spec_run::publish::trespassed(hosted, run, remote).await;
             (end.commits, end.on_target, end.whole) = (work.commits, work.on_target, work.whole);
             if let Some(why) = work.unreadable {
-                // The attempt has failed, not the run: another one gets another clone.
+                // The attempt has failed, not the run: another attempt gets another clone.
                 (end.outcome, end.reason) =
                     (Outcome::Failure, cut(&format!("its clone is broken: {why}"), 300));
             }
             if end.commits == 0 && job.start.attempt > 0 {
-                // All that was to be done may have been pushed by an attempt that then failed to
-                // say so.
+                // An attempt that failed before it closed the bead may have pushed all the work.
                 end.pushed_before =
                     hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;
             }
@@ -384,7 +386,7 @@ async fn settle(
             end.undone =
                 hub::hold(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
             hub::report(daemon, hosted);
-            // It is not the judge's doing that the disk has less.
+            // The judge is not to blame if the disk lost files.
             let dirty = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
             end.wrote = dirty || end.undone.is_some();
             if end.outcome == Outcome::Success && !end.wrote {
@@ -416,7 +418,7 @@ async fn settle(
     Ok(end)
 }
 
-/// The agent's own word, before anything it left is looked at.
+/// Returns the outcome that the dispatch reports, before any file of the agent is read.
 fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     let reason = dispatch.reason.clone().unwrap_or_default();
     let state = match dispatch.phase {
@@ -431,7 +433,7 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     let outcome = match state {
         _ if timed_out => Outcome::Timeout,
         FinalState::Success => Outcome::Success,
-        // It ended by itself and returned no result that could be read: what it left decides.
+        // It ended by itself without a readable result: its files and commits decide.
         FinalState::Partial if !limited => Outcome::Success,
         _ => Outcome::Failure,
     };
@@ -441,7 +443,7 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     end.unknown = ["outcome unknown", "killed by signal", "its shim died"]
         .iter()
         .any(|mark| reason.contains(mark));
-    // It waited as long as it was allowed to; what is waited for is no failure of the bead's.
+    // It waited as long as it was allowed to. The outage is no failure of the bead.
     end.rate_limited = outcome == Outcome::Failure
         && dispatch.outage.as_ref().is_some_and(|outage| outage.trouble.presses());
     end.cost_usd = dispatch.spend.cost_usd;
@@ -450,9 +452,9 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     end
 }
 
-/// Who pushed and did not close is closed by the harness; who did not finish leaves the bead open,
-/// or blocked if it was its last try. The store says so before the run does: a daemon killed in
-/// between does it again.
+/// Closes, reopens or blocks the bead after its agent. If the work is pushed and the bead open, the
+/// harness closes it. Unfinished work leaves the bead open, or blocked after its last attempt. The
+/// store is changed before the run's log: a daemon that is killed in between repeats this.
 async fn settle_bead(
     hosted: &Arc<Hosted>,
     run: &Arc<Run>,
@@ -471,7 +473,7 @@ async fn settle_bead(
         || (maintained && end.closed);
     let finished = end.outcome == Outcome::Success || (end.unknown && !maintained);
     let close = !end.closed && finished && (pushed || maintained);
-    // It goes on meanwhile.
+    // The run proceeds meanwhile.
     let newest = || hosted.run().unwrap_or_else(|| run.clone());
     fault::point("run.before_bead");
     let op = if close {
@@ -479,7 +481,7 @@ async fn settle_bead(
             if pushed { "its commits are on the target branch" } else { "maintenance has ended" };
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: !pushed })
     } else if !complete && maintained {
-        // Another one comes in the place of one whose run was stopped.
+        // If the run was stopped, another maintenance bead will replace this one.
         let reason = if newest().stopping.is_some() {
             "the run was stopped"
         } else {
@@ -511,11 +513,11 @@ async fn settle_bead(
     Ok(())
 }
 
-/// Opens a bead again whose work could not be looked at. Closed by its agent, it would pass for
-/// done by a person when the run is gone on with.
+/// Reopens a bead if its agent's work could not be read. A bead that its agent closed would count
+/// as closed by a person when the run resumes.
 ///
 /// # Errors
-/// `E_BUSY`: to be tried again.
+/// `E_BUSY`; the caller retries.
 async fn take_back(hosted: &Arc<Hosted>, job: &Job) -> Result<(), Trouble> {
     let Some(id) = job.start.bead_id.clone().filter(|_| job.start.purpose == Purpose::Implement)
     else {
@@ -531,7 +533,7 @@ async fn take_back(hosted: &Arc<Hosted>, job: &Job) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Observations of the run that are open.
+/// Returns the open observations of the run.
 async fn observations(hosted: &Arc<Hosted>) -> Result<Vec<String>, Trouble> {
     let labels = vec![run_label(&hosted.run_id), OBSERVATION.into()];
     let list = Op::List { labels, status: Some("open".into()), staged: None };
@@ -539,7 +541,7 @@ async fn observations(hosted: &Arc<Hosted>) -> Result<Vec<String>, Trouble> {
     Ok(found.beads.into_iter().map(|bead: muleteer_model::beads::Bead| bead.id).collect())
 }
 
-/// What is sealed is hashed; a path and a hash say so.
+/// Describes sealed files by their path and hash.
 pub fn sealed(path: &Path, sha256: String) -> Sealed {
     Sealed { path: path.display().to_string(), sha256 }
 }
@@ -549,7 +551,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The run that is stopped does not record it as blocked, so its store must not either.
+    /// The stopped run does not record the bead as blocked, so its store must not either.
     #[tokio::test]
     async fn a_bead_is_not_blocked_whose_run_is_stopped_while_the_store_opens_it_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -582,7 +584,7 @@ mod tests {
         let settling = settle_bead(&hosted, &run, &job, &id, &mut end);
         let stopping = async {
             drop(before);
-            // Served in turn: the bead has been shown by now.
+            // The store is locked in turn, so the bead has been shown by now.
             let between = hosted.beads.lock().await;
             while Arc::strong_count(&hosted.beads) == 1 {
                 tokio::task::yield_now().await;

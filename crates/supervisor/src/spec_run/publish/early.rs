@@ -1,5 +1,4 @@
-//! The work of a run that ends before it passed, or is stopped: its branch is brought into the
-//! repository all the same.
+//! Brings the branch of a run that ends before it has passed, or is stopped, into the repository.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
@@ -13,14 +12,16 @@ use muleteer_model::spec_run::event::{KeptWork, Phase};
 use muleteer_process::fault;
 use std::time::Duration;
 
-/// What is brought lies on the same machine. A run that is being stopped does not wait longer.
+/// The timeout of the fetch, which stays on this machine. A run that is being stopped does not wait
+/// longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An agent has pushed past the judge.
+/// The code of a run that ended because an agent pushed to the remote by itself.
 const TRESPASSED: &str = "E_REMOTE_CHANGED";
 
-/// Brings the branch, and says where it is. `None` where the run has no branch yet, or its result
-/// was published. It never fails: a run ends whatever becomes of this.
+/// Brings the branch into the repository and returns an event that names it. Returns `None` if the
+/// run has no branch yet, or its result was published. It never fails, so that it keeps no run from
+/// ending.
 pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
         let trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
@@ -48,7 +49,7 @@ async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     Some(Event::RunWorkKept(kept))
 }
 
-/// The folder of the run's clones, if there are any.
+/// Returns the folder of the run's clones, if it has any.
 fn clones(hosted: &Hosted) -> Option<String> {
     let folder = &hosted.places.worktrees;
     let is_clone = |name: &std::ffi::OsStr| !name.as_encoded_bytes().starts_with(b".");
@@ -65,7 +66,7 @@ async fn bring(
 ) -> Result<(), String> {
     let target = run.target();
     hub::unlock(hosted, &target).await;
-    // Agents that were ended may have pushed just before. Once it is judged nobody pushes any more.
+    // Terminated agents may have pushed just before. From the start of the judge no push counts.
     let gathered = match run.settings.judge && matches!(run.phase, Phase::Judge | Phase::Finish) {
         true => hub::hold(hosted, &target, None).await,
         false => hub::guard(hosted, &target, None).await,
@@ -76,7 +77,7 @@ async fn bring(
             daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message })
         }
         Ok(None) => {}
-        // What was gathered before is in the harness's own repository.
+        // Pushes that were gathered before are in the private repository.
         Err(error) => {
             tracing::warn!(run = %hosted.run_id, %error, "failed to look at what was pushed last")
         }
@@ -95,8 +96,8 @@ async fn bring(
     Ok(())
 }
 
-/// Brings the branch under a name that is the run's own. A branch that a person chose by name is
-/// not moved by what has not passed.
+/// Brings the branch under a name of the run's own. Work that has not passed does not move a branch
+/// that a person chose by name.
 async fn bring_beside(
     hosted: &Hosted,
     run: &Run,
@@ -105,7 +106,7 @@ async fn bring_beside(
 ) -> Result<String, String> {
     let (repo, own) = (&hosted.repo, &hosted.places.keep());
     if run.stopping.as_ref().is_some_and(|stop| stop.code == TRESPASSED) {
-        // It is there to be looked at, and to be merged by nobody unawares.
+        // A ref outside of `refs/heads` can be inspected, but nobody merges it by accident.
         let name = format!("refs/muleteer/run/{}", hosted.run_id);
         return run_fetch(repo, own, &format!("+{tip}:{name}")).await.map(|()| name);
     }

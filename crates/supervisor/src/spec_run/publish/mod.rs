@@ -1,7 +1,7 @@
-//! The end of a run: its branch in the repository, and a pull request where there is somewhere to
-//! make one.
+//! Ends a run: brings its branch into the repository, and makes a pull request if the remote
+//! supports it.
 
-// git and gh are short-lived children that we wait for and that die with their handle.
+// git and gh are short-lived children; we wait for them, and their handles kill them on drop.
 #![allow(clippy::disallowed_methods)]
 
 use crate::daemon::context::Daemon;
@@ -34,29 +34,30 @@ mod tests;
 pub use early::keep_early;
 use remote::{Remote, settings};
 
-/// In the harness's own repository: the branch as it was rebased, by what it was before, and what
-/// was pushed, by its name.
+/// Refs in the private repository: the rebased branch by its commit before, and the pushed branches
+/// by their names.
 const REBASED: &str = "refs/muleteer/rebased";
 const PUSHED: &str = "refs/muleteer/pushed";
-/// The remote's base branch.
+/// The ref in the private repository for the remote's base branch.
 const BASE: &str = "refs/muleteer/base";
-/// A remote that takes longer to say where a branch is, is asked another time.
+/// The timeout for asking the remote for a branch. It is asked again later.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(10);
-/// Names that are tried where others have gone on with a result.
+/// The limit of names that are tried for a result, because people may have committed on earlier
+/// ones.
 const MOST_BESIDE: u32 = 10;
-/// So often while agents work.
+/// The interval of such questions while agents work.
 const REMOTE_EVERY: Duration = Duration::from_secs(60);
-/// What the bytes of a branch may take, and what `gh` may.
+/// The timeout for transferring a branch. The next one is for `gh`.
 const TRANSFER: Duration = Duration::from_secs(600);
 const GH_PATIENCE: Duration = Duration::from_secs(120);
-/// More is refused by GitHub, and by the system as an argument.
+/// GitHub rejects a longer body, and so does the system as an argument.
 const BODY_LIMIT: usize = 60_000;
 
 pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
     let failed = |message: String| Trouble::new("E_GIT", message);
     let target = run.target();
     hub::unlock(hosted, &target).await;
-    // What was judged is published, and nothing besides.
+    // Only the judged commit is published.
     let undone = match run.settings.judge {
         true => hub::hold(hosted, &target, None).await,
         false => hub::guard(hosted, &target, None).await,
@@ -100,14 +101,14 @@ async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) ->
     let env = hosted.person_env();
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let gh = muleteer_backends::find_program("gh", path.map(OsStr::new));
-    // `gh` speaks to GitHub alone. Of a host that says nothing it may know more than we do.
+    // `gh` speaks to GitHub only. If the kind of host is unknown, `gh` may know it.
     let is_hub = forge::forge(&remote.push).is_none_or(|forge| forge == Forge::GitHub);
     let by_gh = run.settings.pull_request && gh.is_some() && is_hub;
     let address = remote.push.clone();
     let place = Place::new(hosted, gh.unwrap_or_default(), remote, settings(&hosted.repo).await);
     fault::point("run.before_pr");
     let made = match place.pushed(hosted, run, base).await {
-        // It has passed all the same, and its branch is here.
+        // The run has passed nevertheless, and its branch is in the repository.
         Err(why) => PullRequest::Unpushed(why),
         Ok((branch, conflicts)) => {
             let asked = match by_gh {
@@ -125,8 +126,8 @@ async fn pull_request(hosted: &Hosted, run: &Run, remote: Remote, base: &str) ->
     made
 }
 
-/// Where the remote's base branch is, asked with the person's own credentials. `None` where it does
-/// not answer soon.
+/// Returns the commit of the remote's base branch, with the person's own credentials. Returns
+/// `None` if the remote does not answer soon.
 async fn remote_base(hosted: &Hosted, remote: Remote, base: &str) -> Option<String> {
     let place = Place::new(hosted, PathBuf::new(), remote, vec![]);
     let name = format!("refs/heads/{base}");
@@ -135,7 +136,8 @@ async fn remote_base(hosted: &Hosted, remote: Remote, base: &str) -> Option<Stri
     said.split_whitespace().next().map(str::to_string)
 }
 
-/// [`remote_now`], at most so often: a remote that is away must not hold up every agent's end.
+/// Calls [`remote_now`], but at most once per interval: an unreachable remote must not delay the
+/// end of every agent.
 pub async fn remote_lately(hosted: &Hosted, run: &Run) -> Option<String> {
     let now = muleteer_process::clock::awake();
     {
@@ -149,7 +151,7 @@ pub async fn remote_lately(hosted: &Hosted, run: &Run) -> Option<String> {
     remote_now(hosted, run, Remote::find(&hosted.repo, base).await).await
 }
 
-/// Where the real remote's base branch is now, if it is known where it was.
+/// Returns the remote's base commit now, if the one at the run's start is known.
 async fn remote_now(hosted: &Hosted, run: &Run, remote: Option<Remote>) -> Option<String> {
     remembered(hosted).exists().then_some(())?;
     remote_base(hosted, remote?, &run.frozen.as_ref()?.base_branch).await
@@ -159,7 +161,7 @@ fn remembered(hosted: &Hosted) -> PathBuf {
     hosted.places.private.join("remote-base")
 }
 
-/// Notes where the real remote's base branch was when the run began.
+/// Saves the commit of the remote's base branch when the run begins.
 pub async fn remember_remote(hosted: &Hosted, base: &str) {
     let Some(remote) = Remote::find(&hosted.repo, base).await else { return };
     if let Some(commit) = remote_base(hosted, remote, base).await {
@@ -167,8 +169,8 @@ pub async fn remember_remote(hosted: &Hosted, base: &str) {
     }
 }
 
-/// Says so if the real remote's base branch has got a commit that an agent of this run made. What
-/// others push there is not in the run's repository.
+/// Returns a message if the remote's base branch got a commit that an agent of this run made.
+/// Commits that other people push there are not in the run's repository.
 pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Option<String> {
     let (before, now) = (std::fs::read_to_string(remembered(hosted)).ok()?, now?);
     if now == before {
@@ -178,7 +180,7 @@ pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Opti
     let object = format!("{now}^{{commit}}");
     let ours =
         git_run(git(&hosted.places.keep()).args(["cat-file", "-e", &object]), "").await.is_ok();
-    // The person may have pushed what the repository had already.
+    // The person may have pushed a commit that their repository had already.
     let known = git_run(git(&hosted.repo).args(["cat-file", "-e", &object]), "").await.is_ok();
     let first = now.get(..12).unwrap_or(&now);
     (ours && !known).then(|| {
@@ -186,7 +188,7 @@ pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Opti
     })
 }
 
-/// Fetches the integration branch into the repository, under its name if that can be.
+/// Fetches the integration branch into the repository, under its own name if possible.
 async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
     let (repo, own) = (&hosted.repo, &hosted.places.keep());
     let fetch = |name: String| async move {
@@ -195,7 +197,7 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
             .map(|()| name)
     };
     if let Some(dir) = worktree::git_dir(repo).await {
-        // It would be brought under another name.
+        // A stale lock would make git bring it under another name.
         git_repair::forget_stale_locks(&dir);
     }
     let checked_out = worktree::branch(repo).await.as_deref() == Some(target);
@@ -203,7 +205,8 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
         return Ok(name);
     }
     if checked_out {
-        // Only what is a fast-forward, and harms nothing in the working directory.
+        // The checked-out branch only moves by a fast-forward that damages nothing in the working
+        // directory.
         let came = format!("refs/muleteer/run/{}", hosted.run_id);
         run_fetch(repo, own, &format!("+refs/heads/{target}:{came}")).await?;
         let commit =
@@ -217,14 +220,14 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
             Err(error) => tracing::info!(%error, "the branch is brought beside"),
         }
     }
-    // It moved on by itself, or the working directory is in the way: beside it, then. Only forward
-    // there too: what a person has committed on an earlier result stays.
+    // The branch has moved on, or the working directory is in the way, so the result gets a branch
+    // of its own. That one only moves forward too: commits of a person on an earlier result stay.
     let commit =
         hub::commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
     let beside = format!("muleteer/{}", hosted.run_id);
     let beside = if beside == target { format!("{beside}-result") } else { beside };
     let mut refused = String::new();
-    // Where there is a branch `muleteer`, git has no room for one below it.
+    // If a branch `muleteer` exists, git cannot make one below it.
     for name in [beside, format!("muleteer-{}", hosted.run_id)] {
         for name in
             [name.clone()].into_iter().chain((2..MOST_BESIDE).map(|n| format!("{name}-{n}")))
@@ -242,7 +245,7 @@ async fn bring_home(hosted: &Hosted, target: &str) -> Result<String, String> {
     Err(refused)
 }
 
-/// Blocks.
+/// Moves the checked-out branch to the commit. Blocks.
 fn forward(repo: &Path, commit: &str) -> Result<(), GitError> {
     let git = Git::open(repo)?;
     git.forward(&git.head()?, commit)?;
@@ -254,17 +257,17 @@ async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), String>
     git_run(fetching(repo, own).arg(refspec), "cannot bring the branch home").await.map(drop)
 }
 
-/// What is left of the run's clones; what they hold and nobody else does is kept.
+/// Removes the run's remaining clones, after work that exists nowhere else is saved.
 async fn sweep(hosted: &Hosted, run: &Run) {
     if !run.settings.cleanup {
         return;
     }
     let Ok(entries) = std::fs::read_dir(&hosted.places.worktrees) else { return };
     for entry in entries.flatten() {
-        // A blocked bead's stays: a person will want to look at it.
+        // The clone of a blocked bead stays, because a person will want to inspect it.
         let is_partial = |name: &str| name.starts_with('.') && name.ends_with(".partial");
         if entry.file_name().to_str().is_some_and(is_partial) {
-            // Being made when the run was stopped.
+            // It was being made when the run was stopped.
             if let Err(error) = clones::remove(&entry.path()).await {
                 tracing::warn!(%error, "a clone that was never whole is left");
             }
@@ -285,15 +288,15 @@ async fn sweep(hosted: &Hosted, run: &Run) {
     let _ = std::fs::remove_dir(&hosted.places.worktrees);
 }
 
-/// Where a pull request can be made: a remote, and `gh`.
+/// The programs and addresses for a pull request: a remote, and `gh`.
 struct Place {
     gh: PathBuf,
     remote: Remote,
     env: Vec<(String, String)>,
-    /// How the repository says that its remote is reached.
+    /// The settings of the repository that say how to reach its remote.
     settings: Vec<(String, String)>,
     repo: PathBuf,
-    /// The harness's own repository.
+    /// The harness's private repository.
     own: PathBuf,
 }
 
@@ -303,7 +306,8 @@ impl Place {
         Self { gh, remote, env: hosted.person_env(), settings, repo, own }
     }
 
-    /// With the person's own environment: it is the person's remote and the person's credentials.
+    /// Returns a command with the person's own environment: remote and credentials are the
+    /// person's.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let person = self.env.iter().filter(|(name, _)| !LEADING_AWAY.contains(&name.as_str()));
@@ -332,8 +336,8 @@ impl Place {
         Err(format!("{what}: {}", complaint(&output.stderr)))
     }
 
-    /// [`Self::git`] on the harness's own repository. It stands in the person's, as a `git push` of
-    /// theirs would.
+    /// Runs [`Self::git`] on the harness's private repository. It runs in the person's directory,
+    /// as a `git push` of the person would.
     async fn with_own(
         &self,
         args: &[&str],
@@ -344,10 +348,11 @@ impl Place {
         self.git(&[&["--git-dir", own.as_str()], args].concat(), patience, what).await
     }
 
-    /// What talks to the remote, and only that: the person's configuration may name programs.
+    /// Runs a git that talks to the remote. It is used for nothing else, because the person's
+    /// configuration may name programs.
     async fn git(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
         let mut command = self.command("git");
-        // Not as arguments, which anybody can read.
+        // The settings are not arguments, because every user can read those.
         command.env("GIT_CONFIG_COUNT", self.settings.len().to_string());
         for (at, (key, value)) in self.settings.iter().enumerate() {
             command
@@ -360,7 +365,7 @@ impl Place {
         self.out(command.args(args), patience, what).await
     }
 
-    /// Asks `gh` for a pull request of the pushed branch `head`, unless there is one from before a
+    /// Asks `gh` for a pull request of the pushed branch `head`, unless one exists from before a
     /// crash.
     async fn pull_request(
         &self,
@@ -381,23 +386,23 @@ impl Place {
             ]);
             self.out(create.args(more), GH_PATIENCE, "the pull request could not be made").await
         };
-        // A repository need not have the labels, and `gh` refuses those it does not know.
+        // A repository may lack these labels, and `gh` rejects unknown ones.
         let made = match ask(&["--label", "muleteer-run", "--label", "automated"]).await {
             Err(why) if why.contains("label") => ask(&[]).await,
             made => made,
         };
         let said = match made {
             Ok(out) => out,
-            // One of an earlier try may have come through after all.
+            // A pull request of an earlier try may exist after all.
             Err(why) => return self.known(head).await.ok_or(why),
         };
         let url = said.lines().rev().find(|line| line.starts_with("http")).map(str::to_string);
         url.ok_or(format!("gh said: {said}"))
     }
 
-    /// Pushes the branch, for a pull request on top of what the remote's base has come to. Gives
-    /// its name at the remote, and the files that conflict. Each step looks first whether it was
-    /// taken before a crash.
+    /// Pushes the branch, rebased onto the remote's current base for a pull request. Returns its
+    /// name at the remote, and the files that conflict. Each step first checks whether it was done
+    /// before a crash.
     async fn pushed(
         &self,
         hosted: &Hosted,
@@ -415,8 +420,8 @@ impl Place {
         Ok((branch, conflicts))
     }
 
-    /// Pushes under the branch's name, or one beside it where that is protected, somebody else's or
-    /// in the way of another.
+    /// Pushes under the branch's name, or under another one if that is protected, belongs to
+    /// somebody else, or conflicts with the name of another branch.
     async fn push_beside(
         &self,
         hosted: &Hosted,
@@ -436,7 +441,7 @@ impl Place {
         Err(refused)
     }
 
-    /// The pull request of that branch, if there is one.
+    /// Returns the URL of the branch's pull request, if there is one.
     async fn known(&self, head: &str) -> Option<String> {
         let mut view = self.command(&self.gh);
         view.args(["pr", "view", head, "--json", "url", "--jq", ".url"]);
@@ -444,8 +449,8 @@ impl Place {
         said.lines().find(|line| line.starts_with("http")).map(str::to_string)
     }
 
-    /// The branch on top of what the remote's base has come to, kept so that a second try makes no
-    /// other commits; where that conflicts the branch as it is, and the files.
+    /// Rebases the branch onto the remote's current base. The result is saved, so that a retry
+    /// makes no other commits. If the rebase conflicts, returns the branch as it is, and the files.
     async fn rebased(
         &self,
         hosted: &Hosted,
@@ -467,12 +472,12 @@ impl Place {
             &refspec,
         ];
         if self.with_own(&fetch, TRANSFER, "cannot fetch the base branch").await.is_err() {
-            // Nothing of it is there yet: there is nothing to be rebased onto.
+            // The remote has no base branch yet, so there is nothing to rebase onto.
             return Ok((tip, String::new()));
         }
         let onto = private_repo::at(hosted, BASE).await.ok_or("the base branch was not brought")?;
-        // Where no agent gets at it, and with none of the person's filters and drivers: what they
-        // would be given is the agents'.
+        // The rebase runs where no agent can write, and without the person's filters and merge
+        // drivers, because their input would be the agents' files.
         let dir = hosted.places.private.join("finish");
         hub::worktree(hosted, &dir, target, None, false).await?;
         let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
@@ -498,7 +503,7 @@ impl Place {
         Ok(outcome)
     }
 
-    /// Pushes `commit` as `name`, over nothing but what this run had pushed there before.
+    /// Pushes `commit` as `name`. It overwrites only a commit that this run had pushed.
     async fn push(&self, hosted: &Hosted, commit: &str, name: &str) -> Result<(), String> {
         let (full, to) = (format!("refs/heads/{name}"), self.remote.push.as_str());
         let asked = ["ls-remote", to, &full];

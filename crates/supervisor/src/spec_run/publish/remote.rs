@@ -1,9 +1,9 @@
-//! The real remote of a run: which it is, and how it is reached.
+//! Finds the real remote of a run, and how it is reached.
 
 use crate::vcs::worktree::{git, run as git_run};
 use std::path::Path;
 
-/// Where the real remote is, as git takes it in any directory; for pushing it may be elsewhere.
+/// The addresses of the real remote, valid in any directory. The one for pushes may differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     pub fetch: String,
@@ -11,7 +11,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The one that `base` is configured to follow, else the only one there is, else `origin`: as
+    /// Returns the remote that `base` is configured to follow, else the only one, else `origin`, as
     /// git chooses.
     pub async fn find(repo: &Path, base: &str) -> Option<Self> {
         let said = |args: Vec<String>| async move { git_run(git(repo).args(args), "").await.ok() };
@@ -31,7 +31,7 @@ impl Remote {
             (Some(fetch), Some(push)) => {
                 Some(Self { fetch: absolute(repo, fetch), push: absolute(repo, push) })
             }
-            // A branch may follow an address that has no name.
+            // A branch may follow an address without a remote name.
             _ if all.lines().all(|known| known != name) && name.contains([':', '/']) => {
                 let there = absolute(repo, name);
                 Some(Self { fetch: there.clone(), push: there })
@@ -41,14 +41,14 @@ impl Remote {
     }
 }
 
-/// `host:path` is an address of ssh, unless a slash comes first.
+/// Makes a relative path absolute. `host:path` is an ssh address unless a slash comes first.
 fn absolute(repo: &Path, url: String) -> String {
     let is_address = url.split('/').next().is_some_and(|first| first.contains(':'));
     if is_address { url } else { repo.join(&url).display().to_string() }
 }
 
-/// How the person's repository says that its remote is reached; what the person says for all of
-/// them, git reads by itself. No clone of an agent's is asked.
+/// Returns the settings of the person's repository for reaching its remote. git reads the person's
+/// global ones by itself. Clones of agents are never read.
 pub async fn settings(repo: &Path) -> Vec<(String, String)> {
     const REACHING: &str =
         r"^(core\.(sshcommand|gitproxy|askpass)|ssh\.variant|credential\.|http\.)";
@@ -58,7 +58,7 @@ pub async fn settings(repo: &Path) -> Vec<(String, String)> {
     said.split('\0')
         .filter_map(|setting| match setting.split_once('\n') {
             Some((key, value)) => Some((key.to_string(), value.to_string())),
-            // Named and given nothing: it is on.
+            // A key without a value means true.
             None => (!setting.is_empty()).then(|| (setting.to_string(), "true".to_string())),
         })
         .collect()

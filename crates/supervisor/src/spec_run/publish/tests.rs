@@ -1,4 +1,4 @@
-//! How the remote is reached.
+//! Tests of how the remote is reached.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,8 +25,8 @@ fn git_in(dir: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
 
-/// A person's repository, the harness's own, and a remote behind an `ssh` that only the repository
-/// knows of, by a way that begins in it.
+/// Makes a person's repository, the harness's own, and a remote. The remote is reached through an
+/// `ssh` that only the repository configures, with a path relative to it.
 fn stage(root: &Path) -> (PathBuf, PathBuf) {
     let (repo, own) = (root.join("repo"), root.join("own.git"));
     for (dir, kind) in [(&repo, &["init", "--quiet"][..]), (&own, &["init", "--quiet", "--bare"])] {
@@ -98,7 +98,7 @@ async fn only_how_the_remote_is_reached_is_taken_from_the_repository() {
     assert_eq!(settings(&root.path().join("none")).await, []);
 }
 
-/// As git itself chooses.
+/// The choice is the one of git itself.
 #[tokio::test]
 async fn the_remote_is_the_base_branch_s_or_the_only_one() {
     let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The one supervisor actor: it carries out what [`crate::tree`] lists, with the strategies of
-//! `model::restart`. ractor's default handler stops a supervisor when any child ends, so this one
+//! The one supervisor actor. It runs the nodes of [`crate::tree`] with the strategies of
+//! `model::restart`. ractor's default handler stops a supervisor when any child ends, so this actor
 //! handles every supervision event itself.
 
 use crate::agent::adopt;
@@ -19,26 +19,28 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long a child may take over its current message when asked to stop; then it is killed.
+/// The time for a child to finish its current message when it is stopped; then it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub enum BranchMsg {
-    /// Start the listed children (sent to itself first, so that a failure has a supervisor).
+    /// Starts the listed children. The actor sends it to itself first, so that a failing child has
+    /// a supervisor.
     Boot,
-    /// Restart the children at these places, in order, if they are down.
+    /// Restarts the children at these places, in order, if they are down.
     Start(Vec<usize>),
-    /// A dynamic child: the subtree of one dispatch. Answered once it runs; there already is fine.
+    /// Adds a dynamic child: the subtree of one dispatch or run. Answered once it runs, or at once
+    /// if it does already.
     Add(DispatchId, RpcReplyPort<()>),
-    /// Stops a dynamic child; it is not restarted.
+    /// Stops a dynamic child, which is not restarted.
     Remove(DispatchId),
     Describe(RpcReplyPort<TreeNode>),
-    /// Answered at once: whoever asks wants to know whether we still do.
+    /// Answered at once: it checks that the supervisor still answers.
     Ping(RpcReplyPort<()>),
 }
 
-/// One actor per inner node of the tree.
+/// The actor of one inner node of the tree.
 pub struct Branch;
 
 pub struct Args {
@@ -153,7 +155,7 @@ impl Actor for Branch {
                 }
                 let _ = reply.send(());
             }
-            // It may have been spoken to since it asked to be taken away.
+            // A message may have revived the dispatch since its actors asked to be removed.
             BranchMsg::Remove(id)
                 if state
                     .daemon
@@ -177,7 +179,8 @@ impl Actor for Branch {
                 let _ = reply.send(());
             }
             BranchMsg::Describe(reply) => {
-                // Asked from a task of its own: a child busy starting must not stop us answering.
+                // Children are asked from a separate task: a busy child must not stop this actor
+                // from answering.
                 let node = state.describe();
                 let children: Vec<_> =
                     state.children.iter().map(|child| child.probe(&state.daemon)).collect();
@@ -237,7 +240,7 @@ impl State {
         }
     }
 
-    /// Restarts the child at `at` and whom the strategy takes with it, or escalates.
+    /// Restarts the child at `at` with the siblings that the strategy includes, or escalates.
     async fn restart(
         &mut self,
         myself: &ActorRef<BranchMsg>,
@@ -285,7 +288,7 @@ impl State {
     }
 }
 
-/// What is needed to describe a child without holding up its supervisor.
+/// The data that describes a child without blocking its supervisor.
 struct Probe {
     plain: TreeNode,
     branch: Option<ActorRef<BranchMsg>>,

@@ -1,5 +1,5 @@
-//! The strategies with real actors: who is started again, in which order, and when a branch gives
-//! up.
+//! Tests of the strategies with real actors: which children restart, in which order, and when a
+//! branch gives up.
 
 use crate::daemon::context::test_daemon;
 use crate::tree::Starting;
@@ -9,7 +9,7 @@ use muleteer_model::event::FinalState;
 use muleteer_model::restart::{Backoff, Intensity, RestartClass, Strategy};
 use std::sync::{Mutex, PoisonError};
 
-/// Starts of every leaf, by name, and the leaves that run now. Each test has names of its own.
+/// The starts of every leaf, by name, and the leaves that run now. Each test has names of its own.
 static STARTS: Mutex<Vec<&str>> = Mutex::new(vec![]);
 static LEAVES: Mutex<Vec<(&str, ActorRef<Die>)>> = Mutex::new(vec![]);
 
@@ -116,7 +116,7 @@ fn tell(name: &str, message: Die) {
     leaf.cast(message).expect("a living leaf");
 }
 
-/// Waits until the leaves have been started as often as in `wanted`, in that order.
+/// Waits until the leaves have started as in `wanted`, in that order.
 async fn until(names: &[&str], wanted: &[&str]) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while starts(names) != wanted {
@@ -193,8 +193,7 @@ async fn beyond_its_intensity_a_branch_fails_itself_and_every_restart_is_an_even
     assert_eq!(noted, ["actor_restarted", "actor_restarted", "actor_escalated"]);
 }
 
-/// Who speaks to a dispatch just after it has ended may be heard before the word that it is to be
-/// taken away.
+/// A message to a dispatch that has just ended may arrive before the request to remove its actors.
 #[tokio::test]
 async fn a_dispatch_that_goes_on_is_not_taken_away() {
     static NODE: Node =
@@ -212,7 +211,7 @@ async fn a_dispatch_that_goes_on_is_not_taken_away() {
     for (done, kept) in [(None, true), (Some(finished), false)] {
         done.into_iter().for_each(|event| daemon.fold(&id, event));
         actor.cast(BranchMsg::Remove(id.clone())).expect("a living branch");
-        // Answered behind it.
+        // The answer comes after the removal was handled.
         actor.call(BranchMsg::Ping, None).await.expect("an answer");
         assert_eq!(Arc::ptr_eq(&slots, &daemon.agent(&id)), kept, "its actors are where they were");
     }

@@ -2,26 +2,26 @@
 
 use crate::spec_run::hub::tests::*;
 
-/// Breaks the hub, after one push was gathered, and looks whether another agent can work with it.
-/// Only a push that cannot be read any more may be lost.
+/// Breaks the hub after one push was gathered, and checks that another agent can still work with
+/// it. Only a push that cannot be read any more may be lost.
 async fn survives(what: &str, harm: impl Fn(&Path)) {
     let (gathered, _, now) = survive(what, harm).await;
     assert_eq!(now, gathered, "{what}");
 }
 
-/// As [`survives`]; and the push that nobody had gathered is not lost.
+/// Does the same as [`survives`], and checks that the push which was not gathered is not lost.
 async fn loses_nothing(what: &str, harm: impl Fn(&Path)) {
     let (_, late, now) = survive(what, harm).await;
     assert_eq!(now, late, "{what}");
 }
 
-/// The commit that was gathered before, the one that was pushed, and the one that the target is at.
+/// Returns the commit gathered before, the commit pushed since, and the target's commit afterwards.
 async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     let gathered = commit(&stage.hosted, TARGET).await.unwrap();
-    // This push nobody has gathered.
+    // This push is not gathered yet.
     stage.commit(&dir, "late");
     let late = git_in(&dir, &["rev-parse", "HEAD"]);
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
@@ -30,7 +30,7 @@ async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{what}");
     let noted = stage.hosted.take_repairs();
     assert_eq!(noted.len(), 1, "{what}: {noted:?}");
-    // The agent's clone still has what was not gathered.
+    // The agent's clone still has the commits that were not gathered.
     let now = commit(&stage.hosted, TARGET).await.unwrap();
     if now == gathered {
         assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(2, false), "{what}");
@@ -156,7 +156,7 @@ async fn hub_with_garbage_in_a_list_of_refs_is_built_again_and_loses_no_push() {
         std::fs::write(hub.join("packed-refs"), format!("{} \n", "a".repeat(40))).unwrap();
     })
     .await;
-    // The roots of another past.
+    // Another history's shallow commits.
     loses_nothing("shallow", |hub| {
         std::fs::write(hub.join("shallow"), format!("{}\n", "a".repeat(40))).unwrap()
     })
@@ -166,7 +166,7 @@ async fn hub_with_garbage_in_a_list_of_refs_is_built_again_and_loses_no_push() {
         std::fs::write(hub.join("info/grafts"), format!("{}\n", "a".repeat(40))).unwrap();
     })
     .await;
-    // Nothing is wrong with what git packs itself.
+    // Refs and objects that git packs itself are fine.
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     git_in(&stage.hub(), &["pack-refs", "--all"]);
@@ -239,7 +239,7 @@ async fn hook_in_the_hub_is_put_aside_before_anybody_runs_it_and_no_push_is_lost
     }
 }
 
-/// A push that comes while the target is judged is undone, also where the hub was damaged with it.
+/// A push during the judge's work is undone, even if the hub was damaged with it.
 #[tokio::test]
 async fn push_in_a_damaged_hub_is_undone_while_the_target_is_judged_and_stays_undone() {
     let stage = Stage::new().await;
@@ -258,14 +258,14 @@ async fn push_in_a_damaged_hub_is_undone_while_the_target_is_judged_and_stays_un
     );
     let said = hold(&stage.hosted, TARGET, None).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
-    // The hub's log still names it.
+    // The hub's reflog still names it.
     std::fs::remove_dir_all(stage.hub().join("refs")).unwrap();
     assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged.clone()));
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
 }
 
-/// Whoever stops a run waits for no look at objects that an agent made.
+/// A stop of the run does not wait for a check of objects that an agent made.
 #[tokio::test]
 async fn objects_are_not_looked_at_once_the_run_is_stopped() {
     let stage = Stage::new().await;

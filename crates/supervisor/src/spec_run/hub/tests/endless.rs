@@ -1,4 +1,4 @@
-//! What an agent can do so that whoever looks at it never ends, or falls over it.
+//! Files of an agent that make a reader hang or crash.
 
 use crate::spec_run::hub::tests::*;
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-/// Less than a git that reads a pipe would be given.
+/// Less than the time that a git which reads a pipe would get.
 const AT_ONCE: Duration = Duration::from_secs(15);
 const SPARSE: u64 = 300 << 30;
 
@@ -22,7 +22,7 @@ fn sparse(path: &Path) {
     std::fs::File::create(path).unwrap().set_len(SPARSE).unwrap();
 }
 
-/// A pipe that nobody writes to held the lock of the whole run for half an hour.
+/// A pipe without a writer once held the lock of the whole run for half an hour.
 #[tokio::test]
 async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
     for name in [
@@ -41,12 +41,12 @@ async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
         let looked = work(&stage.hosted, &dir, TARGET).await;
         assert!(began.elapsed() < AT_ONCE, "{name}: {:?}", began.elapsed());
         let why = looked.unwrap().unreadable;
-        // What git need not be asked for is read from files that are files.
+        // The harness reads only regular files where it needs no git.
         assert!(why.as_ref().is_none_or(|why| why.contains("is no file")), "{name}: {why:?}");
         if name.starts_with("objects") {
             assert!(why.is_some_and(|why| why.contains(name)));
         }
-        // Others are served meanwhile.
+        // Other agents are served meanwhile.
         assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{name}");
     }
 }
@@ -73,7 +73,7 @@ async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
     work(&stage.hosted, &dir, TARGET).await.unwrap();
     std::fs::write(dir.join("small"), "small\n").unwrap();
     sparse(&dir.join("a, large one"));
-    // Tracked.
+    // This file is tracked.
     sparse(&dir.join("one"));
     assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
     let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
@@ -92,7 +92,8 @@ async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
     assert!(!dir.exists());
 }
 
-/// A name that is no text, or begins with a space, hid its file from the harness and not from git.
+/// A file name that is not UTF-8 or begins with a space was invisible to the harness, but not to
+/// git.
 #[tokio::test]
 async fn files_too_large_of_any_name_and_number_are_left_out() {
     let stage = Stage::new().await;
@@ -109,7 +110,7 @@ async fn files_too_large_of_any_name_and_number_are_left_out() {
     assert_eq!(git_in(&stage.keep(), &kept), "README.md\none\nsmall");
 }
 
-/// Of a file that is as long as what was committed, its length proves nothing.
+/// The length proves nothing about a file that is as long as the committed one.
 #[tokio::test]
 async fn a_large_tracked_file_that_was_changed_in_place_keeps_its_clone() {
     const BYTES: u64 = (16 << 20) + 1;
@@ -124,13 +125,13 @@ async fn a_large_tracked_file_that_was_changed_in_place_keeps_its_clone() {
     std::os::unix::fs::FileExt::write_all_at(&file, b"changed", BYTES / 2).unwrap();
     let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
     assert!(why.contains("large (16 MiB)") && path.exists(), "{why}");
-    // As it was committed it is kept already.
+    // With its committed content the file is saved already.
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 7], BYTES / 2).unwrap();
     discard(&stage.hosted, &dir, TARGET).await.unwrap();
     assert!(!dir.exists());
 }
 
-/// A git in the clone that watches its files listens at a socket, which ends nobody's reading.
+/// A git in the clone that watches its files listens on a socket, which makes no reader hang.
 #[tokio::test]
 async fn a_socket_in_a_clones_git_directory_is_no_reason_to_refuse_it() {
     let stage = Stage::new().await;
@@ -142,7 +143,7 @@ async fn a_socket_in_a_clones_git_directory_is_no_reason_to_refuse_it() {
     assert_eq!((looked.unreadable, looked.commits), (None, 2));
 }
 
-/// A tree of many thousand levels overflowed the stack of each daemon that took it away.
+/// A tree of many thousand levels overflowed the stack of each daemon that removed it.
 #[tokio::test]
 async fn a_clone_of_any_depth_is_taken_away() {
     const LEVELS: usize = 15_000;
@@ -159,7 +160,7 @@ async fn a_clone_of_any_depth_is_taken_away() {
     assert_eq!(std::fs::read_dir(&stage.hosted.places.worktrees).unwrap().count(), 0);
 }
 
-/// One file among others ended the keeping of all, or whether any was changed could not be told.
+/// One such file kept all others from being saved, or hid whether any of them had changed.
 #[tokio::test]
 async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
     const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
@@ -204,7 +205,7 @@ async fn clone_with_more_untracked_names_than_are_read_is_dirty_and_stays() {
     );
 }
 
-/// As tools do that put hooks out of action.
+/// Some tools disable hooks with such links.
 #[tokio::test]
 async fn links_to_dev_null_in_a_git_directory_are_no_obstacle_and_to_other_devices_are_one() {
     let stage = Stage::new().await;

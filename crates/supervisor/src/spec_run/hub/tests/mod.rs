@@ -1,4 +1,4 @@
-//! What agents can do to the hub and their clones, and what the harness makes of it.
+//! Damage that agents can do to the hub and their clones, and how the harness reacts.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -65,7 +65,7 @@ impl Stage {
         self.hosted.places.keep()
     }
 
-    /// A clone, in which an agent has committed and pushed.
+    /// Makes a clone in which an agent has committed and pushed.
     async fn bead(&self, name: &str) -> PathBuf {
         let dir = self.hosted.places.worktrees.join(format!("bead-{name}-1"));
         worktree(&self.hosted, &dir, TARGET, Some(name), false).await.unwrap();
@@ -80,7 +80,7 @@ impl Stage {
         git_in(dir, &["commit", "--quiet", "--message", name]);
     }
 
-    /// A program that says that it ran.
+    /// Writes a program that leaves a file when it runs.
     fn trap(&self) -> String {
         let path = self.root.join("trap.sh");
         std::fs::write(&path, format!("#!/bin/sh\ntouch {}/ran\ncat\n", self.root.display()))
@@ -90,7 +90,7 @@ impl Stage {
         path.display().to_string()
     }
 
-    /// Everything the harness does after an agent, and after the last one.
+    /// Runs everything that the harness does after an agent, and after the last one.
     async fn after(&self, dir: &Path) -> (Option<String>, Work) {
         unlock(&self.hosted, TARGET).await;
         let said = guard(&self.hosted, TARGET, None).await.unwrap();
@@ -116,7 +116,7 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     assert!(!dir.exists());
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(head.clone()));
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
-    // The next one begins there, and what it commits and does not push is safe.
+    // The next clone begins there. A commit in it that is not pushed is safe.
     let next = stage.hosted.places.worktrees.join("bead-two-1");
     worktree(&stage.hosted, &next, TARGET, Some("two"), false).await.unwrap();
     assert_eq!(git_in(&next, &["rev-parse", "HEAD"]), head);
@@ -129,7 +129,7 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
-/// Who has pushed is told so, and its clone is let go: what came is on the hub's disk by then.
+/// An agent whose push succeeded loses its clone, so the push must be on the hub's disk by then.
 #[tokio::test]
 async fn what_is_pushed_waits_for_the_disk() {
     let stage = Stage::new().await;
@@ -145,7 +145,7 @@ async fn what_is_pushed_waits_for_the_disk() {
         .status();
     assert!(pushed.unwrap().success());
     let text = std::fs::read_to_string(&trace).unwrap();
-    // A counter, or up to 2.45 a value.
+    // git writes a counter, or a value up to version 2.45.
     let counts = text.lines().filter(|line| line.contains("hardware-flush"));
     let counts = counts
         .filter_map(|line| {
@@ -155,8 +155,8 @@ async fn what_is_pushed_waits_for_the_disk() {
     assert_eq!(counts.sum::<u64>(), 4, "a commit, a tree, a file and the branch: {text}");
 }
 
-/// Found by the crash campaign: between the two halves of a rebase HEAD is at what others have
-/// pushed.
+/// Found by the crash campaign: between the two halves of a rebase HEAD is at commits that others
+/// have pushed.
 #[tokio::test]
 async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
     let stage = Stage::new().await;
@@ -187,7 +187,7 @@ async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
     );
 }
 
-/// A real agent often begins with a pull: what it brings is not the agent's.
+/// A real agent often begins with a pull. Commits that it pulls are not its own.
 #[tokio::test]
 async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is() {
     let stage = Stage::new().await;
@@ -209,7 +209,7 @@ async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is
     assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
-/// A power cut may empty the log by which an agent's commits are told from those of others.
+/// A power cut may empty the reflog that distinguishes an agent's commits from those of others.
 #[tokio::test]
 async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
     let stage = Stage::new().await;
@@ -219,7 +219,7 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
     assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
     assert!(!was_pushed(&stage.hosted, "on", TARGET).await.unwrap());
-    // Or the end of it: the disk has what was written first.
+    // Or only the end of the log is lost, because the disk has the first writes.
     let dir = stage.bead("two").await;
     for log in ["logs/HEAD", "logs/refs/heads/bead-two"].map(|log| dir.join(".git").join(log)) {
         let text = std::fs::read_to_string(&log).unwrap();
@@ -230,8 +230,8 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
     assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
 }
 
-/// The disk may have less of a clone than was in it; commits that can be read whole are gone on
-/// with.
+/// After a power cut the disk may have less of a clone than was written. Commits that can be read
+/// whole are reused.
 #[tokio::test]
 async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_in_it() {
     let stage = Stage::new().await;
@@ -254,7 +254,7 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     again(&dir).await;
     assert!(!crate::spec_run::clones::outlived_the_machine(&stage.hosted, &dir));
     assert_eq!(again(&dir).await, None, "nothing is wrong with it");
-    // Killed when it was taken away and not made yet.
+    // The daemon was killed after it removed the clone and before it made the new one.
     std::fs::remove_dir_all(&dir).unwrap();
     again(&dir).await;
     assert_eq!(
@@ -267,7 +267,7 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     let done = work(&stage.hosted, &dir, TARGET).await.unwrap();
     assert_eq!((done.commits, done.on_target), (2, true));
 
-    // What cannot be read is out of the way, and there.
+    // A clone that cannot be read is moved aside, not deleted.
     stage.commit(&dir, "lost");
     std::fs::remove_dir_all(dir.join(".git/objects")).unwrap();
     before(&dir);
@@ -294,7 +294,7 @@ async fn a_branch_that_nobody_pushed_is_told_and_kept() {
     assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
 }
 
-/// However an agent came to push what it made, it has made and pushed it.
+/// Commits count as an agent's own however the agent pushed them.
 #[tokio::test]
 async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
     let stage = Stage::new().await;
@@ -324,7 +324,7 @@ async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
     push(&beside);
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
     assert!(was_pushed(&stage.hosted, "beside", TARGET).await.unwrap());
-    // What others have pushed meanwhile is not.
+    // Commits that others have pushed meanwhile do not count.
     let dir = begin("idle").await;
     stage.bead("other").await;
     git_in(&dir, &["checkout", "--quiet", "-b", "feature"]);
@@ -369,13 +369,13 @@ async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
         git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]),
         "late"
     );
-    // Whoever heard it may have died before it was on record.
+    // A daemon that got the answer may have died before it recorded it.
     assert_eq!(hold(&stage.hosted, TARGET, Some(judge)).await.unwrap(), Some(said));
     assert_eq!(hold(&stage.hosted, TARGET, Some(other)).await.unwrap(), None);
     assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
 }
 
-/// What is not looked at is not kept, so it must not go.
+/// Branches beyond the limit are not saved, so the clone must stay.
 #[tokio::test]
 async fn a_clone_with_more_branches_than_are_looked_at_stays() {
     let stage = Stage::new().await;
@@ -421,7 +421,7 @@ async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
     assert!(!stage.hub().join("commondir").exists());
 }
 
-/// `git add` and `git status` ask a submodule by a git in it, with its configuration.
+/// `git add` and `git status` run a git in each submodule, with the submodule's configuration.
 #[tokio::test]
 async fn a_repository_within_a_clone_is_not_asked() {
     let stage = Stage::new().await;
@@ -455,14 +455,14 @@ async fn links_in_the_hub_lead_nowhere() {
     for name in ["a", "b"] {
         symlink(".", stage.hub().join("refs").join(name)).unwrap();
     }
-    // A lock of git that stays is taken away all the same.
+    // A lock that a killed git left behind is removed nevertheless.
     let lock = stage.hub().join(format!("refs/heads/{TARGET}.lock"));
     std::fs::write(&lock, "").unwrap();
     filetime(&lock);
     stage.after(&dir).await;
     assert!(victim.join("Cargo.lock").exists());
     assert!(!lock.exists());
-    // Nor is what is put back written where a link leads.
+    // A restored ref is not written through a link either.
     for name in ["a", "b", "esc"] {
         assert!(
             std::fs::symlink_metadata(stage.hub().join("refs").join(name)).is_err(),
@@ -479,7 +479,7 @@ async fn links_in_the_hub_lead_nowhere() {
     assert_eq!(commit(&stage.hosted, TARGET).await, Some(seen));
 }
 
-/// Makes it an hour old.
+/// Makes the file one hour old.
 fn filetime(path: &Path) -> std::time::Duration {
     let file = std::fs::File::options().write(true).open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(3600))
@@ -510,7 +510,7 @@ async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
     assert!(guard(&stage.hosted, TARGET, None).await.unwrap().unwrap().contains("nothing"));
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    // Replaced objects are not what they are said to be, in a hub or a clone.
+    // Replace refs change objects, in a hub or in a clone.
     git_in(&stage.hub(), &["replace", "--graft", &evil, &seen]);
     git_in(&stage.hub(), &["update-ref", &name, &evil]);
     assert!(guard(&stage.hosted, TARGET, None).await.unwrap().is_some());
@@ -527,7 +527,7 @@ async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
     assert!(!work(&stage.hosted, &dir, TARGET).await.unwrap().on_target);
 }
 
-/// `refs/muleteer/rebased` of the hub once was what is pushed to the remote.
+/// The hub's `refs/muleteer/rebased` was once pushed to the remote.
 #[tokio::test]
 async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
     let stage = Stage::new().await;
@@ -555,7 +555,7 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
             !said.status.success() && said.stderr.windows(6).any(|part| part == b"hidden"),
             "{name}: {said:?}"
         );
-        // Whoever can write there needs no push.
+        // An agent that can write the hub's files needs no push.
         git_in(&hub, &["fetch", "--quiet", dir.to_str().unwrap(), &format!("HEAD:{name}")]);
     }
     stage.after(&dir).await;
@@ -564,7 +564,7 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
     assert!(!listed.contains("rebased") && !listed.contains("pushed"), "{listed}");
 }
 
-/// As version 0.1 left it: no repository of the harness's own, all of it in the hub.
+/// The state that version 0.1 left: no private repository, everything is in the hub.
 #[tokio::test]
 async fn a_run_that_was_begun_before_goes_on() {
     let stage = Stage::empty();
@@ -596,7 +596,7 @@ async fn a_run_that_was_begun_before_goes_on() {
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
 }
 
-/// A daemon that was killed in the middle leaves a lock, and half of what it made.
+/// A daemon that is killed leaves a lock and half of the files that it was making.
 #[tokio::test]
 async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
     let stage = Stage::new().await;
@@ -612,7 +612,7 @@ async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
     std::fs::create_dir_all(&partial).unwrap();
     let next = stage.bead("two").await;
     assert!(!partial.exists());
-    // A second time nothing else comes of it.
+    // A repetition gives the same result.
     assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
     assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
     assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
@@ -641,7 +641,7 @@ async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error
     for none in ["none", "main~0", "origin/main"] {
         assert_eq!(found("auto", Some(none)).await.unwrap_err(), "E_CONFIG_INVALID", "{none}");
     }
-    // A tag of the same name is none, and git would say `heads/feature`.
+    // A tag of the same name is not the branch, and makes git print `heads/feature`.
     git_in(&repo, &["tag", "feature", "main"]);
     assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
     git_in(&repo, &["checkout", "--quiet", "--detach"]);
@@ -661,7 +661,7 @@ async fn what_has_no_end_is_not_read_in_place_of_a_small_file() {
     std::fs::remove_file(public.join("lock.json")).unwrap();
 }
 
-/// A container is made anew under another name, on the machine whose lock it finds.
+/// A container is made again under another name, on the machine that holds its old lock.
 #[tokio::test]
 async fn a_lock_is_another_machine_s_by_its_name_and_its_boot() {
     let stage = Stage::empty();
@@ -683,7 +683,7 @@ async fn a_lock_is_another_machine_s_by_its_name_and_its_boot() {
     drop(found(&format!(r#","boot_id":"{boot}""#)).unwrap());
 }
 
-/// What an agent makes of its own clone costs it its attempt, and nobody else anything.
+/// Damage to an agent's own clone fails that agent's attempt only.
 #[tokio::test]
 async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
     let stage = Stage::new().await;
@@ -695,18 +695,18 @@ async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
         assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
         let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
         assert!(work.unreadable.is_some() && !work.on_target, "{broken}");
-        // What it had pushed nobody can tell, and whoever finds it there need not do it again.
+        // Nobody can know which commits it had pushed, so a later attempt need not repeat the work.
         assert!(was_pushed(&stage.hosted, name, TARGET).await.unwrap(), "{broken}");
         assert!(discard(&stage.hosted, &dir, TARGET).await.is_err());
         assert!(dir.join("more").exists(), "what is nowhere else stays");
     }
-    // It cannot have pushed anything: nobody has.
+    // This agent cannot have pushed anything, because the target has no new commits.
     let dir = stage.hosted.places.worktrees.join("bead-four-1");
     worktree(&stage.hosted, &dir, TARGET, Some("four"), false).await.unwrap();
     std::fs::remove_file(dir.join(".git/HEAD")).unwrap();
     assert!(work(&stage.hosted, &dir, TARGET).await.unwrap().unreadable.is_some());
     assert!(!was_pushed(&stage.hosted, "four", TARGET).await.unwrap());
-    // Somebody else's repository in its place is not asked.
+    // A foreign repository in the clone's place is not read.
     let dir = stage.bead("three").await;
     std::fs::rename(dir.join(".git"), stage.root.join("moved")).unwrap();
     symlink(stage.root.join("moved"), dir.join(".git")).unwrap();
