@@ -1,9 +1,8 @@
-//! The ledger: the only writer of `events.jsonl`. An append is answered once it is durable and
-//! folded in; many callers share one fsync (group commit).
+//! The ledger: the only writer of `events.jsonl`. It answers an append once that is durable and
+//! folded. Many callers share one fsync (group commit).
 //!
-//! The file is written by a thread of the actor's own, because fsync blocks. The thread ends when
-//! the actor drops its end of the channel; a restarted ledger opens the log anew, which is
-//! recovery.
+//! A thread of the actor writes the file, because fsync blocks. The thread ends when the actor
+//! drops its end of the channel. A restarted ledger opens the log again, which is recovery.
 
 use crate::daemon::context::{Daemon, random_key};
 use jiff::Timestamp;
@@ -19,34 +18,34 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Batches waiting for the writer. Senders wait beyond it, so nothing grows without bound.
+/// The limit of batches that wait for the writer. Further senders wait, so memory is bounded.
 const QUEUE: usize = 256;
-/// Entries put under one fsync.
+/// The limit of entries for one fsync.
 const GROUP: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// A state, not a crash: nothing was appended, and it may be tried again.
+    /// Nothing was appended, and the append may be retried. This is a state, not a crash.
     #[error("the disk is full: nothing new is begun until there is room")]
     Full,
-    /// Nothing will be appended by this daemon any more; whether it was is not known.
+    /// This daemon appends nothing any more; whether this batch was appended is unknown.
     #[error("the daemon is ending")]
     Ending,
     #[error("the ledger cannot write: {0}")]
     Broken(String),
     #[error("event `{id}` cannot be written: {why}")]
     Refused { id: String, why: String },
-    /// Somebody else's entry spoilt the group: append again.
+    /// Another caller's entry was rejected with the whole group: append again.
     #[error("append again")]
     Again,
 }
 
 #[derive(Debug)]
 pub enum LedgerMsg {
-    /// Appends a batch, all or nothing, and answers with its records. Entries whose id is already
-    /// in the log are not repeated (nor answered).
+    /// Appends a batch, all or nothing, and answers with its records. Entries with an id that is
+    /// already in the log are not repeated, and not in the answer.
     Append(Vec<Entry>, RpcReplyPort<Result<Vec<Record>, LedgerError>>),
-    /// Write what waits in the ring of supervisors' events.
+    /// Writes the waiting events of supervisors.
     Drain,
 }
 
@@ -95,7 +94,7 @@ impl Actor for Ledger {
     }
 }
 
-/// The log, open for appending, with all that was folded from it.
+/// The log, open for appending, with its fold.
 #[derive(Debug)]
 pub struct Opened {
     log: EventLog,
@@ -104,7 +103,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the log, which is recovery; `each` is told every record, and the fleet with it.
+    /// Opens the log, which is recovery. `each` is called with every record and the fleet after it.
     /// `applied_seq` is as for [`EventLog::open`].
     ///
     /// # Errors
@@ -123,10 +122,10 @@ impl Opened {
         Ok((Self { log, fleet, ids }, recovery))
     }
 
-    /// Appends, and folds in what is durable then.
+    /// Appends entries, and folds the durable records.
     ///
     /// # Errors
-    /// Those of [`EventLog::append`]; nothing was folded in.
+    /// Those of [`EventLog::append`]; nothing was folded.
     pub fn append(&mut self, entries: &[Entry]) -> Result<Vec<Record>, AppendError> {
         let records = self.log.append(entries, Timestamp::now())?;
         for record in &records {
@@ -150,7 +149,7 @@ impl Writer {
     }
 
     fn write(&self, mut jobs: mpsc::Receiver<Job>) -> Result<(), String> {
-        // The first of a daemon goes on with what the daemon opened; its successors recover.
+        // A daemon's first writer uses the log that the daemon opened; its successors recover.
         let opened = self.daemon.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut log = match opened {
             Some(opened) => opened,
@@ -199,24 +198,25 @@ impl Writer {
                     let mut records = records.into_iter().skip(noted);
                     for (job, share) in group.into_iter().zip(shares) {
                         let share = records.by_ref().take(share).collect();
-                        // Whoever asked may be gone; the events are durable all the same.
+                        // The caller may be gone; the events are durable nevertheless.
                         let _ = job.reply.map(|reply| reply.send(Ok(share)));
                     }
                 }
                 Err(AppendError::Poisoned { .. }) => {
-                    // After a failed fsync nobody knows what is on the disk: the next start does.
+                    // After a failed fsync nobody knows what is on the disk; the next start finds
+                    // out.
                     tracing::error!(
                         "fsync failed: the daemon ends, so that the next start recovers"
                     );
                     std::process::exit(1);
                 }
-                // One entry that cannot be written must not take its neighbours' batches with it:
-                // its owner is told, the others append again, under the same ids.
+                // An entry that cannot be written must not reject the batches of other callers: its
+                // caller gets the error, the others append again under the same ids.
                 Err(AppendError::Refused { id, why, .. }) => {
                     tracing::error!(%id, %why, "an event cannot be written");
                     if let Some(own) = entries[..noted].iter().find(|entry| entry.id == id) {
-                        // Nobody waits for a supervisor's: kept, it would spoil every group to
-                        // come.
+                        // Nobody waits for a supervisor's event. If it stayed, it would be rejected
+                        // with every later group.
                         self.daemon.restarts.written(std::slice::from_ref(own));
                     }
                     let error = LedgerError::Refused { id: id.clone(), why };
@@ -248,20 +248,21 @@ fn refuse(group: Vec<Job>, error: &LedgerError) {
     }
 }
 
-/// Returns when everything that was asked to be appended before is in the fleet or will never be:
-/// also what somebody asked for who has not waited for the answer.
+/// Returns when all earlier append requests are in the fleet or will never be, even those whose
+/// caller no longer waits.
 ///
 /// # Errors
 /// When the ledger cannot write.
 pub async fn settled(daemon: &Daemon) -> Result<(), LedgerError> {
-    // Nothing to be written still takes its turn behind what is.
+    // An empty batch is queued behind the earlier ones.
     ask(daemon, &[]).await.map(|_| ())
 }
 
-/// Appends and returns once the entries are durable and folded in, across restarts of the ledger:
-/// the entries keep their ids, so one that was written before a lost reply is not written again.
+/// Appends, and returns once the entries are durable and folded, across restarts of the ledger. The
+/// entries keep their ids, so an entry that was written before a lost reply is not written again.
 ///
-/// Waits while the disk is full. Cancel-safe: dropped, the append may or may not have happened.
+/// Waits while the disk is full. Cancel-safe: if it is dropped, the append may or may not have
+/// happened.
 pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
     loop {
         match try_append(daemon, entries.clone()).await {
@@ -273,7 +274,7 @@ pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>,
     }
 }
 
-/// As [`append`], for whoever can tell somebody that the disk is full instead of waiting.
+/// Does the same as [`append`], for a caller that reports a full disk instead of waiting.
 pub async fn try_append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
     if entries.is_empty() {
         return Ok(vec![]);
@@ -298,7 +299,7 @@ async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerEr
     }
 }
 
-/// An entry about a dispatch, under a fresh id.
+/// Makes an entry about a dispatch, with a new id.
 pub fn entry(id: &DispatchId, at: Option<muleteer_model::event::Position>, event: Event) -> Entry {
     Entry { id: random_key(), dispatch_id: Some(id.clone()), at, more: false, event }
 }
@@ -314,7 +315,7 @@ mod tests {
         Entry { id: what.into(), dispatch_id: None, at: None, more: false, event }
     }
 
-    /// What becomes of entries that are written together.
+    /// Returns the outcomes of entries that are written in one group.
     async fn written(daemon: &Arc<Daemon>, group: &[Entry]) -> Vec<Result<usize, LedgerError>> {
         let (to_writer, jobs) = mpsc::channel(group.len());
         let answers: Vec<_> = group
@@ -360,7 +361,8 @@ mod tests {
             "nothing of them was written before"
         );
 
-        // A supervisor's own: its neighbours are asked to come again once, and it is gone by then.
+        // A supervisor's event: the other callers are asked once to append again, and then it is
+        // gone.
         daemon.note(fault("d", TOO_LONG).event);
         assert_eq!(written(&daemon, &[fault("e", 1)]).await, [Err(LedgerError::Again)]);
         assert_eq!(written(&daemon, &[fault("e", 1)]).await, [Ok(1)]);

@@ -1,6 +1,6 @@
 //! The daemon's actor tree. No other crate knows ractor.
 //!
-//! - [`tree`]: the supervision tree as data, and the one actor that carries it out;
+//! - [`tree`]: the supervision tree as data, and the one supervisor actor;
 //! - [`ledger`]: the only writer of events;
 //! - [`daemon`]: start-up, which is recovery, and the daemon's own files and settings;
 //! - [`dispatch`]: dispatches from the request to the shim;
@@ -8,11 +8,11 @@
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
 //! - [`task_list`]: runs of task lists;
 //! - [`vcs`]: a person's repository, and clones for agents;
-//! - [`gate`]: the sockets of people and agents;
+//! - [`gate`]: the sockets for people and agents;
 //! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
 //!
-//! Actors only carry out what `model` decides. A rule that cannot be tested without a process is in
-//! the wrong place.
+//! Actors only carry out the decisions of `model`. A rule that cannot be tested without a process
+//! is in the wrong place.
 
 #![allow(missing_debug_implementations)]
 

@@ -1,4 +1,4 @@
-//! Caught signals for async code: the daemon's and the client's.
+//! Catches signals for async code of the daemon and the client.
 
 use muleteer_process::signals::Signals;
 use rustix::process::Signal;
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 #[derive(Debug)]
 pub struct AsyncSignals {
     signals: Signals<UnixStream>,
-    /// Taken, and not returned yet.
+    /// Signals that were taken from the pipe and not returned yet.
     taken: VecDeque<i32>,
 }
 
@@ -29,7 +29,7 @@ impl AsyncSignals {
         Ok(Self { signals, taken: VecDeque::new() })
     }
 
-    /// Returns the number of the next signal; several of one kind may count as one. Cancel safe.
+    /// Returns the number of the next signal; several of one kind may count as one. Cancel-safe.
     pub async fn next(&mut self) -> i32 {
         loop {
             if let Some(signo) = self.taken.pop_front() {
@@ -37,7 +37,7 @@ impl AsyncSignals {
             }
             self.taken.extend(self.signals.take());
             if self.taken.is_empty() && self.signals.reader().read(&mut [0]).await.is_err() {
-                // The runtime ends, and drops this future.
+                // The runtime is ending, and drops this future.
                 std::future::pending::<()>().await;
             }
         }
@@ -52,7 +52,7 @@ mod tests {
     use rustix::process::{getpid, kill_process};
     use std::time::Duration;
 
-    /// The second Ctrl-C of `muleteer run` means something else than the first.
+    /// The second Ctrl-C of `muleteer run` has another meaning than the first.
     #[tokio::test]
     async fn a_signal_after_one_that_was_heard_is_heard_too() {
         const PATIENCE: Duration = Duration::from_secs(20);

@@ -88,7 +88,7 @@ pub struct Stand {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Settled {
     stand: Stand,
-    /// Newest record in it.
+    /// The sequence number of the newest record in the file.
     seq: u64,
     status: Status,
 }

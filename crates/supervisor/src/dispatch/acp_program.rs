@@ -1,4 +1,4 @@
-//! Which agent a dispatch to `acp` gets, and whether it is there.
+//! Chooses the agent of a dispatch to `acp`, and checks that it exists.
 
 use crate::dispatch::request::fault;
 use muleteer_backends::BackendError;
@@ -8,7 +8,7 @@ use muleteer_model::config::{self, Config};
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::ffi::OsStr;
 
-/// `acp:NAME` asks for an agent that is known by name.
+/// Splits the name of a known agent off: `acp:NAME`.
 pub fn split(backend: &str) -> (&str, Option<&str>) {
     match backend.split_once(':') {
         Some((backend, agent)) => (backend, Some(agent)),
@@ -16,7 +16,7 @@ pub fn split(backend: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The known agent to run; `None` where a command is all there is to it.
+/// Returns the known agent to run; `None` if there is only a command.
 ///
 /// # Errors
 /// An unknown name, or a program that is not on `path`.
@@ -31,7 +31,7 @@ pub fn agent(
     let configured = &config.backends.acp;
     let name = match asked {
         Some(name) => Some(name),
-        // A command of its own is another agent than the configured one.
+        // A request with a command of its own does not mean the configured agent.
         None if spawn.command.is_some() => None,
         None => configured.agent.as_deref(),
     };
@@ -50,16 +50,16 @@ pub fn agent(
     Ok(Some(known))
 }
 
-/// Awake seconds for the answer to a call of ours.
+/// Returns the timeout for an answer of the agent, in awake seconds.
 pub fn call_timeout_s(config: &Config) -> u64 {
     let configured = config.backends.acp.call_timeout.map(config::Span::as_secs);
     configured.unwrap_or(muleteer_model::agent::acp_handshake::CALL_TIMEOUT_S)
 }
 
-/// Only `acp` has agents to choose from.
+/// Rejects an agent name for any backend but `acp`.
 ///
 /// # Errors
-/// Another backend with a name behind it.
+/// Another backend with an agent's name.
 pub fn check_name(backend: &str) -> Result<(), WireError> {
     match split(backend) {
         (name, Some(agent)) if name != "acp" => {

@@ -1,4 +1,4 @@
-//! Which backend a dispatch gets, and whether there is a program for it.
+//! Chooses the backend of a dispatch, and checks that its program exists.
 
 use crate::dispatch::acp_program;
 use crate::dispatch::launch;
@@ -28,13 +28,13 @@ pub(crate) fn choose_backend(
     backend_of(spawn.backend.as_deref(), otherwise, (spawn.command.as_ref(), place), config, path)
 }
 
-/// The backend that was asked for (`acp:NAME` too), or else the configured one, and how it is
-/// configured. One whose program is not on `path` is refused, unless there is a command in its
-/// place; the program that one names is looked for too, a relative one from `place`, and where that
-/// is not there yet, not at all.
+/// Returns the requested backend (`acp:NAME` too), or else the configured one, with its
+/// configuration. It is rejected if its program is not on `path`, unless a command replaces the
+/// program. Then the command's program is searched, a relative one from `place`. A relative one is
+/// not searched if `place` does not exist yet.
 ///
 /// # Errors
-/// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` where a command is wanted and there is none.
+/// `E_BACKEND_UNAVAILABLE`; `E_CONFIG_INVALID` if a command is needed and there is none.
 pub fn backend_of(
     asked: Option<&str>,
     otherwise: BackendChoice,
@@ -87,8 +87,7 @@ pub fn backend_of(
     Ok((backend, configured))
 }
 
-/// The program that a command names is there, as far as that can be told before there is a place to
-/// begin in.
+/// Checks that a command's program exists, as far as that is known before its directory exists.
 fn check_program(
     backend: &'static str,
     (command, in_a_shell): (&Command, bool),
@@ -99,7 +98,7 @@ fn check_program(
         return Ok(());
     };
     let is_seen_from_there = program.contains('/') && !program.starts_with('/');
-    // We are on the PATH of every agent.
+    // `muleteer` is on the PATH of every agent.
     if program == "muleteer" || (is_seen_from_there && place.is_none()) {
         return Ok(());
     }

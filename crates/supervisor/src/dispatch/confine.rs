@@ -8,8 +8,8 @@
 //! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
 //! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
 //!
-//! Who pushes can write the hub, and so can also destroy it: then it is built again from the
-//! harness's own repository.
+//! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the
+//! harness's private repository.
 
 use crate::daemon::context::Daemon;
 use muleteer_process::sandbox::{Place, Plan, What};
@@ -20,8 +20,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
-/// Where those listen that do for whoever connects what the sandbox keeps an agent from: folders of
-/// theirs, and sockets beside what others have there. `/var/run` is `/run` nearly everywhere.
+/// The sockets of container engines and similar services, which do for any client what the sandbox
+/// forbids, and the folders of such sockets. `/var/run` is `/run` nearly everywhere.
 const ENGINES: [&str; 9] = [
     "/run/user",
     "/run/podman",
@@ -49,28 +49,29 @@ const SOCKETS_AT_HOME: [&str; 7] = [
     ".gnupg/S.gpg-agent.browser",
     ".gnupg/S.gpg-agent.ssh",
 ];
-/// Variables that name such a socket, by its path or as `unix://PATH`.
+/// Variables that name such a socket, as a path or as `unix://PATH`.
 const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
-/// Below an agent's folder, what its own program reads and writes.
+/// The folders for a CLI's own files, below an agent's folder.
 const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
-/// Where Claude Code and Codex keep what was said, below HOME and CODEX_HOME: a sealed agent's own.
+/// The conversations of Claude Code, below its home. A sealed agent has its own.
 const CLAUDE_TALK: [&str; 6] =
     ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
 
-/// What is particular about one agent; kept with its request.
+/// The properties of one agent, saved with its request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Confined {
     pub write: Vec<PathBuf>,
     pub show: Vec<PathBuf>,
-    /// What would be shown otherwise.
+    /// Paths that would be shown otherwise.
     #[serde(default)]
     pub hide: Vec<PathBuf>,
-    /// Where its CLI's conversations go instead of HOME, if nobody else may read them.
+    /// The folder of its CLI's conversations, if nobody else may read them; else they are in HOME.
     #[serde(default)]
     pub talk: Option<PathBuf>,
 }
 
-/// Whether agents can be confined here: found out by doing it, once. The step that failed, and why.
+/// Whether agents can be confined here, found out by trying it once. The error names the step that
+/// failed, and why.
 pub async fn possible(daemon: &Daemon) -> Result<(), String> {
     static FOUND: tokio::sync::OnceCell<Result<(), String>> = tokio::sync::OnceCell::const_new();
     FOUND.get_or_init(|| attempt(daemon)).await.clone()
@@ -96,12 +97,12 @@ async fn attempt(daemon: &Daemon) -> Result<(), String> {
     }
 }
 
-/// The plan of one of an agent's processes.
+/// Returns the file with the plan of one of an agent's processes.
 pub fn file(agent_dir: &Path, epoch: u32) -> PathBuf {
     agent_dir.join(format!("sandbox-{epoch:08}.json"))
 }
 
-/// Where what a process of the agent calls `path` lies outside of its sandbox, if it had one.
+/// Translates a path of the agent's sandbox to the path outside of it.
 ///
 /// # Errors
 /// When its plan cannot be read.
@@ -125,21 +126,21 @@ pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError>
     muleteer_store::atomic::write_atomic(file, &bytes, 0o600)
 }
 
-/// What is the same for all.
+/// The paths that are the same for all agents.
 pub struct Ground<'a> {
     pub state: &'a Path,
     pub cache: &'a Path,
     pub config: &'a Path,
     pub runtime: &'a Path,
-    /// The program, and the folder it lies in.
+    /// The program, and its folder.
     pub muleteer: &'a Path,
     /// Repositories with runs or worktrees.
     pub repos: Vec<PathBuf>,
-    /// What is named by the daemon's own environment.
+    /// The sockets that the daemon's own environment names.
     pub sockets: Vec<PathBuf>,
 }
 
-/// The sockets that an environment names.
+/// Returns the sockets that an environment names.
 fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     let path = |text: String| PathBuf::from(text.strip_prefix("unix://").unwrap_or(&text));
     NAMING
@@ -150,8 +151,8 @@ fn named(value: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Makes the folders that the plan hides, so that what comes to be in them later is hidden too, and
-/// that of the configuration: what is not there could not be kept from being made.
+/// Makes the plan, and the folders that it hides, so that later files in them are hidden too. It
+/// also makes the configuration folder, because an agent could create a missing one.
 pub fn plan_of(
     daemon: &Daemon,
     confined: &Confined,
@@ -204,7 +205,7 @@ pub fn plan(
     };
     let absolute = |name: &str| value(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let mut places: BTreeMap<PathBuf, What> = BTreeMap::new();
-    // Later words replace earlier ones for the same path.
+    // A later rule for the same path replaces an earlier one.
     let mut set = |path: PathBuf, what: What| drop(places.insert(real(path), what));
 
     let mut scratch: Vec<PathBuf> = SCRATCH.map(PathBuf::from).to_vec();
@@ -216,7 +217,7 @@ pub fn plan(
     for repo in &ground.repos {
         hidden.extend(["runs", "worktrees"].map(|name| repo.join(".muleteer").join(name)));
     }
-    // What hiding /tmp would take away, and is no secret: programs, what they are told,
+    // Paths that hiding /tmp would hide, and that are no secret: programs, their inputs,
     // repositories.
     let secret = |path: &Path| {
         [ground.state, ground.cache].iter().any(|dir| path.starts_with(dir))
@@ -246,7 +247,7 @@ pub fn plan(
     if let Some(home) = absolute("HOME").filter(|home| home.components().count() > 1) {
         set(home, What::Write);
     }
-    // Their CLIs' own homes, which a person may have put elsewhere.
+    // The homes of the CLIs, which a person may have moved.
     for home in ["CLAUDE_CONFIG_DIR", "CODEX_HOME"].into_iter().filter_map(absolute) {
         set(home, What::Write);
     }
@@ -286,7 +287,7 @@ pub fn plan(
         let home = absolute("HOME").unwrap_or_default();
         let claude = absolute("CLAUDE_CONFIG_DIR").unwrap_or_else(|| home.join(".claude"));
         let codex = absolute("CODEX_HOME").unwrap_or_else(|| home.join(".codex"));
-        // A CLI that was never used here makes its home itself, and what is said must not be left
+        // A CLI that was never used here makes its home itself, and its conversations must not be
         // in there.
         let certain = |home: &Path| match backend {
             "claude-code" => home == claude,
@@ -324,7 +325,8 @@ fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
-/// A mountpoint cannot be moved away, but a directory above it can: each of those is made one too.
+/// Makes every directory above a place a mount point. A mount point cannot be moved, but a
+/// directory above it can.
 fn pin(places: &mut BTreeMap<PathBuf, What>) {
     let roots: Vec<PathBuf> = places
         .iter()
@@ -333,7 +335,7 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
         .collect();
     let mut pins = BTreeSet::new();
     for path in places.keys() {
-        // The nearest place above decides whether what lies between can be written at all.
+        // The nearest place above decides whether the directories in between are writable.
         let above = path.ancestors().skip(1).find(|above| places.contains_key(*above));
         if let Some(root) = above.filter(|above| roots.iter().any(|root| root == above)) {
             pins.extend(
@@ -346,8 +348,8 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
     }
 }
 
-/// What is read of a folder of configuration, the user's or a repository's: any of it may be a link
-/// to elsewhere.
+/// Returns the files that are read in a configuration folder, of the user or a repository: any of
+/// them may be a link to elsewhere.
 fn settings_of(folder: &Path) -> Vec<PathBuf> {
     let files = |dir: &Path| -> Vec<PathBuf> {
         let entries =
@@ -359,14 +361,14 @@ fn settings_of(folder: &Path) -> Vec<PathBuf> {
     [vec![folder.to_owned(), folder.join("config.yaml")], dirs.to_vec(), within].concat()
 }
 
-/// Whether HOME, which agents may write, is the repository or lies in it.
+/// Whether HOME, which agents may write, is the repository or is in it.
 pub fn holds(repo: &Path, home: &str) -> bool {
     let home = Path::new(home);
     home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
 }
 
-/// What git works with in a repository: with its `.git`, where that is a file, what it leads to,
-/// and what several checkouts share.
+/// Returns the directories of a repository's git: `.git`, its target if it is a file, and the
+/// directory that several checkouts share.
 fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     let leads = |file: PathBuf, before: &str| {
         let text = crate::daemon::settings::read_if_there(&file).ok()??;
@@ -379,8 +381,9 @@ fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     there.flat_map(|path| followed(&path)).collect()
 }
 
-/// The links that lead to what `path` is, which anybody who may write beside them could lead
-/// elsewhere, and what it is; where that is not there, the folder where it would be made.
+/// Returns the links on the way to `path`, because a process that can write beside them could
+/// redirect them, and the target. If the target is missing, returns the folder where it would be
+/// made.
 fn followed(path: &Path) -> Vec<PathBuf> {
     const LINKS: usize = 40;
     let mut found = vec![];
@@ -392,7 +395,7 @@ fn followed(path: &Path) -> Vec<PathBuf> {
             at.pop();
             continue;
         }
-        // An absolute one begins anew.
+        // An absolute link starts at the root again.
         let next = at.join(name);
         match std::fs::read_link(&next) {
             Ok(to) if found.len() < LINKS => {
@@ -408,7 +411,8 @@ fn followed(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// By its real name, as far as it exists: mounts follow links, and so would what is hidden.
+/// Resolves links in the existing part of a path: mounts follow links, so hidden paths must not
+/// have any.
 fn real(path: PathBuf) -> PathBuf {
     let mut rest = vec![];
     let mut at = path.as_path();
@@ -427,7 +431,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Where everything is below one directory, unless a test says otherwise.
+    /// The paths of a test: everything is below one directory, unless the test says otherwise.
     struct Base {
         state: PathBuf,
         cache: PathBuf,
@@ -489,7 +493,7 @@ mod tests {
         assert_eq!(what(&repo.join(".muleteer")), None, "nothing in a read-only tree needs a pin");
     }
 
-    /// As `stow` has it, with a link on the way to what is linked to.
+    /// As `stow` makes it, with a link on the way to the target.
     #[test]
     fn what_the_configuration_is_a_link_to_is_read_only_and_so_is_every_link_on_the_way() {
         let dir = tempfile::tempdir().unwrap();
@@ -649,9 +653,9 @@ mod tests {
         assert_eq!(what(&env("link"), &shown, &docker), Some(What::Show));
     }
 
-    /// A judge's conversations are kept apart, on a machine its CLI was never used on too, and its
-    /// transcript is looked for where they are: an absent one would mean that its prompt was not
-    /// taken.
+    /// A judge's conversations are separate, even on a machine where its CLI was never used. Its
+    /// transcript must be searched there: a missing one would mean that its prompt was not
+    /// accepted.
     #[test]
     fn what_is_said_by_a_sealed_agent_lies_elsewhere_and_is_found_there() {
         let dir = tempfile::tempdir().unwrap();

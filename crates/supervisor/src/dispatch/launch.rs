@@ -1,5 +1,5 @@
-//! Effects around an agent's start and end, each with its probe: the lock, the worktree, the spool.
-//! Called by the actors; everything here may be repeated.
+//! The effects around an agent's start and end, each with its probe: the lock, the worktree, the
+//! spool. Actors call them, and every one may be repeated.
 
 use crate::agent::journal::JournalMsg;
 use crate::daemon::context::{Daemon, random_key};
@@ -37,28 +37,28 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// A frame is small and local: a shim that takes longer than this is stuck or stopped.
+/// The timeout for a frame, which is small and local: a slower shim is stuck or stopped.
 const PORT_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a predecessor's shim may take to end what its agent left (TERM, 10 s, KILL, 30 s).
+/// The time for an earlier shim to terminate what its agent left (TERM, 10 s, KILL, 30 s).
 const PREDECESSOR: Duration = Duration::from_secs(90);
-/// Sweeps after a dead shim are bounded; then the dispatch is `blocked`
+/// The timeout of a sweep after a dead shim; then the dispatch is `blocked`
 /// (docs/design/adoption-and-recovery.md).
 const SWEEP: Duration = Duration::from_secs(30);
 
-/// How the shim of an epoch stands.
+/// The state of an epoch's shim.
 #[derive(Debug)]
 pub enum Standing {
-    /// It runs. `adopted` names it when an earlier daemon started it.
+    /// It runs. `adopted` has its pid if an earlier daemon started it.
     Alive { adopted: Option<u32> },
-    /// It ran, or may have, and is dead; nobody can start another while `lock` is held.
+    /// It ran, or may have run, and is dead. Nobody can start another one while `lock` is held.
     Dead { lock: LockGuard },
-    /// Nothing was started, and it could not be.
+    /// Nothing was started, because it failed.
     CannotStart { error: String, permanent: bool },
-    /// What an earlier attempt left could not be ended, so nothing may be started beside it.
+    /// Processes of an earlier attempt could not be terminated, so nothing may start beside them.
     Unswept { killed: u32 },
 }
 
-/// Finds the shim of `epoch`, or starts it when it is certain that it never was.
+/// Finds the shim of `epoch`, or starts it if it certainly never ran.
 pub async fn stand(
     daemon: &Arc<Daemon>,
     dispatch: &Arc<Dispatch>,
@@ -85,8 +85,8 @@ pub async fn stand(
                         dir.join(attach::LOCK).display()
                     ));
                 }
-                // Just started and not yet written down, or a predecessor ending what it left: that
-                // takes its time.
+                // The shim has just started and not written its file yet, or an earlier one still
+                // terminates its agent's processes, which takes time.
                 meta if stuck.due() <= tokio::time::Instant::now() => {
                     let killed = || {
                         daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.stop.is_some())
@@ -119,8 +119,8 @@ pub async fn stand(
     }
 }
 
-/// A shim of this epoch may have run: the ledger says so, or its launch was written, or it left a
-/// spool. Of the files a power cut may have left none.
+/// Whether a shim of this epoch may have run: by the ledger, its launch file, or its spool. A power
+/// cut may have removed the files.
 fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String> {
     let told = dispatch.rebooted || matches!(dispatch.phase, Phase::Working { .. });
     if told && dispatch.epoch == epoch {
@@ -145,7 +145,7 @@ impl From<String> for StartError {
 }
 
 impl From<io::Error> for StartError {
-    /// The machine's trouble of the moment (no room, no more processes): worth another try.
+    /// A temporary failure of the machine (no space, no more processes), which is retried.
     fn from(error: io::Error) -> Self {
         Self { message: error.to_string(), permanent: false }
     }
@@ -183,7 +183,7 @@ async fn begin(
     let settings = project_settings(daemon, dispatch, &saved).await?;
     let mut launch = launch_of(daemon, dispatch, &saved, (epoch, resume), settings)?;
     if dispatch.created.clone_of_its_own().is_none() {
-        // A clone has it in its configuration. A confined agent could not read our file.
+        // A clone has the identity in its configuration. A confined agent could not read the file.
         let file = saved.confined.is_none().then(|| dir.join("gitconfig"));
         let project = Path::new(&dispatch.created.project);
         let missing = daemon.identities.missing(project, &launch.env, file.as_deref()).await;
@@ -198,16 +198,16 @@ async fn begin(
     Ok(())
 }
 
-/// Removes a clone that is there in part; an agent decides how long that takes.
+/// Removes an incomplete clone. An agent decides how long that takes, so it must not block the
+/// runtime.
 async fn discard(worktree: &Path) -> Result<bool, String> {
     let worktree = worktree.to_owned();
     let discarding = tokio::task::spawn_blocking(move || crate::vcs::worktree::discard(&worktree));
     discarding.await.map_err(|error| error.to_string())?
 }
 
-/// Records the clone that an agent is to work in, unless that was done. Not of one in which
-/// somebody has worked: what is checked out there is not what it was made of, and its configuration
-/// is its agent's.
+/// Records the clone that an agent will work in, unless that was done. A clone that somebody has
+/// worked in is not recorded: its checkout has changed since, and its configuration is its agent's.
 async fn tell_clone(
     daemon: &Daemon,
     id: &DispatchId,
@@ -231,8 +231,8 @@ async fn tell_clone(
     Ok(())
 }
 
-/// Whether the settings of the repository that an agent starts in count; records once in each
-/// attempt that they do not. Each start looks again: an agent may have changed them in its clone.
+/// Whether the repository's Claude Code settings count for this agent; records once in each attempt
+/// that they do not. Each start checks again, because an agent may have changed them in its clone.
 async fn project_settings(
     daemon: &Daemon,
     dispatch: &Dispatch,
@@ -257,7 +257,7 @@ async fn project_settings(
     Ok(ProjectSettings::Ignored)
 }
 
-/// As the directory has it that a session is opened in.
+/// Returns whether the settings count in the directory that a session is opened in.
 pub async fn settings_for(daemon: &Daemon, call: &Call) -> ProjectSettings {
     let Call::Open { cwd, .. } = call else { return ProjectSettings::Count };
     let (paths, cwd) = (daemon.paths.clone(), cwd.clone());
@@ -265,21 +265,21 @@ pub async fn settings_for(daemon: &Daemon, call: &Call) -> ProjectSettings {
     looking.await.unwrap_or(ProjectSettings::Ignored)
 }
 
-/// Of an agent whose asker has none.
+/// The PATH of an agent whose requester has none.
 pub const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Where in its clone, if it has one, the project is in the repository.
+/// Returns the agent's directory: the project, or its place in the clone if there is one.
 fn working_directory(created: &Created) -> String {
     let Some(clone) = &created.worktree else { return created.project.clone() };
-    // The last: an agent in a clone asks for one within its own.
+    // The last match counts, because an agent in a clone may request a clone within its own.
     let top = clone.rsplit_once("/.muleteer/worktrees/").map(|(top, _)| Path::new(top));
     let below = top.and_then(|top| Path::new(&created.project).strip_prefix(top).ok());
     let there = below.map(|below| Path::new(clone).join(below)).filter(|dir| dir.is_dir());
     there.map_or_else(|| clone.clone(), |dir| dir.display().to_string())
 }
 
-/// Where the agent's program is looked for: on its PATH, unless that is its parent's to choose. A
-/// person's configuration comes first.
+/// Returns the search path for the agent's program: its PATH, unless its parent could choose that.
+/// A PATH of the person's configuration comes first.
 fn program_path(saved: &Saved, path: &str) -> String {
     let Some(held) = &saved.program_path else { return path.into() };
     let configured = saved.backend_env.iter().rev().find(|(name, _)| name == "PATH");
@@ -299,8 +299,8 @@ fn launch_of(
     let backend =
         muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
     let mut env: Vec<(String, String)> = saved.env.clone();
-    // `muleteer` is on it, whoever chose it: the asker's `--env`, the backend's configuration, or
-    // the asker's environment.
+    // The folder with `muleteer` comes first, wherever the PATH is from: the requester's `--env`,
+    // the backend's configuration, or the requester's environment.
     let bin = daemon.paths.state_dir.join("bin");
     let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
     let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
@@ -362,7 +362,7 @@ fn launch_of(
         set(&mut env, name, &value);
     }
     if let Some(trace) = &created.trace {
-        // Its own spans become children of its attempt's.
+        // The agent's own spans become children of its attempt's span.
         let below = Context::parse(trace)
             .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
         set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
@@ -377,7 +377,7 @@ fn launch_of(
     }
     let mut argv = line.argv;
     if let Some(confined) = &saved.confined {
-        // What is not there cannot be shown, and what is hidden cannot be made from inside.
+        // The sandbox can only show existing files, and a hidden file cannot be made from inside.
         let own = dir.join(created.backend.split('-').next().unwrap_or_default());
         muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
         let plan = crate::dispatch::confine::plan_of(
@@ -403,7 +403,7 @@ fn launch_of(
     Ok(launch)
 }
 
-/// An error with everything that caused it, on one line.
+/// Formats an error with all its causes, on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -415,7 +415,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Of a dispatch's time, what earlier attempts did not use. Never 0, which would mean no limit.
+/// Returns the part of a dispatch's time that earlier attempts did not use. Never 0, which would
+/// mean no limit.
 pub fn left(timeout_s: u64, used_ms: u64) -> u64 {
     timeout_s.saturating_mul(1000).saturating_sub(used_ms).max(1)
 }
@@ -425,10 +426,10 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
     env.push((name.into(), value.into()));
 }
 
-/// Ends what a dead shim left: by its nonce, and by its cgroup where it had one. `of` is the epoch
-/// of that shim, where it died before its time, and whether the machine was started anew since:
-/// without its nonce, which is in two of its files, it cannot be said that nothing of it lives,
-/// unless nothing can. Without `of` it is the look before the next attempt, the second of the two
+/// Terminates the processes that a dead shim left, by its nonce, and by its cgroup if it had one.
+/// `of` has the epoch of a shim that died early, and whether the machine has restarted since. Its
+/// nonce is in two of its files; without them nobody can say that no process lives, unless the
+/// machine restarted. Without `of` this is the search before the next attempt, the second of two
 /// that must find nothing.
 pub async fn sweep(
     daemon: &Daemon,
@@ -461,8 +462,7 @@ pub async fn sweep(
             swept.clean = false;
         }
         let cgroup = meta.and_then(|meta| meta.cgroup);
-        // An attempt begins only after the one before it was cleared, by its own shim or by a
-        // sweep.
+        // An attempt starts only after the one before it was swept, by its own shim or by a sweep.
         let before = if of.is_some() { Before::Nobody } else { Before::FoundNothing };
         let nonces: Vec<&str> = nonces.iter().map(String::as_str).collect();
         let report = group::sweep(&nonces, cgroup.as_deref(), before, SWEEP);
@@ -482,13 +482,13 @@ pub async fn sweep(
 pub struct Swept {
     pub killed: u32,
     pub clean: bool,
-    /// What the dead shim had said of its end; empty where it said nothing.
+    /// The dead shim's last message about its end; empty if there was none.
     pub said: String,
 }
 
-/// The text of a prompt, or of a CLI's own command. People's are on disk since before they were
-/// durable in the ledger; our own follow from the state, so they are written when they are first
-/// needed.
+/// Returns the text of a prompt, or of a command for the CLI. A person's text was on disk before it
+/// was durable in the ledger. The harness's own prompts follow from the state, and are written when
+/// they are first needed.
 pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Result<Said, String> {
     let dir = daemon.paths.agent(dispatch.id.as_str());
     let command = dir.join("prompt").join(command_file(key));
@@ -523,16 +523,16 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
     Ok(Said::Prompt(text))
 }
 
-/// What goes to an agent's stdin.
+/// The input for an agent's stdin.
 #[derive(Debug)]
 pub enum Said {
-    /// For the model, whatever it begins with.
+    /// Text for the model, whatever it begins with.
     Prompt(String),
-    /// For the CLI itself.
+    /// A command for the CLI itself.
     CliCommand(String),
 }
 
-/// The name of the file that holds a CLI's own command, in the folder of prompts.
+/// Returns the name of the file for a command of the CLI, in the folder of prompts.
 pub fn command_file(key: &str) -> String {
     format!("{key}.command")
 }
@@ -542,7 +542,7 @@ fn is_briefed_in_prompt(backend: &str) -> bool {
         .is_ok_and(|backend| backend.capabilities().briefed == Briefed::InFirstPrompt)
 }
 
-/// A connection to a shim that has shown the nonce of its `meta.json`.
+/// A connection to a shim that has proven the nonce of its `meta.json`.
 #[derive(Debug)]
 pub struct ShimPort {
     stream: UnixStream,
@@ -551,7 +551,8 @@ pub struct ShimPort {
 }
 
 impl ShimPort {
-    /// Connects and says hello. Every step has a deadline: a stopped shim must not hold us up.
+    /// Connects and greets the shim. Every step has a deadline, because a stopped shim must not
+    /// block the daemon.
     pub async fn connect(dir: &Path, generation: u64) -> Result<Self, String> {
         let hello = async {
             let (stream, meta) = attach::greet(dir, generation)?;
@@ -566,7 +567,7 @@ impl ShimPort {
             .map_err(|_| "the shim does not answer".to_string())?
     }
 
-    /// Goes on with a connection on which hello was said; `heard` came since the answer.
+    /// Continues a connection after the greeting; `heard` has the bytes since the answer.
     pub fn of(
         stream: std::os::unix::net::UnixStream,
         generation: u64,
@@ -584,7 +585,7 @@ impl ShimPort {
         }
     }
 
-    /// The next frame. Cancel-safe: what was read stays in the buffer.
+    /// Returns the next frame. Cancel-safe: bytes that were read stay in the buffer.
     pub async fn receive(&mut self) -> io::Result<FromShim> {
         loop {
             let decoded = FromShim::decode(&self.buffer)

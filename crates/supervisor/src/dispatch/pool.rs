@@ -1,6 +1,6 @@
-//! The pool: admission. Who is active and who waits is read from the folded fleet each time; what
-//! it holds besides is whom it has told to start and has not seen start yet. When it is restarted
-//! the whole fleet is, so that word is forgotten on both sides.
+//! The pool, which admits dispatches. It reads the running and waiting dispatches from the folded
+//! fleet each time. Its own state is the dispatches that it has admitted and not seen start yet. A
+//! restart of the pool restarts the whole fleet, so both sides forget these.
 
 use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
@@ -17,20 +17,19 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub enum PoolMsg {
-    /// Somebody waits, or a place has become free.
+    /// A dispatch waits, or a slot has become free.
     Look,
-    /// A dispatch is about to be made by these entries: answered with the events with which it
-    /// begins at once, none where it has to wait.
+    /// Asks for a slot for a dispatch that these entries will make. Answered with the events that
+    /// start it at once; empty if it has to wait.
     Reserve(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
-    /// It was made, or will not be.
+    /// The dispatch was made, or will not be.
     Release(DispatchId),
 }
 
-/// Who makes a dispatch waits no longer for the word that it may begin at once: without, it waits
-/// in the queue.
+/// The timeout for reserving a slot. Without an answer the dispatch waits in the queue.
 const RESERVE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The place of a dispatch that is being made. Held until that is durable, or has failed.
+/// The slot of a dispatch that is being made. Held until that is durable, or has failed.
 #[derive(Debug)]
 pub struct Reservation {
     daemon: Arc<Daemon>,
@@ -38,8 +37,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Asks for a place for a dispatch that will be made by these entries, and with what it begins
-    /// if it has one. Given up meanwhile, the place is given back.
+    /// Asks for a slot for a dispatch that these entries will make. Also returns the events that
+    /// start it at once if it has a slot. If the future is dropped, the slot is released.
     pub async fn ask(daemon: &Arc<Daemon>, id: &DispatchId, made: &[Entry]) -> (Self, Vec<Event>) {
         let reservation = Self { daemon: daemon.clone(), id: id.clone() };
         let Some(pool) = daemon.pool.get() else { return (reservation, vec![]) };
@@ -66,12 +65,13 @@ pub struct Pool;
 pub struct State {
     daemon: Arc<Daemon>,
     limits: Limits,
-    /// A look is on its way, for this moment.
+    /// The time of the next scheduled `Look`.
     armed: Option<Timestamp>,
     door: admission::Door,
 }
 
-/// The clock may be set, and a machine may sleep: nobody waits longer than this for a look.
+/// The longest time until the next `Look`, because the clock may be set and the machine may be
+/// suspended.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 impl Actor for Pool {
@@ -85,7 +85,7 @@ impl Actor for Pool {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         daemon.pool.set(myself.clone());
-        // Whatever a predecessor was still asked is answered by this look.
+        // This first `Look` covers all requests to a predecessor.
         daemon.looking.store(false, Ordering::SeqCst);
         myself.cast(PoolMsg::Look)?;
         let limits = daemon.pool_limits;
@@ -101,13 +101,13 @@ impl Actor for Pool {
         match message {
             PoolMsg::Look => {
                 muleteer_process::fault::point("pool.look");
-                // Before the fleet is read: whoever comes later is not in it.
+                // This comes before the fleet is read, so that later requests cause another `Look`.
                 state.daemon.looking.store(false, Ordering::SeqCst);
                 let now = Timestamp::now();
                 let fleet = state.daemon.snapshot();
                 let admission = state.door.look(state.limits, &fleet, now);
                 for dispatch in admission.start.iter().filter_map(|id| fleet.get(id)) {
-                    // Not there yet: its life asks again as soon as it is.
+                    // If the life is not there yet, it asks again when it starts.
                     state
                         .daemon
                         .agent(&dispatch.id)
@@ -127,7 +127,7 @@ impl Actor for Pool {
             PoolMsg::Reserve(id, made, reply) => {
                 let fleet = state.daemon.snapshot();
                 let begun = state.door.reserve(state.limits, &fleet, (&id, made), Timestamp::now());
-                // Whoever gave up waiting has given the place back: that word is behind this one.
+                // If the caller has timed out, its `Release` is in the queue behind this message.
                 let _ = reply.send(begun);
             }
             PoolMsg::Release(id) => {
@@ -146,7 +146,7 @@ mod tests {
     use crate::daemon::context::test_daemon;
     use crate::ledger::entry;
 
-    /// Nobody else might come or go, and so ask the pool to look.
+    /// No other event might make the pool look.
     #[tokio::test]
     #[allow(clippy::disallowed_methods)]
     async fn the_place_of_one_that_was_not_made_after_all_goes_to_who_waits() {
@@ -166,7 +166,7 @@ mod tests {
         daemon.agent(&second).life.set(life);
         daemon.fold(&second, test_daemon::sample("dispatch_created"));
         daemon.look();
-        // Answered behind the look.
+        // The answer comes after the `Look`.
         let third = test_daemon::id("cdef2345");
         assert_eq!(
             Reservation::ask(

@@ -1,5 +1,4 @@
-//! Looks after a shim that does not do what it was asked, and carries out what [`ShimWatch`]
-//! decides.
+//! Checks a shim that does not answer a request, and carries out the decisions of [`ShimWatch`].
 
 use crate::daemon::context::Daemon;
 use crate::ledger::{append, entry};
@@ -13,7 +12,7 @@ use rustix::process::Signal;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So long a shim is given to do what it was asked before it is looked at, and then again.
+/// The time that a shim gets for a request before the first check, and between checks.
 pub const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -27,21 +26,21 @@ impl Stuck {
         Self { watch: ShimWatch::default(), looked: Instant::now() }
     }
 
-    /// When it is to be looked at, if there is still something that it was asked.
+    /// Returns the time of the next check, if a request is still unanswered.
     pub fn due(&self) -> Instant {
         self.looked + EVERY
     }
 
-    /// What it was asked is done, or nothing was asked: the next wait begins anew.
+    /// Resets the watch: the shim has answered, or owes nothing.
     pub fn content(&mut self) {
         *self = Self::new();
     }
 
-    /// Looks at the shim of a dispatch, if one lives. `ending` says that it was told to end its
+    /// Checks the shim of a dispatch, if one lives. `ending` says that it was told to terminate its
     /// agent and has not answered.
     ///
     /// # Errors
-    /// It could not be recorded, so nothing was done.
+    /// The decision could not be recorded, so nothing was done.
     pub async fn look(
         &mut self,
         daemon: &Daemon,
@@ -78,7 +77,7 @@ impl Stuck {
                 .await
                 .map_err(|error| error.to_string())?;
         }
-        // Gone meanwhile is as good.
+        // If the shim is gone meanwhile, that is fine.
         let _ = shim.signal(signal.as_raw());
         Ok(())
     }

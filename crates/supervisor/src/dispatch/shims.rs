@@ -1,7 +1,7 @@
-//! Starts shims: by the zygote where there is one, else by an exec, and collects their zombies.
+//! Starts shims, by the zygote if there is one, else by an exec, and reaps their zombies.
 //!
-//! Whoever asks knows by the agent's lock whether its shim runs, never by what is said here: a
-//! zygote that dies with a request may have carried it out.
+//! Only the agent's lock tells whether its shim runs, never an answer from here: a zygote that dies
+//! with a request may have carried it out.
 
 use muleteer_process::identity::Pinned;
 use muleteer_process::lock::LockGuard;
@@ -20,24 +20,25 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout};
 
-/// A zygote answers in a fraction of a millisecond; one that takes longer is stopped or stuck.
+/// The timeout for a zygote's answer. It takes a fraction of a millisecond; a slower zygote is
+/// stopped or stuck.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A shim is there after so long, where it is alone, and so much later for each that is started
-/// beside it.
+/// The time in which a single shim starts, and the additional time for each one that starts beside
+/// it.
 const SOON: Duration = Duration::from_micros(700);
 const EACH: Duration = Duration::from_micros(300);
 const MOST: u32 = 100;
-/// So often at most is a new zygote tried.
+/// The minimum time between two attempts to start a zygote.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The one who starts shims, and who reaps them.
+/// Starts and reaps shims.
 #[derive(Debug)]
 pub struct Shims {
     program: ShimProgram,
     zygote: tokio::sync::Mutex<Zygote>,
-    /// Those that this daemon started, and its zygotes.
+    /// The shims that this daemon started, and its zygotes.
     children: Mutex<Vec<u32>>,
-    /// Started, and not met yet.
+    /// The number of shims that are starting and not connected yet.
     starting: AtomicU32,
 }
 
@@ -49,21 +50,21 @@ struct Zygote {
 
 #[derive(Debug)]
 struct Port {
-    /// It keeps packets apart, as no stream does: only [`zygote::ask`] and [`zygote::hear`] know
-    /// how to use it.
+    /// The socket preserves packets, as no stream does: only [`zygote::ask`] and [`zygote::hear`]
+    /// may use it.
     socket: UnixStream,
     zygote: Pinned,
-    /// Of the last request.
+    /// The number of the last request.
     number: u64,
 }
 
-/// A shim that was started and that nobody has met yet.
+/// Counts a shim that was started and is not connected yet.
 #[derive(Debug)]
 pub struct Starting<'a>(&'a AtomicU32);
 
 impl Starting<'_> {
-    /// When it will probably be there. Of many at once, each has to wait for its turn at a
-    /// processor, and who looks for it too early takes one from those that are still to start.
+    /// Returns the time in which the shim will probably be there. Many shims share the processors,
+    /// and an early poll would take a processor from those that still start.
     pub fn due(&self) -> Duration {
         SOON + EACH * self.0.load(Ordering::Relaxed).min(MOST)
     }
@@ -75,13 +76,13 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// What became of a request to a zygote.
+/// The outcome of a request to a zygote.
 enum Asked {
     Started(u32),
     Refused(io::Error),
-    /// It had no effect.
+    /// The request had no effect.
     Unheard,
-    /// It may have had one.
+    /// The request may have had an effect.
     Lost,
 }
 
@@ -99,15 +100,15 @@ impl Shims {
         &self.program
     }
 
-    /// Has a zygote ready for the first who needs one.
+    /// Starts a zygote before the first request needs it.
     pub async fn warm(&self) {
         self.revive(&mut *self.zygote.lock().await).await;
     }
 
-    /// Starts the shim of a prepared launch and gives it `lock`, which the caller drops soon after.
-    /// When this returns the shim runs or may run: the lock tells.
+    /// Starts the shim of a prepared launch and passes `lock` to it; the caller drops its own soon
+    /// after. On return the shim runs or may run, which only the lock tells.
     ///
-    /// Not cancel-safe only in that the shim's zombie may then stay until the daemon ends.
+    /// Cancel-safe, except that the shim's zombie may then stay until the daemon ends.
     ///
     /// # Errors
     /// Nothing was started.
@@ -123,7 +124,7 @@ impl Shims {
         Ok(())
     }
 
-    /// One more has been started, until this is dropped.
+    /// Counts one more starting shim, until the result is dropped.
     pub fn starting(&self) -> Starting<'_> {
         self.starting.fetch_add(1, Ordering::Relaxed);
         Starting(&self.starting)
@@ -157,7 +158,8 @@ impl Shims {
         Ok(asked)
     }
 
-    /// The answer to the last request. Those of others, who did not wait for theirs, are seen to.
+    /// Returns the answer to the last request. Shims in answers to earlier requests, whose callers
+    /// did not wait, are adopted.
     async fn answer(&self, port: &Port) -> io::Result<io::Result<u32>> {
         loop {
             match hear(&port.socket).await? {
@@ -170,7 +172,7 @@ impl Shims {
         }
     }
 
-    /// Starts a zygote where there is none, and none was tried lately.
+    /// Starts a zygote if there is none, and none was tried recently.
     async fn revive(&self, zygote: &mut Zygote) {
         if zygote.port.is_some() || zygote.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
             return;
@@ -185,7 +187,7 @@ impl Shims {
 
     async fn spawn(&self) -> io::Result<Port> {
         let (socket, child) = zygote::spawn(&self.program)?;
-        // Nobody has reaped it yet, so it is this one that is pinned.
+        // Nobody has reaped the zygote yet, so the pin is on the right process.
         let pinned = Pinned::open(child.id());
         self.adopt(child.id());
         let port =
@@ -199,15 +201,16 @@ impl Shims {
         Err(io::Error::other("it does not say that it is ready"))
     }
 
-    /// A zygote that does not answer may yet wake up and start what another has started by then: it
-    /// must not.
+    /// Kills a zygote that does not answer. It might wake up later and start a shim that another
+    /// process has started by then.
     fn give_up(&self, zygote: &mut Zygote) {
         if let Some(port) = zygote.port.take() {
             let _ = port.zygote.signal(Signal::KILL.as_raw());
         }
     }
 
-    /// Lets the zygote go, and waits a moment until it has: nobody who comes next is to meet it.
+    /// Closes the connection to the zygote and waits a moment for its end, so that the next daemon
+    /// does not meet it.
     ///
     /// Blocks the thread.
     pub fn close(&self) {
@@ -217,15 +220,16 @@ impl Shims {
         }
     }
 
-    /// Shims are our children until we die, the zygote's forks too.
+    /// Registers a child. Shims are children of this process until it dies, even those that the
+    /// zygote forked.
     fn adopt(&self, pid: u32) {
-        // It may have ended before anybody knew its pid.
+        // It may have ended before its pid was known.
         if spawn::reap(pid).is_none() {
             self.children.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
         }
     }
 
-    /// Collects the zombies.
+    /// Reaps all zombies.
     pub fn reap(&self) {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.retain(|pid| spawn::reap(*pid).is_none());

@@ -1,4 +1,4 @@
-//! The folded fleet as `status` shows it: the same for a live daemon and for one read from disk.
+//! Renders the folded fleet for `status`, in the same way for a live daemon and from disk.
 
 use jiff::Timestamp;
 use muleteer_model::admission;
@@ -13,7 +13,7 @@ use muleteer_protocol::v1::{
 use std::sync::{LazyLock, Mutex, PoisonError};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-/// Every dispatch, oldest first.
+/// Returns every dispatch, oldest first.
 pub fn statuses(fleet: &Fleet) -> Vec<DispatchStatus> {
     fleet.iter().map(|dispatch| status(fleet, dispatch)).collect()
 }
@@ -78,9 +78,9 @@ fn work_doc(work: &WorkHome, clone: Option<&str>) -> WorkDoc {
     }
 }
 
-/// Its agent has put something out at that time, which left no event.
+/// Adds the time of the agent's last output, which left no event.
 pub fn heard(status: &mut DispatchStatus, at: Timestamp) {
-    // Of one format, so they compare as times do.
+    // The texts have one format, so they sort by time.
     status.last_activity = status.last_activity.take().max(Some(time(at)));
 }
 
@@ -98,7 +98,7 @@ fn waiting(pending: &Pending) -> AskStatus {
     }
 }
 
-/// What it waits for, and how to say it.
+/// Returns what the dispatch waits for, and the command that answers it.
 pub fn how_to_answer(d: &Dispatch) -> Option<String> {
     let mut open = d.asks.open().filter(|_| d.waits_for_an_answer());
     let first = open.next()?;
@@ -130,7 +130,7 @@ fn reason(d: &Dispatch) -> Option<String> {
     }
 }
 
-/// Why a dispatch does not start, where it is others who have met a limit.
+/// Returns why a dispatch does not start, if the API limits of its channel hold it back.
 fn held_back(fleet: &Fleet, d: &Dispatch) -> Option<String> {
     let channel = api_backpressure::channel(d);
     let pressure = fleet.pressures.get(channel).filter(|_| d.phase == Phase::Queued)?;
@@ -139,7 +139,7 @@ fn held_back(fleet: &Fleet, d: &Dispatch) -> Option<String> {
         .then(|| pressure.describe(channel, now))
 }
 
-/// What the pool holds back, for `tree`.
+/// Returns what the pool holds back, for `tree`.
 pub fn pool_state(fleet: &Fleet, max_agents: u32) -> Option<String> {
     let now = Timestamp::now();
     let pressed =
@@ -153,9 +153,9 @@ fn time(at: Timestamp) -> String {
     format!("{at:.3}")
 }
 
-/// Memory and cpu of one process; none when it is gone.
+/// Returns memory and CPU use of one process; `None` if it is gone.
 pub fn process(pid: u32) -> Option<ProcessStatus> {
-    // Kept between calls: cpu is measured from one look to the next.
+    // It is kept between calls, because CPU use is measured from one call to the next.
     static SYSTEM: LazyLock<Mutex<Option<System>>> =
         LazyLock::new(|| Mutex::new(System::new().ok()));
     let mut system = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Telling a working agent something that is no prompt: the answer to what it asked, another model.
+//! Sends a running agent messages that are no prompts: the answer to its ask, or another model.
 
 use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
@@ -14,10 +14,10 @@ use muleteer_model::event::{Created, Entry, Event};
 use muleteer_protocol::v1::{Reply, WireError};
 use std::sync::Arc;
 
-/// Longest answer. It becomes an event, which is kept for ever.
+/// The limit of an answer, which becomes an event and is kept for ever.
 const ANSWER_LIMIT: usize = 16 * 1024;
 
-/// Answers what an agent asked; replied to when the answer is durable.
+/// Answers an agent's ask. The reply is sent when the answer is durable.
 pub async fn answer(
     daemon: &Arc<Daemon>,
     id: &str,
@@ -55,12 +55,12 @@ pub async fn answer(
     if known || command(daemon, &dispatch.id, input).await? {
         return Ok(reply);
     }
-    // Between the look and the word somebody has answered, perhaps this very client, or the agent
-    // has gone on.
+    // Since the check another client, or this one in an earlier try, has answered, or the agent no
+    // longer waits.
     heard(&*find(daemon, id)?, key).ok_or_else(|| refused(&dispatch, &Unanswerable::NothingOpen))
 }
 
-/// An agent gives those it dispatched no leave that it has not itself.
+/// Whether an agent may give this answer: it cannot permit its children more than it may do itself.
 fn may_give(created: &Created, ask: &Ask, answer: &Answer) -> bool {
     let leave = match answer.verdict {
         Verdict::Allow => true,
@@ -77,7 +77,8 @@ fn not_given(dispatch: &Dispatch) -> WireError {
     WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_FORBIDDEN", &message, hint) }
 }
 
-/// The reply to a request that was carried out before, and whose client may not have heard so.
+/// Returns the reply to a request that was carried out before, in case the client lost the first
+/// reply.
 fn heard(dispatch: &Dispatch, key: &str) -> Option<Reply> {
     let (request_id, verdict) = dispatch.asks.by_key(key)?;
     Some(replied(dispatch, request_id, verdict))
@@ -136,8 +137,8 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
     WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault(code, &message, &hint) }
 }
 
-/// Makes a dispatch go on with another model: at once where its CLI can, else with its next
-/// process.
+/// Makes a dispatch continue with another model: at once if its CLI supports that, else with its
+/// next process.
 pub async fn set_model(
     daemon: &Arc<Daemon>,
     id: &str,

@@ -1,5 +1,5 @@
-//! One connection: the greeting, then requests one after another. Whatever goes wrong here ends
-//! this connection only.
+//! Serves one connection: the greeting, then one request after another. Any failure here ends this
+//! connection only.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::request::{fault, internal};
@@ -18,9 +18,9 @@ use muleteer_protocol::v1::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A peer that connects says hello within this time.
+/// The time for a peer to send its hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
-/// A peer that asks for nothing for so long is gone, or never meant to ask.
+/// The time after which a peer without a request is disconnected.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Connection {
@@ -28,15 +28,15 @@ pub struct Connection {
     pub identity: Identity,
     reader: FrameReader<Stream>,
     writer: FrameWriter<Stream>,
-    /// Of the request being served.
+    /// The id of the request that is served.
     request: u64,
     credits: u32,
 }
 
-/// What a client did while a request was being served.
+/// A frame from the client while its request is served.
 pub enum Heard {
     Credit,
-    /// It no longer wants the answer.
+    /// The client no longer wants the answer.
     Cancelled,
 }
 
@@ -131,7 +131,7 @@ impl Connection {
             Err(error) => ServerFrame::Error { id, error },
         };
         match self.writer.write(&frame).await {
-            // Nothing of it was written.
+            // The frame is too long, and no byte of it was written.
             Err(FrameError::TooLong { len, .. }) => return self.in_parts(frame, len).await,
             outcome => outcome?,
         }
@@ -139,16 +139,16 @@ impl Connection {
             ServerFrame::Reply { body: Reply::Spawned { .. }, .. } => {
                 muleteer_process::fault::point("gate.create_replied")
             }
-            // Only now, so that whoever asked hears that it is so.
+            // The daemon stops only now, so that the client gets its reply.
             ServerFrame::Reply { body: Reply::Stopping { .. }, .. } => self.daemon.stop.cancel(),
             _ => {}
         }
         Ok(())
     }
 
-    /// Answers with what is too long for one frame: of dispatches each goes ahead by itself. Of the
-    /// rest nothing has a size that others set, and whoever asked is told that it is so: hung up
-    /// on, they would ask again for ever.
+    /// Sends an answer that is too long for one frame in parts, one dispatch in each. Other answers
+    /// have no size that clients control; if one is too long, the client gets an error. If it were
+    /// disconnected, it would retry for ever.
     async fn in_parts(&mut self, frame: ServerFrame, len: usize) -> Result<(), FrameError> {
         let id = self.request;
         let (mut body, error) = match frame {
@@ -173,7 +173,7 @@ impl Connection {
         self.writer.write(&ServerFrame::Reply { id, body }).await
     }
 
-    /// Sends one item of a stream, waiting for credit. `false` when the client cancelled.
+    /// Sends one item of a stream, and waits for credit. Returns `false` if the client cancelled.
     pub async fn send(&mut self, item: Item) -> Result<bool, FrameError> {
         while self.credits == 0 {
             if let Heard::Cancelled = self.hear().await? {
@@ -185,8 +185,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Waits for what the client says while it is being served. Ends with an error when it has
-    /// gone. Cancel-safe.
+    /// Waits for the client's next frame while its request is served. Fails if the client has
+    /// disconnected. Cancel-safe.
     pub async fn hear(&mut self) -> Result<Heard, FrameError> {
         loop {
             match self.reader.next::<ClientFrame>().await? {

@@ -1,4 +1,4 @@
-//! What each request does. A reply is sent after the effect, never on enqueueing it.
+//! Handles each request. A reply is sent after the effect, never when it is enqueued.
 
 use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
@@ -32,13 +32,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// TERM, 10 s, KILL, and a little: a kill is answered when the agent is gone, at most after this.
+/// The longest wait for a killed agent's end (TERM, 10 s, KILL), with a margin. A kill is answered
+/// when the agent is gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
-/// After an explicit stop agents may be alone for this long (docs/design/shim-and-spool.md).
+/// The lease of agents after an explicit stop (docs/design/shim-and-spool.md).
 const LONG_LEASE: Duration = Duration::from_secs(8 * 3600);
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(5);
 const TREE_DEADLINE: Duration = Duration::from_secs(5);
-/// An agent that was given a prompt has taken it by then, or hangs.
+/// The time in which an agent accepts a prompt, unless it hangs.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
 const LIFE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -126,17 +127,17 @@ fn asker(identity: &Identity) -> Asker {
     }
 }
 
-/// Reading is for everyone who got this far; acting is the operator's. An agent may dispatch
-/// others, and act on those it dispatched. An agent of a run may do neither, and sees itself alone:
-/// what the others say is about criteria it is not to know, and whom it dispatched would not be
-/// held as it is.
+/// Checks permissions. Any authenticated peer may read; only the operator may act. An agent may
+/// dispatch others, and act on those it dispatched. A run's agent may do neither, and only sees
+/// itself: other agents' output is about criteria that it must not know, and its children would not
+/// be confined as it is.
 fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(), WireError> {
     if let Identity::Agent(id) = identity
         && in_a_run(daemon, id)
     {
         let allowed = match body {
             Request::Ping | Request::Tree | Request::Bead { .. } | Request::Unknown => true,
-            // Of others the list leaves them out.
+            // The list leaves other dispatches out.
             Request::Status { id: asked } => {
                 asked.as_ref().is_none_or(|asked| asked == id.as_str())
             }
@@ -168,7 +169,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
     let allowed = match (identity, body) {
         (Identity::Operator, _) => true,
         _ if reads => true,
-        // What it left behind goes on, and acts for nobody.
+        // Processes that an ended agent left may continue, but act for nobody.
         (Identity::Agent(agent), _) if has_ended(daemon, agent) => false,
         (Identity::Agent(_), Request::Spawn(_) | Request::Bead { .. }) => true,
         (
@@ -215,11 +216,11 @@ pub(super) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
     })
 }
 
-/// It, or whoever dispatched it, is an agent of a run.
+/// Whether the dispatch, or one of its ancestors, is an agent of a run.
 fn in_a_run(daemon: &Daemon, id: &DispatchId) -> bool {
     let fleet = daemon.snapshot();
     let mut next = fleet.get(id);
-    // Ancestors are older, so this ends; the depth of dispatches is limited besides.
+    // Ancestors are older, so this ends. The depth of dispatches is limited too.
     while let Some(dispatch) = next {
         if dispatch.created.by.starts_with("run/") {
             return true;
@@ -279,14 +280,14 @@ pub async fn create(
                 "choose another id",
             ));
         }
-        // Whoever made it may have died before it brought it up.
+        // The daemon or client that made it may have died before its actors were started.
         bring_up(daemon, &known.id).await;
         let warnings = warnings(daemon, &known, spawn).await;
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings });
     }
     let id = DispatchId::try_from(spawn.id.clone())
         .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
-    // Of a dispatch nobody traces yet, its own span is the root.
+    // Without a trace from the client, the dispatch's own span is the root.
     let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
     let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
     try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
@@ -301,7 +302,7 @@ pub async fn create(
     Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings })
 }
 
-/// What whoever made it is to know: it works, and not as they may think.
+/// Returns warnings for the client: the dispatch works, but perhaps not as expected.
 async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<String> {
     let created = &dispatch.created;
     let mut warnings: Vec<String> = created.unkept().into_iter().collect();
@@ -330,12 +331,13 @@ pub(crate) fn unappended(error: &LedgerError) -> WireError {
     }
 }
 
-/// Sees to it that the dispatch's subtree runs. If it cannot be now, the next start will.
+/// Makes sure that the dispatch's actors run. If that fails now, the next start does it.
 pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     if daemon.snapshot().get(id).is_none_or(|dispatch| dispatch.is_finished()) {
         return;
     }
-    // The agent may call `muleteer` in its first millisecond: its socket listens before it starts.
+    // The agent may call `muleteer` in its first millisecond, so its socket listens before it
+    // starts.
     if let Some(gate) = daemon.gate.get() {
         let open = |reply| crate::gate::GateMsg::OpenAgent(id.clone(), Some(reply));
         let _ = gate.call(open, Some(LIFE_PATIENCE)).await;
@@ -355,7 +357,7 @@ async fn send(
 ) -> Result<Reply, WireError> {
     let (key, text) = (said.key, said.text);
     let name = find(daemon, id)?.id.clone();
-    // Its files are not removed meanwhile.
+    // This lock keeps the dispatch's files from being removed meanwhile.
     let _alone = daemon.creating(name.as_str()).await;
     let dispatch = find(daemon, name.as_str())?;
     let too_late = || WireError {
@@ -408,7 +410,7 @@ async fn send(
         || dispatch.waits_for_an_answer();
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
-    // Killed since it was looked at.
+    // The dispatch was killed since the check.
     let now = daemon.snapshot();
     if now.get(&name).and_then(|dispatch| dispatch.prompt(key)).is_some_and(is_withdrawn) {
         return Err(too_late());
@@ -417,7 +419,7 @@ async fn send(
     Ok(Reply::Sent { dispatch_id: name.to_string(), queued })
 }
 
-/// Hands a command to the dispatch's life and waits until it is durable.
+/// Sends a command to the dispatch's life and waits until it is durable.
 pub(crate) async fn command(
     daemon: &Daemon,
     id: &DispatchId,
@@ -448,8 +450,8 @@ pub(crate) async fn command(
 async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
     let id = find(daemon, id)?.id.clone();
     let mut changes = daemon.fleet.subscribe();
-    // One that was just given a prompt has not taken it yet: the turn that is meant is about to
-    // begin.
+    // A dispatch that just got a prompt has not accepted it yet: the turn that the user means is
+    // about to start.
     let settled =
         |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
     let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
@@ -511,7 +513,7 @@ pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
         ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))
     };
     let _ = changes.wait_for(all).await;
-    // Then their journals are brought up to date; whoever waited may read them at once.
+    // Then their journals are completed, because the client may read them at once.
     let mut closed = daemon.closed.subscribe();
     let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.has_agent(id)));
     let _ = tokio::time::timeout(JOURNAL_PATIENCE, gone).await;
@@ -633,8 +635,7 @@ mod tests {
     use futures_util::FutureExt;
     use muleteer_model::config::Pool;
 
-    /// The agents that are kept are alone until somebody starts a daemon again, which may take a
-    /// night.
+    /// The agents are without a daemon until somebody starts one again, which may take a night.
     #[tokio::test]
     async fn who_stops_a_daemon_and_keeps_its_agents_gives_them_a_long_lease_first() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -663,7 +664,7 @@ mod tests {
         assert!(matches!(stopping.await, Ok(Reply::Stopping { .. })));
     }
 
-    /// Its files may be about to be removed.
+    /// The files of the dispatch may be about to be removed.
     #[tokio::test]
     async fn who_speaks_to_a_dispatch_waits_for_who_is_at_its_files() {
         let dir = tempfile::tempdir().expect("a directory");

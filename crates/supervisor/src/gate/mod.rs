@@ -1,5 +1,5 @@
-//! The gate: the sockets people and agents talk to. It owns the listeners and every connection's
-//! task; dropping it closes them all and harms no dispatch.
+//! The gate: the sockets for people and agents. It owns the listeners and every connection's task.
+//! Dropping it closes them all and harms no dispatch.
 
 mod answer;
 mod connection;
@@ -25,27 +25,28 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Connections of the daemon's socket at once. A new one takes the place of the longest idle one.
+/// The limit of connections to the daemon's socket. A new one replaces the longest idle one.
 const CONNECTIONS: usize = 256;
-/// Connections of one agent's socket at once; more wait in the kernel's queue.
+/// The limit of connections to one agent's socket; more wait in the kernel's queue.
 const PER_AGENT: usize = 16;
-/// So often it is looked whether the daemon's own socket is where people look for it.
+/// The interval at which the daemon checks that its own socket still exists.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) use handlers::{bring_up, command};
 
 #[derive(Debug)]
 pub enum GateMsg {
-    /// Bind and listen. Not in `pre_start`, which does no IO: a failure here is the supervisor's
-    /// business.
+    /// Binds and listens. `pre_start` does no IO, so that a failure here is the supervisor's to
+    /// handle.
     Boot,
-    /// Whoever removes runtime directories (a logout does) takes the daemon's socket along: it is
-    /// made again.
+    /// Makes the daemon's socket again if it is gone. A logout, for example, removes runtime
+    /// directories.
     Look,
-    /// Open the sockets of all living agents that are not open: their shims have been asked for.
+    /// Opens the sockets of all living agents that are not open, now that their shims were
+    /// contacted.
     OpenAgents,
-    /// Open the socket of one dispatch's agent; it is closed with [`GateMsg::CloseAgent`]. Replied
-    /// to when the socket can be connected to, or cannot be opened.
+    /// Opens the socket of one dispatch's agent, which [`GateMsg::CloseAgent`] closes. Answered
+    /// when the socket accepts connections, or cannot be opened.
     OpenAgent(DispatchId, Option<RpcReplyPort<()>>),
     CloseAgent(DispatchId),
     /// A listener's task has ended, which it never should.
@@ -57,7 +58,7 @@ pub struct Gate;
 pub struct State {
     daemon: Arc<Daemon>,
     main: Option<Open>,
-    /// The socket is gone and could not be made again, and that was said.
+    /// The socket is gone and could not be made again, which is recorded.
     missed: bool,
     agents: HashMap<DispatchId, Open>,
 }
@@ -65,9 +66,9 @@ pub struct State {
 /// A socket that is served.
 struct Open {
     _task: AbortOnDropHandle<()>,
-    /// Takes another listener in its place; who is connected stays so.
+    /// Takes another listener in its place. Existing connections stay.
     swap: mpsc::Sender<Listener>,
-    /// The file that leads to it: device and inode.
+    /// The device and inode of the socket's file.
     file: Option<(u64, u64)>,
 }
 
@@ -121,7 +122,8 @@ impl Actor for Gate {
             }
             GateMsg::CloseAgent(id) => {
                 state.agents.remove(&id);
-                // Of thousands that have ended, nobody wants a name to connect to.
+                // The file of an ended agent's socket is removed, because thousands of them would
+                // accumulate.
                 let _ =
                     std::fs::remove_file(state.daemon.paths.agent(id.as_str()).join("pub/sock"));
             }
@@ -140,12 +142,12 @@ impl State {
         let path = self.daemon.paths.agent(id.as_str()).join("pub/sock");
         match serve(&self.daemon, gate, &path, Some(id.clone()), PER_AGENT) {
             Ok(task) => drop(self.agents.insert(id, task)),
-            // Its agent works all the same; only what it asks of us fails.
+            // The agent works nevertheless; only its requests to the daemon fail.
             Err(error) => tracing::warn!(%id, %error, "the agent's socket cannot be opened"),
         }
     }
 
-    /// Sees to it that the daemon's socket is where it was made.
+    /// Makes sure that the daemon's socket file still exists.
     fn look(&mut self) {
         let path = self.daemon.paths.socket.clone();
         let Some(open) = self.main.as_mut().filter(|open| open.file != file_at(&path)) else {
@@ -154,7 +156,8 @@ impl State {
         let runtime = &self.daemon.paths.runtime_dir;
         match bind(&path, path.parent() == Some(runtime)) {
             Ok(listener) => {
-                // It is full where the one before was not taken yet: at the next look, then.
+                // The channel is full if the task has not taken the last listener yet. The next
+                // check tries again.
                 if open.swap.try_send(listener).is_ok() {
                     open.file = file_at(&path);
                     self.missed = false;
@@ -173,8 +176,9 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Listens at `path`. We hold `daemon.lock`, so whatever is there is a dead daemon's. `checked`:
-/// its directory is to be nobody else's, who may have made it since this daemon began.
+/// Listens at `path`. This daemon holds `daemon.lock`, so an existing file is a dead daemon's. With
+/// `checked` its directory must belong to this user: another one may have made it since the daemon
+/// started.
 fn bind(path: &Path, checked: bool) -> Result<Listener, String> {
     let fail = |error: std::io::Error| format!("cannot listen on {}: {error}", path.display());
     if let Some(folder) = path.parent() {
@@ -217,12 +221,13 @@ fn serve(
                         let _present = Present::new(&daemon.connections);
                         let serving = connection::serve(daemon.clone(), stream, agent, place);
                         if let Err(message) = survive(serving).await {
-                            // The client sees its connection end, and asks again.
+                            // The client sees that its connection has ended, and retries.
                             daemon.note(Event::Fault { what: "a connection".into(), message });
                         }
                     });
                 }
-                // Out of descriptors, say: that passes, and must not become a restart storm.
+                // The process may be out of descriptors: that passes, and must not become a restart
+                // storm.
                 Err(error) => {
                     tracing::warn!(%error, socket = %name, "cannot accept");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -262,8 +267,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicBool;
 
-    /// A name that led to a socket which did not listen yet, or to none for a moment, refused
-    /// agents that called `muleteer` as soon as they saw it.
+    /// A socket file that did not listen yet, or was missing for a moment, rejected agents that
+    /// called `muleteer` as soon as they saw it.
     #[tokio::test]
     async fn a_socket_that_can_be_seen_can_be_connected_to() {
         const TIMES: usize = 300;
@@ -281,7 +286,7 @@ mod tests {
                 }
                 None
             });
-            // The last one of each two goes on listening while the next one takes its place.
+            // The last listener stays open while the next one takes its place.
             let mut before = None;
             for _ in 0..TIMES {
                 before = Some((bind(&path, false).unwrap(), before.take().map(|(last, _)| last)));

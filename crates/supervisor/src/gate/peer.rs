@@ -1,5 +1,6 @@
-//! Identifies the peer of a connection (docs/design/permissions-and-trust.md). This stops confusion
-//! and simple injection; against a determined program of the same user only the sandbox helps.
+//! Identifies the peer of a connection (docs/design/permissions-and-trust.md). This prevents
+//! confusion and simple injection. Only the sandbox helps against a determined program of the same
+//! user.
 
 use crate::daemon::context::Daemon;
 use muleteer_model::dispatch::{Dispatch, Phase};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub enum Identity {
     Operator,
     Agent(DispatchId),
-    /// Read-only.
+    /// A process that may only read.
     Unknown,
 }
 
@@ -29,7 +30,7 @@ impl Identity {
     }
 }
 
-/// Decides who the peer is; `None` when it is another user, who gets nothing.
+/// Identifies the peer; `None` for another user, who gets no access.
 ///
 /// Blocking: it reads `/proc` and a few small files.
 pub fn identify(
@@ -50,22 +51,23 @@ pub fn identify(
     let Some(pid) = peer.pid else {
         return Some(unless_shown);
     };
-    // A daemon that was itself started by an agent has that agent's mark, as all its clients there
-    // do.
+    // A daemon that an agent started has that agent's nonce, and so do all its clients there.
     let around = std::env::var(identity::NONCE_VAR).ok();
     if let Some(nonce) = identity::nonce_of(pid).filter(|nonce| Some(nonce) != around.as_ref()) {
-        // Muleteer marks what agents and their validations run. Where the mark is of no dispatch,
-        // the process has outlived what it was started for, or was never an agent: no key helps it.
+        // Muleteer marks the processes of agents and their validations. If the nonce belongs to no
+        // dispatch, the process has outlived its purpose, or was never an agent's. Then no key
+        // helps it.
         return Some(owner_of(daemon, &nonce).map_or(Identity::Unknown, Identity::Agent));
     }
     let (agents, own) = (living_agents(daemon), ProcessId::current());
     let owner = |process| agents.iter().find(|agent| agent.is_below(daemon, process));
-    // Agents that this daemon adopted are older than it is.
+    // Agents that this daemon adopted are older than the daemon.
     let oldest = agents.is_empty().then_some(own);
     match identity::ancestry(pid, oldest, |process| process == own || owner(process).is_some()) {
         Ancestry::Below(found) => match owner(found) {
             Some(agent) => Some(Identity::Agent(agent.id.clone())),
-            // The daemon's own children are what agents wrote, or what ended agents left behind.
+            // The daemon's own children run code that agents wrote, or were left by agents that
+            // have ended.
             None => Some(Identity::Unknown),
         },
         Ancestry::Unknown | Ancestry::Orphan => Some(unless_shown),
@@ -76,7 +78,7 @@ pub fn identify(
     }
 }
 
-/// Whether an agent's dispatch is over, and what shows its mark was left running.
+/// Whether an agent's dispatch is over, so that a process with its nonce is a leftover.
 pub fn has_ended(daemon: &Daemon, id: &DispatchId) -> bool {
     daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished())
 }
@@ -84,24 +86,24 @@ pub fn has_ended(daemon: &Daemon, id: &DispatchId) -> bool {
 fn key_matches(daemon: &Daemon, key: &str) -> bool {
     std::fs::read_to_string(daemon.paths.operator_key()).is_ok_and(|known| {
         let (known, key) = (known.trim().as_bytes(), key.trim().as_bytes());
-        // In constant time, so that the time taken tells nothing of the key.
+        // The comparison takes constant time, so that its duration reveals nothing of the key.
         known.len() == key.len()
             && !key.is_empty()
             && known.iter().zip(key).fold(0, |all, (a, b)| all | (a ^ b)) == 0
     })
 }
 
-/// An agent that may live.
+/// An agent that may be alive.
 struct Living {
     id: DispatchId,
-    /// Its shim's pid, where that was heard.
+    /// The pid of its shim, if known.
     pid: Option<u32>,
-    /// Its shim, as that wrote it down; read when it is asked for.
+    /// The identity of its shim, read from the shim's file when needed.
     shim: OnceCell<Option<ProcessId>>,
 }
 
 impl Living {
-    /// Its shim is this process.
+    /// Whether this process is the agent's shim.
     fn is_below(&self, daemon: &Daemon, process: ProcessId) -> bool {
         let read = || Some(meta::read(&daemon.paths.agent(self.id.as_str())).ok()??.shim);
         self.pid.is_none_or(|pid| pid == process.pid)
@@ -121,7 +123,7 @@ fn living_agents(daemon: &Daemon) -> Vec<Living> {
     fleet.unfinished().filter(|dispatch| dispatch.is_active()).map(living).collect()
 }
 
-/// Whose nonce this is: of any dispatch of this state directory, in any of its attempts.
+/// Returns the dispatch of a nonce: any dispatch of this state directory, in any attempt.
 fn owner_of(daemon: &Daemon, nonce: &str) -> Option<DispatchId> {
     let fleet = daemon.snapshot();
     fleet.iter().rev().find_map(|dispatch| {

@@ -1,21 +1,21 @@
-//! Connections of one socket: how many there may be, and which one is closed to make room.
+//! The connections of one socket: their limit, and which one is closed to make room.
 //!
-//! A connection that waits for its peer's next request is idle. When all places are taken, the one
-//! that has been idle longest is closed, so a flood of peers that say nothing keeps nobody out.
-//! Peers that are not the operator may hold all places but [`RESERVED`], idle or not.
+//! A connection that waits for its peer's next request is idle. When all places are taken, the
+//! longest idle connection is closed, so a flood of silent peers locks nobody out. Peers that are
+//! not the operator may hold all places but [`RESERVED`], idle or not.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// Places that only the operator may hold.
+/// The number of places that only the operator may hold.
 pub const RESERVED: usize = 64;
 
 /// The peer of a connection, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// It has not said hello.
+    /// The peer has not sent its hello.
     Stranger,
     Operator,
     /// An agent, or a process that may only read.
@@ -25,7 +25,7 @@ pub enum Peer {
 #[derive(Debug)]
 struct Entry {
     peer: Peer,
-    /// Since when it has been idle, as a count of changes; none while it is served.
+    /// The change number at which it became idle; `None` while it is served.
     idle: Option<u64>,
     close: CancellationToken,
 }
@@ -63,7 +63,7 @@ impl Places {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is a place, or one can be made. Cancel safe.
+    /// Waits until a place is free, or can be made free. Cancel-safe.
     pub async fn free(&self) {
         loop {
             let freed = self.freed.notified();
@@ -79,8 +79,8 @@ impl Places {
         }
     }
 
-    /// Takes a place, which [`Self::free`] has found, and closes the longest idle connection for it
-    /// where all are taken.
+    /// Takes the place that [`Self::free`] has found. If all are taken, it closes the longest idle
+    /// connection.
     pub fn take(self: &Arc<Self>) -> Place {
         let mut table = self.table();
         if table.entries.len() >= self.limit {
@@ -105,7 +105,7 @@ impl Table {
         self.next
     }
 
-    /// The one of these peers' connections that has been idle longest.
+    /// Returns the longest idle connection of such peers.
     fn idlest(&self, of: impl Fn(Peer) -> bool) -> Option<u64> {
         let idle = self.entries.iter().filter(|(_, entry)| of(entry.peer));
         let idle = idle.filter_map(|(number, entry)| Some((entry.idle?, *number)));
@@ -120,8 +120,8 @@ impl Table {
 }
 
 impl Place {
-    /// Notes the peer once it is known. False if peers that are not the operator hold all places
-    /// that they may.
+    /// Records the peer once it is known. Returns false if peers that are not the operator hold all
+    /// places that they may.
     pub fn greeted(&self, operator: bool) -> bool {
         let mut table = self.places.table();
         let most = self.places.limit.saturating_sub(RESERVED);
@@ -138,14 +138,14 @@ impl Place {
         true
     }
 
-    /// Notes that the peer is being served. False if the connection was closed to make room.
+    /// Marks the connection as served. Returns false if it was closed to make room.
     pub fn busy(&self) -> bool {
         let mut table = self.places.table();
         let entry = table.entries.get_mut(&self.number);
         entry.map(|entry| entry.idle = None).is_some()
     }
 
-    /// Notes that the peer's next request is waited for.
+    /// Marks the connection as idle.
     pub fn idle(&self) {
         let mut table = self.places.table();
         let now = table.tick();
@@ -156,7 +156,7 @@ impl Place {
         self.places.freed.notify_waiters();
     }
 
-    /// Waits until the connection is to be closed. Cancel safe.
+    /// Waits until the connection must be closed. Cancel-safe.
     pub async fn closed(&self) {
         self.close.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! The requests about runs and their beads.
+//! Handles the requests about runs and their beads.
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::request::{fault, internal};
@@ -14,7 +14,7 @@ use ractor::rpc::CallResult;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// TERM, 10 s, KILL, for every agent at once, and a little.
+/// The time for terminating all agents at once (TERM, 10 s, KILL), with a margin.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply, WireError> {
@@ -30,13 +30,13 @@ pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply,
     Ok(Reply::Beads { answer })
 }
 
-/// Lets the run rest: its agents are ended, and it can be resumed.
+/// Stops the run: its agents are terminated, and it can be resumed.
 pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError> {
     let done = || Ok(Reply::RunUp { run_id: run_id.into() });
     let Some(hosted) = daemon.runs.find(run_id) else { return done() };
     match tokio::time::timeout(STOP_PATIENCE, rest(&hosted)).await {
         Ok(()) => done(),
-        // It was not begun after all.
+        // The run was not started after all.
         Err(_) if daemon.runs.find(run_id).is_none() => done(),
         Err(_) if hosted.run().is_some_and(|run| run.jobs.is_empty()) => {
             let message =
@@ -51,9 +51,8 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
     }
 }
 
-/// Returns when the run rests. It is told to by whoever drives it then: a run that has just been
-/// begun or taken over has nobody yet, and one whose actor failed has another soon; each of them
-/// shows how the run stands.
+/// Returns when the run rests. Only its actor can stop it. A run that was just started or taken
+/// over has no actor yet, and a failed actor is soon replaced, so each new actor gets the stop.
 async fn rest(hosted: &Hosted) {
     let mut state = hosted.state.subscribe();
     let mut is_told = false;
@@ -62,7 +61,7 @@ async fn rest(hosted: &Hosted) {
         if run.as_ref().is_some_and(|run| !run.is_live()) {
             return;
         }
-        // Also of one that is stopping: it may wait for its trial, and does so no longer then.
+        // A stopping run also gets it: it may wait for its trial, and must not wait any longer.
         let is_due = run.is_some_and(|run| run.stopping.is_none() || !is_told);
         if let Some(actor) = hosted.actor.get().filter(|_| is_due) {
             let input = Box::new(Input::Stop { reason: "it was stopped".into() });
@@ -98,7 +97,7 @@ pub async fn events(
     };
     let mut next_seq = from_seq;
     loop {
-        // Looked at before reading: what ended the run is then among what is read.
+        // This is read before the log, so that the log then has the event that ended the run.
         let live = state.as_mut().is_some_and(|state| {
             state.borrow_and_update().as_ref().is_none_or(|run| run.is_live())
         });
@@ -161,7 +160,7 @@ mod tests {
     use muleteer_model::spec_run::event::RunStatus;
     use muleteer_model::spec_run::{Run, Stopping};
 
-    /// A daemon that was started to stop a run serves before it has read how that stands.
+    /// A daemon that was started to stop a run serves before it has read the run's state.
     #[tokio::test]
     async fn a_run_that_nobody_drives_yet_is_stopped_as_soon_as_somebody_does() {
         let dir = tempfile::tempdir().unwrap();

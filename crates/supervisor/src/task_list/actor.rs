@@ -1,5 +1,5 @@
-//! The `task-lists` branch of the tree: an owned task for each run of a list. Which runs there are
-//! is in the folded fleet, so a restarted actor goes on with all of them.
+//! The `task-lists` branch of the tree: an owned task for each run of a list. The runs are in the
+//! folded fleet, so a restarted actor resumes all of them.
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// A run whose driver panics is driven again so often.
+/// A driver that panics is restarted this often.
 const RESTARTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub enum TaskListsMsg {
     Boot,
-    /// See to it that this run is driven.
+    /// Makes sure that this run has a driver.
     Drive(String),
-    /// Its driver ended; with words if it panicked.
+    /// The run's driver has ended, with a message if it panicked.
     Ended(String, Option<String>),
 }
 

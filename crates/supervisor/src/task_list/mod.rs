@@ -1,5 +1,5 @@
-//! The task-list harness at work: validations, recovery ([`steps`]), and runs of a list ([`run`]),
-//! which the daemon hosts. The rules are in `model::tasklist`, the files in `store::tasklist`.
+//! The task-list harness: validations and recovery ([`steps`]), and runs of a list ([`run`]), which
+//! the daemon hosts. The rules are in `model::task_list`, the files in `store::task_list`.
 
 pub mod actor;
 pub mod run;

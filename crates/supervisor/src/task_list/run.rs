@@ -1,5 +1,5 @@
-//! One run of a list: the session's start, its workers, its end. Everything it must remember is an
-//! event or in the list itself, so a new daemon goes on with it.
+//! Drives one run of a list: the session's start, its workers, its end. Its state is in events or
+//! in the list itself, so a new daemon can resume it.
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::survive;
@@ -25,14 +25,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Of one run, at most.
+/// The limit of workers in one run.
 const MOST_WORKERS: u32 = 64;
 
-/// Whoever looks after what foreign workers have left: none of a run's own, which are counted from
-/// 1.
+/// The worker number for recovering tasks of foreign workers. A run's own workers start at 1.
 const LOOKS_AFTER: u32 = 0;
 
-/// What runs keep in memory across restarts of the actor.
+/// The state of runs in memory that outlives restarts of the actor.
 #[derive(Debug, Default)]
 pub struct Registry(Mutex<HashMap<String, Arc<Shared>>>);
 
@@ -54,15 +53,17 @@ impl Registry {
 #[derive(Debug, Default)]
 pub struct Shared {
     lock: Mutex<Option<Arc<SessionLock>>>,
-    /// Of a concurrent list, which nobody holds for longer than a change.
+    /// The last content that this run wrote, for a concurrent list, whose lock is only held during
+    /// a change.
     written: Mutex<Option<Written>>,
-    /// Blocking steps go on when their task is dropped: a worker's next incarnation waits for them.
+    /// Blocking steps continue when their task is dropped, so a worker's next incarnation waits for
+    /// them here.
     steps: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
-    /// From choosing a task to having begun it: then nobody else chooses it.
+    /// Held from choosing a task until it has begun, so that no other worker chooses it.
     pub taking: tokio::sync::Mutex<()>,
-    /// Onto the start branch, one at a time.
+    /// Held while work lands on the start branch, one worker at a time.
     pub landing: tokio::sync::Mutex<()>,
-    /// A task has ended: another one may have become eligible.
+    /// A task has ended, so another one may have become eligible.
     pub changed: Notify,
 }
 
@@ -96,7 +97,7 @@ impl Shared {
     }
 }
 
-/// A run as its driver and workers see it.
+/// A run, for its driver and workers.
 #[derive(Debug, Clone)]
 pub struct Driven {
     pub daemon: Arc<Daemon>,
@@ -108,13 +109,13 @@ pub struct Driven {
     pub project: Git,
 }
 
-/// What the commands of a run's worker carry as their nonce. It is of no dispatch, so that they may
-/// only read what the daemon has: a validation runs what the agent wrote that it judges.
+/// Returns the nonce for the commands of a run's worker. It belongs to no dispatch, so the commands
+/// may only read from the daemon, because a validation runs code that the judged agent wrote.
 fn mark(list: &str, worker: u32) -> String {
     format!("tasklist-{list}-{worker}")
 }
 
-/// The run whose command carries this nonce.
+/// Returns the run whose command has this nonce.
 pub fn marked(nonce: &str) -> Option<String> {
     let (list, worker) = nonce.strip_prefix("tasklist-")?.rsplit_once('-')?;
     worker.bytes().all(|byte| byte.is_ascii_digit()).then(|| list.into())
@@ -136,7 +137,7 @@ pub async fn drive(daemon: &Arc<Daemon>, list: &str) {
     finish(daemon, list, finished).await;
 }
 
-/// Ends a run that cannot be driven.
+/// Ends a run whose driver has failed.
 pub async fn give_up(daemon: &Arc<Daemon>, list: &str, message: &str) {
     let reason = format!("its driver failed again and again: {message}");
     finish(
@@ -156,15 +157,14 @@ async fn finish(daemon: &Arc<Daemon>, list: &str, finished: Finished) {
     let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
     let closing = move || -> String {
         let Ok(git) = Git::open(root.path()) else { return String::new() };
-        // One that ended before it was counted has said all else under the number it would have
-        // had.
+        // A run that ended before its session was counted has logged under this number too.
         let number = session.or_else(|| Some(root.read().ok()?.list.session_count + 1));
         let place =
             place(&root, &git, &git, hold, vec![], "muleteer".into(), number, String::new());
         let Ok(mut tx) = place.begin() else { return String::new() };
         let now = tx.now();
-        // What a worker left in progress is for the next session to recover; nobody holds it any
-        // more.
+        // A task that a worker left in progress is recovered by the next session, so its lease ends
+        // now.
         for task in
             tx.list.tasks.iter_mut().filter(|task| in_hand.contains(&task.id) && task.is_held(now))
         {
@@ -208,7 +208,7 @@ fn broken(error: &StepError) -> Finished {
     Finished { status: status.into(), reason: error.to_string(), code: Some(code) }
 }
 
-/// Of what a power cut may have left, so much that git can work again; what was done to that end.
+/// Repairs the damage of a power cut, as far as git needs it to work. Returns the repairs.
 fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
     let mut done = vec![];
     if project.mend_index()? {
@@ -237,12 +237,12 @@ fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
     Ok(done)
 }
 
-/// Whether each worker has a clone of its own: then they come back to a branch.
+/// Whether each worker has a clone of its own. Then there must be a branch to land on.
 pub fn in_clones(concurrency: u32, mode: Mode) -> bool {
     concurrency > 1 || mode == Mode::Concurrent
 }
 
-/// What the names of workers in clones begin with, before their number.
+/// Returns the prefix of the names of workers in clones. Their number follows.
 fn workers(daemon: &Daemon) -> String {
     let state = daemon.paths.runtime_dir.file_name().unwrap_or_default().to_string_lossy();
     format!("muleteer-{state}-")
@@ -268,11 +268,11 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
         (root.clone(), list.to_string(), shared.clone(), workers(daemon));
     let branch = daemon.snapshot().task_lists.get(list).and_then(|run| run.started.branch.clone());
     let opened = tokio::task::spawn_blocking(move || -> Result<_, StepError> {
-        // One that somebody has made unreadable is put back with the first change.
+        // A list that somebody has made unreadable is restored with the first change.
         let mode = at.read().map(|read| read.list.mode);
         let mode = mode.or_else(|error| at.mode_of(&name).ok_or(error))?;
         if mode == Mode::Exclusive && matches!(keep.hold(), Hold::Own) {
-            // The daemon that held it is dead; its lock is stale, or we hold it already.
+            // The daemon that held it is dead: its lock is stale, or this process holds it already.
             keep.keep_lock(at.lock_session(&name)?.0);
         }
         if mode == Mode::Concurrent {
@@ -340,17 +340,18 @@ impl Driven {
         self.daemon.snapshot().task_lists.get(&self.list).cloned()
     }
 
-    /// `Some(true)`: at once.
+    /// Whether the run is stopping; `Some(true)` means at once.
     pub fn stopping(&self) -> Option<bool> {
         self.run().and_then(|run| run.stopping)
     }
 
-    /// Whether workers have clones of their own: never two in one working directory.
+    /// Whether workers have clones of their own: two workers never share a working directory.
     pub fn has_clones(&self) -> bool {
         in_clones(self.asked.concurrency, self.mode)
     }
 
-    /// Stable across runs and daemons of this state directory, and nobody else's.
+    /// Returns a worker's name. It is stable across runs and daemons of this state directory, and
+    /// unique to it.
     pub fn worker_name(&self, worker: u32) -> String {
         let workers = workers(&self.daemon);
         if self.has_clones() {
@@ -370,7 +371,7 @@ impl Driven {
         validation_env(&all)
     }
 
-    /// Where a worker works.
+    /// Returns the place of a worker's work.
     pub fn place(&self, worker: u32, git: &Git) -> Place {
         let mut place = place(
             &self.root,
@@ -401,7 +402,7 @@ impl Driven {
         stepping.await.map_err(|error| StepError::Other(error.to_string()))
     }
 
-    /// Tells whoever follows the run of something that is not as it should be.
+    /// Sends a fault message to the clients that follow the run.
     pub fn tell(&self, message: &str) {
         self.daemon.note(Event::Fault {
             what: format!("task list {}", self.list),
@@ -409,7 +410,7 @@ impl Driven {
         });
     }
 
-    /// For blocking steps: whether to give up.
+    /// Returns a function for blocking steps that says whether to give up.
     pub fn called_off(&self) -> impl Fn() -> bool + Send + 'static {
         let (daemon, list) = (self.daemon.clone(), self.list.clone());
         move || {
@@ -422,7 +423,7 @@ impl Driven {
         }
     }
 
-    /// `None` if the daemon stops: the run goes on with the next one.
+    /// Works through the list. `None` if the daemon stops: the next one resumes the run.
     async fn work_through(&self) -> Option<Finished> {
         let driven = self.clone();
         let begun = match self.run()?.session {
@@ -458,8 +459,8 @@ impl Driven {
             match ended {
                 Ok(Ok(end)) => {
                     if matches!(end, End::Finished(_)) {
-                        // Whatever ended one ends all: the others stop after what they have in
-                        // hand.
+                        // A reason that ends one worker ends all: the others stop after their
+                        // current task.
                         let event = Event::TaskListStopping {
                             list: self.list.clone(),
                             now: false,
@@ -486,7 +487,7 @@ impl Driven {
             .or_else(|| Some(self.verdict()))
     }
 
-    /// How the run ended, where nothing special ended it.
+    /// Returns the result of a run that ended without a special reason.
     fn verdict(&self) -> Finished {
         let list = match self.place(0, &self.project).read() {
             Ok(list) => list,
@@ -497,7 +498,7 @@ impl Driven {
         ended(stop)
     }
 
-    /// The protocol's session start, up to its counting. `Err` ends the run.
+    /// Carries out the protocol's session start, up to counting the session. `Err` ends the run.
     fn begin_session(&self) -> Result<u64, Finished> {
         self.try_begin_session().map_err(|error| broken(&error)).and_then(|begun| begun)
     }
@@ -511,7 +512,7 @@ impl Driven {
             place.note(vec![Entry::lock_acquired(std::process::id())]);
         }
         let off = self.called_off();
-        // Recover what was interrupted: in the project, or in the clone of the worker that had it.
+        // Recovers interrupted tasks: in the project, or in the clone of the worker that had them.
         let now = Timestamp::now();
         let is_ours = |task: &Task| {
             self.mode == Mode::Exclusive
@@ -608,14 +609,14 @@ impl Driven {
         Ok(Ok(session))
     }
 
-    /// What foreign workers of a concurrent list have left, whose leases are over, is recovered by
-    /// what is on the start branch, in a clone that is nobody's: where they worked is theirs, and a
-    /// person's own directory no place to roll anything back in.
+    /// Recovers the tasks of foreign workers of a concurrent list whose leases have expired. It
+    /// judges the start branch, in a clone of its own. Their clones are not ours, and nothing may
+    /// be rolled back in a person's own directory.
     fn look_after(&self, session: u64, off: &dyn Fn() -> bool) -> Result<(), StepError> {
         let Some(branch) = self.run().and_then(|run| run.started.branch.clone()) else {
             return Ok(());
         };
-        // Of a daemon that was killed at this, the claim is ours already.
+        // After an earlier daemon was killed during this, the claim is already ours.
         let ours = self.clone_worker(LOOKS_AFTER);
         let list = self.root.read()?.list;
         let is_worker_s = |task: &Task| {
@@ -632,7 +633,7 @@ impl Driven {
             match place.recover(task, off) {
                 Ok(Recovered::Failed(_)) => {}
                 Ok(Recovered::Passed) => drop(place.record_success(&task.id, vec![])?),
-                // What the branch does not have nobody can go on with.
+                // Nobody can resume work that is not on the branch.
                 Ok(Recovered::Resume) => place.hand_over(&task.id, None)?,
                 Err(StepError::Refused(refused)) => {
                     tracing::info!(task = %task.id, %refused, "not looked after")
@@ -648,7 +649,7 @@ impl Driven {
     }
 }
 
-/// How a run ends by one of the stopping conditions.
+/// Returns the result of a run that a stopping condition ended.
 pub fn ended(stop: Stop) -> Finished {
     let (status, code) = match stop {
         Stop::AllCompleted => ("completed", None),

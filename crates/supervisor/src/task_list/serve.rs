@@ -1,4 +1,4 @@
-//! What the gate is asked about runs of task lists.
+//! Handles the gate's requests about runs of task lists.
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::request::{fault, internal, unwritten};
@@ -18,7 +18,7 @@ use muleteer_store::task_list::{Right, Root, TaskListError};
 use std::path::Path;
 use std::sync::Arc;
 
-/// More workers than this are somebody's mistake: each has a clone and an agent.
+/// The limit of workers. More are a mistake, because each has a clone and an agent.
 const CONCURRENCY: u32 = 64;
 
 pub fn listed(error: &TaskListError) -> WireError {
@@ -49,7 +49,7 @@ pub fn unrepositoried(error: &GitError) -> WireError {
     fault(code, &error.to_string(), &error.hint().unwrap_or_default())
 }
 
-/// Begins a run. Sent again, it is answered, not repeated.
+/// Starts a run. A repeated request is answered, but not carried out again.
 pub async fn run(
     daemon: &Arc<Daemon>,
     asked: &TasksRun,
@@ -57,8 +57,8 @@ pub async fn run(
     trace: Option<String>,
 ) -> Result<Reply, WireError> {
     let root = Root::at(Path::new(&asked.root));
-    // One at a time for a directory: two would each find nobody there. (Not two of these locks:
-    // they are few, and shared by hash.)
+    // One request at a time for each directory, because two would each find no run there. (Never
+    // hold two of these locks: they are few, and shared by hash.)
     let _alone = daemon.creating(&format!("task-list {}", root.path().display())).await;
     if let Some(known) = daemon.snapshot().task_lists.get(&asked.id) {
         daemon.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
@@ -92,7 +92,7 @@ pub async fn run(
         ));
     }
     if work {
-        // No task could be begun, in one session after the other.
+        // Otherwise no task could start, in one session after the other.
         crate::dispatch::request::check(daemon, &asked.dispatch)?;
     }
     let private = daemon.paths.task_lists();
@@ -120,7 +120,8 @@ pub async fn run(
         more: false,
         event,
     };
-    // Kept before anybody can know of the run: its driver would find the lock held, by us.
+    // The lock is stored before anybody can know of the run, because its driver would otherwise
+    // find it locked by this very process.
     if let Some(lock) = lock {
         daemon.task_list_runs.get(&asked.id).keep_lock(lock);
     }
@@ -144,12 +145,12 @@ struct Checked {
     branch: Option<String>,
     mode: Mode,
     lock: Option<muleteer_store::task_list::SessionLock>,
-    /// Something is left to be done.
+    /// Some tasks are not done yet.
     work: bool,
 }
 
-/// Whether a run can begin at all. An exclusive list is locked from here on: a second session fails
-/// fast.
+/// Checks whether a run can start. An exclusive list is locked from here on, so that a second
+/// session fails fast.
 fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
     // A damaged list is restored here, under the lock.
     let list = root.begin(Right::Own, Timestamp::now()).map_err(|error| listed(&error))?.list;

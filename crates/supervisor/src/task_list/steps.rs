@@ -1,5 +1,6 @@
-//! The steps of working through a list, each of which may be repeated: what was done is found done.
-//! The daemon's runs take them, and the verbs an agent in its own session calls. All of them block.
+//! The steps of working through a list. Each may be repeated, because it finds out what is done
+//! already. The daemon's runs use them, and so do the verbs of an agent in its own session. All of
+//! them block.
 
 use crate::vcs::user_repo::{Git, GitError, Lost};
 use jiff::Timestamp;
@@ -21,20 +22,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Output of a validation that is kept.
+/// The limit of a validation's output that is saved.
 const TAIL: usize = 16 * 1024;
-/// `harness-init.sh` and clean-ups have no limit of their own in the list.
+/// The timeout of `harness-init.sh` and clean-ups, for which the list has none.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// By what right the list is changed.
+/// The right by which the list is changed.
 #[derive(Debug, Clone)]
 pub enum Hold {
     /// The lock is taken for each change.
     Own,
     Session(Arc<SessionLock>),
-    /// As `Own`, for a run, which knows what it has written last.
+    /// As `Own`, for a run, which knows the content that it wrote last.
     Beside(Written),
-    /// For a run that may hold it.
+    /// For a run that may hold the lock.
     Run(String),
 }
 
@@ -49,30 +50,30 @@ impl Hold {
     }
 }
 
-/// Where work on a list happens, and how.
+/// The repositories, branch and environment of the work on a list.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub root: Root,
     pub hold: Hold,
     /// The project's repository.
     pub project: Git,
-    /// Where the work is: the project, or a worker's clone.
+    /// The repository of the work: the project, or a worker's clone.
     pub git: Git,
-    /// Where commands run: the harness's root, or what corresponds to it in the clone.
+    /// The directory for commands: the harness's root, or the corresponding one in the clone.
     pub dir: PathBuf,
-    /// The start branch; none with a detached HEAD.
+    /// The start branch; `None` with a detached HEAD.
     pub branch: Option<String>,
-    /// Where HEAD of the project is to stand when a task ends.
+    /// The required HEAD of the project when a task ends.
     pub stand: Stand,
-    /// The work is looked at where everybody's comes together: commits are a task's that name it,
-    /// and nothing is rolled back.
+    /// The work is judged on the shared branch: only commits that name a task are that task's, and
+    /// nothing is rolled back.
     pub is_everybody_s: bool,
-    /// For validations: already without what only agents need.
+    /// The environment of validations, already without variables that only agents need.
     pub env: Vec<(String, String)>,
     pub worker: String,
-    /// The session that log lines are written under.
+    /// The session number in log lines.
     pub session: Option<u64>,
-    /// Marks processes of ours, so that a successor finds what a killed daemon left.
+    /// Marks processes of this worker, so that a successor finds those that a killed daemon left.
     pub nonce: String,
 }
 
@@ -84,14 +85,14 @@ pub enum StepError {
     Git(#[from] GitError),
     #[error(transparent)]
     Refused(#[from] claim::Refused),
-    /// No agent can be dispatched: an `E_…` code, and why.
+    /// No agent can be dispatched: an `E_…` code, and the reason.
     #[error("{1}")]
     Dispatch(String, String),
     #[error("{0}")]
     Other(String),
 }
 
-/// What came of a validation.
+/// The result of a validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Passed {
@@ -106,44 +107,44 @@ pub enum Verdict {
         seconds: u64,
         output: String,
     },
-    /// There is none: a person has to give one (`CONFIG`).
+    /// The task has no command. A person must add one (`CONFIG`).
     NoCommand,
-    /// Its program is nowhere (`ENV_SETUP`).
+    /// The command's program does not exist (`ENV_SETUP`).
     NoProgram(String),
-    /// It was called off.
+    /// The validation was stopped.
     Stopped,
 }
 
-/// What became of an interrupted task.
+/// The result of recovering an interrupted task.
 #[derive(Debug)]
 pub enum Recovered {
-    /// It is to be gone on with.
+    /// The task will be resumed.
     Resume,
-    /// It passed: what is left is to record it.
+    /// The validation passed, so only the record is missing.
     Passed,
     Failed(Box<Recorded>),
 }
 
-/// Why nothing can be worked on.
+/// The reason why no task can be worked on.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unhealthy {
     Broken(String),
     CalledOff,
 }
 
-/// How a task ended, and what the list says now.
+/// The outcome of a task, and the list afterwards.
 #[derive(Debug)]
 pub struct Recorded {
     pub list: TaskList,
     pub completed: bool,
     pub commit: Option<String>,
     pub message: String,
-    /// What whoever follows has to hear.
+    /// Warnings for the clients that follow the run.
     pub warnings: Vec<String>,
 }
 
 impl Place {
-    /// Begins a change of the list.
+    /// Starts a change of the list.
     pub fn begin(&self) -> Result<Tx, TaskListError> {
         let mut tx = self.root.begin(self.hold.right(), Timestamp::now())?;
         if let Some(session) = self.session {
@@ -152,7 +153,7 @@ impl Place {
         Ok(tx)
     }
 
-    /// The list as it is. Where a run works on it that cannot be read, it is put back.
+    /// Reads the list. If a run works on an unreadable list, it is restored first.
     pub fn read(&self) -> Result<TaskList, TaskListError> {
         let is_run_s = matches!(self.hold, Hold::Session(_) | Hold::Beside(_));
         match self.root.read() {
@@ -162,7 +163,7 @@ impl Place {
         }
     }
 
-    /// Lines for the log that belong to no change.
+    /// Writes lines to the log that belong to no change.
     pub fn note(&self, entries: Vec<Entry>) {
         let session =
             self.session.unwrap_or_else(|| self.root.read().map_or(1, |read| read.list.session()));
@@ -186,12 +187,13 @@ impl Place {
         bounded::run(self.command(Path::new("/bin/sh"), &["-c", text]), bounds, stop)
     }
 
-    /// Ends what a killed predecessor's validation may have left running.
+    /// Terminates processes that a killed predecessor's validation may have left.
     pub fn sweep(&self) {
         group::sweep(&[&self.nonce], None, Before::Nobody, Duration::from_secs(10));
     }
 
-    /// Runs a task's validation. It is the harness that does it, never the agent's word.
+    /// Runs a task's validation. The harness runs it itself, because an agent's claim proves
+    /// nothing.
     pub fn validate(&self, task: &Task, stop: &dyn Fn() -> bool) -> Result<Verdict, StepError> {
         let Some(command) = &task.command else { return Ok(Verdict::NoCommand) };
         if let Some(program) = self.missing_program(command)? {
@@ -209,8 +211,8 @@ impl Place {
         })
     }
 
-    /// The program a command begins with, if `command -v` finds it nowhere. A path is a script,
-    /// which the task may be there to write.
+    /// Returns the program of a command if `command -v` does not find it. A path is never reported,
+    /// because the task may be to write that script.
     pub fn missing_program(&self, command: &str) -> Result<Option<String>, StepError> {
         let Some(program) = program(command) else { return Ok(None) };
         let mut ask =
@@ -221,7 +223,7 @@ impl Place {
         Ok((!found.success()).then_some(program))
     }
 
-    /// Keeps the end of an output for the next attempt's prompt, and for people.
+    /// Saves the end of an output for the next attempt's prompt, and for people.
     pub fn keep_output(&self, task: &str, which: &str, output: &str) {
         let path = self.root.output(task, which);
         let kept = std::fs::create_dir_all(self.root.private())
@@ -235,11 +237,11 @@ impl Place {
         std::fs::read_to_string(self.root.output(task, which)).ok()
     }
 
-    /// Runs `harness-init.sh` if there is one; run a second time if it fails.
+    /// Runs `harness-init.sh` if it exists, and once more if it fails.
     ///
     /// # Errors
-    /// The end of what it said, if it failed twice: the environment is broken. Or that it was
-    /// called off, which says nothing of the environment.
+    /// The end of its output if it failed twice: the environment is broken. Or that it was stopped,
+    /// which says nothing about the environment.
     pub fn health_check(&self, stop: &dyn Fn() -> bool) -> Result<(), Unhealthy> {
         let script = self.root.init_script();
         if !script.is_file() {
@@ -275,13 +277,13 @@ impl Place {
         Err(Unhealthy::Broken(format!("harness-init.sh failed twice: {last}")))
     }
 
-    /// The work is in a worker's clone, not in the project itself.
+    /// Whether the work is in a worker's clone, and not in the project itself.
     pub fn is_in_clone(&self) -> bool {
         self.git.top() != self.project.top()
     }
 
-    /// What is wrong with where an agent left HEAD; in a clone nothing is, since what it did there
-    /// is brought home.
+    /// Returns what is wrong with the HEAD that an agent left. In a clone any HEAD is fine, because
+    /// its work is brought home.
     pub fn astray(&self, base: &str) -> Result<Option<String>, StepError> {
         if self.is_in_clone() {
             return Ok(None);
@@ -290,8 +292,8 @@ impl Place {
         Ok(astray(&self.stand, branch.as_deref(), base, self.git.contains("HEAD", base)?))
     }
 
-    /// Takes the harness's files out of what a task has committed, before that is judged, kept or
-    /// rolled back. Where it cannot be done, the work goes on: no step depends on it.
+    /// Removes the harness's files from a task's commits, before these are judged, kept or rolled
+    /// back. If that fails, the work continues, because no step depends on it.
     pub fn disown(&self, id: &str, base: &str) {
         if self.is_everybody_s {
             return;
@@ -305,21 +307,21 @@ impl Place {
         }
     }
 
-    /// Commits what is left, and records the success.
+    /// Commits the remaining changes, and records the success.
     pub fn succeed(&self, id: &str, title: &str, base: &str) -> Result<Recorded, StepError> {
         self.disown(id, base);
         let start = self.git.start(id, base)?;
         let message = format!("{id}: {}", muleteer_model::task_list::category::one_line(title));
         self.git.commit(&start, &message)?;
         fault::point("tasks.committed");
-        // Before it is forgotten what was there: ours may be the only copy.
+        // This comes before the start state is forgotten, because it may have the only copy of a
+        // person's files.
         let lost = self.git.keep_lost(id, base, &start)?;
         self.record_success(id, lost.iter().map(taken).collect())
     }
 
-    /// The task, to record its outcome. Who holds the lock of an exclusive list for a session is
-    /// the only one to say how its task stands, whatever an agent has written into the file
-    /// meanwhile.
+    /// Returns the task, to record its outcome. The session that holds the lock of an exclusive
+    /// list alone decides about the task's state, so changes by an agent to the file are undone.
     fn in_hand<'a>(&self, tx: &'a mut Tx, id: &str) -> Result<&'a mut Task, StepError> {
         let is_alone = matches!(self.hold, Hold::Session(_)) && tx.list.mode == Mode::Exclusive;
         if is_alone && let Some(begun) = tx.list.get(id).cloned() {
@@ -331,7 +333,7 @@ impl Place {
         Ok(claim::owned(&mut tx.list, id, &self.worker)?)
     }
 
-    /// Records the success of what is committed, and in the project's branch.
+    /// Records the success of work that is committed, and on the project's branch.
     pub fn record_success(&self, id: &str, warnings: Vec<String>) -> Result<Recorded, StepError> {
         let commit = self.git.head()?;
         let mut tx = self.begin()?;
@@ -355,8 +357,7 @@ impl Place {
         })
     }
 
-    /// Rolls the attempt back, cleans up, and records the failure. A clean-up that is called off is
-    /// cut short.
+    /// Rolls the attempt back, cleans up, and records the failure. A clean-up can be interrupted.
     pub fn fail(
         &self,
         task: &Task,
@@ -373,7 +374,7 @@ impl Place {
         self.git.exists(task.started_at_commit.as_deref().unwrap_or_default())
     }
 
-    /// Rolls the attempt back, if there is something to roll back to.
+    /// Rolls the attempt back, if there is a commit to roll back to.
     pub fn take_back(&self, task: &Task) -> Result<(), StepError> {
         match &task.started_at_commit {
             Some(base) if self.has_base(task) => {
@@ -384,7 +385,7 @@ impl Place {
         }
     }
 
-    /// Records the failure of what is rolled back.
+    /// Records the failure of an attempt that is rolled back.
     pub fn record_failure(
         &self,
         task: &Task,
@@ -416,7 +417,7 @@ impl Place {
         Ok(Recorded { list, completed: false, commit: None, message, warnings: vec![] })
     }
 
-    /// Marks what can never be done any more, and writes the change.
+    /// Marks tasks that can never be done any more, and writes the change.
     fn settle(&self, mut tx: Tx) -> Result<TaskList, StepError> {
         let now = tx.now();
         for marked in muleteer_model::task_list::select::validate_dependencies(&mut tx.list, now) {
@@ -430,8 +431,8 @@ impl Place {
         let ignored = self.read().map(|list| list.save_ignored).unwrap_or_default();
         let in_clone = self.is_in_clone();
         let stand = if in_clone { &Stand::Anywhere } else { &self.stand };
-        // Others may work in the project itself; a clone is its worker's, and what was rewritten is
-        // nobody's.
+        // Others may work in the project itself. A clone is its worker's alone, and rewritten
+        // commits belong to nobody.
         let alone = in_clone || self.astray(base)?.is_some() || !self.git.contains("HEAD", base)?;
         let commits = if alone { vec![] } else { self.git.commits_since(base)? };
         let kept = match commits.is_empty() {
@@ -459,8 +460,8 @@ impl Place {
         Ok(())
     }
 
-    /// Runs what is to be run after a failure. False: it was called off, and ended with all it had
-    /// started.
+    /// Runs the task's clean-up command after a failure. Returns false if it was stopped; then all
+    /// its processes were terminated.
     pub fn clean_up(&self, task: &Task, off: &dyn Fn() -> bool) -> bool {
         let Some(cleanup) = &task.cleanup else { return true };
         let ran = self.shell(cleanup, SCRIPT_LIMIT, off);
@@ -480,7 +481,7 @@ impl Place {
         !was_stopped
     }
 
-    /// What is there of a task that was interrupted.
+    /// Returns the evidence of an interrupted task.
     pub fn evidence(&self, task: &Task) -> Result<Evidence, StepError> {
         let base = task.started_at_commit.as_deref().unwrap_or_default();
         let checkpoints = !task.checkpoints.is_empty();
@@ -510,7 +511,7 @@ impl Place {
         Ok(Evidence { uncommitted, commits, checkpoints, checkpoint_holds, base_exists: true })
     }
 
-    /// Does what the recovery matrix says about an interrupted task.
+    /// Carries out the action of the recovery matrix for an interrupted task.
     pub fn recover(&self, task: &Task, stop: &dyn Fn() -> bool) -> Result<Recovered, StepError> {
         self.sweep();
         self.disown(&task.id, task.started_at_commit.as_deref().unwrap_or_default());
@@ -519,8 +520,7 @@ impl Place {
         let (action, reason) = plan.words(found);
         self.take_over(task)?;
         self.note(vec![Entry::recovery(&task.id, action, &reason)]);
-        // There is nothing of the task's to be rolled back: what was committed since is somebody
-        // else's.
+        // The task has nothing to roll back, because the commits since then are somebody else's.
         let left_alone = |message: &str| {
             self.clean_up(task, stop);
             self.record_failure(task, Category::SessionTimeout, message)
@@ -559,8 +559,8 @@ impl Place {
         }
     }
 
-    /// Leaves an interrupted task to a worker, who finds it in progress and goes on; to nobody: it
-    /// begins anew.
+    /// Hands an interrupted task to a worker, which finds it in progress and resumes it. With
+    /// `None` it starts from the beginning.
     pub fn hand_over(&self, id: &str, to: Option<String>) -> Result<(), StepError> {
         let mut tx = self.begin()?;
         if let Some(task) = tx.list.get_mut(id) {
@@ -573,13 +573,13 @@ impl Place {
         Ok(())
     }
 
-    /// The claim becomes ours, so that what follows may change the task.
+    /// Takes over the claim, so that the later steps may change the task.
     fn take_over(&self, task: &Task) -> Result<(), StepError> {
         let mut tx = self.begin()?;
         let now = tx.now();
         if let Some(found) = tx.list.get_mut(&task.id) {
             if self.is_everybody_s {
-                // Somebody may have renewed it, or recovered it, since it was looked at.
+                // Another worker may have renewed or recovered it since the check.
                 claim::is_stale(found, task, &self.worker, now)?;
             }
             found.claimed_by = Some(self.worker.clone());
@@ -589,7 +589,7 @@ impl Place {
         Ok(())
     }
 
-    /// Keeps the output of a verdict that was no pass.
+    /// Saves the output of a validation that did not pass.
     pub fn remember(&self, task: &Task, verdict: &Verdict) {
         if let Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } = verdict {
             self.keep_output(&task.id, "last", output);
@@ -597,7 +597,7 @@ impl Place {
     }
 }
 
-/// What is said of a person's files that a task has taken away.
+/// Returns the warning about a person's files that a task has removed.
 fn taken(lost: &Lost) -> String {
     let Lost { saved, paths, committed } = lost;
     let name = &saved.name;
@@ -613,8 +613,8 @@ fn taken(lost: &Lost) -> String {
     )
 }
 
-/// What kind of failure a verdict is, and in which words; `before` is the output before the task
-/// began.
+/// Returns the category and message of a failed verdict; `before` is the output from before the
+/// task began.
 pub fn describe(verdict: &Verdict, before: Option<&str>) -> (Category, String) {
     match verdict {
         Verdict::NoCommand => (Category::Config, "Missing validation.command".into()),
@@ -658,7 +658,7 @@ fn last_line(output: &str) -> &str {
     output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default()
 }
 
-/// The program that a shell command begins with, where that can be told and means anything.
+/// Returns the program that a shell command begins with, if that can be determined.
 fn program(command: &str) -> Option<String> {
     let word = command.split_whitespace().find(|word| {
         let name = word.split('=').next().unwrap_or_default();
@@ -668,11 +668,12 @@ fn program(command: &str) -> Option<String> {
         !assigns
     })?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '[');
-    // Quotes, groups, expansions: sh alone knows. Paths: the task may write them.
+    // Only sh understands quotes, groups and expansions. A path may be a script that the task
+    // writes.
     word.chars().all(plain).then(|| word.to_string())
 }
 
-/// What a validation gets of an asking client's environment: a clean one, without what only agents
+/// Returns the part of a client's environment for validations, without variables that only agents
 /// need.
 pub fn validation_env(env: &[(String, String)]) -> Vec<(String, String)> {
     const AGENTS: &[&str] = &[

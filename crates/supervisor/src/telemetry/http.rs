@@ -1,7 +1,8 @@
-//! A post to a collector: blocking, bounded in time and in what it reads, one connection each.
+//! Posts to a collector: blocking, bounded in time and in the size of the answer, one connection
+//! each.
 //!
-//! An HTTP library would bring a runtime's worth of code for one request to a neighbour; the one
-//! that OpenTelemetry's SDK would use panics outside of a runtime.
+//! An HTTP library would add as much code as a runtime for one request on the local network. The
+//! one that OpenTelemetry's SDK would use panics outside of a runtime.
 
 use jiff::Timestamp;
 use muleteer_telemetry::settings::Target;
@@ -10,17 +11,17 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// What is read of an answer.
+/// The limit for reading an answer.
 const ANSWER_LIMIT: u64 = 64 << 10;
-/// Of an answer's text, so much is repeated.
+/// The limit for quoting an answer's text.
 const SAID_LIMIT: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     #[error("the collector at {endpoint} cannot be reached: {source}")]
     Unreachable { endpoint: String, source: io::Error },
-    /// It says so itself, and means later: 429, 502, 503, 504. By OTLP's specification all else is
-    /// final; what one document is answered with must not hold up all that come after it.
+    /// The collector asks for a later retry: 429, 502, 503, 504. By OTLP's specification any other
+    /// status is final, and one rejected document must not block all later ones.
     #[error("the collector answered {status}")]
     Busy { status: u16, after: Duration },
     #[error("the collector answered {status}: {said}")]
@@ -28,12 +29,12 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// The same post again would end the same way.
+    /// Whether the same post would fail in the same way again.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
 
-    /// How long it wants to be left alone, by its `Retry-After`.
+    /// Returns the pause that the collector demands, by its `Retry-After`.
     pub fn after(&self) -> Duration {
         match self {
             Self::Busy { after, .. } => *after,
@@ -42,10 +43,10 @@ impl PostError {
     }
 }
 
-/// Posts a document; says how many of its spans or points the collector rejected.
+/// Posts a document, and returns how many of its spans or points the collector rejected.
 ///
 /// # Errors
-/// See [`PostError`]. Takes no longer than `timeout`, but for a resolver that hangs.
+/// See [`PostError`]. It takes at most `timeout`, unless the resolver hangs.
 pub fn post(target: &Target, timeout: Duration, body: &Value) -> Result<u64, PostError> {
     let answer = exchange(target, timeout, &body.to_string()).map_err(|source| {
         PostError::Unreachable { endpoint: target.endpoint.to_string(), source }
@@ -69,7 +70,7 @@ impl Answer {
         self.text.split_once("\r\n\r\n").map_or("", |(_, body)| body)
     }
 
-    /// `Retry-After: 20`, or a date.
+    /// Parses `Retry-After: 20`, or a date.
     fn after(&self, now: Timestamp) -> Duration {
         let head = self.text.split_once("\r\n\r\n").map_or("", |(head, _)| head);
         let said = head.lines().find_map(|line| {
@@ -88,7 +89,7 @@ impl Answer {
         self.body().chars().filter(|c| !c.is_control()).take(SAID_LIMIT).collect()
     }
 
-    /// `{"partialSuccess":{"rejectedSpans":"3"}}`; in chunks or whole, the document stands in
+    /// Parses `{"partialSuccess":{"rejectedSpans":"3"}}`. Chunked or not, the document is between
     /// braces.
     fn rejected(&self) -> u64 {
         let body = self.body();
@@ -135,14 +136,15 @@ fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer
     stream.write_all(body.as_bytes())?;
     let mut bytes = Vec::new();
     let mut chunk = [0; 8192];
-    // Bounded by bytes and by time: a collector that trickles holds us up no longer than a dead
-    // one.
+    // Reading is bounded in bytes and time: a collector that sends slowly blocks no longer than a
+    // dead one.
     while (bytes.len() as u64) < ANSWER_LIMIT {
         stream.set_read_timeout(left())?;
         match stream.read(&mut chunk) {
             Ok(0) => break,
             Ok(read) => bytes.extend_from_slice(&chunk[..read]),
-            // It need not close: a whole head, and as much body as it announced, will do.
+            // The collector need not close the connection: a complete head and the announced length
+            // of the body are enough.
             Err(error) if is_late(&error) && status(&bytes).is_some() => break,
             Err(error) => return Err(error),
         }
@@ -171,13 +173,13 @@ fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// `HTTP/1.1 200 OK`.
+/// Parses `HTTP/1.1 200 OK`.
 fn status(bytes: &[u8]) -> Option<u16> {
     let head = bytes.strip_prefix(b"HTTP/1.")?;
     std::str::from_utf8(head.get(2..5)?).ok()?.parse().ok()
 }
 
-/// The head is there, and as much body as it announces.
+/// Whether the head is complete, and the body as long as announced.
 fn is_whole(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
@@ -197,7 +199,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    /// A collector that answers one post with this, and tells what it got.
+    /// Starts a collector that answers one post with `answer`, and returns the request.
     fn collector(answer: &'static str) -> (Target, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let endpoint = format!("http://{}", listener.local_addr().expect("address"));

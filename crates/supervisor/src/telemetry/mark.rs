@@ -1,4 +1,4 @@
-//! How far each log has been exported.
+//! The position up to which each log has been exported.
 
 use crate::daemon::context::Daemon;
 use crate::spec_run::host::Places;
@@ -6,17 +6,17 @@ use muleteer_model::event::Event;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// How far a log has been exported.
+/// The position up to which a log has been exported.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mark {
     pub v: u16,
     pub seq: u64,
-    /// Spans dropped since the log began.
+    /// The number of spans that were dropped since the log began.
     pub dropped: u64,
-    /// Tells this state directory's figures from another's.
+    /// Distinguishes the metrics of this state directory from another's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Of a run's log: nothing more is to come, unless it is gone on with.
+    /// For a run's log: no more records will come, unless the run is resumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
 }
@@ -38,14 +38,15 @@ impl Mark {
     }
 }
 
-/// Says durably that this run's log is to be exported. Before the run begins or is gone on with: it
-/// may be over, and this daemon dead, before the export comes to look. Trouble with it is noted,
-/// and stops no run. Blocking, briefly.
+/// Makes it durable that this run's log must be exported. It is called before the run starts or
+/// resumes, because the run may be over, and this daemon dead, before the export reads the log. A
+/// failure is recorded, and stops no run. Blocks briefly.
 pub fn expect(daemon: &Daemon, run_id: &str, places: &Places) {
     if daemon.telemetry.is_none() {
         return;
     }
-    // Whoever says that it is done looks, with this held, whether it is gone on with.
+    // The export holds this lock too when it checks, before it marks a run as done, whether the run
+    // has resumed.
     let _begun = daemon.runs.begun();
     let file = places.private.join(Mark::FILE);
     let before = Mark::read(&file);

@@ -1,11 +1,11 @@
-//! Exports traces and metrics, made from the durable events (`model::telemetry`), to an OTLP
+//! Exports traces and metrics, made from the durable events (`muleteer_telemetry`), to an OTLP
 //! collector.
 //!
-//! The logs are the queue, the ledger's and those of runs: this actor reads them at its own pace
-//! and keeps how far each has been exported in a `telemetry.json`. So nothing waits for a
-//! collector, memory holds one batch, a collector that was away gets what it missed, and a daemon
-//! that was killed goes on where it was; what it had sent without noting it is sent again under the
-//! same ids. Only what a collector refuses is dropped, and counted.
+//! The logs of the ledger and of runs are the queue: this actor reads them at its own pace, and
+//! saves in a `telemetry.json` how far each has been exported. So nothing waits for a collector,
+//! and memory holds one batch. A collector that was away gets what it missed, and a restarted
+//! daemon resumes where the last one was. Spans that were sent but not saved as sent are sent again
+//! under the same ids. Only batches that a collector rejects are dropped, and counted.
 
 pub mod http;
 pub mod mark;
@@ -30,19 +30,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Spans of one post.
+/// The maximum number of spans in one post.
 const BATCH: usize = 512;
-/// Lines read at a time: between two of these the task can be ended.
+/// The maximum number of lines per step; between two steps the task can be aborted.
 const LINES: usize = 5_000;
-/// Between two looks, so that a burst of events becomes one post.
+/// The pause between two steps, so that a burst of events becomes one post.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After a collector was not reached: growing up to the last.
+/// The delays before a retry after a collector was not reached, growing from the first to the last.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
-/// No collector is left alone for longer, whatever it says.
+/// The longest delay, whatever the collector demands.
 const LONGEST_RETRY: Duration = Duration::from_secs(600);
-/// Metrics that were refused are offered again after twice as long each time, up to this: a
-/// collector may be mended while the daemon lives.
+/// The longest delay before rejected metrics are offered again. It doubles each time, because a
+/// collector may be repaired while the daemon lives.
 const LAST_OFFER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
@@ -94,8 +94,8 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
     let mut retry = FIRST_RETRY;
     let mut away = false;
     loop {
-        // A thread of its own, and none of the runtime's: a daemon that stops does not wait for a
-        // collector that holds a post.
+        // The step runs on a thread of its own, outside of the runtime, so that a daemon that stops
+        // does not wait for a collector that delays a post.
         let (done, step) = tokio::sync::oneshot::channel();
         let work = move || {
             let outcome = worker.step();
@@ -126,7 +126,7 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
             }
             Step::Away(message, after) => {
                 if !away {
-                    // Once for each time it is away, however long that is.
+                    // The fault is recorded once for each absence, however long that is.
                     let message = format!("{message}; spans wait in the log until it answers");
                     daemon.note(Event::Fault { what: "telemetry".into(), message });
                 }
@@ -139,30 +139,30 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
 }
 
 enum Step {
-    /// There is more to read at once.
+    /// More can be read at once.
     More,
-    /// All that happened is exported.
+    /// All events are exported.
     Done,
-    /// The collector cannot be reached, or wants to be left alone for at least so long; the batch
-    /// is kept.
+    /// The collector cannot be reached, or demands a pause of at least this duration. The batch
+    /// stays.
     Away(String, Duration),
-    /// The collector will never take this batch; it was dropped and counted.
+    /// The collector will never accept this batch. It was dropped and counted.
     Refused(String),
 }
 
-/// A log that is read, and what becomes of it.
+/// A log that is read, and the fold of its records.
 struct Source<F> {
     reader: Reader,
     fold: F,
     mark: Mark,
     mark_file: PathBuf,
-    /// Of the newest record read.
+    /// The sequence number of the newest record that was read.
     read: u64,
-    /// It cannot be read any further.
+    /// The rest of the log cannot be read.
     lost: bool,
 }
 
-/// What records become: the spans that each ends.
+/// Converts records to the spans that each of them ends.
 trait Fold {
     fn take(&mut self, record: &Record) -> Vec<Span>;
 }
@@ -173,7 +173,7 @@ impl Fold for RunTracer {
     }
 }
 
-/// What the ledger's records are folded into.
+/// The folds of the ledger's records.
 #[derive(Default)]
 struct Ledger {
     tracer: Tracer,
@@ -188,7 +188,8 @@ impl Fold for Ledger {
 }
 
 impl<F: Fold> Source<F> {
-    /// Reads until there is a batch, or enough lines, or no more: whether it was the last.
+    /// Reads until there is a batch, or enough lines, or no more. Returns whether it reached the
+    /// end.
     fn read(&mut self, lines: &mut usize, waiting: &mut Vec<Span>) -> Result<bool, StoreError> {
         while waiting.len() < BATCH && *lines < LINES {
             let Some(line) = self.reader.next_line()? else { return Ok(true) };
@@ -202,8 +203,8 @@ impl<F: Fold> Source<F> {
         Ok(false)
     }
 
-    /// All that was read is taken, or never will be. Records that end nothing may be read again:
-    /// that costs nothing but the reading.
+    /// Saves the position: all that was read is exported or dropped. Records that end no span may
+    /// be read again, which is harmless.
     fn settle(&mut self, had_spans: bool) -> Result<(), String> {
         if self.read <= self.mark.seq {
             return Ok(());
@@ -217,16 +218,18 @@ struct Worker {
     daemon: Arc<Daemon>,
     settings: Settings,
     ledger: Source<Ledger>,
-    /// By id: those that are under way, and those whose end is not exported yet.
+    /// The running runs, and the ended ones that are not exported yet, by id.
     runs: BTreeMap<String, Source<RunTracer>>,
-    /// Ended, and not yet taken by the collector. At most a batch and what one record ends.
+    /// Ended spans that the collector has not accepted yet: at most a batch and the spans that one
+    /// record ends.
     waiting: Vec<Span>,
     metrics_at: Instant,
-    /// Of metrics, since they were last taken.
+    /// The number of rejections of metrics since they were last accepted.
     refusals: u32,
 }
 
-/// How long after the `refusals + 1`st refusal in a row metrics are offered again.
+/// Returns the delay before metrics are offered again after rejection number `refusals + 1` in a
+/// row.
 fn offer_again(every: Duration, refusals: u32) -> Duration {
     every.saturating_mul(2u32.saturating_pow(refusals + 1)).min(LAST_OFFER).max(every)
 }
@@ -234,11 +237,11 @@ fn offer_again(every: Duration, refusals: u32) -> Duration {
 impl Worker {
     fn new(daemon: &Arc<Daemon>, mut settings: Settings) -> Result<Self, String> {
         let mark_file = daemon.paths.state_dir.join(Mark::FILE);
-        // Where telemetry was just switched on, what happened before is nobody's business.
+        // If telemetry was just switched on, earlier events are not exported.
         let mut mark = Mark::read(&mark_file).unwrap_or_else(|| Mark::at(daemon.snapshot().seq));
         settings.of_instance(mark.instance.get_or_insert_with(random_key));
-        // Written at once: a daemon killed before its first export must not begin later than this
-        // one.
+        // The mark is written at once, so that a daemon that is killed before its first export does
+        // not make the next one start later.
         mark.write(&mark_file)?;
         let reader = Reader::follow(&daemon.paths.events(), Start::Beginning)
             .map_err(|error| error.to_string())?;
@@ -262,7 +265,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Runs that ended under an earlier daemon, which did not come to tell of it.
+    /// Finds runs that ended under an earlier daemon, which did not finish their export.
     fn find_ended_runs(&mut self) {
         for entry in std::fs::read_dir(self.daemon.paths.runs()).into_iter().flatten().flatten() {
             let unfinished =
@@ -276,7 +279,7 @@ impl Worker {
         }
     }
 
-    /// A log that cannot be followed has no spans, and stops nobody.
+    /// Follows a run's log. A log that cannot be followed has no spans, and stops nothing.
     fn follow_run(&mut self, run_id: &str, places: &Places) {
         if self.runs.contains_key(run_id) {
             return;
@@ -285,7 +288,7 @@ impl Worker {
         let before = Mark::read(&mark_file);
         let marked = before.as_ref().is_some_and(|mark| !mark.done);
         let mut mark = Mark { done: false, ..before.unwrap_or_else(|| Mark::at(0)) };
-        // It lies in somebody's repository: what is no file might never open.
+        // The log is in a user's repository: opening a pipe there might block for ever.
         let opened = match std::fs::symlink_metadata(places.events()) {
             Ok(meta) if meta.is_file() => {
                 Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string())
@@ -310,7 +313,7 @@ impl Worker {
             Err(error) => {
                 self.note_lost(run_id, &error);
                 mark.done = true;
-                // The next daemon would only say it again.
+                // Otherwise the next daemon would only repeat the fault.
                 let _ = mark.write(&mark_file);
             }
         }
@@ -321,7 +324,8 @@ impl Worker {
         self.daemon.note(Event::Fault { what: format!("telemetry of {run_id}"), message });
     }
 
-    /// All that it will say is exported, unless it was gone on with while that was posted.
+    /// Marks a run as done, because all its records are exported, unless it was resumed during the
+    /// post.
     fn finish_run(&mut self, run_id: &str) -> Result<(), String> {
         let daemon = self.daemon.clone();
         let begun = daemon.runs.begun();
@@ -329,20 +333,21 @@ impl Worker {
             return Ok(());
         }
         match self.runs.remove(run_id) {
-            // It is about to begin, or was killed before it had.
+            // The run is about to start, or was killed before it started.
             Some(source) if source.read == 0 && !source.lost => Ok(()),
             Some(source) => Mark { done: true, ..source.mark }.write(&source.mark_file),
             None => Ok(()),
         }
     }
 
-    /// Reads on, and posts what has ended. Blocking.
+    /// Reads more records and posts the ended spans. Blocking.
     fn step(&mut self) -> Result<Step, String> {
         let begun = std::mem::take(&mut *self.daemon.runs.begun());
         for (run_id, places) in begun {
             self.follow_run(&run_id, &places);
         }
-        // Before anything is read: whoever has ended by now has said all it will.
+        // This comes before reading, so that a run that has ended by now has written all its
+        // records.
         let hosted = self.daemon.runs.all();
         let mut lines = 0;
         let mut at_end =
@@ -412,8 +417,8 @@ impl Worker {
         let body =
             otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
         match http::post(target, self.settings.timeout, &body) {
-            // A collector for traces alone refuses metrics, and that is its right; and whatever is
-            // the matter with them now, spans do not wait for it.
+            // A collector for traces alone may reject metrics. Whatever the failure is, spans do
+            // not wait for them.
             Err(error) => {
                 let again = offer_again(self.settings.metrics_every, self.refusals);
                 self.metrics_at = Instant::now() + again;
@@ -434,7 +439,7 @@ impl Worker {
         Ok(Step::Done)
     }
 
-    /// How many of them the collector rejected.
+    /// Posts the waiting spans, and returns how many the collector rejected.
     fn post_spans(&self) -> Result<u64, PostError> {
         let Some(target) = self.settings.traces.as_ref().filter(|_| !self.waiting.is_empty())
         else {

@@ -1,11 +1,12 @@
-//! What a power cut may leave of a git directory of ours, and git itself does not get over. Each is
-//! taken away only where it cannot be anybody's: an agent may be at work there.
+//! Repairs damage that a power cut may leave in a git directory of ours, and that git itself cannot
+//! repair. Files are removed only if nobody can be using them, because an agent may be running
+//! there.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry, Metadata};
 use std::path::Path;
 
-/// Takes away what a git that died with the machine has locked: whoever lives was started since.
+/// Removes lock files of gits that died with the machine: every living process started later.
 pub fn forget_stale_locks(git_dir: &Path) {
     let is_stale = |entry: &DirEntry| {
         let meta = entry.metadata();
@@ -25,8 +26,8 @@ pub fn forget_stale_locks(git_dir: &Path) {
     }
 }
 
-/// Takes away loose objects without a byte: git writes them whole before they have their name, and
-/// would take such a one for an object that it has and cannot read.
+/// Removes empty loose objects. git writes an object whole before it gets its name, so it would
+/// take an empty one for an object that it has and cannot read.
 pub fn forget_empty_objects(objects: &Path) {
     let folders = entries(objects).filter(|entry| entry.file_name().len() == 2);
     let empty =
@@ -37,7 +38,7 @@ pub fn forget_empty_objects(objects: &Path) {
         .for_each(|entry| forget(&entry));
 }
 
-/// Whether something is in this folder, and nothing that was written since the machine was started.
+/// Whether a folder has files, and none that was written since the machine started.
 pub fn is_stale_folder(folder: &Path) -> bool {
     let mut files = entries(folder)
         .filter_map(|entry| entry.metadata().ok())
@@ -46,7 +47,7 @@ pub fn is_stale_folder(folder: &Path) -> bool {
     files.peek().is_some() && files.all(|meta| is_old(&meta))
 }
 
-/// A file without a byte that nobody has touched since the machine was started.
+/// Whether a file is empty and was not written since the machine started.
 pub fn is_stale_and_empty(file: &Path) -> bool {
     fs::symlink_metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == 0 && is_old(&meta))
 }

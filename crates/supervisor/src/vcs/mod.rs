@@ -1,4 +1,4 @@
-//! Everything that runs git: a person's working directory, clones of agents, repairs.
+//! Everything that runs git: on a person's working directory, on clones of agents, and for repairs.
 
 pub(crate) mod git_repair;
 pub mod untrusted_path;

@@ -1,5 +1,5 @@
-//! Files in folders that agents can write: reached step by step from a folder of ours without
-//! following a link, never longer than they may be, and never a pipe that nobody writes to.
+//! Access to files in folders that agents can write. It goes step by step from a folder of ours,
+//! follows no link, limits the size, and never blocks on a pipe without a writer.
 
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -14,8 +14,8 @@ use std::time::Duration;
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The folder that `name` is in, below `root`, and its last part. None if it isn't there and not to
-/// be made.
+/// Opens the folder that `name` is in, below `root`, and returns it with the last part of the name.
+/// `None` if it does not exist and `make` is false.
 fn parent<'a>(root: &Path, name: &'a Path, make: bool) -> io::Result<Option<(OwnedFd, &'a OsStr)>> {
     let mut at = rustix::fs::open(
         root,
@@ -52,10 +52,10 @@ fn parent<'a>(root: &Path, name: &'a Path, make: bool) -> io::Result<Option<(Own
     Ok(Some((at, *last)))
 }
 
-/// The file `name` below `root`; none if it isn't there.
+/// Reads the file `name` below `root`; `None` if it does not exist.
 ///
 /// # Errors
-/// When it, or a folder on the way, is a link, when it is no regular file or longer than `limit`.
+/// When it, or a folder on the way, is a link; when it is no regular file or longer than `limit`.
 pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let Some((folder, last)) = parent(root, name, false)? else { return Ok(None) };
     let flags =
@@ -80,10 +80,10 @@ pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>>
     Ok(Some(bytes))
 }
 
-/// As [`read`] of a file in a folder that is ours: only the last part may be an agent's.
+/// Does the same as [`read`], for a file in a folder of ours: only the last part may be an agent's.
 ///
 /// # Errors
-/// As [`read`]; `NotFound` when it isn't there.
+/// Those of [`read`]; `NotFound` when it does not exist.
 pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -91,10 +91,10 @@ pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read(folder, Path::new(name), limit)?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Appends to a file that is there, in a folder that is ours: only the last part may be an agent's.
+/// Appends to an existing file in a folder of ours: only the last part may be an agent's.
 ///
 /// # Errors
-/// When it isn't there, or is a link or no regular file.
+/// When it does not exist, or is a link or no regular file.
 pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
@@ -109,11 +109,11 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     (&file).write_all(bytes)
 }
 
-/// Writes `name` below `root` as git writes a ref: a lock beside it that keeps others out becomes
-/// it.
+/// Writes `name` below `root` as git writes a ref: a lock file beside it, which excludes other
+/// writers, is renamed to it.
 ///
 /// # Errors
-/// When somebody has the lock, or a folder on the way is a link.
+/// When another process has the lock, or a folder on the way is a link.
 pub fn replace(root: &Path, name: &Path, bytes: &[u8]) -> io::Result<()> {
     let Some((folder, last)) = parent(root, name, true)? else {
         return Err(io::ErrorKind::NotFound.into());
@@ -131,8 +131,8 @@ pub fn replace(root: &Path, name: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// How long ago `name` below `root` was written; none if it isn't there, or not by a way without
-/// links.
+/// Returns the time since `name` below `root` was written; `None` if it does not exist, or the way
+/// to it has links.
 pub fn age(root: &Path, name: &Path) -> Option<Duration> {
     let (folder, last) = parent(root, name, false).ok()??;
     let stat = statat(&folder, last, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -140,24 +140,24 @@ pub fn age(root: &Path, name: &Path) -> Option<Duration> {
     Some(Duration::from_millis(muleteer_process::clock::wall_ms()).saturating_sub(written))
 }
 
-/// Takes `name` below `root` away, if it is no folder and the way there has no links.
+/// Removes `name` below `root`, if it is no folder and the way to it has no links.
 pub fn remove(root: &Path, name: &Path) -> bool {
     let Ok(Some((folder, last))) = parent(root, name, false) else { return false };
     unlinkat(&folder, last, AtFlags::empty()).is_ok()
 }
 
-/// Makes the folder `old` what `new` is, with the same files in it, and puts what is not the same
-/// into `aside`. All three are in one file system, and the first is an agent's. What is the same
-/// stays as it is: a sandbox may show it. `HEAD` comes last.
+/// Makes the folder `old` equal to `new`, with the same files, and moves everything that differs
+/// into `aside`. All three are in one file system, and the first is an agent's. Equal entries stay
+/// as they are, because a sandbox may show them. `HEAD` comes last.
 ///
 /// # Errors
-/// When something cannot be moved; what is moved by then stays moved.
+/// When something cannot be moved; earlier moves stay.
 pub fn exchange(old: &Path, new: &Path, aside: &Path) -> io::Result<()> {
     let open = |path: &Path| rustix::fs::open(path, FOLDER, Mode::empty());
     swap(&open(old)?, &open(new)?, &open(aside)?)
 }
 
-/// As deep as `new` is, which is ours.
+/// The recursion is as deep as `new`, which is ours.
 fn swap(old: &OwnedFd, new: &OwnedFd, aside: &OwnedFd) -> io::Result<()> {
     let kind = |at: &OwnedFd, name: &OsStr| {
         let stat = statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -201,7 +201,7 @@ fn names(folder: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(found)
 }
 
-/// Whether both have the same small file of that name.
+/// Whether both folders have the same small file of that name.
 fn same(old: &OwnedFd, new: &OwnedFd, name: &OsStr) -> bool {
     const LONGEST: u64 = 64 << 10;
     let read = |at: &OwnedFd| {

@@ -1,8 +1,8 @@
-//! Claude Code's own settings in a repository: their hooks, variables and MCP servers run before
-//! anybody is asked, so they count only where the user trusts them as they are.
+//! Claude Code's own settings in a repository. Their hooks, variables and MCP servers run before
+//! anybody is asked, so they count only if the user trusts their current content.
 //!
-//! Claude Code cannot be told to leave out one of the files. Where one is untrusted, an agent
-//! starts without any of the repository's settings.
+//! Claude Code cannot ignore a single one of the files. If one is untrusted, an agent starts
+//! without any of the repository's settings.
 
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 /// The ACP agent that is Claude Code.
 const AGENT: &str = "claude-agent-acp";
 
-/// The files that count for an agent which starts in `dir`, and that the user does not trust as
-/// they are. A file that is there and cannot be read is one of them. `dir` must be absolute.
+/// Returns the files that count for an agent in `dir` and whose current content the user does not
+/// trust. An unreadable file is one of them. `dir` must be absolute.
 pub fn untrusted(paths: &Paths, dir: &Path) -> Vec<PathBuf> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let top = repository(&dir);
@@ -36,13 +36,13 @@ pub fn untrusted(paths: &Paths, dir: &Path) -> Vec<PathBuf> {
     read_from(&top, &dir).into_iter().filter(is_untrusted).collect()
 }
 
-/// Whether the settings of the repository that `dir` lies in count for an agent which starts there.
+/// Whether the repository's settings count for an agent that starts in `dir`.
 pub fn settings_in(paths: &Paths, dir: &Path) -> ProjectSettings {
     if untrusted(paths, dir).is_empty() { ProjectSettings::Count } else { ProjectSettings::Ignored }
 }
 
-/// Says in one line that an agent in `dir` starts without the settings; `None` if it starts with
-/// them.
+/// Returns one line which says that an agent in `dir` starts without the settings; `None` if it
+/// starts with them.
 pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
     let files = untrusted(paths, dir);
     let first = files.first()?.display();
@@ -58,7 +58,7 @@ pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
     ))
 }
 
-/// [`note`] for the user who dispatches Claude Code, of the project as it is now.
+/// Returns [`note`] for the user who dispatches Claude Code, for the project's current files.
 pub fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
     let saved = Saved::read(&paths.agent(dispatch.id.as_str())).ok()?;
     let is_claude = is_claude(&dispatch.created.backend, &saved);
@@ -79,8 +79,8 @@ pub fn is_claude(backend: &str, saved: &Saved) -> bool {
     }
 }
 
-/// What could be trusted of a repository, as seen from `dir` in it: there, at its top, and what was
-/// trusted before.
+/// Returns the files that could be trusted, as seen from `dir`: in it, at the repository's top, and
+/// those that were trusted before.
 pub(super) fn candidates(
     records: &Records,
     root: &Path,
@@ -103,11 +103,12 @@ fn is_claude_file(name: &str) -> bool {
     SETTINGS.iter().any(|file| ends(file)) || ends(SERVERS)
 }
 
-/// Every file that Claude Code may read when it starts in `dir`, whether it is there or not.
+/// Returns every file that Claude Code may read when it starts in `dir`, whether it exists or not.
 fn read_from(top: &Path, dir: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> =
         [dir, top].iter().flat_map(|dir| SETTINGS.map(|file| dir.join(file))).collect();
-    // Above the top only within another repository: what lies in no repository is the user's own.
+    // Above the top, files count only in another repository. A file in no repository is the user's
+    // own.
     let above = dir.ancestors().filter(|dir| dir.starts_with(top) || is_in_repository(dir));
     files.extend(above.map(|dir| dir.join(SERVERS)));
     files.sort();
@@ -119,7 +120,7 @@ fn is_in_repository(dir: &Path) -> bool {
     dir.ancestors().any(|dir| dir.join(".git").exists() || dir.join(".muleteer").is_dir())
 }
 
-/// The repository of the directory that a file configures.
+/// Returns the repository of the directory that a file configures.
 fn repository_of(folder: &Path) -> PathBuf {
     let dir = if folder.ends_with(".claude") { folder.parent().unwrap_or(folder) } else { folder };
     repository(dir)
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!(place.untrusted("shop/web"), ["shop/web/.claude/settings.json"]);
         place.trust("shop/web");
         assert!(place.untrusted("shop/web").is_empty());
-        // What was trusted further below stays so.
+        // A file that was trusted in a subdirectory stays trusted.
         place.trust("shop");
         assert!(place.untrusted("shop/web").is_empty());
         let clone = "shop/.muleteer/worktrees/abcd2345";

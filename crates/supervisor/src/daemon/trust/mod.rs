@@ -1,9 +1,9 @@
-//! Which repositories' configuration the user trusts: one private file for each repository in the
-//! state directory, with the hash of every file that was trusted. A file that changes is untrusted
+//! The user's trust in the configuration of repositories. The state directory has one private file
+//! for each repository, with the hash of every trusted file. A file that changes is untrusted
 //! again.
 //!
 //! A checkout that Muleteer or `git worktree` made of a trusted repository inherits its trust, file
-//! by file and only for the same content: what an agent changes in its clone is untrusted.
+//! by file and only for the same content. A file that an agent changes in its clone is untrusted.
 
 pub mod claude;
 
@@ -24,18 +24,18 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Repositories beyond this many are not listed.
+/// The limit of repositories in a list.
 const LIST_LIMIT: usize = 10_000;
 
-/// What the user trusts of one repository.
+/// The files of one repository that the user trusts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub v: u32,
     /// The canonical path of the repository's top.
     pub root: PathBuf,
-    /// SHA-256 of each trusted file, by its path in the repository.
+    /// The SHA-256 of each trusted file, by its path in the repository.
     pub files: BTreeMap<String, String>,
-    /// When, RFC 3339.
+    /// The time of the decision, in RFC 3339.
     pub trusted_at: String,
 }
 
@@ -51,13 +51,12 @@ pub enum TrustError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The records that speak for a checkout: its own, and those of the repository that it is a copy
-/// of.
+/// The records that apply to a checkout: its own, and those of the repository that it is a copy of.
 #[derive(Debug, Default)]
 pub(crate) struct Records(Vec<Record>);
 
 impl Records {
-    /// `top` is the checkout's [`repository`].
+    /// Reads the records for a checkout. `top` is its [`repository`].
     pub(crate) fn of(paths: &Paths, top: Option<&Path>) -> Self {
         let Some(top) = top.and_then(|top| top.canonicalize().ok()) else { return Self::default() };
         let mut roots = vec![top.clone()];
@@ -77,7 +76,7 @@ impl Records {
         if is_trusted { Trust::Trusted } else { Trust::Untrusted }
     }
 
-    /// The files that were trusted, by their paths in the repository.
+    /// Returns the trusted files, by their paths in the repository.
     fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|record| record.files.keys()).map(String::as_str)
     }
@@ -88,7 +87,7 @@ fn file_of(paths: &Paths, root: &Path) -> PathBuf {
     paths.trust().join(format!("{}.json", sha256(root.as_os_str().as_bytes())))
 }
 
-/// None also where it cannot be read: then nothing is trusted.
+/// Reads a record; `None` also if it is unreadable, so that nothing is trusted then.
 fn read(paths: &Paths, root: &Path) -> Option<Record> {
     let path = file_of(paths, root);
     let text = read_if_there(&path).unwrap_or_else(|error| {
@@ -105,19 +104,20 @@ fn read(paths: &Paths, root: &Path) -> Option<Record> {
     }
 }
 
-/// A file of a repository that configures Muleteer or Claude Code, and what it says only once it is
-/// trusted.
+/// A file of a repository that configures Muleteer or Claude Code, with the settings that count
+/// only once it is trusted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Its path in the repository.
     pub file: String,
     pub sha256: String,
-    /// The user trusts it as it is now.
+    /// The user trusts its current content.
     pub trusted: bool,
     pub allows: Vec<Ignored>,
 }
 
-/// A repository's files as they were read once, so that what a person is shown is what is recorded.
+/// A repository's files, read once, so that the content which a person sees is the one that is
+/// recorded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Examined {
     pub root: PathBuf,
@@ -125,17 +125,17 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// The user trusts every file as it is now.
+    /// Whether the user trusts the current content of every file.
     pub fn is_trusted(&self) -> bool {
         self.files.iter().all(|file| file.trusted)
     }
 }
 
-/// Reads what the repository that `dir` lies in would be trusted with. Nothing is run.
+/// Reads the files of the repository around `dir` that the user could trust. It runs nothing.
 ///
 /// # Errors
-/// When a file of the repository or of the user is invalid or cannot be read: nobody can be shown
-/// what it allows.
+/// When a file of the repository or of the user is invalid or cannot be read, because then nobody
+/// can see what it allows.
 pub fn examine(paths: &Paths, dir: &Path) -> Result<Examined, TrustError> {
     let dir =
         dir.canonicalize().map_err(|source| TrustError::Io { path: dir.to_owned(), source })?;
@@ -162,9 +162,9 @@ fn candidate(records: &Records, file: String, text: &str) -> Candidate {
     Candidate { sha256: sha256(text.as_bytes()), trusted, file, allows: vec![] }
 }
 
-/// Every file of a role that could count, each as if no other of the repository had its name: one
-/// that another hides counts once that one is gone. A file that cannot be read as a role is not
-/// recorded.
+/// Returns every role file that could count, each as if no other file of the repository had its
+/// name, because a hidden one counts once the other is gone. A file that cannot be read as a role
+/// is not recorded.
 fn role_candidates(
     records: &Records,
     root: &Path,
@@ -180,7 +180,7 @@ fn role_candidates(
         let (Ok(text), Some(name)) = (&source.text, name) else { continue };
         let path = Path::new(&source.file).strip_prefix(root).unwrap_or(Path::new(&source.file));
         let mut file = candidate(records, path.display().to_string(), text);
-        // It may also come to replace a weaker file, which the user trusts by then.
+        // It may also come to replace a file of lower priority, which the user trusts by then.
         let weaker = of_repository
             .iter()
             .zip(&names)
@@ -208,10 +208,10 @@ fn role_candidates(
     Ok(files)
 }
 
-/// Records that the user trusts these files as they were examined.
+/// Records that the user trusts these files with the examined content.
 ///
 /// # Errors
-/// When the record cannot be made durable; what was trusted before still is.
+/// When the record cannot be made durable; earlier trust stays.
 pub fn record(paths: &Paths, examined: &Examined, now: String) -> Result<(), TrustError> {
     let folder = paths.trust();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -224,7 +224,8 @@ pub fn record(paths: &Paths, examined: &Examined, now: String) -> Result<(), Tru
     Ok(atomic::write_atomic(&file_of(paths, &examined.root), text.as_bytes(), 0o600)?)
 }
 
-/// Forgets the trust in a repository; whether there was any. `dir` need not be there any more.
+/// Removes the trust in a repository, and returns whether there was any. `dir` need not exist any
+/// more.
 ///
 /// # Errors
 /// When the record cannot be removed.
@@ -242,7 +243,7 @@ pub fn revoke(paths: &Paths, dir: &Path) -> Result<(PathBuf, bool), TrustError> 
     }
 }
 
-/// Every repository with a record, in order of their paths.
+/// Returns every repository with a record, sorted by path.
 ///
 /// # Errors
 /// When the folder of the records cannot be read.
@@ -297,7 +298,7 @@ mod tests {
             examined
         }
 
-        /// The keys that do not count, as seen from a directory.
+        /// Returns the keys that are ignored, as seen from a directory.
         fn ignored(&self, name: &str) -> Vec<String> {
             let top = repository(&self.dir.path().join(name));
             let sources = settings::sources(&self.paths, Some(&top), None).expect("sources");
@@ -337,7 +338,8 @@ mod tests {
             place.write(&format!("{name}/.muleteer/config.yaml"), RUNS);
         }
         let shop = place.dir.path().canonicalize().expect("a path").join("shop");
-        // As `git worktree` does; `liar` says so of itself, and the repository does not know it.
+        // As `git worktree` makes it; only `liar`'s own file says so, and the repository does not
+        // know it.
         fs::create_dir_all(shop.join(".git/worktrees/beside")).expect("a folder");
         for name in ["beside", "liar"] {
             place.write(
@@ -464,7 +466,7 @@ mod tests {
                 (".muleteer/roles/twice.md", one("permissions.allow")),
             ]
         );
-        // What cannot be read is not recorded, so it is untrusted in every later version, too.
+        // An unreadable file is not recorded, so that every later version of it is untrusted too.
         let record = &list(&place.paths).expect("a list")[0];
         assert!(!record.files.contains_key(".muleteer/roles/broken.md") && record.files.len() == 6);
     }

@@ -1,4 +1,4 @@
-//! What a request is refused with.
+//! The errors that reject a request.
 
 use crate::dispatch::launch;
 use muleteer_model::config::ConfigError;
@@ -22,9 +22,9 @@ pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
     WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
 }
 
-/// A file that could not be written; a full disk is a state with a name, and neither that nor what
-/// else the system refuses us (permissions, descriptors, a file system that is mounted for reading)
-/// is a fault of ours.
+/// Returns the error for a file that could not be written. A full disk is a state with its own
+/// code. Other refusals of the system (permissions, descriptors, a read-only file system) are no
+/// internal errors either.
 pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {

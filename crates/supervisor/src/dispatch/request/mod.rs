@@ -1,5 +1,5 @@
-//! Making a dispatch: everything is decided and checked here, before anything is durable. Later
-//! changes of configuration or roles do not reach a dispatch that was made.
+//! Makes a dispatch. Everything is decided and checked here, before anything is durable. Later
+//! changes of configuration or roles do not affect the dispatch.
 
 mod error;
 mod resolve;
@@ -37,22 +37,22 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a start needs beyond the events: the agent's environment, which may hold secrets and so is
-/// kept in a private file and not in the ledger.
+/// The data for a start that is not in the events: the agent's environment. It may hold secrets, so
+/// it is in a private file and not in the ledger.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     pub v: u16,
     pub env: Vec<(String, String)>,
-    /// Other CLIs' keys, which passed and are not this agent's business; who it dispatches may be
-    /// one of them.
+    /// API keys of other agent CLIs that matched `env.pass`. Withheld from this agent, kept because
+    /// a child dispatch may use one of those CLIs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub withheld: Vec<(String, String)>,
     pub extra_env: Vec<(String, String)>,
     pub backend_env: Vec<(String, String)>,
-    /// Where its program is looked for; none where that is its own PATH.
+    /// The search path for its program; `None` means its own PATH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_path: Option<String>,
-    /// The agent of `acp` that is known by name.
+    /// The name of the known `acp` agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     pub command: Option<Command>,
@@ -61,7 +61,7 @@ pub struct Saved {
     pub system_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confined: Option<Confined>,
-    /// What its answer is to look like, where that is not a dispatch's result.
+    /// The JSON schema of its answer, if that is not a dispatch's result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<serde_json::Value>,
 }
@@ -85,8 +85,8 @@ impl Saved {
         Ok(saved)
     }
 
-    /// Makes `agents/<id>/` with what must be there before anything is durable: this, the first
-    /// prompt, and the directories of the rest.
+    /// Makes `agents/<id>/` with the files that must exist before anything is durable: this one,
+    /// the first prompt, and the directories.
     fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
         let bytes =
             serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
@@ -98,7 +98,7 @@ impl Saved {
             for dir in [agent_dir, &prompts, &agent_dir.join("spool"), &agent_dir.join("pub")] {
                 atomic::create_dir(dir, 0o700)?;
             }
-            // There is no such dispatch yet: nobody reads what is there in part.
+            // There is no such dispatch yet, so nobody reads incomplete files.
             let files =
                 [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
             let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
@@ -108,34 +108,34 @@ impl Saved {
     }
 }
 
-/// Who asks.
+/// The party that makes a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asker {
     Operator,
     Agent(DispatchId),
-    /// A run of a task list, for one of its agents: the repository it is about.
+    /// A task-list run, for one of its agents, with the list's repository.
     Tasks(PathBuf),
-    /// A spec run asks for one of its agents.
+    /// A spec run, for one of its agents.
     Run(Box<Part>),
 }
 
-/// What is different about an agent of a run.
+/// The special properties of a run's agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     pub run: String,
-    /// The repository the run is about: its clones are elsewhere in it.
+    /// The run's repository, which has the run's clones in another folder.
     pub repo: PathBuf,
-    /// Its journal, where that is nobody's business.
+    /// The folder of its journal, if nobody else may read it.
     pub journals: Option<PathBuf>,
-    /// What it may see and write, if it is to be held to it.
+    /// The paths that it may see and write, if it is confined.
     pub confined: Option<Confined>,
-    /// The run's money, if it has a budget.
+    /// The run's budget, if it has one.
     pub purse: Option<Purse>,
-    /// It is to change nothing, and no sandbox sees to that: its CLI is asked to.
+    /// It must change nothing, and no sandbox enforces that, so its CLI is asked to.
     pub only_reads: bool,
-    /// What goes beside its briefing.
+    /// Rules in addition to its briefing.
     pub rules: String,
-    /// What its answer is to look like, as JSON schema.
+    /// The JSON schema of its answer.
     pub schema: Option<serde_json::Value>,
 }
 
@@ -149,11 +149,11 @@ impl Asker {
     }
 }
 
-/// Checks a request and writes the files of its dispatch; returns the entries that make it durable,
-/// and the place it then has where they say that it begins: to be held until they are appended.
+/// Checks a request and writes the files of its dispatch. Returns the entries that make it durable,
+/// and its pool slot if it starts at once. The slot must be held until the entries are appended.
 ///
 /// # Errors
-/// What is wrong with the request; nothing that matters was changed then.
+/// The fault of the request; then nothing was changed that has an effect.
 pub async fn prepare(
     daemon: &Arc<Daemon>,
     spawn: &v1::Spawn,
@@ -178,8 +178,7 @@ pub async fn prepare(
             "give it as an argument, with --prompt-file, or on stdin",
         ));
     }
-    // A clone of its own is not made yet; who works through a list or a spec was told at its
-    // beginning.
+    // Its own clone is not made yet. Task-list and spec runs were checked when they began.
     let place = (!spawn.worktree && matches!(asker, Asker::Operator | Asker::Agent(_)))
         .then_some(project.as_path());
     let parent = match asker {
@@ -203,8 +202,8 @@ pub async fn prepare(
         .category(&role.category)
         .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
-    // The configuration comes with the request, so an agent could choose it: it may only ask for
-    // less than the daemon's.
+    // The configuration comes with the request, so an agent could choose it. It can only lower the
+    // daemon's limit.
     let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
     admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of).map_err(|error| {
         let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the daemon is started";
@@ -223,7 +222,8 @@ pub async fn prepare(
     let capabilities = backend.capabilities();
     let mut limits = category.limits();
     limits.budget_usd = match asker {
-        // What the run has left: nobody meant one agent to use all of it.
+        // The run's remaining budget. The category's limit also applies, so that one agent does not
+        // use all of it.
         Asker::Run(_) => spawn.budget_usd.into_iter().chain(limits.budget_usd).reduce(f64::min),
         Asker::Operator | Asker::Agent(_) | Asker::Tasks(_) => {
             spawn.budget_usd.or(limits.budget_usd)
@@ -251,12 +251,12 @@ pub async fn prepare(
         _ => None,
     };
     if part.is_some() {
-        // The run starts its agents again by rules of its own.
+        // The run restarts its agents by its own rules.
         limits.max_restarts = 0;
     }
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
-    // A run's agents have theirs from a configuration that the run began with.
+    // The models of a run's agents were checked when the run began.
     if part.is_none() {
         check_model(spawn.model.as_deref())?;
     }
@@ -407,7 +407,7 @@ pub async fn prepare(
     let dir = daemon.paths.agent(id.as_str());
     let key = muleteer_model::dispatch::life::prompt_key(&id, PromptKind::Initial, 0);
     let (prompt_key, text) = (key.clone(), spawn.prompt.clone());
-    // Many at once wait for the disk together.
+    // Simultaneous requests share the wait for the disk.
     let written = tokio::task::spawn_blocking(move || saved.write(&dir, &prompt_key, &text));
     let mut entries = vec![
         named(&id, "created", Event::DispatchCreated(Box::new(created))),
@@ -426,7 +426,7 @@ pub async fn prepare(
     Ok((entries, reservation))
 }
 
-/// Nobody watches the agents of runs and task lists, and those that they dispatch.
+/// Whether nobody watches the agent: it belongs to a run, or one of its ancestors does.
 fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
     match asker {
         Asker::Run(_) | Asker::Tasks(_) => true,
@@ -436,18 +436,18 @@ fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
     }
 }
 
-/// What an agent of this category and scope is watched for.
+/// Returns the monitors for an agent of this category and scope.
 fn watched(category: &config::Category, scope: &[String], in_a_run: bool) -> monitor::Terms {
     let mut responses = category.monitors;
     if in_a_run && scope.is_empty() {
-        // What it is handed lies outside of its directory too, and what it is not the sandbox keeps
-        // from it.
+        // The agent also gets files outside of its directory, and the sandbox hides everything
+        // else.
         responses.drift = monitor::Response::Ignore;
     }
     monitor::Terms { responses, scope: scope.to_vec() }
 }
 
-/// What the work in a directory is for, where that is a clone made for it.
+/// Returns the repository that a directory is a clone of, if it was made for the work.
 fn repository_of(asker: &Asker, fleet: &Fleet, dir: &Path) -> Option<String> {
     let whole = match asker {
         Asker::Operator => None,
@@ -458,7 +458,7 @@ fn repository_of(asker: &Asker, fleet: &Fleet, dir: &Path) -> Option<String> {
     whole.filter(|whole| Path::new(whole) != dir)
 }
 
-/// What passes from the asker's environment; and what an agent that asks was not given itself.
+/// Returns the requester's environment, with the keys that were withheld from a requesting agent.
 fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, String)> {
     let mut env = spawn.env.clone();
     if let Asker::Agent(parent) = asker
@@ -470,8 +470,8 @@ fn passed(daemon: &Daemon, spawn: &v1::Spawn, asker: &Asker) -> Vec<(String, Str
     env
 }
 
-/// The branch that the work is to come home as can be made. That it cannot would be known only once
-/// the work is done.
+/// Checks that the branch for the work can be made. Otherwise this would fail only once the work is
+/// done.
 async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     let name = format!("muleteer/{id}");
     let Some(other) = worktree::branch_in_the_way(top, &name).await else { return Ok(()) };
@@ -482,7 +482,8 @@ async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))
 }
 
-/// Ids made from the dispatch's: the same create again is recognised by the ledger.
+/// Makes an entry with an id derived from the dispatch's, so that the ledger recognises a repeated
+/// request.
 fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
     Entry {
         id: format!("{id}/{what}"),
@@ -493,25 +494,25 @@ fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
     }
 }
 
-/// A prompt is on disk before it is durable in the ledger.
+/// Writes a prompt, which must be on disk before it is durable in the ledger.
 pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
     atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600)
         .map_err(|error| unwritten(&error))
 }
 
-/// What is said to an agent that is there.
+/// A message to an existing agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Further<'a> {
     pub key: &'a str,
     pub text: &'a str,
-    /// A command of the agent's own CLI, and no prompt.
+    /// The text is a command for the agent's CLI, and no prompt.
     pub cli_command: bool,
 }
 
-/// Writes it where [`crate::dispatch::launch::prompt_text`] finds it.
+/// Writes the message where [`crate::dispatch::launch::prompt_text`] finds it.
 ///
 /// # Errors
-/// A command is refused where the CLI would hand it to its model, and where the CLI has none.
+/// A command is rejected if the CLI has none, or would pass it to its model.
 pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Result<(), WireError> {
     if !said.cli_command {
         return write_prompt(agent_dir, said.key, said.text);
@@ -548,7 +549,7 @@ fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
 }
 
 /// # Errors
-/// What is asked for as a model and cannot be one.
+/// The text cannot be the name of a model.
 pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
     match model.filter(|model| !config::is_model_name(model)) {
         None => Ok(()),
@@ -558,7 +559,7 @@ pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
     }
 }
 
-/// A feature becomes a directory's name.
+/// Checks a feature name, which becomes a directory's name.
 fn check_feature(feature: &str) -> Result<(), WireError> {
     let ok = !feature.is_empty()
         && feature.len() <= 100
@@ -574,7 +575,7 @@ fn check_feature(feature: &str) -> Result<(), WireError> {
     ))
 }
 
-/// Of what was asked, so that the same id with another content is told apart.
+/// Hashes the request, so that another request with the same id is recognised.
 fn fingerprint(spawn: &v1::Spawn) -> String {
     let asked = (
         &spawn.role,
@@ -592,7 +593,7 @@ fn fingerprint(spawn: &v1::Spawn) -> String {
     format!("{hash:016x}")
 }
 
-/// Whether a dispatch that is there was made by this very request.
+/// Whether this very request made the existing dispatch.
 pub fn is_same(created: &Created, spawn: &v1::Spawn) -> bool {
     created.fingerprint == fingerprint(spawn)
 }

@@ -1,5 +1,4 @@
-//! Who does what is asked for: configuration, role and backend, the way to the model, and what it
-//! may do.
+//! Resolves a request: its configuration, role, backend, API channel and permissions.
 
 use crate::daemon::context::{Daemon, Loaded};
 use crate::daemon::settings;
@@ -26,7 +25,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
-/// Who is to do what is asked for.
+/// The configuration, role and backend that will do the work.
 pub(super) struct Means {
     pub config: Arc<Config>,
     pub role: Role,
@@ -35,8 +34,8 @@ pub(super) struct Means {
     pub agent: Option<Known>,
 }
 
-/// `place`: where the agent will work, as far as that is there already. `holder`: whoever asks, if
-/// a policy holds it.
+/// Resolves who does the work. `place` is the agent's directory, if it exists already. `holder` is
+/// the requesting agent, if a permission policy holds it.
 pub(super) fn means(
     daemon: &Daemon,
     spawn: &v1::Spawn,
@@ -47,8 +46,8 @@ pub(super) fn means(
     let top = settings::repository(project);
     let mut config = load_config(daemon, spawn, &top)?;
     if holder.is_some() {
-        // Another program, or a flag of its own, would take the policy away: these are the user's
-        // to say.
+        // Another program or another flag could bypass the policy, so only the user may choose
+        // them.
         if spawn.command.is_some() {
             return Err(unheld("which program it runs is not an agent's to say"));
         }
@@ -59,7 +58,7 @@ pub(super) fn means(
     let held = holder.and_then(|_| program_path(path_of(spawn)));
     let path = held.as_deref().or_else(|| path_of(spawn));
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
-    // It does what its scenario says, and asks only where that says so.
+    // A rehearsal follows its scenario, and asks only if the scenario does.
     if backend.name() == "rehearsal"
         && holder.is_some_and(|holder| !child_limits::is_rehearsed(holder))
     {
@@ -86,14 +85,14 @@ pub(super) fn means(
     Ok(Means { config, role, backend, configured, agent })
 }
 
-/// The PATH that a request comes with.
+/// Returns the PATH of a request.
 pub(super) fn path_of(spawn: &v1::Spawn) -> Option<&str> {
     let all = spawn.env.iter().chain(&spawn.extra_env).rev();
     all.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str())
 }
 
-/// Where the program of a child is looked for whose parent a policy holds: on the daemon's PATH,
-/// and then on the one that its parent was given. What the parent itself says does not count.
+/// Returns the search path for the program of a child whose parent a policy holds: the daemon's
+/// PATH, then the one that the parent was given. A PATH that the parent sets itself is ignored.
 pub(super) fn program_path(given: Option<&str>) -> Option<String> {
     let own = std::env::var("PATH").ok().filter(|path| !path.is_empty());
     match (own, given.filter(|path| !path.is_empty())) {
@@ -102,12 +101,11 @@ pub(super) fn program_path(given: Option<&str>) -> Option<String> {
     }
 }
 
-/// The request of an agent that a policy holds, with what decides which code its child runs as its
-/// own: by such a variable the child would run what the policy does not allow, before anybody is
-/// asked.
+/// Replaces, in the request of an agent that a policy holds, the variables that decide which code a
+/// child runs. Through them a child could run forbidden code before anybody is asked.
 ///
 /// # Errors
-/// `E_FORBIDDEN` where the agent asks for another value by name.
+/// `E_FORBIDDEN` if the agent sets such a variable explicitly.
 pub(super) fn of_parent(
     daemon: &Daemon,
     spawn: &v1::Spawn,
@@ -137,16 +135,16 @@ pub(super) fn of_parent(
     Ok(spawn)
 }
 
-/// Whether there is somebody to do what dispatches like this one will ask for.
+/// Checks that dispatches like this one could be made, before there is a prompt.
 ///
 /// # Errors
-/// As [`crate::dispatch::request::prepare`]: nothing is wrong with a prompt.
+/// Those of [`crate::dispatch::request::prepare`], except the ones about a prompt.
 pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
     means(daemon, spawn, Path::new(&spawn.project), None, None).map(drop)
 }
 
-/// Its way to the model API, as far as its environment tells: names of variables, never their
-/// values.
+/// Derives the API channel from the environment. It uses the names of variables, never their
+/// values, for credentials.
 pub(super) fn terms(
     backend: &str,
     (spawn, env): (&v1::Spawn, &[(String, String)]),
@@ -177,8 +175,8 @@ pub(super) fn terms(
     };
     let mut channel = api_error::channel(backend, &credential, address.as_deref());
     if let Some(command) = command.filter(|_| backend == "subprocess") {
-        // What one command prints of its limits says nothing of another's. By a hash: it may hold a
-        // secret.
+        // The limits that one command prints do not apply to another. Only a hash is stored,
+        // because the command may have a secret.
         let hash = sha256(format!("{command:?}").as_bytes());
         channel = format!("{channel}, command {}", &hash[..8]);
     }
@@ -191,11 +189,11 @@ pub(super) fn terms(
     }
 }
 
-/// Codex's own configuration; empty where there is none that can be read.
+/// Reads Codex's own configuration; empty if it cannot be read.
 fn codex_config(home: Option<&Path>) -> String {
     const LONGEST: u64 = 1024 * 1024;
     let path = home.filter(|home| home.is_absolute()).map(|home| home.join("config.toml"));
-    // What is no file might not end, or not even begin.
+    // A pipe or a device might block, or never end.
     let file = path.filter(|path| path.is_file()).and_then(|path| std::fs::File::open(path).ok());
     let mut text = String::new();
     match file.map(|file| file.take(LONGEST).read_to_string(&mut text)) {
@@ -204,8 +202,8 @@ fn codex_config(home: Option<&Path>) -> String {
     }
 }
 
-/// What the agent may do without asking, and whether its backend can be held to it; `held`: to what
-/// by those above it.
+/// Returns the agent's permission policy, and checks that its backend can enforce it. `held` is the
+/// policy that its ancestors impose.
 pub(super) fn permissions(
     backend: &dyn Backend,
     role: &Role,
@@ -214,7 +212,7 @@ pub(super) fn permissions(
     (spawn, agent): (&v1::Spawn, Option<Known>),
     held: Option<Policy>,
 ) -> Result<Policy, WireError> {
-    // What a rehearsal asks was written to be asked.
+    // A rehearsal's permission requests are part of its scenario, so they are asked.
     let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
     let mut policy =
         Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
@@ -274,7 +272,7 @@ pub(super) fn permissions(
     ))
 }
 
-/// Refuses an argument of the configuration by which the agent could do what its policy restricts.
+/// Rejects a configured argument by which the agent could bypass its policy.
 fn check_arguments(
     backend: &dyn Backend,
     policy: &Policy,
@@ -310,7 +308,8 @@ fn check_arguments(
     Ok(())
 }
 
-/// Why an ACP agent that is started like this is held by no policy, as far as that can be told.
+/// Returns why an ACP agent with this configuration never asks for permission, as far as that is
+/// known.
 fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Option<String> {
     let configured = &config.backends.acp;
     let own = || configured.command.clone().map(from_config);
@@ -324,7 +323,7 @@ fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Optio
     muleteer_backends::acp::refusal(agent, command.as_ref(), &configured.args, env)
 }
 
-/// What would take the policy away that holds whoever asks.
+/// Returns the error for a request that would bypass the policy of the requesting agent.
 fn unheld(message: &str) -> WireError {
     let hint = "whoever dispatches it is held by a policy, and so must be whom it dispatches: name a backend that asks";
     fault("E_UNSUPPORTED", message, hint)
@@ -335,8 +334,8 @@ fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Con
     load(daemon, spawn.config.as_deref(), Some(top), env)
 }
 
-/// The configuration in force for a project, as the asking client's environment has it; `top` is
-/// the project's [`settings::repository`], if it is to count.
+/// Loads the configuration for a project, with the requesting client's environment. `top` is the
+/// project's [`settings::repository`], if it is to count.
 pub(crate) fn load(
     daemon: &Daemon,
     given: Option<&str>,
@@ -375,7 +374,7 @@ pub(crate) fn load(
     Ok(config)
 }
 
-/// What the repository says and does not count, because the user has not trusted it.
+/// Returns the settings of the repository that are ignored, because the user has not trusted them.
 pub(crate) fn ignored(daemon: &Daemon, spawn: &v1::Spawn) -> Vec<Ignored> {
     let top = settings::repository(Path::new(&spawn.project));
     let Ok(config) = load_config(daemon, spawn, &top) else { return vec![] };
@@ -408,8 +407,8 @@ fn find_role(
     }
 }
 
-/// A scenario's faults are told to whoever wrote it, not to the journal of an agent that cannot
-/// start.
+/// Checks a scenario, so that its author gets its faults, and not the journal of an agent that
+/// cannot start.
 fn check_scenario(path: &str) -> Result<(), WireError> {
     let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
     let unreadable = |why: &dyn std::fmt::Display| {

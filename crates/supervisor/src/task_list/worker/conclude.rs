@@ -1,5 +1,5 @@
-//! What becomes of a task once it is judged: its work lands on the branch or is rolled back, and
-//! the outcome is written.
+//! Ends a task once it is judged: its work lands on the branch or is rolled back, and the outcome
+//! is written.
 
 use crate::task_list::run::{Driven, record};
 use crate::task_list::steps::{Place, Recorded, StepError, Verdict, describe};
@@ -12,11 +12,11 @@ use muleteer_model::task_list::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::task_list::{Category, Task};
 use muleteer_process::fault;
 
-/// What was validated on a tip that has moved on is validated again, so often before others have to
-/// wait.
+/// If the tip has moved on, the work is validated again, without the landing lock for this many
+/// attempts. Then other workers have to wait.
 const LANDINGS: u32 = 3;
 
-/// Carries a verdict out.
+/// Carries out a verdict.
 pub(super) async fn conclude(
     driven: &Driven,
     worker: u32,
@@ -75,7 +75,7 @@ pub(super) async fn conclude(
                 None => return Ok(Some(End::DaemonStops)),
             }
         }
-        // Something else would be committed than what passed.
+        // The commit would differ from what has passed.
         Err(StepError::Git(error @ GitError::Filter { .. })) => {
             match failed(driven, worker, place, task, Category::TaskExec, error.to_string()).await?
             {
@@ -92,8 +92,9 @@ pub(super) async fn conclude(
     close(driven, worker, work, status, &recorded.message, true).await
 }
 
-/// Rolls an attempt back, cleans up and records that it failed. `None`: the daemon stops, and the
-/// next one begins with the clean-up again. A run that is stopped at once cuts it short.
+/// Rolls an attempt back, cleans up and records the failure. `None` means that the daemon stops;
+/// the next one starts with the clean-up again. A run that is stopped at once interrupts the
+/// clean-up.
 async fn failed(
     driven: &Driven,
     worker: u32,
@@ -116,7 +117,8 @@ async fn failed(
 enum Landing {
     Landed,
     CalledOff,
-    /// A person's own changes are in its way: no failure of the task. Why, and what to do.
+    /// A person's own changes are in the way, which is no failure of the task. Has the reason and
+    /// the remedy.
     Barred(String),
     Failed(Category, String),
 }
@@ -138,7 +140,8 @@ async fn land(
     task: &Task,
 ) -> Result<Landing, StepError> {
     for attempt in 0.. {
-        // Others that keep being quicker are made to wait.
+        // After [`LANDINGS`] attempts the other workers have to wait, so that they cannot be faster
+        // again.
         let _alone =
             if attempt >= LANDINGS { Some(driven.shared.landing.lock().await) } else { None };
         let (at, of, off, project) =
@@ -175,8 +178,8 @@ async fn land(
     unreachable!("the loop has no end")
 }
 
-/// Commits what is left, rebases, and validates again if that changed anything. The tip it stands
-/// on.
+/// Commits the remaining changes, rebases, and validates again if that changed anything. Returns
+/// the tip of the branch below the work.
 fn rebased(
     place: &Place,
     project: &Git,
@@ -220,7 +223,8 @@ fn rebased(
     }
 }
 
-/// Lands what an earlier run left in a clone, at a session's start: nobody else is there yet.
+/// Lands work that an earlier run left in a clone. It runs at a session's start, when there are no
+/// workers yet.
 pub fn land_blocking(
     driven: &Driven,
     place: &Place,
@@ -253,8 +257,8 @@ pub fn land_blocking(
         .map(drop)
 }
 
-/// The run was stopped at once: the task stays as it is, for the next session to recover, but
-/// nobody holds it.
+/// Ends a task because the run was stopped at once: the task stays in progress for the next session
+/// to recover, but its claim ends.
 pub(super) async fn interrupted(
     driven: &Driven,
     worker: u32,
@@ -265,7 +269,7 @@ pub(super) async fn interrupted(
     Ok(Some(End::Nothing))
 }
 
-/// Lets go of a task that stays in progress.
+/// Ends the claim on a task that stays in progress.
 async fn leave(
     driven: &Driven,
     worker: u32,

@@ -1,13 +1,13 @@
-//! One worker of a run: takes a task, has it done by a dispatch, judges it by its validation,
-//! records the outcome, and takes the next.
+//! One worker of a run. It takes a task, has a dispatch do it, judges it by its validation, records
+//! the outcome, and takes the next.
 //!
 //! ```text
 //!   take ──▶ TaskBegun ──▶ claim ──▶ dispatch ──▶ validate ──▶ TaskJudged ──▶ commit, land │ roll back
 //!            (durable)     (file)    (by its id)               (durable)          ──▶ outcome (file) ──▶ TaskEnded
 //! ```
 //!
-//! A daemon killed anywhere comes back to `go_on`, which finds how far it came: each step is a
-//! probe.
+//! A daemon that is killed anywhere resumes in `go_on`, which finds out how far it came: each step
+//! is a probe.
 
 mod conclude;
 mod run_task;
@@ -33,13 +33,13 @@ use muleteer_process::fault;
 use muleteer_store::task_list::{Behind, Tx};
 use std::time::Duration;
 
-/// Other workers of the list tell us nothing: then it is looked at again.
+/// The interval for reading the list again, because other workers of it send no notification.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Why a worker has ended.
+/// The reason why a worker has ended.
 #[derive(Debug)]
 pub enum End {
-    /// There is nothing for it to do, or the run was asked to stop.
+    /// It has nothing to do, or the run is stopping.
     Nothing,
     DaemonStops,
     /// The whole run is over.
@@ -48,7 +48,7 @@ pub enum End {
 
 enum Taken {
     Task(Box<Task>, String, bool),
-    /// Others have in hand what everything else depends on.
+    /// Other workers hold the tasks that all the rest depends on.
     Wait,
     End(End),
 }
@@ -91,7 +91,7 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
     let place = driven.place(worker, &git);
     let swept = place.clone();
     driven.step(worker, move || swept.sweep()).await?;
-    // What had passed was in the clone that is gone.
+    // Work that had passed was in the clone that is gone.
     let mut lost = driven.has_clones() && git.is_made_anew();
     loop {
         if driven.daemon.stop.is_cancelled() {
@@ -111,11 +111,12 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
         if run.stopping.is_some() {
             return Ok(End::Nothing);
         }
-        // Enabled before looking, or an end in between would be missed.
+        // It is enabled before the list is read, or an end in between would be missed.
         let changed = driven.shared.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        // Until it is begun: whoever looked before that would take the same task.
+        // The lock is held until the task has begun, because another worker that reads the list
+        // before would take the same task.
         let taking = driven.shared.taking.lock().await;
         match take(driven, worker, &place).await? {
             Taken::Task(task, base, resumed) => {
@@ -166,8 +167,8 @@ async fn begin(
     Ok(())
 }
 
-/// Begins a change of the list. That it was damaged, or written over by somebody, is told to
-/// whoever follows the run.
+/// Starts a change of the list. If the list was damaged or overwritten, the clients that follow the
+/// run get a message.
 fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     let tx = place.begin()?;
     if let Some(message) = &tx.restored {
@@ -182,7 +183,7 @@ fn open(driven: &Driven, place: &Place) -> Result<Tx, StepError> {
     Ok(tx)
 }
 
-/// The list as it is, without what somebody has written over it who may not.
+/// Reads the list, without changes by processes that may not change it.
 async fn read(driven: &Driven, worker: u32, place: &Place) -> Result<TaskList, StepError> {
     let (place, telling) = (place.clone(), driven.clone());
     let list = driven.step(worker, move || -> Result<TaskList, StepError> {
@@ -201,7 +202,7 @@ async fn read(driven: &Driven, worker: u32, place: &Place) -> Result<TaskList, S
     list.await?
 }
 
-/// Picks the next task, one worker at a time. The claim itself comes after the intent is durable.
+/// Picks the next task, one worker at a time. The claim comes after the intent is durable.
 async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, StepError> {
     let Some(run) = driven.run() else { return Ok(Taken::End(End::Nothing)) };
     let in_hand: Vec<_> = run.workers.values().map(|work| work.task.clone()).collect();
@@ -239,7 +240,7 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
                 return Ok(Taken::Task(Box::new(task.clone()), base, true));
             }
             match stats::stop(&list, done, limit) {
-                // Others still work; the run ends when they have.
+                // Others still work; the run ends when they have ended.
                 Some(Stop::MaxTasks) if !in_hand.is_empty() => return Ok(Taken::End(End::Nothing)),
                 Some(stop) => return Ok(Taken::End(End::Finished(ended(stop)))),
                 None => {}
@@ -265,7 +266,7 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
         .await?
 }
 
-/// Throws away what is in a clone, which somebody may have broken since its last task.
+/// Discards everything in a clone, which somebody may have broken since its last task.
 fn reset(place: &Place, project: &Git, branch: &str) -> Result<String, StepError> {
     let error = match place.git.reset_clone(project, branch) {
         Ok(tip) => return Ok(tip),
@@ -278,8 +279,8 @@ fn reset(place: &Place, project: &Git, branch: &str) -> Result<String, StepError
     Ok(place.git.reset_clone(project, branch)?)
 }
 
-/// A person has checked something else out since the run began: what comes now belongs there no
-/// more than here.
+/// Ends the run if a person has checked out something else since it began: further work would
+/// belong to neither place.
 fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     let found = place.git.stands_on()?;
     if place.stand.is_at(found.as_deref()) {
@@ -299,7 +300,7 @@ fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     })))
 }
 
-/// Whether the task can be validated at all, before an agent is spent on it.
+/// Checks that the task can be validated at all, before an agent is spent on it.
 fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<End>, StepError> {
     let Some(command) = &task.command else {
         let message = "Missing validation.command";
@@ -313,7 +314,7 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
         return Ok(Some(End::Finished(finished)));
     };
     let Some(program) = place.missing_program(command)? else { return Ok(None) };
-    // The environment may come from the init script: once more, then stop.
+    // The program may come from the init script, so that runs once more. Then the run stops.
     let healthy = place.health_check(off);
     if healthy.is_ok() && place.missing_program(command)?.is_none() {
         return Ok(None);
@@ -334,7 +335,8 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
     })))
 }
 
-/// Takes a task that was begun to its end, from wherever it stands. `Some`: the worker ends.
+/// Takes a task that has begun from its current state to its end. `Some` means that the worker
+/// ends.
 async fn go_on(
     driven: &Driven,
     worker: u32,
@@ -359,7 +361,7 @@ async fn go_on(
     let ours =
         task.status == Status::InProgress && task.claimed_by.as_deref() == Some(&place.worker);
     let verdict = match (&work.verdict, ours) {
-        // The outcome was written, and the daemon died before it said so.
+        // The outcome was written, and the daemon died before it recorded that.
         (Some(verdict), false) => {
             return close(driven, worker, work, task.status.as_str(), &verdict.message, true).await;
         }
@@ -396,7 +398,7 @@ async fn go_on(
                     message,
                 }
             } else if was_stopped_with_daemon(&dispatch) {
-                // The agent did not fail; what it left is looked at.
+                // The agent did not fail, so its work is recovered.
                 let (place, off) = (place.clone(), driven.called_off());
                 let recovered = driven.step(worker, move || {
                     place.recover(&task, &off).map(|done| (place, task, done))
@@ -445,9 +447,8 @@ async fn go_on(
     conclude(driven, worker, place, work, verdict).await
 }
 
-/// Whether the list calls a task completed that was never judged to be, by a predecessor of this
-/// daemon: its agent can write that there. Of a concurrent list somebody else may have completed it
-/// by rights.
+/// Whether the list says "completed" about a task whose completion no daemon has recorded: its
+/// agent can write that. In a concurrent list another worker may have completed it legitimately.
 fn is_forged(driven: &Driven, work: &Work, task: &Task) -> bool {
     let passed = work.verdict.as_ref().is_some_and(|verdict| verdict.passed);
     let has_begun = driven.daemon.snapshot().get(&work.dispatch).is_some();
@@ -469,7 +470,7 @@ async fn note_verdict(
     record(&driven.daemon, event, &random_key()).await.map_err(StepError::Other)
 }
 
-/// The task, in our hands; `None` if somebody else was quicker.
+/// Returns the task with this worker's claim; `None` if another worker was quicker.
 async fn claimed(
     driven: &Driven,
     worker: u32,
@@ -518,8 +519,8 @@ async fn claimed(
     Ok(claimed)
 }
 
-/// The task after its agent had it: whatever that has written over in the list is put back. `None`
-/// if somebody else has it by rights, or it is gone.
+/// Returns the task after its agent has run, with the agent's changes to the list undone. `None` if
+/// another worker holds it legitimately, or it is gone.
 async fn claimed_again(
     driven: &Driven,
     worker: u32,
@@ -527,7 +528,7 @@ async fn claimed_again(
     begun: Task,
 ) -> Result<Option<Task>, StepError> {
     let (place, telling) = (place.clone(), driven.clone());
-    // Whatever is put back of a list that a session holds is put back here already.
+    // For a list that a session holds, reading it already undoes such changes.
     read(driven, worker, &place).await?;
     let again = driven.step(worker, move || -> Result<Option<Task>, StepError> {
         if let Ok(read) = place.root.read()
@@ -552,7 +553,7 @@ async fn claimed_again(
         let list = tx.commit()?;
         let mut task = list.get(&begun.id).cloned();
         if let Some(task) = &mut task {
-            // It is judged by what it was begun with.
+            // The task is judged by the validation that it began with.
             task.command.clone_from(&begun.command);
             task.timeout_seconds = begun.timeout_seconds;
         }
@@ -561,7 +562,8 @@ async fn claimed_again(
     again.await?
 }
 
-/// What came of it: first whether the agent worked at all, then the validation. `None`: called off.
+/// Judges a task: first whether the agent worked at all, then by the validation. `None` means that
+/// the run was stopped.
 fn judge(
     place: &Place,
     task: &Task,
@@ -592,7 +594,8 @@ fn judge(
     }
 }
 
-/// An agent that ended well, or that just did not report, is judged by the validation alone.
+/// Returns the failure of the agent. If it ended well, or only did not report, the validation alone
+/// decides.
 fn agent_failed(dispatch: &Dispatch) -> Option<(Category, String)> {
     let state = dispatch.state();
     if matches!(state, "success" | "partial") {

@@ -1,4 +1,4 @@
-//! The dispatch that does a task: made, briefed and waited for.
+//! Makes, briefs and awaits the dispatch that does a task.
 
 use crate::dispatch::request::Asker;
 use crate::gate::handlers;
@@ -16,15 +16,15 @@ use muleteer_protocol::v1::{Spawn, WireError};
 use muleteer_store::task_list::RUN_VARIABLE;
 use std::time::Duration;
 
-/// A lease of fifteen minutes, renewed in time for two of these to fail.
+/// The renewal interval of the lease of fifteen minutes, so that two renewals may fail.
 const RENEWAL: Duration = Duration::from_secs(4 * 60);
-/// Of the log, and of the commits, in a prompt.
+/// The limits of the log and of the commits in a prompt.
 const LOG_LINES: usize = 200;
 const LOG_BYTES: usize = 16 * 1024;
 const COMMITS: usize = 20;
 
-/// Has the task done: makes its dispatch unless it is there, and waits until that has ended. `None`
-/// when the daemon stops.
+/// Makes the task's dispatch unless it exists, and waits for its end. `None` means that the daemon
+/// stops.
 pub(super) async fn dispatched(
     driven: &Driven,
     worker: u32,
@@ -82,7 +82,8 @@ pub(super) async fn dispatched(
         .ok_or_else(|| StepError::Other("its dispatch has vanished".into()))
 }
 
-/// A dispatch that cannot be made is a fault of what was asked for, not of the task.
+/// Ends the run because its dispatch cannot be made: that is a fault of the request, not of the
+/// task.
 async fn refused(
     driven: &Driven,
     worker: u32,
@@ -111,8 +112,8 @@ async fn refused(
     Ok(StepError::Dispatch(error.code.clone(), error.message.clone()))
 }
 
-/// What the agent is told. Before the first attempt the validation is run once: to tell what failed
-/// before, and to warn of one that proves nothing. `None` if that was called off.
+/// Writes the agent's prompt. Before the first attempt it runs the validation once, to report the
+/// failures and to warn of a validation that proves nothing. `None` if that was stopped.
 fn brief(
     place: &Place,
     task: &Task,
@@ -151,7 +152,7 @@ fn brief(
     })))
 }
 
-/// The first line of a kept output that came with exit 0.
+/// The first line of a saved output with exit code 0.
 pub(super) const PASSED: &str = "(exit 0)\n";
 
 fn spawn(driven: &Driven, place: &Place, work: &Work, prompt: String) -> Spawn {

@@ -1,9 +1,9 @@
-//! The name that an agent commits under where the person has told git none, as in a fresh
-//! container: without any its commits fail, and its work lies about uncommitted.
+//! The name that an agent commits under if the person has configured none, as in a fresh container.
+//! Without a name its commits fail, and its work stays uncommitted.
 //!
-//! git gets it as its system configuration, the weakest there is. The variables `GIT_AUTHOR_*`
-//! would also override what a repository below the directory says, or what is configured while the
-//! agent works.
+//! git gets the name as its system configuration, which has the lowest priority. The variables
+//! `GIT_AUTHOR_*` would also override the configuration of a repository below the directory, or one
+//! that the agent makes during its work.
 
 use crate::vcs::worktree::{AGENT_EMAIL, AGENT_NAME, output};
 use std::collections::HashSet;
@@ -13,22 +13,22 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
 
-/// git only reads configuration for it.
+/// The timeout of a git that only reads configuration.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Answers that are remembered.
+/// The limit of remembered answers.
 const MOST_KNOWN: usize = 256;
 
 type Env = Vec<(String, String)>;
 
-/// The directories in which git is known to find an identity, each with the environment that
-/// matters to it. That it finds none is asked again each time.
+/// The directories in which git finds an identity, each with its relevant environment. A negative
+/// answer is not remembered.
 #[derive(Debug, Default)]
 pub struct Identities(Mutex<HashSet<(PathBuf, Env)>>);
 
 impl Identities {
-    /// The variables that give an agent in `dir` an identity; none where git finds one with this
-    /// environment, or cannot be asked. They name `file`, which is written, if the agent can read
-    /// it and its git is new enough.
+    /// Returns the variables that give an agent in `dir` an identity; empty if git finds one with
+    /// this environment, or cannot be asked. If the agent can read `file`, and its git is new
+    /// enough, they name `file`, which is written.
     pub async fn missing(&self, dir: &Path, env: &[(String, String)], file: Option<&Path>) -> Env {
         let matters = |name: &str| {
             matches!(name, "HOME" | "XDG_CONFIG_HOME" | "EMAIL") || name.starts_with("GIT_")
@@ -66,8 +66,9 @@ impl Identities {
     }
 }
 
-/// The variables that name `file` as git's system configuration, once the identity and the real one
-/// are in it. `None` where that does not give git an identity, or would hide the real one.
+/// Returns the variables that name `file` as git's system configuration, after writing the identity
+/// and the real system configuration into it. `None` if that gives git no identity, or would hide
+/// the real one.
 async fn configured(dir: &Path, env: &[(String, String)], file: &Path) -> Option<Env> {
     let system = system_config(dir, env).await?;
     let given = |name: &str| env.iter().any(|(known, value)| known == name && !value.is_empty());
@@ -95,8 +96,8 @@ async fn configured(dir: &Path, env: &[(String, String)], file: &Path) -> Option
     (known_roles(dir, &with).await == (true, true)).then_some(vars)
 }
 
-/// The system configuration that git reads with this environment: `Some(None)` where there is none,
-/// `None` where git does not tell.
+/// Returns the system configuration that git reads with this environment: `Some(None)` if there is
+/// none, `None` if git does not say.
 async fn system_config(dir: &Path, env: &[(String, String)]) -> Option<Option<String>> {
     let value = |name: &str| {
         env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -107,7 +108,7 @@ async fn system_config(dir: &Path, env: &[(String, String)]) -> Option<Option<St
     }
     let listed = ask(dir, env, &["config", "--system", "--list", "--show-origin", "-z"]).await?;
     if !listed.status.success() {
-        // It does not exist, or git cannot read it: then the agent's own git must say so.
+        // It does not exist, or git cannot read it; then the agent's own git must report that.
         return String::from_utf8_lossy(&listed.stderr)
             .contains("unable to read config file")
             .then_some(None);
@@ -126,7 +127,7 @@ async fn known_roles(dir: &Path, env: &[(String, String)]) -> (bool, bool) {
     tokio::join!(knows(dir, env, "GIT_AUTHOR_IDENT"), knows(dir, env, "GIT_COMMITTER_IDENT"))
 }
 
-/// True where git cannot tell, too.
+/// Whether git finds this identity. True if git cannot say.
 async fn knows(dir: &Path, env: &[(String, String)], identity: &str) -> bool {
     let Some(said) = ask(dir, env, &["var", identity]).await else { return true };
     said.status.success() || !String::from_utf8_lossy(&said.stderr).contains("tell me who you are")
@@ -147,7 +148,7 @@ mod tests {
     fn env(more: &[(&str, &str)]) -> Env {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut env = vec![("PATH".to_string(), path), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
-        // Else a machine with a full host name has a name for everybody.
+        // Otherwise git derives a name on a machine with a full host name.
         let only = [
             ("GIT_CONFIG_COUNT", "1"),
             ("GIT_CONFIG_KEY_0", "user.useConfigOnly"),
@@ -213,7 +214,7 @@ mod tests {
                 .starts_with(&format!("{AGENT_NAME} <{AGENT_EMAIL}>"))
         );
         assert_eq!(ask(&["config", "some.thing"]).await, "here", "the real one is heeded");
-        // A repository in the directory has names of its own.
+        // A repository in the directory has a name of its own.
         ask(&["init", "--quiet", "inner"]).await;
         for (key, value) in [("user.name", "Own"), ("user.email", "own@example.org")] {
             ask(&["-C", "inner", "config", key, value]).await;
@@ -223,7 +224,7 @@ mod tests {
                 .await
                 .starts_with("Own <own@example.org>")
         );
-        // The agent configures one for all.
+        // The agent configures one for all repositories.
         ask(&["config", "--global", "user.email", "later@example.org"]).await;
         assert!(
             ask(&["var", "GIT_COMMITTER_IDENT"])
@@ -239,7 +240,7 @@ mod tests {
         let env = env(&[("HOME", home)]);
         let given = Identities::default().missing(dir.path(), &env, Some(&file)).await;
         assert_eq!(given.len(), 2, "{given:?}");
-        // There git takes no address from the environment, so that a file without one is no help.
+        // This git takes no address from the environment, so a file without one is no help.
         let env: Env =
             env.into_iter().chain([("EMAIL".to_string(), "a@example.org".to_string())]).collect();
         let given = Identities::default().missing(dir.path(), &env, Some(&file)).await;

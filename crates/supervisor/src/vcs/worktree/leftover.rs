@@ -1,4 +1,4 @@
-//! What an agent left uncommitted in its clone, kept as a commit of its own.
+//! Saves an agent's uncommitted files in its clone as a commit.
 //!
 //! ```text
 //! <worktrees>/.<id>.left/          a bare repository of ours, removed afterwards
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! No filter and no hook runs: that repository has no configuration, and the clone's is not read.
-//! Files are bounded in number and size, and git in time: an agent may leave a file of 300 GB, or a
-//! pipe.
+//! The number and size of files and the time of git are limited, because an agent may leave a file
+//! of 300 GB, or a pipe.
 
 use crate::vcs::untrusted_path;
 use crate::vcs::user_repo::raw;
@@ -25,30 +25,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Most that one git takes over a step.
+/// The timeout of one git.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A file that is larger, and not as it was committed, is named and stays in the clone.
+/// The limit of a changed file. A larger one is named and stays in the clone.
 const FILE_LIMIT: u64 = 64 << 20;
-/// Of more untracked files, or more bytes of them, the rest is named.
+/// The limits of untracked files and their bytes. Further files are named.
 const FILES_LIMIT: usize = 20_000;
 const BYTES_LIMIT: u64 = 512 << 20;
 const INDEX_LIMIT: u64 = 256 << 20;
 const EXCLUDE_LIMIT: u64 = 1 << 20;
-/// Files that are named one by one.
+/// At most this many files are named one by one.
 const NAMED: usize = 10;
 
-/// What was kept, and what was not.
+/// The work that was saved, and the files that were not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Leftover {
     pub kept: Vec<LeftWork>,
     pub skipped: Vec<String>,
 }
 
-/// Keeps what is in the clone's files and its index and not in `head`, as refs of the person's
-/// repository.
+/// Saves the content of the clone's files and index that `head` does not have, as refs of the
+/// person's repository.
 ///
 /// # Errors
-/// git cannot look at the files, or cannot keep them, or they are `given_up` before.
+/// git cannot read the files, or cannot save them, or `given_up` is cancelled before.
 pub async fn gather(
     project: &Path,
     clone: &Path,
@@ -71,7 +71,7 @@ pub async fn gather(
     found
 }
 
-/// The repository of ours that the clone is looked at with.
+/// The repository of ours that reads the clone.
 struct Bench {
     dir: PathBuf,
     clone: PathBuf,
@@ -139,7 +139,7 @@ impl Bench {
         if let Ok(roots) = std::fs::read(shallow) {
             self.write("shallow", &roots)?;
         }
-        // The person's patterns, the agent's, and ours.
+        // The person's ignore patterns, the agent's, and ours.
         let mut patterns = std::fs::read(exclude).unwrap_or_default();
         patterns.push(b'\n');
         let of_clone =
@@ -157,7 +157,7 @@ impl Bench {
             .map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// git on our repository, with the clone's files.
+    /// Returns a git command on our repository, with the clone's files.
     fn git(&self, index: &str) -> Command {
         let mut command = git(&self.dir);
         command.args(["-c", "core.bare=false", "--git-dir"]).arg(&self.dir);
@@ -178,7 +178,8 @@ impl Bench {
         Ok(String::from_utf8_lossy(&said).trim().to_string())
     }
 
-    /// The tree of what lies in the clone and is not ignored. What is not taken in is named.
+    /// Returns the tree of the clone's files that are not ignored. Files that are left out are
+    /// named.
     async fn files(&self, head: &str, skipped: &mut Vec<String>) -> Result<String, String> {
         const INDEX: &str = "worktree-index";
         self.bytes(self.git(INDEX).args(["read-tree", head])).await?;
@@ -195,11 +196,11 @@ impl Bench {
         let chosen = tokio::task::spawn_blocking(move || choose(&clone, &tracked, &others)).await;
         let chosen = chosen.map_err(|error| error.to_string())?;
         skipped.extend(chosen.skipped);
-        // First: what is gone may be in the way of what is there now.
+        // Deletions come first, because a deleted file may be in the way of a new one.
         self.update(INDEX, &["--force-remove", "--stdin"], &chosen.gone).await?;
         const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
         if let Err(why) = self.update(INDEX, &ADD, &chosen.paths).await {
-            // One that git cannot convert as its attributes say is kept as it is.
+            // A file that git cannot convert as its attributes demand is saved unconverted.
             let git = || self.git(INDEX);
             let raw = raw::find(&git, &self.clone, &chosen.paths, &self.dir.join("paths")).await?;
             if raw.odd.is_empty() {
@@ -211,7 +212,7 @@ impl Bench {
         self.said(["write-tree"]).await
     }
 
-    /// Has git take paths into the index, or out of it. It takes all of them or none.
+    /// Makes git add paths to the index, or remove them: all of them or none.
     async fn update(&self, index: &str, how: &[&str], paths: &[u8]) -> Result<(), String> {
         if paths.is_empty() {
             return Ok(());
@@ -223,7 +224,7 @@ impl Bench {
         self.bytes(&mut update).await.map(drop)
     }
 
-    /// The paths that differ between two trees, with what the second has there.
+    /// Returns the paths that differ between two trees, with the second tree's entries.
     async fn changed(&self, from: &str, to: &str) -> Result<HashMap<Vec<u8>, Vec<u8>>, String> {
         let mut diff = self.git("worktree-index");
         diff.args(["diff-tree", "-r", "-z", "--raw", "--no-renames", from, to]);
@@ -235,8 +236,8 @@ impl Bench {
         Ok(pairs.iter().map(|[about, path]| (path.to_vec(), blob(about))).collect())
     }
 
-    /// The tree of the clone's index, where it has content that neither the commit nor the files
-    /// have. An index that cannot be read has nothing to say.
+    /// Returns the tree of the clone's index, if it has content that is neither in the commit nor
+    /// in the files. An unreadable index is ignored.
     async fn staged(&self, began: &str, files: &str) -> Option<String> {
         let index = untrusted_path::read(&self.clone, Path::new(".git/index"), INDEX_LIMIT)
             .ok()
@@ -256,8 +257,8 @@ impl Bench {
         only_there.then_some(tree)
     }
 
-    /// Commits a tree on `head` and brings it to the person's repository, under the first of the
-    /// names that is free or has this tree already.
+    /// Commits a tree on `head` and fetches it into the person's repository, under the first name
+    /// that is free or has this tree already.
     async fn keep(
         &self,
         head: &str,
@@ -296,13 +297,12 @@ impl Bench {
     }
 }
 
-/// Whether git can read where a repository's objects come from: a pipe there would hold it up for
-/// ever.
+/// Whether git can read a repository's alternates file: a pipe there would block it for ever.
 fn lends(objects: &Path) -> bool {
     untrusted_path::read(objects, Path::new("info/alternates"), EXCLUDE_LIMIT).is_ok()
 }
 
-/// The person's own list of what is ignored everywhere.
+/// Returns the person's own file of global ignore patterns.
 async fn person_excludes(project: &Path) -> Option<String> {
     if let Some(path) =
         crate::vcs::worktree::own_config_of(project, &["--type=path", "core.excludesFile"]).await
@@ -320,15 +320,15 @@ async fn person_excludes(project: &Path) -> Option<String> {
 
 #[derive(Debug, Default)]
 struct Chosen {
-    /// Each with a zero byte behind it.
+    /// The paths, each with a zero byte after it.
     paths: Vec<u8>,
-    /// Tracked, and no longer a file; as `paths`.
+    /// Tracked paths that are no longer a file, in the format of `paths`.
     gone: Vec<u8>,
     skipped: Vec<String>,
 }
 
-/// Chooses what git is to look at: all that is tracked, and untracked files, but nothing too large
-/// to be kept.
+/// Chooses the files for git: all tracked ones and the untracked ones, except those that are too
+/// large to save.
 fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
     let mut chosen = Chosen::default();
     let mut unnamed = 0_usize;
@@ -356,8 +356,8 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
         if about.starts_with(b"160000") {
             continue;
         }
-        // git gives up with all other files where it finds one beyond a link, a pipe, or what it
-        // may not look at.
+        // git gives up on all files if it finds one behind a link, a pipe, or one that it may not
+        // read.
         match folders.look(clone, path) {
             Ok(Some(meta))
                 if meta.is_file() && meta.len() > FILE_LIMIT && size != Some(meta.len()) =>
@@ -395,17 +395,18 @@ fn choose(clone: &Path, tracked: &[u8], others: &[u8]) -> Chosen {
     chosen
 }
 
-/// The directories of a clone that were looked at: whether each is one, and no link to one.
+/// A cache of a clone's directories: whether each is a directory, and no link.
 #[derive(Debug, Default)]
 struct Folders(HashMap<PathBuf, bool>);
 
 impl Folders {
-    /// What is at a path; `None` where nothing is, or where only a link leads there.
+    /// Returns the metadata of a path; `None` if nothing is there, or only a link leads there.
     fn look(&mut self, clone: &Path, path: &[u8]) -> io::Result<Option<Metadata>> {
         let path = Path::new(OsStr::from_bytes(path));
         let above: Vec<&Path> =
             path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).collect();
-        // lstat follows links in all names of a path but the last, so it goes from the top down.
+        // lstat follows links in all parts of a path but the last, so the check goes from the top
+        // down.
         for folder in above.into_iter().rev() {
             let is_folder = match self.0.get(folder) {
                 Some(known) => *known,

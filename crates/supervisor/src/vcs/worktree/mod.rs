@@ -1,8 +1,9 @@
-//! A worktree is a private clone (docs/design/git-and-clones.md): its `.git` is the agent's alone.
-//! We run nothing in it; fetching *from* it by path is safe.
+//! The clones of dispatches (docs/design/git-and-clones.md). A worktree is a private clone: its
+//! `.git` belongs to the agent alone. The harness runs nothing in it; fetching *from* it by path is
+//! safe.
 
-// git is a short-lived child that we wait for and that dies with its handle; `process` starts what
-// must outlive or be supervised.
+// git is a short-lived child; we wait for it, and its handle kills it on drop. `process` starts
+// children that must outlive the daemon or be supervised.
 #![allow(clippy::disallowed_methods)]
 
 mod home;
@@ -27,8 +28,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// What a repository's own configuration could make git run or ask, switched off. A list of what an
-/// alternate has is of no use to us, and would be asked of git in a directory that may not be ours.
+/// Settings that keep a repository's own configuration from making git run or ask something. The
+/// refs of an alternate are never listed: they are useless here, and git would run in a directory
+/// that may not be ours.
 pub(crate) const HARMLESS: [&str; 10] = [
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -41,10 +43,10 @@ pub(crate) const HARMLESS: [&str; 10] = [
     "maintenance.auto=false",
     "advice.graftFileDeprecated=false",
 ];
-/// By itself git waits for the disk neither with the objects of a commit nor with the branch that
-/// leads to it. What we say is done has to be there after a power cut too.
+/// By default git syncs neither the objects of a commit nor the branch that leads to it. Work that
+/// is reported as done must survive a power cut.
 pub(crate) const DURABLE: &str = "core.fsync=committed";
-/// Of a daemon's own environment: it could lead git elsewhere.
+/// Variables of the daemon's own environment that could lead git elsewhere.
 pub(crate) const LEADING_AWAY: [&str; 16] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -63,27 +65,28 @@ pub(crate) const LEADING_AWAY: [&str; 16] = [
     "GIT_ALLOW_PROTOCOL",
     "GIT_EXTERNAL_DIFF",
 ];
-/// What serves us from a repository that is an agent's: nothing but the very directory that is
-/// named, and no fetching of what is missing, which its configuration would describe.
+/// The command that serves a fetch from an agent's repository. It uses only the named directory,
+/// and does not fetch missing objects, because the agent's configuration would say from where.
 pub(crate) const UPLOAD_PACK: &str =
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
-/// The author and committer of an agent whose person has told git no name.
+/// The author and committer of an agent if the person has configured none.
 pub(crate) const AGENT_NAME: &str = "Muleteer agent";
 pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
-/// A git that takes longer is killed. A clone of a large repository over a slow disk takes minutes.
+/// The timeout of a git. A clone of a large repository from a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
-/// A git that works on this machine alone and has used no processor for so long hangs: an agent can
-/// put a pipe where a file should be.
+/// A git that works on this machine alone and has used no CPU time for this long hangs: an agent
+/// can make a pipe in place of a file.
 pub(crate) const STUCK: Duration = Duration::from_secs(20);
-/// How often a git that takes long is looked at.
+/// The interval at which the CPU use of a git is checked.
 const LOOK: Duration = Duration::from_secs(2);
-/// Most that is read of what it prints. Tests make so many files.
+/// The limit of git's output. Tests need many files to exceed it.
 const OUTPUT_LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 const TOO_MUCH: &str = "it prints more than";
-/// Most that is said of what it complained of.
+/// The limit of a quoted complaint.
 const COMPLAINT_LIMIT: usize = 2048;
 
-/// Beside `dir` with this extension, by a name that nothing has: what was put aside before stays.
+/// Returns an unused name beside `dir` with this extension, so that files that were moved aside
+/// earlier stay.
 pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
     let mut name = dir.with_extension(extension);
     for number in 2_u32.. {
@@ -95,7 +98,7 @@ pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
     name
 }
 
-/// git, deaf to configuration that could run somebody's code or ask somebody something.
+/// Returns a git command that ignores configuration which could run code or ask questions.
 pub(crate) fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(dir);
@@ -111,8 +114,8 @@ pub(crate) fn git(dir: &Path) -> Command {
         command.env_remove(name);
     }
     if dir.join(".git").exists() {
-        // One that is broken is none, and git would go on with the repository around it: a clone of
-        // ours lies in a person's.
+        // git would ignore a broken repository and continue with the one around it: our clones are
+        // inside of a person's repository.
         command.envs(dir.parent().map(|above| ("GIT_CEILING_DIRECTORIES", above)));
     }
     command
@@ -130,8 +133,8 @@ pub(crate) fn git(dir: &Path) -> Command {
     command
 }
 
-/// A fetch into `into` from a repository that may be an agent's: `from` is its git directory
-/// itself.
+/// Returns a fetch into `into` from `from`, the git directory of a repository that may be an
+/// agent's.
 pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
     let mut command = git(into);
     command
@@ -151,7 +154,8 @@ pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, Str
     run_within(command, PATIENCE, what).await
 }
 
-/// Runs a git that works on this machine alone: it may take `patience`, and less where it hangs.
+/// Runs a git that works on this machine alone. It is killed after `patience`, or sooner if it
+/// hangs.
 pub(crate) async fn run_within(
     command: &mut Command,
     patience: Duration,
@@ -161,7 +165,7 @@ pub(crate) async fn run_within(
     Ok(String::from_utf8_lossy(&said).trim().to_string())
 }
 
-/// Runs a git that lists names with `-z`: they can be any bytes, and begin or end with a space.
+/// Runs a git that lists names with `-z`: they can have any bytes, and begin or end with a space.
 pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
     bytes_within(command, PATIENCE, what).await
 }
@@ -173,7 +177,7 @@ async fn bytes_within(
 ) -> Result<Vec<u8>, String> {
     let mut said = output_unless(command, patience, Some(STUCK)).await?;
     if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
-        // It has refused before it did anything.
+        // git rejected the directory before it did anything.
         said = output_unless(command, patience, Some(STUCK)).await?;
     }
     let output = said;
@@ -183,13 +187,14 @@ async fn bytes_within(
     Err(format!("{what}: {}", complaint(&output.stderr)))
 }
 
-/// git refuses to work in what is somebody else's.
+/// Whether git refused to work in another user's directory.
 pub(crate) fn is_distrust(complaint: &[u8]) -> bool {
     String::from_utf8_lossy(complaint).contains("detected dubious ownership")
 }
 
-/// Has a git trust what the person's own configuration says is to be trusted, which ours is deaf
-/// to; it is asked with the person's environment and these variables. False if that is nothing.
+/// Makes a git trust the directories that the person's own configuration trusts, which our git
+/// ignores. The configuration is read with the person's environment and these variables. Returns
+/// false if there are none.
 async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
     let mut ask = Command::new("git");
     ask.args(["config", "-z", "--show-scope", "--get-all", "safe.directory"]).current_dir("/");
@@ -214,8 +219,8 @@ async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
     count > 0
 }
 
-/// What a program complained of, on one line and without what drives a terminal. Git's advice is
-/// left out: it is for who works there by hand. Of too much the beginning and the end are kept.
+/// Returns a program's complaint on one line, without terminal control characters. git's hints are
+/// left out, because they are for interactive users. A long one is cut in the middle.
 pub(crate) fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines = text.split(['\n', '\r']).map(str::trim_end);
@@ -232,8 +237,8 @@ pub(crate) fn complaint(stderr: &[u8]) -> String {
     }
 }
 
-/// Whether what was complained of is that the disk, or somebody's share of it, is full. Only where
-/// a line ends so: names that an agent chose may stand before it.
+/// Whether a complaint says that the disk or a quota is full. Only the end of a line counts,
+/// because names that an agent chose may be before it.
 pub(crate) fn no_room(why: &str) -> bool {
     let is_full = |line: &str| {
         let line = line.trim_end_matches(')');
@@ -246,18 +251,18 @@ pub(crate) fn no_room(why: &str) -> bool {
     why.split("; ").any(is_full)
 }
 
-/// Whether a git that lists files had more of them than is read.
+/// Whether a git that lists files exceeded the output limit.
 pub(crate) fn lists_too_much(why: &str) -> bool {
     why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
 }
 
-/// Runs it to its end, with limits of time and output; what it started is ended with it, also when
-/// nobody waits any more.
+/// Runs a command to its end, with limits of time and output. Its process group is killed with it,
+/// even if the future is dropped.
 pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
     output_unless(command, patience, None).await
 }
 
-/// As [`output`], unless it uses no processor for as long as `stuck`.
+/// Does the same as [`output`], and kills it if it uses no CPU time for `stuck`.
 async fn output_unless(
     command: &mut Command,
     patience: Duration,
@@ -285,7 +290,7 @@ async fn output_unless(
     Ok(output)
 }
 
-/// Ends when a process group has used no processor for as long as `limit`.
+/// Returns when a process group has used no CPU time for `limit`.
 async fn hang(leader: Option<u32>, limit: Option<Duration>) -> Duration {
     let (Some(leader), Some(limit)) = (leader, limit) else { return std::future::pending().await };
     let (mut used, mut since) = (None, tokio::time::Instant::now());
@@ -314,13 +319,13 @@ async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// A process group whose leader is not reaped yet; killed with the value.
+/// A process group whose leader is not reaped yet. It is killed on drop.
 struct Group(Option<u32>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // Gone already is as good.
+            // If it has ended already, that is fine.
             drop(muleteer_process::group::signal_group(
                 leader,
                 rustix::process::Signal::KILL.as_raw(),
@@ -329,19 +334,18 @@ impl Drop for Group {
     }
 }
 
-/// A clone that is to be made for a dispatch.
+/// The parameters of a dispatch's new clone.
 #[derive(Debug, Clone, Copy)]
 pub struct NewClone<'a> {
     pub id: &'a str,
     pub branch: &'a str,
-    /// The agent's environment names an address (`EMAIL`), which git takes where none is
-    /// configured.
+    /// The agent's environment has an address (`EMAIL`), which git uses if none is configured.
     pub has_email: bool,
 }
 
-/// Makes the clone unless it is there. It appears under its name only when it is complete. Its
-/// agent commits as the person, and under a name of ours where the person has not told git theirs:
-/// without any git commits nothing.
+/// Makes the clone unless it exists. It gets its name only when it is complete. Its agent commits
+/// as the person, or under a name of ours if the person has configured none, because git commits
+/// nothing without a name.
 pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Result<(), String> {
     if worktree.join(".git").exists() {
         return Ok(());
@@ -380,8 +384,8 @@ pub async fn ensure(project: &Path, worktree: &Path, new: NewClone<'_>) -> Resul
     std::fs::rename(&partial, worktree).map_err(|error| format!("{}: {error}", worktree.display()))
 }
 
-/// Checks out a new branch in a clone that nobody works in yet. The one that was cloned may leave
-/// git no room for it.
+/// Checks out a new branch in a clone that nobody works in yet. The branch that was cloned may
+/// conflict with its name.
 async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
     let what = "cannot make the branch";
     let make = || {
@@ -396,11 +400,11 @@ async fn make_branch(clone: &Path, name: &str) -> Result<(), String> {
     run(&mut make(), what).await.map(drop)
 }
 
-/// Removes a clone that is there in part, or may be; whether there was one. Killed in between, it
-/// is to be called again.
+/// Removes a clone that may be incomplete, and returns whether there was one. After an interruption
+/// it must be called again.
 ///
 /// # Errors
-/// What is there cannot be removed.
+/// The clone cannot be removed.
 pub fn discard(worktree: &Path) -> Result<bool, String> {
     match removal::remove_tree(worktree, removal::PATIENCE) {
         Ok(()) => Ok(true),
@@ -412,8 +416,8 @@ pub fn discard(worktree: &Path) -> Result<bool, String> {
     }
 }
 
-/// The branch that leaves git no room for a branch called `name`: one of a name that `name` is
-/// below, or one below it.
+/// Returns the branch that keeps git from making a branch called `name`: a prefix of `name`, or one
+/// below it.
 pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
     let first = async |prefix: &str| {
         let mut list = git(dir);
@@ -435,14 +439,14 @@ pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
     first(&format!("{name}/")).await
 }
 
-/// Whether a clone of ours is there: its `.git` is a directory and no link to another.
+/// Whether a clone of ours exists: its `.git` is a directory, and no link to another.
 pub(crate) fn is_clone(dir: &Path) -> bool {
     [dir.to_owned(), dir.join(".git")]
         .iter()
         .all(|path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()))
 }
 
-/// What in a working directory is ours, as patterns of what git ignores.
+/// The harness's files in a working directory, as patterns of git's ignore files.
 const OURS: [&str; 6] = [
     "/.muleteer/worktrees/",
     "/.muleteer/runs/",
@@ -453,10 +457,10 @@ const OURS: [&str; 6] = [
     "/.agents/journals/",
 ];
 
-/// Keeps what is ours out of `git status` and `git clean -fd`.
+/// Excludes the harness's files from `git status` and `git clean -fd`.
 ///
-/// What is a link, or no file, stays as it is: in a clone that an agent has worked in it leads
-/// where the agent may not write.
+/// A link or special file stays as it is: in a clone that an agent has worked in, it may lead to a
+/// place where the agent itself may not write.
 pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
     const LONGEST: u64 = 1024 * 1024;
     let path = git_dir.join("info/exclude");
@@ -480,7 +484,7 @@ pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
     file.write_all(format!("{gap}{}\n", missing.join("\n")).as_bytes())
 }
 
-/// The `.git` directory of the repository `dir` is in, if it is in one.
+/// Returns the `.git` directory of the repository that `dir` is in, if there is one.
 pub async fn git_dir(dir: &Path) -> Option<std::path::PathBuf> {
     let text = run(git(dir).args(["rev-parse", "--path-format=absolute", "--git-common-dir"]), "")
         .await
@@ -488,23 +492,23 @@ pub async fn git_dir(dir: &Path) -> Option<std::path::PathBuf> {
     Some(text.into())
 }
 
-/// The top of the repository `dir` is in, if it is in one.
+/// Returns the top of the repository that `dir` is in, if there is one.
 pub async fn top(dir: &Path) -> Option<std::path::PathBuf> {
     run(git(dir).args(["rev-parse", "--show-toplevel"]), "").await.ok().map(Into::into)
 }
 
-/// What git says where it refuses to work in the repository that `dir` is in; none where it is in
-/// none.
+/// Returns git's complaint if it refuses to work in the repository that `dir` is in; `None` also
+/// without a repository.
 pub async fn refusal(dir: &Path) -> Option<String> {
     let asked =
         run(git(dir).args(["rev-parse", "--show-toplevel"]), "git does not work there").await;
     asked.err().filter(|why| !why.contains("not a git repository"))
 }
 
-/// Whether a clone can borrow the objects of a repository.
+/// Checks whether a clone can borrow the objects of a repository.
 ///
 /// # Errors
-/// git writes down where they are on one line, so that a path with a line break leads nowhere.
+/// git writes their path on one line, so it cannot use a path with a line break.
 pub fn lends(top: &Path) -> Result<(), String> {
     match top.as_os_str().as_bytes().contains(&b'\n') {
         true => Err(format!(
@@ -514,16 +518,16 @@ pub fn lends(top: &Path) -> Result<(), String> {
     }
 }
 
-/// What to do where a repository does not lend.
+/// The hint for a repository whose objects cannot be borrowed.
 pub const RENAME: &str = "give the directory a name without one";
 
-/// The commit that is checked out, if there is one.
+/// Returns the commit that is checked out, if there is one.
 pub async fn head(dir: &Path) -> Option<String> {
     run(git(dir).args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]), "").await.ok()
 }
 
-/// The commit that a branch of the repository is at. A tag of the same name, or what only leads to
-/// a commit, is none.
+/// Returns the commit of a branch. A tag of the same name, or another expression for a commit, does
+/// not count.
 pub async fn tip(dir: &Path, branch: &str) -> Option<String> {
     let name = format!("refs/heads/{branch}");
     run(git(dir).args(["show-ref", "--verify", "--hash", &name]), "").await.ok()
@@ -540,7 +544,7 @@ pub async fn is_branch_name(dir: &Path, name: &str) -> bool {
     run(git(dir).args(["check-ref-format", "--branch", name]), "").await.is_ok()
 }
 
-/// A value of the person's own configuration: it only names them.
+/// Returns a value of the person's own configuration, which is only read.
 pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
     own_config_of(dir, &[key]).await
 }
@@ -552,8 +556,8 @@ async fn own_config_of(dir: &Path, args: &[&str]) -> Option<String> {
     (output.status.success() && !value.is_empty()).then_some(value)
 }
 
-/// The branch that is checked out. Not as git would shorten its name: where a tag has the same, it
-/// says `heads/` before it.
+/// Returns the branch that is checked out. git's own short form has `heads/` in front if a tag has
+/// the same name.
 pub async fn branch(dir: &Path) -> Option<String> {
     let name = run(git(dir).args(["symbolic-ref", "HEAD"]), "").await.ok()?;
     name.strip_prefix("refs/heads/").map(String::from)
@@ -628,7 +632,7 @@ mod tests {
         assert!(no_room(&full.to_string()), "{full}");
     }
 
-    /// Git clones into no folder in which there is something.
+    /// git does not clone into a folder that is not empty.
     #[tokio::test]
     async fn a_clone_that_a_killed_daemon_left_in_part_is_made_anew() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -660,7 +664,7 @@ mod tests {
         assert!(!partial.exists());
     }
 
-    /// What it started holds the pipes and the locks.
+    /// Its child processes hold the pipes and the locks.
     #[tokio::test]
     async fn whom_nobody_waits_for_any_more_is_ended_with_all_it_started() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! The repository a directory is in, which every dispatch asks for. git alone can tell, and takes
-//! milliseconds for it: so what it said is kept, until something that it read has changed.
+//! Finds the repository that a directory is in, which every dispatch needs. Only git knows, and
+//! takes milliseconds. Its answer is cached until a file that it read has changed.
 
 use crate::vcs::worktree::{branch, git, run};
 use rustix::fs::OFlags;
@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Answers that are kept: more directories than that are not dispatched to by turns.
+/// The limit of cached answers. Dispatches rarely alternate between more directories.
 const KEPT: usize = 256;
-/// File systems tell a change's time no finer than this.
+/// The coarsest granularity of a file system's time stamps.
 const TICK: Duration = Duration::from_millis(50);
-/// A repository's configuration that is longer is not searched, and its answer not kept.
+/// A longer configuration is not searched, and its answer is not cached.
 const LONGEST_CONFIG: u64 = 64 << 10;
 
-/// Of the repository a directory is in, what a dispatch needs to know.
+/// The facts about a directory's repository that a dispatch needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repository {
     /// The top of its worktree.
     pub top: PathBuf,
     /// Its `.git` directory, which all its worktrees share.
     pub git_dir: PathBuf,
-    /// The branch that is checked out, also while it has no commit.
+    /// The branch that is checked out, even if it has no commit yet.
     pub branch: Option<String>,
 }
 
-/// What git said of directories.
+/// git's answers about directories.
 #[derive(Debug, Default)]
 pub struct Repositories(Mutex<HashMap<PathBuf, Kept>>);
 
@@ -46,7 +46,7 @@ struct Places {
     own: PathBuf,
 }
 
-/// Whether a name still stands for what git saw there.
+/// Shows whether a path still leads to the file that git saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mark {
     path: PathBuf,
@@ -59,7 +59,7 @@ struct Seen {
     inode: u64,
     mode: u32,
     owner: u32,
-    /// Of what is no directory: a directory's would change with all that is made in it.
+    /// `None` for a directory, whose time stamps change with every entry in it.
     content: Option<Content>,
 }
 
@@ -74,10 +74,11 @@ struct Content {
 type Stamp = (i64, i64);
 
 impl Repositories {
-    /// The repository with a worktree that `dir` is in; git is not asked where there is no `.git`
-    /// on the way up, nor where it was asked before and would read the same again.
+    /// Returns the repository with a worktree that `dir` is in. git does not run if there is no
+    /// `.git` on the way up, or if its cached answer is still valid.
     pub async fn of(&self, dir: &Path) -> Option<Repository> {
-        // As git sees it: a link to a directory of a repository is in that repository.
+        // The path is resolved as git does: a link to a directory of a repository is in that
+        // repository.
         let real = dir.canonicalize().ok()?;
         let link = real
             .ancestors()
@@ -147,7 +148,8 @@ impl Mark {
         Self { path: path.to_owned(), seen: seen.as_ref().map(Seen::of) }
     }
 
-    /// What changed while git read it may be older than its answer, or newer.
+    /// Whether the file changed before git ran. A later version may or may not be the one that git
+    /// read.
     fn is_older_than(&self, asked_at: SystemTime) -> bool {
         let Some(Content { changed, .. }) = self.seen.as_ref().and_then(|seen| seen.content) else {
             return true;
@@ -173,7 +175,7 @@ impl Seen {
     }
 }
 
-/// Whether a configuration may take more from files that no mark is on.
+/// Whether a configuration may include files that no mark watches.
 fn leads_elsewhere(config: &Path) -> bool {
     let mut text = String::new();
     match std::fs::File::open(config)
@@ -187,10 +189,10 @@ fn leads_elsewhere(config: &Path) -> bool {
     }
 }
 
-/// From what its HEAD says; where that is told elsewhere (reftable), from git.
+/// Returns the branch by the HEAD file, or by git if the file does not have it (reftable).
 async fn checked_out(dir: &Path, git_dir: &Path) -> Option<String> {
     const LONGEST: u64 = 4096;
-    // What is no file (a pipe of an agent's) neither holds us up nor has anything to say.
+    // A pipe of an agent's must not block, and has no answer.
     let mut file = std::fs::OpenOptions::new();
     let file = file
         .read(true)
@@ -213,7 +215,7 @@ mod tests {
         run(git(dir).args(who).args(args), "git").await.expect("git");
     }
 
-    /// Each time as one who was never asked, and as one who may have been.
+    /// Asks both a fresh cache and one that may have an answer, and compares them.
     async fn of(asked: &Repositories, dir: &Path) -> Option<Repository> {
         let anew = Repositories::default().of(dir).await;
         assert_eq!(asked.of(dir).await, anew);
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!(of(&Repositories::default(), &top).await, Some(found));
     }
 
-    /// Asks until the answer is kept: right after a change it is not.
+    /// Asks until the answer is cached: right after a change it is not.
     async fn settle(asked: &Repositories, dir: &Path) -> Places {
         let link = dir.join(".git");
         for _ in 0..1000 {
@@ -284,12 +286,12 @@ mod tests {
         let kept = settle(&asked, &top).await;
         assert_eq!((&kept.top, &kept.own), (&top, &top.join(".git")));
 
-        // A branch is not what was kept.
+        // The branch is not part of the cached answer.
         git_in(&top, &["checkout", "-q", "--orphan", "other"]).await;
         assert_eq!(asked.kept(&top, &top.join(".git")), Some(kept));
         assert_eq!(of(&asked, &top).await.expect("a repository").branch.as_deref(), Some("other"));
 
-        // Each of these would be told wrong by who does not look.
+        // A cache without checks would answer each of these wrongly.
         let elsewhere = top.join("elsewhere");
         std::fs::create_dir(&elsewhere).expect("a directory");
         git_in(&top, &["config", "core.worktree", &elsewhere.display().to_string()]).await;
@@ -324,7 +326,7 @@ mod tests {
         assert_eq!(of(&asked, &top).await.expect("a repository").top, top);
         let config = top.join(".git/config");
         assert!(leads_elsewhere(&config));
-        // However old it is.
+        // The age of the configuration does not matter.
         while !Mark::of(&config).is_older_than(SystemTime::now()) {
             tokio::task::yield_now().await;
         }

@@ -1,9 +1,9 @@
-//! Brings home what an agent did in its clone: its commits as a branch of the person's repository,
-//! and what it left elsewhere (other branches, stashes, a detached HEAD, uncommitted files) as refs
-//! below `refs/muleteer/left/<id>`.
+//! Brings home an agent's work from its clone: its commits as a branch of the person's repository,
+//! and the rest (other branches, stashes, a detached HEAD, uncommitted files) as refs below
+//! `refs/muleteer/left/<id>`.
 //!
-//! git works in the person's repository and in one of our own, never in the clone: its hooks,
-//! filters and configuration are its agent's.
+//! git works in the person's repository and in one of our own, never in the clone, whose hooks,
+//! filters and configuration belong to its agent.
 
 use crate::spec_run::{check_files, reflog};
 use crate::vcs::untrusted_path;
@@ -18,26 +18,26 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-/// Where work is kept that is on no branch.
+/// The folder of refs for work that is on no branch.
 pub const LEFT: &str = "refs/muleteer/left";
-/// A clone answers at once where its refs are, unless its agent has seen to it that it never does.
+/// The timeout for listing a clone's refs. It answers at once unless its agent makes git hang.
 const AT_ONCE: Duration = Duration::from_secs(120);
-/// Fetching the commits takes no longer.
+/// The timeout for fetching the commits.
 const BRINGING: Duration = Duration::from_secs(5 * 60);
-/// And no longer than this once the dispatch was killed.
+/// The timeout of both once the dispatch was killed.
 const STOPPED: Duration =
     if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
-/// Names that are tried for the branch where others are taken.
+/// The limit of names that are tried for the branch.
 const MOST_NAMES: u32 = 10;
-/// Of more branches, stashes and detached commits than these, the rest is named and stays in the
-/// clone.
+/// The limit of other branches, stashes and detached commits that are saved. The rest is named and
+/// stays in the clone.
 const MOST_LEFT: usize = 50;
-/// git is asked about no more than these: an agent can make a branch in a millisecond.
+/// The limit of commits in a question to git: an agent can make a branch in a millisecond.
 const MOST_ASKED: usize = 5000;
-/// A reflog that is longer is not read.
+/// A longer reflog is not read.
 const REFLOG_LIMIT: u64 = 4 << 20;
 const HASH_LIMIT: u64 = 100;
-/// Behind what an earlier end of the dispatch has kept.
+/// The suffix for work that an earlier end of the dispatch has saved.
 const EARLIER: &str = ", kept earlier";
 
 /// The clone of a dispatch that has ended.
@@ -46,17 +46,17 @@ pub struct Homecoming<'a> {
     pub project: &'a Path,
     pub clone: &'a Path,
     pub id: &'a str,
-    /// The commit that the clone began at, where that is known.
+    /// The commit that the clone began at, if known.
     pub base: Option<&'a str>,
     /// The branch that was chosen when the dispatch was made.
     pub branch: &'a str,
-    /// What came home when it had ended before.
+    /// The work that came home at an earlier end of the dispatch.
     pub before: Option<&'a WorkHome>,
-    /// The user killed the dispatch and waits for its end.
+    /// Cancelled when the user kills the dispatch and waits for its end.
     pub stop: &'a CancellationToken,
 }
 
-/// Why the commits could not be brought home.
+/// The reason why the commits could not be brought home.
 #[derive(Debug, thiserror::Error)]
 pub enum BringError {
     /// Another git may have held a lock: a retry may succeed.
@@ -76,7 +76,7 @@ impl From<String> for BringError {
 /// A commit of the clone that may be on no branch of the person's.
 struct Candidate {
     commit: String,
-    /// Below the dispatch's own folder of refs.
+    /// Its name below the dispatch's own folder of refs.
     name: String,
     what: String,
 }
@@ -124,7 +124,7 @@ impl Homecoming<'_> {
         Ok(work)
     }
 
-    /// Refuses a clone whose git directory holds what git would wait for or read for ever.
+    /// Rejects a clone with a file in its git directory that would make git hang.
     async fn check(&self) -> Result<(), BringError> {
         let git_dir = self.git_dir();
         let checking = tokio::task::spawn_blocking(move || check_files(&git_dir));
@@ -132,8 +132,8 @@ impl Homecoming<'_> {
         checked.map_err(|why| BringError::GaveUp(format!("cannot fetch the work: {why}")))
     }
 
-    /// Runs a git that reads the clone, with little patience where it hangs, and less once the
-    /// dispatch is killed.
+    /// Runs a git that reads the clone. It is killed soon if it hangs, and sooner once the dispatch
+    /// was killed.
     async fn read(
         &self,
         command: &mut Command,
@@ -157,14 +157,14 @@ impl Homecoming<'_> {
         self.clone.join(".git")
     }
 
-    /// A reflog of the clone; nothing of one that cannot be read.
+    /// Returns a reflog of the clone; empty if it cannot be read.
     fn log(&self, name: &str) -> String {
         let log =
             untrusted_path::read(&self.git_dir(), Path::new(name), REFLOG_LIMIT).ok().flatten();
         String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
     }
 
-    /// What the clone's refs are at, with HEAD among them.
+    /// Returns the clone's refs, HEAD among them, with their commits.
     async fn refs(&self) -> Result<Vec<(String, String)>, BringError> {
         let mut ask = git(self.project);
         ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(self.git_dir());
@@ -173,8 +173,8 @@ impl Homecoming<'_> {
         Ok(pairs.map(|(commit, name)| (commit.to_string(), name.to_string())).collect())
     }
 
-    /// The commits that refs of the person's repository are at, but for those that this dispatch
-    /// may move: what is only there is lost when they are.
+    /// Returns the commits of all refs of the person's repository, except those that this dispatch
+    /// may move, because moving them could lose the commits.
     async fn known(&self) -> Result<HashSet<String>, String> {
         let own = self.own_branches();
         let listed = self.list("refs/").await?.into_iter();
@@ -183,7 +183,7 @@ impl Homecoming<'_> {
         Ok(known.map(|(commit, _)| commit).chain(self.base.map(String::from)).collect())
     }
 
-    /// The refs of the person's repository that begin so, each with its object.
+    /// Returns the refs of the person's repository with this prefix, each with its object.
     async fn list(&self, prefix: &str) -> Result<Vec<(String, String)>, String> {
         let mut list = git(self.project);
         list.args(["for-each-ref", "--format=%(objectname) %(refname)", prefix]);
@@ -192,18 +192,18 @@ impl Homecoming<'_> {
         Ok(pairs.map(|(commit, name)| (commit.to_string(), name.to_string())).collect())
     }
 
-    /// The dispatch's own folder of refs.
+    /// Returns the dispatch's own folder of refs.
     fn folder(&self) -> String {
         format!("{LEFT}/{}/", self.id)
     }
 
-    /// The branches that this dispatch has brought, or may have.
+    /// Returns the branches that this dispatch has brought, or may have brought.
     fn own_branches(&self) -> Vec<String> {
         names(self.branch, self.id).map(|name| format!("refs/heads/{name}")).collect()
     }
 
-    /// The tip of what the agent did: what is checked out, or the branch that it was given if it
-    /// has left that. `None` if neither has a commit of its own.
+    /// Returns the tip of the agent's work: HEAD, or the agent's branch if it has left that. `None`
+    /// if neither has a commit of its own.
     async fn main(
         &self,
         head: Option<String>,
@@ -215,7 +215,7 @@ impl Homecoming<'_> {
             if Some(tip.as_str()) == self.base {
                 continue;
             }
-            // Two agents may make the same commit in the same second: each made it.
+            // Two agents may make the same commit in the same second; then it belongs to both.
             let brought = self.before.is_some_and(|before| before.commit.as_deref() == Some(&tip));
             if brought
                 || made.contains(&tip)
@@ -237,8 +237,8 @@ impl Homecoming<'_> {
             .any(|name| !own.iter().any(|own| own == name) && !name.starts_with(&self.folder()))
     }
 
-    /// Brings a commit as the branch that was chosen, or beside it: one that a person has gone on
-    /// with, or that is checked out, is not moved.
+    /// Brings a commit as the chosen branch, or under another name. A branch with a person's
+    /// commits, or one that is checked out, does not move.
     async fn bring_branch(&self, commit: &str) -> Result<String, BringError> {
         let before = self.before.and_then(|before| before.commit.as_deref());
         let mut refused = String::new();
@@ -258,7 +258,7 @@ impl Homecoming<'_> {
                 Ok(_) => return Ok(name),
                 Err(why @ BringError::GaveUp(_)) => return Err(why),
                 Err(BringError::Failed(why)) if is_taken(&why) => refused = why,
-                // Asked to be quiet, git does not say that it was no fast-forward.
+                // With `--quiet` git does not say that it was no fast-forward.
                 Err(_) if self.has_gone_on(there.as_deref(), commit).await => {
                     refused = format!("the branch {name} has commits of somebody else");
                 }
@@ -268,7 +268,8 @@ impl Homecoming<'_> {
         Err(refused.into())
     }
 
-    /// A branch has what the commit does not have in its history; the commit was fetched by then.
+    /// Whether a branch has commits that are not in the history of `commit`, which was fetched
+    /// before.
     async fn has_gone_on(&self, branch: Option<&str>, commit: &str) -> bool {
         let Some(branch) = branch else { return false };
         let mut there = git(self.project);
@@ -285,8 +286,8 @@ impl Homecoming<'_> {
         run(&mut count, "").await.ok()?.parse().ok()
     }
 
-    /// Commits of other branches and tags, stashes, a rebase that was not ended, and what was
-    /// checked out by its hash.
+    /// Returns the commits of other branches and tags, stashes, an interrupted rebase, and commits
+    /// that were checked out by their hash.
     fn candidates(
         &self,
         refs: &[(String, String)],
@@ -330,8 +331,7 @@ impl Homecoming<'_> {
         found
     }
 
-    /// Keeps each commit under a name of its own: what an earlier end has kept stays there, and is
-    /// named again.
+    /// Saves each commit under a name of its own. Refs of an earlier end stay, and are named again.
     async fn bring_others(&self, mut others: Vec<Candidate>, work: &mut WorkHome) {
         let mut more = others.len().saturating_sub(MOST_ASKED);
         others.truncate(MOST_ASKED);
@@ -359,12 +359,12 @@ impl Homecoming<'_> {
                     there.push((other.commit, name.clone()));
                     work.left.push(LeftWork { name, what: other.what });
                 }
-                // The next one would hang in the same way.
+                // The next fetch would hang in the same way.
                 Err(BringError::GaveUp(why)) => {
                     work.skipped.push(format!("{} ({why})", other.what));
                     gave_up = true;
                 }
-                // A reflog may name what git has forgotten long since.
+                // A reflog may name commits that git has deleted long ago.
                 Err(why) if other.name.starts_with("detached") => {
                     tracing::debug!(%why, "failed to fetch a commit")
                 }
@@ -376,8 +376,8 @@ impl Homecoming<'_> {
         }
     }
 
-    /// Those of the commits that a ref of the person's repository has in its history, but for the
-    /// dispatch's own folder: a ref there may be the only one.
+    /// Returns those commits that are in the history of a ref of the person's repository, except
+    /// the dispatch's own folder: a ref there may be the only one.
     async fn kept<'a>(&self, commits: impl Iterator<Item = &'a str> + Clone) -> HashSet<String> {
         let mut there = git(self.project);
         there.args(["rev-list", "--ignore-missing", "--no-walk"]).args(commits.clone());
@@ -387,7 +387,7 @@ impl Homecoming<'_> {
         if commits.clone().next().is_none() {
             return HashSet::new();
         }
-        // Where git cannot tell, all of them are kept once more.
+        // If git cannot say, all of them are saved once more.
         let (Ok(there), Ok(only_here)) = (run(&mut there, "").await, run(&mut only_here, "").await)
         else {
             return HashSet::new();
@@ -397,8 +397,8 @@ impl Homecoming<'_> {
         there.map(String::from).collect()
     }
 
-    /// Names what earlier ends have kept: the agent may have it no more, and nothing else leads to
-    /// it.
+    /// Names the work that earlier ends have saved. The agent may no longer have it, and no other
+    /// ref leads to it.
     pub async fn name_earlier(&self, work: &mut WorkHome) {
         let mut there = self.list(&self.folder()).await.unwrap_or_default();
         there.retain(|(_, name)| !work.left.iter().any(|left| left.name == *name));
@@ -432,7 +432,7 @@ impl Homecoming<'_> {
     }
 }
 
-/// The names for the branch, the best first.
+/// Returns the names for the branch, the best first.
 fn names<'a>(branch: &'a str, id: &'a str) -> impl Iterator<Item = String> + 'a {
     let beside = format!("muleteer-{id}");
     [branch.to_string(), beside.clone()]
@@ -440,7 +440,7 @@ fn names<'a>(branch: &'a str, id: &'a str) -> impl Iterator<Item = String> + 'a 
         .chain((2..MOST_NAMES).map(move |number| format!("{beside}-{number}")))
 }
 
-/// A ref for a commit that no other ref has, nor leaves git no room for.
+/// Returns a ref that no other commit has, and that git can make beside the existing ones.
 fn free_ref(there: &[(String, String)], folder: &str, other: &Candidate) -> String {
     let is_below = |name: &str, above: &str| {
         name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
@@ -456,7 +456,7 @@ fn free_ref(there: &[(String, String)], folder: &str, other: &Candidate) -> Stri
     names.find(is_free).unwrap_or_else(|| format!("{folder}commits/{}", other.commit))
 }
 
-/// What a ref in a dispatch's folder was kept of, where no event says it.
+/// Describes a ref in a dispatch's folder by its name, if no event does.
 fn described(name: &str) -> &'static str {
     let of = name.split(['/', '-']).next().unwrap_or_default();
     match of {
@@ -470,12 +470,12 @@ fn described(name: &str) -> &'static str {
     }
 }
 
-/// A git that hung, as [`run_within`] says it; a git's own complaint begins otherwise.
+/// Whether [`run_within`] killed the git because it hung. A git's own complaint begins differently.
 fn was_killed(why: &str) -> bool {
     why.starts_with("git has ") && why.ends_with(" s and was killed")
 }
 
-/// What git says where a branch cannot be moved to a commit, whenever it is asked.
+/// Whether git says that a branch cannot move to a commit, so that a retry would fail too.
 fn is_taken(why: &str) -> bool {
     ["non-fast-forward", "refusing to fetch into", "cannot create '", "exists; cannot create"]
         .iter()

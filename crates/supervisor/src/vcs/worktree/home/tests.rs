@@ -1,4 +1,4 @@
-//! What comes home from clones that were left in odd states, with a real git.
+//! Tests of clones in odd states, with a real git.
 
 use crate::vcs::worktree::home::*;
 use std::os::unix::fs::symlink;
@@ -67,7 +67,7 @@ impl Stage {
         home.bring().await
     }
 
-    /// The commits that are named as left, each with what is said of it.
+    /// Returns the saved commits, each with its description.
     async fn left(&self, work: &WorkHome) -> Vec<(String, String)> {
         let mut left = vec![];
         for LeftWork { name, what } in &work.left {
@@ -130,7 +130,7 @@ async fn new_work_takes_no_ref_from_work_that_was_kept_earlier() {
         pair(&side, "branch side, kept earlier"),
     ];
     assert_eq!(stage.left(&second).await, left);
-    // A branch of whose name a part is taken gets another place.
+    // If a part of a branch's name is taken, its ref gets another name.
     stage.agent(&["branch", "-m", "side", "side/way"]).await;
     stage.agent(&["stash", "clear"]).await;
     stage.agent(&["checkout", "--quiet", "side/way"]).await;
@@ -140,7 +140,7 @@ async fn new_work_takes_no_ref_from_work_that_was_kept_earlier() {
     let mut left = stage.left(&third).await;
     assert_eq!(left.remove(0), pair(&moved, "branch side/way"), "{third:?}");
     left.sort();
-    // A ref of the folder is no reason to leave another out: it may go first.
+    // A ref in the dispatch's folder does not replace another one, because it may be removed first.
     let mut earlier = [
         pair(&two, "stash, kept earlier"),
         pair(&one, "stash, kept earlier"),
@@ -180,8 +180,8 @@ async fn branches_beyond_the_limits_are_counted_and_not_asked_about() {
     let work = stage.bring(None).await.expect("it comes home");
     assert_eq!((work.commit.as_deref(), work.left.len()), (Some(made.as_str()), MOST_LEFT));
     assert_eq!(work.skipped, ["10 more branches and stashes"]);
-    // One git tells of all of them; of a tag, of none, and of what is only in the folder it says
-    // that it is not kept.
+    // One git answers for all commits. An absent commit, and one that is only in the dispatch's
+    // folder, do not count as kept.
     let (project, clone) = (stage.project(), stage.clone());
     let home = Homecoming {
         project: &project,
