@@ -120,7 +120,10 @@ impl Actor for Link {
                 if let Some(serving) = &state.serving
                     && serving.commands.try_send(command).is_err()
                 {
-                    tracing::warn!(id = %state.id, "a command came too late or too often for its shim");
+                    tracing::warn!(
+                        id = %state.id,
+                        "a command came too late or too often for its shim"
+                    );
                 }
             }
             LinkMsg::Ended(epoch, outcome) => {
@@ -366,7 +369,8 @@ impl Session {
                     }
                 }
                 frame = port.receive() => match frame {
-                    Ok(FromShim::Nudge { .. } | FromShim::Exited { .. }) => look_at = Instant::now(),
+                    Ok(FromShim::Nudge { .. } | FromShim::Exited { .. }) =>
+                        look_at = Instant::now(),
                     Ok(frame) => {
                         self.hear(frame);
                         if !self.acknowledged.is_empty() {

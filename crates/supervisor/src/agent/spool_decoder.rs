@@ -460,7 +460,8 @@ mod tests {
     fn what_stderr_tells_is_told_at_a_place() {
         let broken =
             b"WARN codex_mcp::rmcp_client: MCP server startup failed server_name=\"x\" error=no\n";
-        let text = b"{\"type\":\"item.completed\",\"item\":{\"id\":\"i\",\"type\":\"agent_message\",\"text\":\"a\"}}\n";
+        let text = b"{\"type\":\"item.completed\",\"item\":{\"id\":\"i\",\
+                     \"type\":\"agent_message\",\"text\":\"a\"}}\n";
         let (half, rest) = text.split_at(20);
         let parts: [(Stream, &[u8]); 6] = [
             (Stream::Stderr, &broken[..30]),

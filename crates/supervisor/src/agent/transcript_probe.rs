@@ -191,8 +191,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let meta =
             |id: &str| format!("{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"{id}\"}}}}\n");
-        let asked = "{\"type\":\"response_item\",\"payload\":{\"type\":\"message\",\"role\":\"user\",\
-                     \"content\":[{\"type\":\"input_text\",\"text\":\"do\\n\\n[muleteer:prompt:k]\\n\"}]}}\n";
+        let asked = "{\"type\":\"response_item\",\"payload\":{\"type\":\"message\",\
+                     \"role\":\"user\",\"content\":[{\"type\":\"input_text\",\
+                     \"text\":\"do\\n\\n[muleteer:prompt:k]\\n\"}]}}\n";
         let files = ["1.jsonl", "2.jsonl", "3.jsonl"].map(|name| root.path().join(name));
         std::fs::write(&files[0], meta("other")).unwrap();
         std::fs::write(&files[1], meta("ours") + asked).unwrap();

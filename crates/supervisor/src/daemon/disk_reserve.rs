@@ -21,7 +21,10 @@ pub(crate) fn at_need<T, E>(
 ) -> Result<T, E> {
     match step() {
         Err(error) if full(&error) && std::fs::remove_file(path).is_ok() => {
-            tracing::warn!(path = %path.display(), "the disk is full: its reserve is given up, for this start");
+            tracing::warn!(
+                path = %path.display(),
+                "the disk is full: its reserve is given up, for this start"
+            );
             step()
         }
         outcome => outcome,
@@ -41,7 +44,11 @@ pub(crate) fn keep(path: &Path) {
         .open(path)
         .and_then(allocate);
     if let Err(error) = made {
-        tracing::warn!(path = %path.display(), %error, "no room is set aside for a start on a full disk");
+        tracing::warn!(
+            path = %path.display(),
+            %error,
+            "no room is set aside for a start on a full disk"
+        );
         let _ = std::fs::remove_file(path);
     }
 }

@@ -164,9 +164,13 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
     // A wrong endpoint must not keep agents from being supervised.
-    let telemetry =
-        Settings::with_default(endpoint.as_deref(), &|name| std::env::var(name).ok()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "no telemetry: {} (or telemetry.endpoint) is wrong", telemetry::VARIABLE);
+    let telemetry = Settings::with_default(endpoint.as_deref(), &|name| std::env::var(name).ok())
+        .unwrap_or_else(|error| {
+            tracing::warn!(
+                %error,
+                "no telemetry: {} (or telemetry.endpoint) is wrong",
+                telemetry::VARIABLE
+            );
             None
         });
     for what in telemetry.iter().flat_map(|settings| &settings.unheeded) {
@@ -227,7 +231,8 @@ fn without_configuration(error: &StartError) -> String {
         other => other.to_string(),
     };
     format!(
-        "{what}; until it is mended nothing new is begun, and until the daemon is started again it goes by the settings of \
+        "{what}; until it is mended nothing new is begun, and until the daemon is started again it \
+         goes by the settings of \
          the one before it (`muleteer config check` tells all that is wrong)"
     )
 }
@@ -319,7 +324,9 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
             () = &mut idle => break,
             _ = child.next() => daemon.shims.reap(),
             outcome = &mut ended => {
-                let why = outcome.err().map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
+                let why = outcome
+                    .err()
+                    .map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
                 return Err(StartError::Tree(why));
             }
         }
@@ -396,7 +403,11 @@ fn keep_private(path: &Path) -> Result<(), StartError> {
         if ours && mode & 0o022 != 0 {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
             let mode = format!("{:o}", mode & 0o7777);
-            tracing::warn!(path = %path.display(), mode, "others could write to the state directory: its mode is 700 now");
+            tracing::warn!(
+                path = %path.display(),
+                mode,
+                "others could write to the state directory: its mode is 700 now"
+            );
         }
         Ok(ours)
     };
@@ -416,7 +427,11 @@ fn operator_key(path: &Path) -> io::Result<()> {
     match std::fs::read(path) {
         Ok(bytes) if str::from_utf8(&bytes).is_ok_and(is_key) => return Ok(()),
         Ok(bytes) if !bytes.is_empty() => {
-            tracing::warn!(path = %path.display(), bytes = bytes.len(), "that was no operator's key: it is made anew");
+            tracing::warn!(
+                path = %path.display(),
+                bytes = bytes.len(),
+                "that was no operator's key: it is made anew"
+            );
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

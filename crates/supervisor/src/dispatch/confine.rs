@@ -5,8 +5,8 @@
 //! |---|---|
 //! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and of keys' agents |
 //! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
-//! | written | its worktree (the judge: read-only), HOME, the hub (whoever pushes), its own folders |
-//! | read-only | everything else; inside HOME the repository and our configuration too, with what they are links to. Of a repository that HOME is, its `.git` and `.muleteer` |
+//! | written | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
+//! | read-only | everything else; inside HOME the repository and our configuration too, with the targets of their links. If HOME is a repository, its `.git` and `.muleteer` |
 //!
 //! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the
 //! harness's private repository.

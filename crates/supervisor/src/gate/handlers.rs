@@ -147,7 +147,8 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
             fault(
                 "E_FORBIDDEN",
                 &format!("agent {id} is part of a run, and may not do that"),
-                "it works on its own bead; what else is to be done is for `muleteer bead create --label observation`",
+                "it works on its own bead; what else is to be done is for `muleteer bead create \
+                 --label observation`",
             )
         });
     }
@@ -198,8 +199,10 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         ),
         _ => fault(
             "E_FORBIDDEN",
-            "this process is no agent of this daemon and not known to be its user's: it may only read",
-            "run it from a terminal of the daemon's user, without MULETEER_NONCE in its environment, or let the \
+            "this process is no agent of this daemon and not known to be its user's: it may only \
+             read",
+            "run it from a terminal of the daemon's user, without MULETEER_NONCE in its \
+             environment, or let the \
              client read operator.key in the state directory",
         ),
     })

@@ -161,7 +161,10 @@ impl State {
                 if open.swap.try_send(listener).is_ok() {
                     open.file = file_at(&path);
                     self.missed = false;
-                    tracing::warn!(socket = %path.display(), "the socket was gone, and is there again");
+                    tracing::warn!(
+                        socket = %path.display(),
+                        "the socket was gone, and is there again"
+                    );
                 }
             }
             Err(error) if !std::mem::replace(&mut self.missed, true) => {

@@ -109,7 +109,8 @@ fn permitted(
     let forbidden = |what: &str| {
         let hint = match job.start.bead_id.as_ref().filter(|_| coding) {
             Some(bead) => format!(
-                "`bead close {bead}` says that your bead is done; what else you notice is for `bead create --label \
+                "`bead close {bead}` says that your bead is done; what else you notice is for \
+                 `bead create --label \
                  observation`"
             ),
             None => String::new(),

@@ -1,14 +1,16 @@
-//! What a run has on disk and in memory while this daemon hosts it.
+//! The files and the memory of a run while this daemon hosts it.
 //!
 //! ```text
-//! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl lock lock.json
-//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git keep.git clone/ bases/ heads/ live
-//!                                undone-<dispatch> recovering keeping
+//! <repo>/.muleteer/runs/<id>/    frozen-spec.md checkpoint.yml run-log.yml events.jsonl
+//!                                lock lock.json
+//! <state>/runs/<id>/             run.json (private: the agents' environment) spec.md hub.git
+//!                                keep.git clone/ bases/ heads/ live undone-<dispatch>
+//!                                recovering keeping
 //! <state>/sealed/<id>/           acceptance/ judge-results/
 //! <cache>/<id>/acceptance/       the criteria
 //! ```
 //!
-//! `live` is there while the run is under way: the next daemon goes on with those runs.
+//! `live` exists while the run is under way: the next daemon resumes those runs.
 
 use crate::daemon::context::{Daemon, Slot};
 use crate::spec_run::actor::RunMsg;
@@ -336,7 +338,8 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
     if let Some(note) = note.as_ref().filter(|note| !is_here(note)) {
         return Err(v1::WireError {
             hint: Some(format!(
-                "see to it there; if {} is gone for good (a container's name may be), delete {} and resume again",
+                "see to it there; if {} is gone for good (a container's name may be), delete {} \
+                 and resume again",
                 note.hostname,
                 places.public.join("lock.json").display()
             )),

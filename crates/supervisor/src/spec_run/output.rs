@@ -166,14 +166,17 @@ mod tests {
     use serde_json::{Value, json};
 
     fn update(update: &Value) -> String {
-        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
-            .to_string()
+        json!({
+            "jsonrpc": "2.0", "method": "session/update",
+            "params": {"sessionId": "s", "update": update}
+        })
+        .to_string()
     }
 
     fn chunk(text: &str) -> String {
-        update(
-            &json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}),
-        )
+        update(&json!({
+            "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}
+        }))
     }
 
     fn said(lines: &[String], at_once: usize) -> Said {
@@ -190,14 +193,18 @@ mod tests {
         let verdict = json!({
             "status": "success",
             "specDrift": {"detected": false, "issues": []},
-            "acceptance": {"passed": true, "results": [{"criterion": "ten", "passed": true, "evidence": "seen \"x\" "}]},
+            "acceptance": {"passed": true, "results": [
+                {"criterion": "ten", "passed": true, "evidence": "seen \"x\" "}
+            ]},
             "observations": [], "newBeads": [],
         });
         let verdict = format!(
             "Here it is:\n```json\n{}\n```\n",
             serde_json::to_string_pretty(&verdict).unwrap()
         );
-        let cost = json!({"sessionUpdate": "usage_update", "used": 1, "cost": {"amount": 0.1, "currency": "USD"}});
+        let cost = json!({
+            "sessionUpdate": "usage_update", "used": 1, "cost": {"amount": 0.1, "currency": "USD"}
+        });
         for size in [1, 2, 3, 7, 50, 5000] {
             let all: Vec<char> = verdict.chars().collect();
             let mut lines: Vec<String> =
@@ -219,8 +226,10 @@ mod tests {
     /// The next attempt reads the last lines as a person would have seen them.
     #[test]
     fn the_last_lines_are_lines_of_messages_and_not_of_chunks() {
-        let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "kind": "execute", "title": "ls",
-            "status": "completed", "rawInput": {"command": "ls"}});
+        let call = json!({
+            "sessionUpdate": "tool_call", "toolCallId": "c", "kind": "execute", "title": "ls",
+            "status": "completed", "rawInput": {"command": "ls"}
+        });
         let lines = [chunk("I lo"), chunk("ok."), update(&call), chunk("No"), chunk(" time left.")];
         assert_eq!(said(&lines, 64).tail(), "I look.\nNo time left.");
     }

@@ -3,14 +3,19 @@
 //! from.
 //!
 //! ```text
-//! keep.git/refs/heads/<target>            the integration branch as far as it was verified
-//!          refs/muleteer/hub              what the hub said last; taken: what a damaged one had
-//!          refs/muleteer/work/<clone>     an agent's commits; rescue/<clone> what it had not committed
-//!          refs/muleteer/left/<clone>/    what it had on other branches, or was rebasing
+//! keep.git/refs/heads/<target>            the verified integration branch
+//!          refs/muleteer/hub              the hub's target at the last fetch
+//!          refs/muleteer/taken            the target of a damaged hub
+//!          refs/muleteer/work/<clone>     an agent's commits
+//!          refs/muleteer/rescue/<clone>   its uncommitted files
+//!          refs/muleteer/left/<clone>/    its other branches, or an interrupted rebase
 //!          refs/muleteer/undone/<commit>  a push that was undone
-//!          refs/muleteer/rebased/<tip>    the branch on top of the remote's base; pushed/<name> what was pushed
-//! heads/<clone> bases/<clone> own/<clone> where a clone stands, where it began, its agent's newest commit
-//! lost/<clone>                            where one began that could not be looked at
+//!          refs/muleteer/rebased/<tip>    the branch, rebased onto the remote's base
+//!          refs/muleteer/pushed/<name>    a branch that was pushed to the remote
+//! heads/<clone>                           a clone's HEAD
+//! bases/<clone>                           the commit that it began at
+//! own/<clone>                             its agent's newest commit
+//! lost/<clone>                            the base of a clone that could not be read
 //! ```
 
 use crate::spec_run::host::Hosted;
@@ -234,7 +239,9 @@ async fn read(
     tokio::select! {
         said = run_within(command, patience, what) => said,
         // The dropped future kills git with all its child processes.
-        () = stopped => Err(format!("{what}: git had not ended when the run was stopped, and was killed")),
+        () = stopped => Err(format!(
+            "{what}: git had not ended when the run was stopped, and was killed"
+        )),
     }
 }
 

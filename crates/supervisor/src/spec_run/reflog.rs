@@ -99,7 +99,8 @@ mod tests {
     fn a_commit_that_was_left_without_a_branch_is_found() {
         let (one, two) = ("a".repeat(40), "b".repeat(40));
         let log = format!(
-            "{one} {two} A <a> 1 +0000\tcommit: x\n{two} {one} A <a> 1 +0000\tcheckout: moving from {two} to main\n\
+            "{one} {two} A <a> 1 +0000\tcommit: x\n\
+             {two} {one} A <a> 1 +0000\tcheckout: moving from {two} to main\n\
              {one} {two} A <a> 1 +0000\tcheckout: moving from main to {two}\nnonsense\n"
         );
         assert_eq!(left_detached(&log), std::slice::from_ref(&two));
@@ -110,7 +111,8 @@ mod tests {
     fn a_line_gives_its_new_commit_and_what_is_no_line_gives_none() {
         let (old, new) = ("0".repeat(40), "a".repeat(40));
         let log = format!(
-            "{old} {new} A Person <a@example.invalid> 1 +0000\tcommit: x\nnonsense\n\n{old} x\tcommit: y\n{new} {old} A <a> 1 +0000\tcheckout: moving\n"
+            "{old} {new} A Person <a@example.invalid> 1 +0000\tcommit: x\nnonsense\n\n\
+             {old} x\tcommit: y\n{new} {old} A <a> 1 +0000\tcheckout: moving\n"
         );
         assert_eq!(made(&log), [new]);
         assert!(made("").is_empty());

@@ -362,10 +362,15 @@ pub fn tidy(
         tasks.spawn(async move {
             match hub::discard(&hosted, &dir, &target).await {
                 Ok(Some(kept)) => {
-                    tracing::info!(dir = %dir.display(), %kept, "what was not committed is kept in the hub")
+                    tracing::info!(
+                        dir = %dir.display(),
+                        %kept,
+                        "what was not committed is kept in the hub"
+                    )
                 }
                 Ok(None) => {}
-                Err(message) => daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message }),
+                Err(message) => daemon
+                    .note(Event::Fault { what: format!("worktree {}", dir.display()), message }),
             }
         });
     }

@@ -229,7 +229,11 @@ impl Place {
         let kept = std::fs::create_dir_all(self.root.private())
             .and_then(|()| std::fs::write(&path, output));
         if let Err(error) = kept {
-            tracing::warn!(path = %path.display(), %error, "the output of a validation cannot be kept");
+            tracing::warn!(
+                path = %path.display(),
+                %error,
+                "the output of a validation cannot be kept"
+            );
         }
     }
 
@@ -302,7 +306,11 @@ impl Place {
             Ok(None) => {}
             Ok(Some(text)) => self.note(vec![Entry::warn(Some(id), &text)]),
             Err(error) => {
-                tracing::warn!(task = id, %error, "failed to take the harness's files out of commits")
+                tracing::warn!(
+                    task = id,
+                    %error,
+                    "failed to take the harness's files out of commits"
+                )
             }
         }
     }
@@ -604,11 +612,13 @@ fn taken(lost: &Lost) -> String {
     let whole = match committed.as_str() {
         "" => String::new(),
         paths => format!(
-            " (all of {paths} is in the task's commit: what both changed there cannot be told apart)"
+            " (all of {paths} is in the task's commit: what both changed there cannot be told \
+             apart)"
         ),
     };
     format!(
-        "what lay uncommitted in {paths} when the task began is gone or was written over{whole}; it is kept as {name}: \
+        "what lay uncommitted in {paths} when the task began is gone or was written over{whole}; \
+         it is kept as {name}: \
          `muleteer tasks undo {name}` brings it back"
     )
 }

@@ -119,7 +119,8 @@ fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer
         endpoint.host.clone()
     };
     let mut head = format!(
-        "POST {}{} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+        "POST {}{} HTTP/1.1\r\nHost: {host}:{}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\
          User-Agent: muleteer/{}\r\nConnection: close\r\n",
         endpoint.prefix,
         target.path,
@@ -248,7 +249,8 @@ mod tests {
             "{got}"
         );
         assert!(got.contains("api-key: secret\r\n"), "{got}");
-        let partial = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2c\r\n{\"partialSuccess\":{\"rejectedSpans\":\"3\"}}\r\n0\r\n\r\n";
+        let partial = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                       2c\r\n{\"partialSuccess\":{\"rejectedSpans\":\"3\"}}\r\n0\r\n\r\n";
         assert_eq!(posted(partial).0.expect("taken"), 3);
         let busy = |head: &'static str| match posted(head).0 {
             Err(error @ PostError::Busy { status: 503, .. }) => error.after().as_secs(),

@@ -61,6 +61,9 @@ fn entries(folder: &Path) -> impl Iterator<Item = DirEntry> {
 }
 
 fn forget(entry: &DirEntry) {
-    tracing::warn!(path = %entry.path().display(), "left by a machine that went down, and taken away");
+    tracing::warn!(
+        path = %entry.path().display(),
+        "left by a machine that went down, and taken away"
+    );
     drop(fs::remove_file(entry.path()));
 }

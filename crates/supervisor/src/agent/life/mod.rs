@@ -452,7 +452,11 @@ impl State {
                 self.slots.link.cast(LinkMsg::Do(Command::write(&key, bytes, false)));
             }
             None => {
-                tracing::error!(id = %self.id, request = id, "this backend cannot be told an answer")
+                tracing::error!(
+                    id = %self.id,
+                    request = id,
+                    "this backend cannot be told an answer"
+                )
             }
         }
         fault::point("link.after_answer");

@@ -52,7 +52,8 @@ pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
     };
     let root = outermost(&dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()));
     Some(format!(
-        "Claude Code starts without the settings, MCP servers, agents and skills of this repository: you have not \
+        "Claude Code starts without the settings, MCP servers, agents and skills of this \
+         repository: you have not \
          trusted {first}{more} (read it, then run `muleteer trust {}`)",
         root.display()
     ))

@@ -205,10 +205,12 @@ pub async fn prepare(
     // The configuration comes with the request, so an agent could choose it. It can only lower the
     // daemon's limit.
     let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
-    admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of).map_err(|error| {
-        let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the daemon is started";
-        fault("E_TOO_DEEP", &error.to_string(), hint)
-    })?;
+    admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of)
+        .map_err(|error| {
+            let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the \
+                        daemon is started";
+            fault("E_TOO_DEEP", &error.to_string(), hint)
+        })?;
 
     let command = spawn.command.clone().map(from_wire).or_else(|| {
         configured.as_ref().and_then(|backend| backend.command.clone()).map(from_config)
@@ -236,7 +238,13 @@ pub async fn prepare(
         let asked = limits.budget_usd;
         limits.budget_usd = child_limits::budget(&fleet, &above.id, asked);
         if limits.budget_usd != asked {
-            tracing::info!(dispatch = %id, parent = %above.id, ?asked, left = ?limits.budget_usd, "a child's budget is what its parent has left");
+            tracing::info!(
+                dispatch = %id,
+                parent = %above.id,
+                ?asked,
+                left = ?limits.budget_usd,
+                "a child's budget is what its parent has left"
+            );
         }
     }
     let permissions = permissions(backend, &role, &config, category, (spawn, agent), held)?;
@@ -476,7 +484,8 @@ async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     let name = format!("muleteer/{id}");
     let Some(other) = worktree::branch_in_the_way(top, &name).await else { return Ok(()) };
     let message = format!(
-        "--worktree brings the work home as the branch {name}, and the branch {other} leaves git no room for it"
+        "--worktree brings the work home as the branch {name}, and the branch {other} leaves git \
+         no room for it"
     );
     let hint = format!("rename that branch: git branch -m {other} {}-old", other.replace('/', "-"));
     Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))

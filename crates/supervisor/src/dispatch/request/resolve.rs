@@ -114,7 +114,8 @@ pub(super) fn of_parent(
     if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| child_limits::loads_code(name))
     {
         let message = format!(
-            "{name} decides which code a child runs, and {parent} is held by a policy: it may not set it"
+            "{name} decides which code a child runs, and {parent} is held by a policy: it may not \
+             set it"
         );
         return Err(fault(
             "E_FORBIDDEN",
@@ -238,9 +239,11 @@ pub(super) fn permissions(
         if policy.is_held() {
             return Err(unheld(&why));
         }
-        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what makes it not ask \
+        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what \
+                    makes it not ask \
                     (backends.acp.command, backends.acp.args, backends.acp.env or --command), \
-                    or give its role, category or the configuration an open policy (`permissions: {mode: allow}` \
+                    or give its role, category or the configuration an open policy (`permissions: \
+                    {mode: allow}` \
                     without `ask` and `deny`)";
         return Err(fault("E_UNSUPPORTED", &why, hint));
     }
@@ -267,7 +270,8 @@ pub(super) fn permissions(
     Err(fault(
         "E_UNSUPPORTED",
         &message,
-        "give the role, its category or the configuration `permissions: {mode: allow}` without `ask` and `deny`, and \
+        "give the role, its category or the configuration `permissions: {mode: allow}` without \
+         `ask` and `deny`, and \
          bound the agent by its CLI's own means (backends.<name>.args)",
     ))
 }
@@ -294,13 +298,15 @@ fn check_arguments(
         let Some(found) = backend.loosened_by(policy, &words) else { continue };
         let name = &role.name;
         let message = format!(
-            "`{found}` in {key} would let the agent do what the permissions of role `{name}` restrict"
+            "`{found}` in {key} would let the agent do what the permissions of role `{name}` \
+             restrict"
         );
         if policy.is_held() {
             return Err(unheld(&message));
         }
         let hint = format!(
-            "take it out of {key}, or give the role, its category and the configuration an open policy \
+            "take it out of {key}, or give the role, its category and the configuration an open \
+             policy \
              (`permissions: {{mode: allow}}` without `ask` and `deny`)"
         );
         return Err(fault("E_UNSUPPORTED", &message, &hint));
@@ -325,7 +331,8 @@ fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Optio
 
 /// Returns the error for a request that would bypass the policy of the requesting agent.
 fn unheld(message: &str) -> WireError {
-    let hint = "whoever dispatches it is held by a policy, and so must be whom it dispatches: name a backend that asks";
+    let hint = "whoever dispatches it is held by a policy, and so must be whom it dispatches: name \
+                a backend that asks";
     fault("E_UNSUPPORTED", message, hint)
 }
 

@@ -530,7 +530,8 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
         let at_fault = if path.exists() { "checkpoint.yml" } else { "checkpoint.yml.tmp" };
         let last = match read(places) {
             Ok(Some(run)) => format!(
-                "the last good state, by events.jsonl, is event {} in phase {}: delete {at_fault} to go on from it",
+                "the last good state, by events.jsonl, is event {} in phase {}: delete {at_fault} \
+                 to go on from it",
                 run.seq,
                 run.phase.as_str()
             ),

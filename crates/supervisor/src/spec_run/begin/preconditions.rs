@@ -88,7 +88,8 @@ pub(super) async fn scope(
         Some(label) if count.selected == 0 => Err(fault(
             "E_NOT_FOUND",
             &format!("no open bead has the label `{label}`"),
-            "`muleteer bead list` shows them; without --bead-label an agent makes them from the spec",
+            "`muleteer bead list` shows them; without --bead-label an agent makes them from the \
+             spec",
         )),
         None if count.unscoped > 0 => Err(fault(
             "E_BEAD_SCOPE_AMBIGUOUS",

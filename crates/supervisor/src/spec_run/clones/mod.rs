@@ -144,7 +144,8 @@ pub async fn worktree(
     write(
         &partial.join(".git/packed-refs"),
         &format!(
-            "# pack-refs with: peeled fully-peeled sorted \n{tip} refs/heads/{target}\n{tip} refs/remotes/origin/{target}\n"
+            "# pack-refs with: peeled fully-peeled sorted \n{tip} refs/heads/{target}\n\
+             {tip} refs/remotes/origin/{target}\n"
         ),
     )?;
     let mut checkout = git(&partial);
@@ -640,7 +641,8 @@ mod tests {
     #[test]
     fn a_full_disk_breaks_no_clone() {
         let found = |why: &str| Work { unreadable: Some(why.into()), ..Work::new(0, false) };
-        let full = "cannot take its work: error: file write error: No space left on device; fatal: index-pack failed";
+        let full = "cannot take its work: error: file write error: No space left on device; fatal: \
+                    index-pack failed";
         assert_eq!(of_its_own_doing(found(full)).err().as_deref(), Some(full));
         let broken = of_its_own_doing(found("cannot take its work: fatal: bad object HEAD"));
         assert!(broken.is_ok_and(|work| work.unreadable.is_some()));

@@ -35,7 +35,11 @@ pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>
         Ok(()) => Ok(Some(now)),
         Err(why) if no_room(&why) => Err(why),
         Err(why) => {
-            tracing::warn!(run = %hosted.run_id, %why, "failed to take a push out of a damaged hub");
+            tracing::warn!(
+                run = %hosted.run_id,
+                %why,
+                "failed to take a push out of a damaged hub"
+            );
             Ok(None)
         }
     }

@@ -528,7 +528,9 @@ impl Place {
 
 fn body(run: &Run, conflicts: &str) -> String {
     let mut text = format!(
-        "Made by `muleteer run` from {}, run {}.\n\n- {} beads done, in {} iterations, by {} agents\n- the judge: {}\n",
+        "Made by `muleteer run` from {}, run {}.\n\n- {} beads done, in {} iterations, by {} \
+         agents\n\
+         - the judge: {}\n",
         run.started.spec,
         run.id(),
         run.count(Stage::Done),

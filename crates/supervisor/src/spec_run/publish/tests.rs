@@ -35,7 +35,8 @@ fn stage(root: &Path) -> (PathBuf, PathBuf) {
     }
     std::fs::create_dir(root.join("origin.git")).unwrap();
     git_in(&root.join("origin.git"), &["init", "--quiet", "--bare"]);
-    let ssh = "#!/bin/sh\necho \"$GH_TOKEN $*\" >> \"$(dirname \"$0\")/asked\"\nshift\nexec sh -c \"$*\"\n";
+    let ssh = "#!/bin/sh\necho \"$GH_TOKEN $*\" >> \"$(dirname \"$0\")/asked\"\n\
+               shift\nexec sh -c \"$*\"\n";
     std::fs::write(repo.join("ssh.sh"), ssh).unwrap();
     std::fs::set_permissions(repo.join("ssh.sh"), PermissionsExt::from_mode(0o755)).unwrap();
     git_in(&repo, &["config", "core.sshCommand", "./ssh.sh"]);

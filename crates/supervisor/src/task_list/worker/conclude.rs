@@ -127,7 +127,8 @@ fn barred(place: &Place, task: &str, said: &str) -> String {
     let clone =
         place.git.top().strip_prefix(place.project.top()).unwrap_or(place.git.top()).display();
     format!(
-        "{task} has passed and cannot be brought home: {said}; commit that, stash it or move it away, and `muleteer tasks run` \
+        "{task} has passed and cannot be brought home: {said}; commit that, stash it or move it \
+         away, and `muleteer tasks run` \
          brings it home (its commits are kept in {clone})"
     )
 }

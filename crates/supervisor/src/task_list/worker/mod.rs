@@ -2,8 +2,10 @@
 //! the outcome, and takes the next.
 //!
 //! ```text
-//!   take ──▶ TaskBegun ──▶ claim ──▶ dispatch ──▶ validate ──▶ TaskJudged ──▶ commit, land │ roll back
-//!            (durable)     (file)    (by its id)               (durable)          ──▶ outcome (file) ──▶ TaskEnded
+//!   take ──▶ TaskBegun ──▶ claim ──▶ dispatch ──▶ validate ──▶ TaskJudged ─┐
+//!            (durable)     (file)    (by its id)               (durable)   │
+//!   ┌──────────────────────────────────────────────────────────────────────┘
+//!   └─▶ commit, land │ roll back ──▶ outcome (file) ──▶ TaskEnded
 //! ```
 //!
 //! A daemon that is killed anywhere resumes in `go_on`, which finds out how far it came: each step
@@ -291,7 +293,8 @@ fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     };
     let (found, began) = (name(found.as_deref()), name(place.branch.as_deref()));
     let reason = format!(
-        "HEAD is {found} now, and was {began} when the run began: go back, or begin another run here"
+        "HEAD is {found} now, and was {began} when the run began: go back, or begin another run \
+         here"
     );
     Ok(Some(End::Finished(Finished {
         status: "error".into(),

@@ -178,5 +178,8 @@ fn spawn(driven: &Driven, place: &Place, work: &Work, prompt: String) -> Spawn {
 }
 
 pub(super) fn was_stopped_with_daemon(dispatch: &Dispatch) -> bool {
-    matches!(&dispatch.stop, Some(Stopped::Kill { reason }) if reason.starts_with("the daemon was stopped"))
+    matches!(
+        &dispatch.stop,
+        Some(Stopped::Kill { reason }) if reason.starts_with("the daemon was stopped")
+    )
 }

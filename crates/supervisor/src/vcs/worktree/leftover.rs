@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! <worktrees>/.<id>.left/          a bare repository of ours, removed afterwards
-//!             objects/info/alternates  lends the objects of the person's repository and of the clone
-//!             worktree-index       the files as they lie in the clone
+//!             objects/info/alternates  the object folders of the person and the clone
+//!             worktree-index       the files of the clone
 //!             staged-index         a copy of the clone's own index
 //! ```
 //!

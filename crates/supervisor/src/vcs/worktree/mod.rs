@@ -283,7 +283,10 @@ async fn output_unless(
     let output = tokio::select! {
         ended = tokio::time::timeout(patience, ending) => ended.map_err(|_| slow)?.map_err(failed)?,
         after = hang(group.0, stuck) => {
-            return Err(format!("{program} has done nothing for {} s and was killed", after.as_secs()));
+            return Err(format!(
+                "{program} has done nothing for {} s and was killed",
+                after.as_secs()
+            ));
         }
     };
     group.0 = None;
@@ -602,7 +605,8 @@ mod tests {
 
     #[test]
     fn a_complaint_is_told_whole_and_in_bounds() {
-        let refused = b"remote: no\x1b[2J such branch\nTo /x\n ! [rejected] a -> b (fetch first)\r\nhint: merge it\n\nerror: failed\n";
+        let refused = b"remote: no\x1b[2J such branch\nTo /x\n ! [rejected] a -> b \
+                        (fetch first)\r\nhint: merge it\n\nerror: failed\n";
         assert_eq!(
             complaint(refused),
             "remote: no [2J such branch; To /x;  ! [rejected] a -> b (fetch first); error: failed"

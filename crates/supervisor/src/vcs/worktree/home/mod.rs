@@ -143,7 +143,9 @@ impl Homecoming<'_> {
         tokio::select! {
             said = run_within(command, patience, what) => said.map_err(BringError::from),
             () = self.given_up() => {
-                Err(BringError::GaveUp(format!("{what}: git had not ended when the dispatch was killed")))
+                Err(BringError::GaveUp(format!(
+                    "{what}: git had not ended when the dispatch was killed"
+                )))
             }
         }
     }
