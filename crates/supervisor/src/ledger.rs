@@ -248,8 +248,8 @@ fn refuse(group: Vec<Job>, error: &LedgerError) {
     }
 }
 
-/// Returns when all earlier append requests are in the fleet or will never be, even those whose
-/// caller no longer waits.
+/// Returns when all earlier append requests are in the fleet or will never be. This includes
+/// requests whose caller no longer waits.
 ///
 /// # Errors
 /// When the ledger cannot write.

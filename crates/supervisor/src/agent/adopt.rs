@@ -19,8 +19,8 @@ use std::time::Duration;
 /// When no shim has answered for this long, the remaining ones are not waited for.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Connects to every living shim of an earlier daemon, records the adoptions with one append, and
-/// leaves the connections for the links.
+/// Connects to every living shim of an earlier daemon, and leaves the connections for the links. It
+/// records the adoptions with one append.
 ///
 /// Cancel-safe: a shim that was connected but not recorded is adopted by its link.
 pub async fn all(daemon: &Arc<Daemon>) {

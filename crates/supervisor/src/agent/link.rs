@@ -1,4 +1,4 @@
-//! The link to one shim: it makes sure that the shim of the wanted epoch runs, brings its output to
+//! The link to one shim. It makes sure that the shim of the wanted epoch runs, brings its output to
 //! life in acknowledged batches, and sends commands to it.
 //!
 //! Dropping a link closes a socket and signals nobody. Its state is read again from the spool.
@@ -569,8 +569,8 @@ mod tests {
         heard
     }
 
-    /// A shim closes a connection on which a frame takes too long, for example because its daemon
-    /// is stopped in the middle of it.
+    /// A shim closes a connection on which a frame takes too long. This happens, for example, if
+    /// its daemon is stopped in the middle of a frame.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_not_answered_is_asked_again_on_the_next_connection() {
         let dir = tempfile::tempdir().unwrap();

@@ -39,8 +39,8 @@ pub enum StepInput {
     Written(String),
 }
 
-/// A stretch of stdout that was given to the parser, and has (a part of) a line that is not
-/// complete yet.
+/// A stretch of stdout that was given to the parser. It has (a part of) a line that is not complete
+/// yet.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     fed_from: u64,
@@ -66,7 +66,8 @@ pub struct Drain {
     after_result: bool,
     shim_pid: u32,
     /// The agent's end, withheld until all processes that it left are gone too, because only then
-    /// the attempt is over. The position is the one after it; nobody may resume before that.
+    /// the attempt is over. The position is the one after the end. Until the end is released no
+    /// daemon may resume there, because it would miss the end.
     end: Option<(Position, Input)>,
     /// The end of the epoch has been read.
     pub ended: bool,
@@ -347,8 +348,8 @@ mod tests {
             .collect()
     }
 
-    /// Lines are cut over records in every way, and reading restarts at every reported position:
-    /// each line is seen, and none before the position is seen again.
+    /// A restart at any reported position sees each later line, and no earlier one again. Lines are
+    /// cut over records in every way.
     #[test]
     fn a_restart_at_any_reported_position_sees_exactly_the_rest() {
         let line =
@@ -385,8 +386,8 @@ mod tests {
         }
     }
 
-    /// However the lines are cut into records, and wherever a daemon restarts: a line after a
-    /// result is reported once, and white space and stderr are no lines.
+    /// A line after a result is reported once; white space and stderr are no lines. This holds
+    /// however the lines are cut into records, and wherever a daemon restarts.
     #[test]
     fn a_line_after_a_result_is_told() {
         let result = "{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n";

@@ -70,8 +70,8 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     }
 }
 
-/// Returns the files to read: the session's own, or, if its name is unknown, all candidates, the
-/// oldest first (a fork repeats its origin).
+/// Returns the files to read. It is the session's own, or, if its name is unknown, all candidates,
+/// the oldest first (a fork repeats its origin).
 fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<PathBuf>, String> {
     let mut files = vec![];
     let mut folders = vec![(place.root.clone(), 0)];

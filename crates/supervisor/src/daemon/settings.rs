@@ -136,8 +136,8 @@ pub fn repository(project: &Path) -> PathBuf {
         .to_path_buf()
 }
 
-/// Returns the main checkout of a repository if `top` is a linked one that `git worktree` made,
-/// else `top`. git removes a linked checkout with everything in it, and does not ask.
+/// Returns the main checkout if `top` is a linked one that `git worktree` made, else `top`. Without
+/// asking, git removes a linked checkout with everything in it.
 pub fn main_checkout(top: &Path) -> PathBuf {
     let linked = || {
         let text = read_if_there(&top.join(".git")).ok()??;

@@ -3,10 +3,10 @@
 //!
 //! | | |
 //! |---|---|
-//! | hidden | our state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and of keys' agents |
+//! | hidden | Muleteer's state and cache, every known repository's `.muleteer/{runs,worktrees}`, the runtime directory, the sockets of container engines and key agents |
 //! | its own, gone with it | `/tmp`, `/var/tmp`, `/dev/shm`, TMPDIR |
 //! | written | its worktree (the judge: read-only), HOME, the hub (only an agent that pushes), its own folders |
-//! | read-only | everything else; inside HOME the repository and our configuration too, with the targets of their links. If HOME is a repository, its `.git` and `.muleteer` |
+//! | read-only | everything else; inside HOME the repository and Muleteer's configuration too, with the targets of their links. If HOME is a repository, its `.git` and `.muleteer` |
 //!
 //! An agent that pushes can write the hub, and so can also destroy it. Then it is rebuilt from the
 //! harness's private repository.
@@ -20,8 +20,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
-/// The sockets of container engines and similar services, which do for any client what the sandbox
-/// forbids, and the folders of such sockets. `/var/run` is `/run` nearly everywhere.
+/// The sockets of container engines and similar services, and the folders of such sockets. These
+/// services do for any client what the sandbox forbids. `/var/run` is `/run` nearly everywhere.
 const ENGINES: [&str; 9] = [
     "/run/user",
     "/run/podman",
@@ -348,7 +348,7 @@ fn pin(places: &mut BTreeMap<PathBuf, What>) {
     }
 }
 
-/// Returns the files that are read in a configuration folder, of the user or a repository: any of
+/// Returns the files that are read in a configuration folder, of the user or a repository. Any of
 /// them may be a link to elsewhere.
 fn settings_of(folder: &Path) -> Vec<PathBuf> {
     let files = |dir: &Path| -> Vec<PathBuf> {
@@ -367,8 +367,8 @@ pub fn holds(repo: &Path, home: &str) -> bool {
     home.is_absolute() && real(home.to_owned()).starts_with(real(repo.to_owned()))
 }
 
-/// Returns the directories of a repository's git: `.git`, its target if it is a file, and the
-/// directory that several checkouts share.
+/// Returns the directories that a repository's git uses. These are `.git`, its target if it is a
+/// file, and the directory that several checkouts share.
 fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     let leads = |file: PathBuf, before: &str| {
         let text = crate::daemon::settings::read_if_there(&file).ok()??;
@@ -381,9 +381,8 @@ fn git_dirs(repo: &Path) -> Vec<PathBuf> {
     there.flat_map(|path| followed(&path)).collect()
 }
 
-/// Returns the links on the way to `path`, because a process that can write beside them could
-/// redirect them, and the target. If the target is missing, returns the folder where it would be
-/// made.
+/// Returns the links on the way to `path`, and the target. A process that can write beside a link
+/// could redirect it. If the target is missing, returns the folder where it would be made.
 fn followed(path: &Path) -> Vec<PathBuf> {
     const LINKS: usize = 40;
     let mut found = vec![];

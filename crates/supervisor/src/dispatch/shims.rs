@@ -209,8 +209,8 @@ impl Shims {
         }
     }
 
-    /// Closes the connection to the zygote and waits a moment for its end, so that the next daemon
-    /// does not meet it.
+    /// Closes the connection to the zygote and waits a moment for its end. Otherwise the next
+    /// daemon could meet it.
     ///
     /// Blocks the thread.
     pub fn close(&self) {

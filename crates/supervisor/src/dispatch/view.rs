@@ -130,7 +130,7 @@ fn reason(d: &Dispatch) -> Option<String> {
     }
 }
 
-/// Returns why a dispatch does not start, if the API limits of its channel hold it back.
+/// Returns why a dispatch does not start, if others have met a limit of its channel.
 fn held_back(fleet: &Fleet, d: &Dispatch) -> Option<String> {
     let channel = api_backpressure::channel(d);
     let pressure = fleet.pressures.get(channel).filter(|_| d.phase == Phase::Queued)?;

@@ -270,8 +270,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicBool;
 
-    /// A socket file that did not listen yet, or was missing for a moment, rejected agents that
-    /// called `muleteer` as soon as they saw it.
+    /// A socket file could be visible before it listened, or be missing for a moment. Then agents
+    /// that called `muleteer` at once were rejected.
     #[tokio::test]
     async fn a_socket_that_can_be_seen_can_be_connected_to() {
         const TIMES: usize = 300;

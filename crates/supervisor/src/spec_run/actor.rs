@@ -23,7 +23,7 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// After this many heartbeats the daemon has outlived resuming the run.
 const OUTLIVED: u32 = 12;
 
-/// Codes of failures that may pass by themselves: the git of a killed daemon works for a moment
+/// Codes of failures that may pass by themselves. The git of a killed daemon works for a moment
 /// longer, and holds its locks.
 const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
 const TRIES: u32 = 4;

@@ -41,7 +41,7 @@ pub async fn all(hosted: &Hosted) -> Result<Beads, Trouble> {
     locked(hosted, |store| store.read().cloned()).await?.map_err(|error| trouble(&error))
 }
 
-/// Works on the store outside of the runtime, one caller at a time: an fsync may block, and `tbd`
+/// Works on the store outside of the runtime, one caller at a time. An fsync may block, and `tbd`
 /// may take a minute.
 async fn locked<T: Send + 'static>(
     hosted: &Hosted,

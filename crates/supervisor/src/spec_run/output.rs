@@ -1,5 +1,5 @@
-//! Reads an agent's output from its spool, for the judge's two passes and for the last lines that
-//! the next attempt gets.
+//! Reads an agent's output from its spool. The judge's two passes use it, and so does the next
+//! attempt, which gets the last lines.
 
 use muleteer_backends::Assembly;
 use muleteer_backends::Backend;

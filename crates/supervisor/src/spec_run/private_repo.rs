@@ -245,7 +245,7 @@ async fn read(
     }
 }
 
-/// Rejects pipes and devices: git would wait for ever at a pipe without a writer, and read a device
+/// Rejects pipes and devices. git would wait for ever at a pipe without a writer, and read a device
 /// without an end.
 pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
     let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);

@@ -3,9 +3,9 @@
 
 use crate::spec_run::private_repo;
 
-/// Returns the commits that were made in the place of this reflog: by `commit`, `merge`, the picks
-/// of a rebase and the like. `checkout`, `reset`, a fast-forward or the start of a rebase only move
-/// to existing commits.
+/// Returns the commits that were made in the place of this reflog. `commit`, `merge`, the picks of
+/// a rebase and the like make them. `checkout`, `reset`, a fast-forward or the start of a rebase
+/// only move to existing commits.
 ///
 /// A line is `<old> <new> <name> <mail> <time> <zone>\t<action>: <what>` (git's documentation of
 /// `update-ref`). An unknown action counts as making a commit. Other lines are ignored.

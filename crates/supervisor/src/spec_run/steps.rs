@@ -63,9 +63,9 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     Ok(Input::Frozen { sha256: sha256(&spec), base_branch, base_commit, target_branch: target })
 }
 
-/// Sets a ref for the run's start commit in the person's repository, or removes it once the run's
-/// branch is there. A failure does not fail the run: it only matters if the person rewrites
-/// history.
+/// Sets a ref for the run's start commit in the person's repository, or removes it. It is removed
+/// once the run's branch is there. A failure does not fail the run: it only matters if the person
+/// rewrites history.
 pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
     let name = format!("refs/muleteer/base/{}", hosted.run_id);
     if let Some(dir) = worktree::git_dir(&hosted.repo).await {
@@ -96,8 +96,8 @@ fn configured(daemon: &Daemon, hosted: &Hosted) -> Option<String> {
         .clone()
 }
 
-/// Returns the branch that the run begins from, and its commit: the target if the repository has
-/// it, else the configured branch, else the checked-out one.
+/// Returns the branch that the run begins from, and its commit. It is the target if the repository
+/// has it, else the configured branch, else the checked-out one.
 pub async fn base(
     hosted: &Hosted,
     target: &str,

@@ -65,7 +65,7 @@ pub struct Place {
     pub branch: Option<String>,
     /// The required HEAD of the project when a task ends.
     pub stand: Stand,
-    /// The work is judged on the shared branch: only commits that name a task are that task's, and
+    /// The work is judged on the shared branch. Only commits that name a task are that task's, and
     /// nothing is rolled back.
     pub is_everybody_s: bool,
     /// The environment of validations, already without variables that only agents need.

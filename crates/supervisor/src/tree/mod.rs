@@ -1,6 +1,5 @@
-//! The supervision tree, as data: every child's name, strategy, restart class, intensity and
-//! backoff, and nothing else. `muleteer tree` prints it live; `crate::tree::supervisor_actor`
-//! carries it out.
+//! The supervision tree as data: the name, strategy, restart class, intensity and backoff of every
+//! child. `muleteer tree` prints it live; `crate::tree::supervisor_actor` runs it.
 //!
 //! ```text
 //! root                      one-for-one
@@ -9,7 +8,7 @@
 //! ├─ telemetry              traces and metrics to a collector, from the events
 //! ├─ heartbeat              renews the shims' leases; outside the fleet on purpose
 //! ├─ watcher                one file watcher for every journal
-//! ├─ fleet                  one-for-all: the pool and the agents it counts share a fate
+//! ├─ fleet                  one-for-all: the pool and the agents that it counts restart together
 //! │  ├─ pool
 //! │  └─ agents              dynamic
 //! │     └─ agent/<id>       rest-for-one: journal, monitor, life, link
@@ -189,8 +188,8 @@ pub static AGENT: Node = branch(
     ]),
 );
 
-/// Returns the OS process that a node represents: the daemon for the root, the agent's process for
-/// `agent/<id>`, and its shim for `link`.
+/// Returns the OS process that a node represents. That is the daemon for the root, the agent's
+/// process for `agent/<id>`, and its shim for `link`.
 pub fn process_status(
     daemon: &Daemon,
     node: &Node,

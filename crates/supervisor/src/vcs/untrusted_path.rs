@@ -109,8 +109,8 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     (&file).write_all(bytes)
 }
 
-/// Writes `name` below `root` as git writes a ref: a lock file beside it, which excludes other
-/// writers, is renamed to it.
+/// Writes `name` below `root` as git writes a ref. A lock file beside it excludes other writers,
+/// and is renamed to it.
 ///
 /// # Errors
 /// When another process has the lock, or a folder on the way is a link.
@@ -131,7 +131,7 @@ pub fn replace(root: &Path, name: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Returns the time since `name` below `root` was written; `None` if it does not exist, or the way
+/// Returns the time since `name` below `root` was written. `None` if it does not exist, or the way
 /// to it has links.
 pub fn age(root: &Path, name: &Path) -> Option<Duration> {
     let (folder, last) = parent(root, name, false).ok()??;

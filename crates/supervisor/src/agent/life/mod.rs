@@ -235,8 +235,8 @@ impl State {
         self.settle().await
     }
 
-    /// Gives the monitor all output, even without events, and before it is durable, because the
-    /// silence of an agent is about the present.
+    /// Gives the monitor all output, even without events, and before it is durable. The silence of
+    /// an agent is about the present.
     fn pass_on(&self, steps: &[Step]) {
         let now = Timestamp::now().as_millisecond();
         let unix_now = now as f64 / 1000.0;

@@ -136,8 +136,8 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     );
 }
 
-/// The dispatch got a message after its end, and was killed while it waited: the effects of its
-/// first life must be repeated.
+/// The effects of a dispatch's first life must be repeated. The dispatch got a message after its
+/// end, and was killed while it waited.
 #[tokio::test]
 async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
     let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"]

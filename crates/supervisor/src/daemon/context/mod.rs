@@ -346,7 +346,7 @@ impl Daemon {
         self.note_entry(None, event);
     }
 
-    /// Notes a fault of one dispatch.
+    /// Records a fault of one dispatch.
     pub fn fault(&self, id: &DispatchId, what: impl Into<String>, message: impl Into<String>) {
         self.note_entry(
             Some(id.clone()),

@@ -80,8 +80,8 @@ pub fn is_claude(backend: &str, saved: &Saved) -> bool {
     }
 }
 
-/// Returns the files that could be trusted, as seen from `dir`: in it, at the repository's top, and
-/// those that were trusted before.
+/// Returns the files that could be trusted, as seen from `dir`. They are in it, at the repository's
+/// top, or were trusted before.
 pub(super) fn candidates(
     records: &Records,
     root: &Path,

@@ -162,9 +162,9 @@ fn candidate(records: &Records, file: String, text: &str) -> Candidate {
     Candidate { sha256: sha256(text.as_bytes()), trusted, file, allows: vec![] }
 }
 
-/// Returns every role file that could count, each as if no other file of the repository had its
-/// name, because a hidden one counts once the other is gone. A file that cannot be read as a role
-/// is not recorded.
+/// Returns every role file that could count, each as if its name were unique in the repository. The
+/// reason is that a hidden file counts once the one that hides it is gone. A file that cannot be
+/// read as a role is not recorded.
 fn role_candidates(
     records: &Records,
     root: &Path,

@@ -91,8 +91,9 @@ pub(super) fn path_of(spawn: &v1::Spawn) -> Option<&str> {
     all.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str())
 }
 
-/// Returns the search path for the program of a child whose parent a policy holds: the daemon's
-/// PATH, then the one that the parent was given. A PATH that the parent sets itself is ignored.
+/// Returns the search path for the program of a child whose parent a policy holds. It is the
+/// daemon's PATH, then the one that the parent was given. A PATH that the parent sets itself is
+/// ignored.
 pub(super) fn program_path(given: Option<&str>) -> Option<String> {
     let own = std::env::var("PATH").ok().filter(|path| !path.is_empty());
     match (own, given.filter(|path| !path.is_empty())) {

@@ -464,8 +464,8 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
     Ok(saved)
 }
 
-/// Returns the reason why the daemon of this state directory does not drive a run that is under
-/// way, as far as its files show.
+/// Returns why the daemon of this state directory does not drive a run that is under way. It only
+/// knows the run's files.
 pub fn obstacle(paths: &Paths, run_id: &str) -> String {
     let private = paths.run(run_id);
     if !private.exists() {

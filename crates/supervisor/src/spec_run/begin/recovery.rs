@@ -41,8 +41,8 @@ fn mark(places: &Places) -> PathBuf {
     places.private.join("recovering")
 }
 
-/// The file in a run's private directory which says that the run was set aside, and that its work
-/// is still to be brought into the repository.
+/// The file which says that a run was set aside and its work is still to be brought home. It is in
+/// the run's private directory.
 const KEEPING: &str = "keeping";
 
 fn keeping(places: &Places) -> PathBuf {

@@ -45,7 +45,7 @@ pub struct Work {
     /// The number of commits since the clone was made.
     pub commits: u32,
     pub on_target: bool,
-    /// Some of these commits were made here, and the target has all that were: no branch and no
+    /// Some of these commits were made here, and the target has all that were. No branch and no
     /// interrupted rebase of the clone has more. An agent that was interrupted in this state had
     /// pushed all its work.
     pub whole: bool,

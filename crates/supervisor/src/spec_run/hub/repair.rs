@@ -47,7 +47,7 @@ pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
         .map_err(|error| crate::dispatch::launch::chain(&error))
 }
 
-/// Whether this run has had a hub.
+/// Whether this run already had a hub.
 pub(super) fn is_known(places: &Places) -> bool {
     places.private.join(FORM).join("HEAD").exists()
 }

@@ -45,8 +45,8 @@ pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>
     }
 }
 
-/// Returns the last commit of the hub's branch: from its loose file, from `packed-refs`, or else
-/// from the end of its reflog. An undone push is in the reflog too, and is ignored.
+/// Returns the last commit of the hub's branch. It is in its loose file, in `packed-refs`, or else
+/// at the end of its reflog. An undone push is in the reflog too, and is ignored.
 async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
     let hub = hosted.places.hub();
     let loose = private_repo::loose(&hub, name);

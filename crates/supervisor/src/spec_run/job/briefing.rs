@@ -188,7 +188,7 @@ pub(super) fn reasoning(hosted: &Hosted, run: &Run, round: u32) -> PathBuf {
         .join(format!("iteration-{iteration}-judging-{judging}-round-{round}.md"))
 }
 
-/// Whether the guidelines go into the system prompt, if the backend supports that: they are rules,
+/// Whether the guidelines go into the system prompt, if the backend supports that. They are rules,
 /// not a task, and must outlive a compaction. Otherwise they are part of the prompt.
 fn apart(run: &Run) -> bool {
     muleteer_backends::by_name(crate::dispatch::acp_program::split(&run.settings.backend).0)

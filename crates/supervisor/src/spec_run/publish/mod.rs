@@ -420,8 +420,8 @@ impl Place {
         Ok((branch, conflicts))
     }
 
-    /// Pushes under the branch's name, or under another one if that is protected, belongs to
-    /// somebody else, or conflicts with the name of another branch.
+    /// Pushes under the branch's name, or under another one. That is needed if the name is
+    /// protected, belongs to somebody else, or conflicts with the name of another branch.
     async fn push_beside(
         &self,
         hosted: &Hosted,

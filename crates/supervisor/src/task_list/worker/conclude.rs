@@ -1,4 +1,4 @@
-//! Ends a task once it is judged: its work lands on the branch or is rolled back, and the outcome
+//! Ends a task once it is judged. Its work lands on the branch or is rolled back, and the outcome
 //! is written.
 
 use crate::task_list::run::{Driven, record};
@@ -258,7 +258,7 @@ pub fn land_blocking(
         .map(drop)
 }
 
-/// Ends a task because the run was stopped at once: the task stays in progress for the next session
+/// Ends a task because the run was stopped at once. The task stays in progress for the next session
 /// to recover, but its claim ends.
 pub(super) async fn interrupted(
     driven: &Driven,

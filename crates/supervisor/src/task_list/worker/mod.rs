@@ -281,7 +281,7 @@ fn reset(place: &Place, project: &Git, branch: &str) -> Result<String, StepError
     Ok(place.git.reset_clone(project, branch)?)
 }
 
-/// Ends the run if a person has checked out something else since it began: further work would
+/// Ends the run if a person has checked out something else since it began. Further work would
 /// belong to neither place.
 fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     let found = place.git.stands_on()?;

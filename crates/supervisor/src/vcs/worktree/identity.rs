@@ -26,8 +26,8 @@ type Env = Vec<(String, String)>;
 pub struct Identities(Mutex<HashSet<(PathBuf, Env)>>);
 
 impl Identities {
-    /// Returns the variables that give an agent in `dir` an identity; empty if git finds one with
-    /// this environment, or cannot be asked. If the agent can read `file`, and its git is new
+    /// Returns the variables that give an agent in `dir` an identity. It is empty if git finds one
+    /// with this environment, or cannot be asked. If the agent can read `file`, and its git is new
     /// enough, they name `file`, which is written.
     pub async fn missing(&self, dir: &Path, env: &[(String, String)], file: Option<&Path>) -> Env {
         let matters = |name: &str| {
@@ -66,9 +66,9 @@ impl Identities {
     }
 }
 
-/// Returns the variables that name `file` as git's system configuration, after writing the identity
-/// and the real system configuration into it. `None` if that gives git no identity, or would hide
-/// the real one.
+/// Returns the variables that name `file` as git's system configuration. The identity and the real
+/// system configuration are written into it before. `None` if that gives git no identity, or would
+/// hide the real one.
 async fn configured(dir: &Path, env: &[(String, String)], file: &Path) -> Option<Env> {
     let system = system_config(dir, env).await?;
     let given = |name: &str| env.iter().any(|(known, value)| known == name && !value.is_empty());
@@ -96,8 +96,8 @@ async fn configured(dir: &Path, env: &[(String, String)], file: &Path) -> Option
     (known_roles(dir, &with).await == (true, true)).then_some(vars)
 }
 
-/// Returns the system configuration that git reads with this environment: `Some(None)` if there is
-/// none, `None` if git does not say.
+/// Returns the system configuration that git reads with this environment. `Some(None)` means that
+/// there is none, `None` that git does not say.
 async fn system_config(dir: &Path, env: &[(String, String)]) -> Option<Option<String>> {
     let value = |name: &str| {
         env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())

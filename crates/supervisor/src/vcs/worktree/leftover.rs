@@ -48,7 +48,7 @@ pub struct Leftover {
 /// person's repository.
 ///
 /// # Errors
-/// git cannot read the files, or cannot save them, or `given_up` is cancelled before.
+/// git cannot read the files, or cannot save them, or `given_up` completes first.
 pub async fn gather(
     project: &Path,
     clone: &Path,
@@ -236,8 +236,8 @@ impl Bench {
         Ok(pairs.iter().map(|[about, path]| (path.to_vec(), blob(about))).collect())
     }
 
-    /// Returns the tree of the clone's index, if it has content that is neither in the commit nor
-    /// in the files. An unreadable index is ignored.
+    /// Returns the tree of the clone's index, if commit and files lack some of its content. An
+    /// unreadable index is ignored.
     async fn staged(&self, began: &str, files: &str) -> Option<String> {
         let index = untrusted_path::read(&self.clone, Path::new(".git/index"), INDEX_LIMIT)
             .ok()
@@ -257,7 +257,7 @@ impl Bench {
         only_there.then_some(tree)
     }
 
-    /// Commits a tree on `head` and fetches it into the person's repository, under the first name
+    /// Commits a tree on `head` and fetches it into the person's repository. It gets the first name
     /// that is free or has this tree already.
     async fn keep(
         &self,

@@ -74,8 +74,8 @@ pub(crate) const AGENT_NAME: &str = "Muleteer agent";
 pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
 /// The timeout of a git. A clone of a large repository from a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
-/// A git that works on this machine alone and has used no CPU time for this long hangs: an agent
-/// can make a pipe in place of a file.
+/// A git on this machine that has used no CPU time for this long hangs. An agent can cause that by
+/// a pipe in place of a file.
 pub(crate) const STUCK: Duration = Duration::from_secs(20);
 /// The interval at which the CPU use of a git is checked.
 const LOOK: Duration = Duration::from_secs(2);

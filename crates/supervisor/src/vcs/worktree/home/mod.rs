@@ -1,6 +1,6 @@
-//! Brings home an agent's work from its clone: its commits as a branch of the person's repository,
-//! and the rest (other branches, stashes, a detached HEAD, uncommitted files) as refs below
-//! `refs/muleteer/left/<id>`.
+//! Brings home an agent's work from its clone. Its commits become a branch of the person's
+//! repository. The rest (other branches, stashes, a detached HEAD, uncommitted files) gets refs
+//! below `refs/muleteer/left/<id>`.
 //!
 //! git works in the person's repository and in one of our own, never in the clone, whose hooks,
 //! filters and configuration belong to its agent.
@@ -176,7 +176,7 @@ impl Homecoming<'_> {
     }
 
     /// Returns the commits of all refs of the person's repository, except those that this dispatch
-    /// may move, because moving them could lose the commits.
+    /// may move. Moving a ref could lose its commit.
     async fn known(&self) -> Result<HashSet<String>, String> {
         let own = self.own_branches();
         let listed = self.list("refs/").await?.into_iter();
@@ -204,8 +204,8 @@ impl Homecoming<'_> {
         names(self.branch, self.id).map(|name| format!("refs/heads/{name}")).collect()
     }
 
-    /// Returns the tip of the agent's work: HEAD, or the agent's branch if it has left that. `None`
-    /// if neither has a commit of its own.
+    /// Returns the tip of the agent's work. It is HEAD, or the branch that the agent was given, if
+    /// HEAD has left that branch. `None` if neither has a commit of its own.
     async fn main(
         &self,
         head: Option<String>,
@@ -378,8 +378,8 @@ impl Homecoming<'_> {
         }
     }
 
-    /// Returns those commits that are in the history of a ref of the person's repository, except
-    /// the dispatch's own folder: a ref there may be the only one.
+    /// Returns those commits that are in the history of a ref of the person's repository. The
+    /// dispatch's own folder does not count, because a ref there may be the only one.
     async fn kept<'a>(&self, commits: impl Iterator<Item = &'a str> + Clone) -> HashSet<String> {
         let mut there = git(self.project);
         there.args(["rev-list", "--ignore-missing", "--no-walk"]).args(commits.clone());
