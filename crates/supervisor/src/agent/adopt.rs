@@ -25,8 +25,8 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Cancel-safe: a shim that was connected but not recorded is adopted by its link.
 pub async fn all(daemon: &Arc<Daemon>) {
     let asking = daemon.clone();
-    // This runs on a thread of its own: if each answer woke the runtime, that would take longer
-    // than reading the answer.
+    // This runs on a thread of its own: waking the runtime for each answer would take longer than
+    // reading the answer.
     let Ok(met) = tokio::task::spawn_blocking(move || meet(&asking)).await else { return };
     let adopted = met.iter().flat_map(|Met { dispatch, meta, .. }| {
         let decided =

@@ -335,8 +335,8 @@ impl Session {
         }
         let mut look_at = Instant::now();
         loop {
-            // It reads a batch, acknowledges it, then handles other events: a flood of output fills
-            // neither the disk nor blocks other events.
+            // It reads a batch, acknowledges it, then handles other events. So a flood of output
+            // neither fills the disk nor blocks other events.
             if look_at <= Instant::now() {
                 let Read { durable, more } = Box::pin(self.read_some(drain, spool)).await?;
                 if let Some(at) = durable

@@ -1,6 +1,5 @@
-//! Watches one dispatch for its limits, signs of life and unhealthy behaviour. `model::life`,
-//! `model::stall` and `model::monitor` judge; this actor only gives them the state and the
-//! evidence.
+//! Watches one dispatch for its limits, signs of life and unhealthy behaviour. `dispatch::life` and
+//! `monitor` of `model` judge; this actor only gives them the state and the evidence.
 
 use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;

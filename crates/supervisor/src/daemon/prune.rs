@@ -69,7 +69,8 @@ pub async fn prune(
     Ok(Reply::Pruned { dispatches, bytes, next_seq, faults })
 }
 
-/// Removes the files of one dispatch, and returns their size on disk; `None` if they must stay.
+/// Removes the files of one dispatch unless `dry_run`, and returns their size on disk; `None` if
+/// they must stay.
 async fn prune_one(
     daemon: &Arc<Daemon>,
     id: &DispatchId,

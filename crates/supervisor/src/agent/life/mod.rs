@@ -1,5 +1,5 @@
-//! Carries out the life of one dispatch: decides with `model::life`, makes decisions durable, then
-//! acts. All its state is folded from the ledger, so it can be killed at any line.
+//! Carries out the life of one dispatch: decides with `model::dispatch::life`, makes decisions
+//! durable, then acts. All its state is folded from the ledger, so it can be killed at any line.
 
 use crate::agent::assembler::Pieces;
 use crate::agent::fetch;
