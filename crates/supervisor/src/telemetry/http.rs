@@ -1,7 +1,7 @@
 //! Posts to a collector: blocking, bounded in time and in the size of the answer, one connection
 //! each.
 //!
-//! An HTTP library would add as much code as a runtime for one request on the local network. The
+//! An HTTP library would add as much code as a runtime for one request to a nearby collector. The
 //! one that OpenTelemetry's SDK would use panics outside of a runtime.
 
 use jiff::Timestamp;

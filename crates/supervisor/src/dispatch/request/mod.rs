@@ -264,7 +264,7 @@ pub async fn prepare(
     }
     let feature = spawn.feature.clone().unwrap_or_else(|| id.to_string());
     check_feature(&feature)?;
-    // The models of a run's agents were checked when the run began.
+    // A run's agents have their models from the configuration that the run began with.
     if part.is_none() {
         check_model(spawn.model.as_deref())?;
     }
@@ -434,7 +434,7 @@ pub async fn prepare(
     Ok((entries, reservation))
 }
 
-/// Whether nobody watches the agent: it belongs to a run, or one of its ancestors does.
+/// Whether nobody watches the agent, because it or an ancestor belongs to a run or a task list.
 fn is_unattended(asker: &Asker, above: Option<&Arc<Dispatch>>) -> bool {
     match asker {
         Asker::Run(_) | Asker::Tasks(_) => true,
