@@ -53,7 +53,8 @@ const SOCKETS_AT_HOME: [&str; 7] = [
 const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
 /// The folders for a CLI's own files, below an agent's folder.
 const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
-/// The conversations of Claude Code, below its home. A sealed agent has its own.
+/// The folders below its home in which Claude Code keeps conversations. A sealed agent gets folders
+/// of its own for these and for those of Codex (`sessions` in CODEX_HOME).
 const CLAUDE_TALK: [&str; 6] =
     ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
 
