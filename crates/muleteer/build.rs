@@ -1,12 +1,12 @@
-//! Tells `muleteer --version` the commit and the day. Nothing but that text depends on them: client
-//! and daemon agree on versions of the protocol.
+//! Gives `muleteer --version` the commit and its date. Nothing else depends on them: client and
+//! daemon negotiate protocol versions.
 //!
-//! A release build runs this again when `HEAD` moves. A development build does not, so that a
-//! commit recompiles nothing; its text says that the sources may be newer. Packagers set
-//! `MULETEER_BUILD_COMMIT`, and `SOURCE_DATE_EPOCH` for the day. Without a repository or without
-//! the program `git` the build goes on, and the text says less.
+//! A release build reruns this script when `HEAD` moves. A development build does not, so that a
+//! commit recompiles nothing; its version text says that the sources may be newer. Packagers set
+//! `MULETEER_BUILD_COMMIT`, and `SOURCE_DATE_EPOCH` for the date. Without a repository or without
+//! the `git` program the build succeeds with a shorter version text.
 
-// A build script runs before there is a product that could run programs.
+// A build script cannot use the product's own way of starting programs.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::{Path, PathBuf};
@@ -43,20 +43,21 @@ fn main() {
 }
 
 struct Repository {
-    /// Of this work tree: holds `HEAD`.
+    /// The Git directory of this work tree; it contains `HEAD`.
     own: PathBuf,
-    /// Of all its work trees: holds the branches.
+    /// The Git directory that all work trees share; it contains the branches.
     shared: PathBuf,
 }
 
 impl Repository {
-    /// The one whose root holds this workspace: a package that is unpacked inside another
-    /// repository is not of its commit.
+    /// Returns the repository whose root contains this workspace. A repository further up is
+    /// ignored: a package that was unpacked inside another repository does not belong to its
+    /// commit.
     fn find() -> Option<Self> {
         let manifest = std::env::var_os("CARGO_MANIFEST_DIR")?;
         let dot_git = Path::new(&manifest).ancestors().nth(2)?.join(".git");
         let own = match std::fs::read_to_string(&dot_git) {
-            // A linked work tree, or a submodule.
+            // A linked work tree or a submodule has a `.git` file that names the directory.
             Ok(text) => dot_git.parent()?.join(text.strip_prefix("gitdir:")?.trim()),
             Err(_) => dot_git,
         };
@@ -69,7 +70,7 @@ impl Repository {
         Some(std::fs::read_to_string(self.own.join("HEAD")).ok()?.trim().to_string())
     }
 
-    /// The branch that is checked out, as `refs/heads/main`.
+    /// The checked-out branch, for example `refs/heads/main`.
     fn branch(&self) -> Option<String> {
         Some(self.head()?.strip_prefix("ref:")?.trim().to_string())
     }
@@ -86,7 +87,7 @@ impl Repository {
         loose.ok().or_else(packed).filter(|id| is_id(id))
     }
 
-    /// The day of the commit, where `git` can be asked.
+    /// The date of the commit, if `git` can be run.
     fn date(&self) -> Option<String> {
         let mut git = Command::new("git");
         git.arg("--git-dir").arg(&self.own).args(["show", "--no-patch", "--format=%cs", "HEAD"]);
@@ -97,8 +98,9 @@ impl Repository {
         is_day.then_some(text)
     }
 
-    /// Those that change when the commit does. A file that is not there would run the script each
-    /// time; the log of `HEAD` stands in for a branch that has no file of its own yet.
+    /// The files that change when the commit changes. A missing file would make Cargo rerun the
+    /// script on every build, so only existing ones are listed. The log of `HEAD` stands in for a
+    /// branch that has no file of its own yet.
     fn files(&self) -> Vec<PathBuf> {
         let branch = self.branch().map(|branch| self.shared.join(branch));
         let (head, packed) = (self.own.join("HEAD"), self.shared.join("packed-refs"));
@@ -111,7 +113,7 @@ fn is_id(text: &str) -> bool {
     text.len() >= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The day in UTC of so many seconds after 1970 (Howard Hinnant's `civil_from_days`).
+/// Converts seconds since 1970 to a UTC date (Howard Hinnant's `civil_from_days`).
 fn day(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

@@ -25,10 +25,10 @@ use crate::cli::{Cli, Parsed, Verb};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs the program with its arguments (the first is its name) and says how to exit.
+/// Runs the program with its arguments (the first is its name) and returns the exit code.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    // The shim and the rehearsal agent come before everything else: they are processes of their own
-    // that must stay small, and share nothing with the verbs but the file they are in.
+    // The shim and the rehearsal agent are dispatched first. They are processes of their own that
+    // must stay small, and they share only the executable file with the verbs.
     if let Some(code) = verbs::internal::dispatch(&args) {
         return code;
     }
@@ -38,7 +38,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     };
     let out = cli.global.output();
     let done = match &cli.verb {
-        // Works also where nothing says where the user's state lives: it has places of its own.
+        // The demo has its own directories, so it works even if no state directory can be
+        // determined.
         Verb::Demo(args) => block_on(verbs::demo::run(args, out)),
         verb if verbs::needs_no_state(verb) => {
             verbs::run(cli.verb, &Context::anywhere(&cli.global))
@@ -54,7 +55,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Runs a client's future. One thread: a verb waits for one thing at a time.
+/// Runs a client's future on one thread, because a verb waits for one thing at a time.
 fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::from)?.block_on(future)

@@ -1,4 +1,4 @@
-//! What every verb starts from: the global options and the environment, worked out once.
+//! The context of every verb: the global options and the environment, evaluated once.
 
 use crate::cli::Global;
 use crate::cli::failure::Failure;
@@ -18,34 +18,37 @@ pub struct Context {
     pub paths: Paths,
     /// The daemon's socket: `--socket`, else `MULETEER_SOCKET`, else the state directory's.
     pub socket: PathBuf,
-    /// `MULETEER_SOCKET` is set: an agent asks. It never starts a daemon and shows no operator key.
+    /// `MULETEER_SOCKET` is set, so the client belongs to an agent. Such a client never starts a
+    /// daemon and never sends the operator key.
     pub is_agent: bool,
-    /// How long a client waits for a daemon that is away: an agent cannot start one, and goes on
-    /// under the next. Who says with `--socket` where the daemon is, is told at once.
+    /// How long a client waits for an absent daemon. An agent cannot start one, so it waits for the
+    /// next daemon. With `--socket` the error is reported at once.
     pub patience: Duration,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
-    /// The place in a trace that requests carry: `TRACEPARENT`, or the verb's own span where it is
+    /// The trace context that requests carry: `TRACEPARENT`, or the verb's own span if it is
     /// traced.
     pub trace: Option<String>,
     /// `--socket` was given, so a daemon started on demand must listen there.
     pub socket_given: bool,
-    /// Why nothing lives where the paths say: only verbs that need no state see this.
+    /// Why the state directory cannot be used. Only verbs that need no state see this.
     pub misplaced: Option<PathError>,
 }
 
 impl Context {
+    /// Reads the options and the environment for a verb that needs the state directory.
+    ///
     /// # Errors
-    /// When the environment does not say where anything lives, or says what the system does not
-    /// take.
+    /// When the environment does not determine the directories, or names a path that the system
+    /// rejects.
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let context = Self::anywhere(global);
         if let Some(error) = &context.misplaced {
             return Err(Failure::of("E_USAGE", error).hint(error.hint()));
         }
         match &context.config {
-            // Also for the verbs that need none of it: a name that is mistyped must not look as if
-            // it were in force.
+            // This is checked for all verbs, even those that read no configuration: a mistyped path
+            // must not look as if the file were in effect.
             Some(path) if !path.exists() => {
                 let message = format!("there is no configuration {}", path.display());
                 Err(Failure::new("E_CONFIG_INVALID", message)
@@ -56,7 +59,8 @@ impl Context {
         }
     }
 
-    /// Also where nothing can live: for the verbs that need no state, and the one that says why.
+    /// As [`Self::new`], without failing. Verbs that need no state use it, and `doctor`, which
+    /// reports what is wrong.
     pub fn anywhere(global: &Global) -> Self {
         let found = Paths::from_env();
         let nowhere = found.as_ref().err().cloned();
@@ -64,7 +68,8 @@ impl Context {
         let from_env =
             std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_agent = from_env.is_some();
-        // As deep as the state directory, and reached by a shorter name where there is one.
+        // The daemon's socket path can be too long, as it lies in the state directory. On Linux an
+        // agent reaches it by a shorter name, so its length is not checked.
         let reached_by_another_name =
             is_agent && global.socket.is_none() && cfg!(target_os = "linux");
         let socket = global
@@ -92,9 +97,9 @@ impl Context {
     }
 }
 
-/// The socket of a daemon that was started in another environment (a system service, a cron job)
-/// and so listens elsewhere: its lock's note says where. Of use only while nobody listens where we
-/// look first.
+/// Returns the socket of a daemon that was started in another environment, such as a system service
+/// or a cron job. Such a daemon listens elsewhere and notes its socket in its lock file. The note
+/// counts only if the default socket does not exist.
 fn elsewhere(paths: &Paths) -> Option<PathBuf> {
     if paths.socket.exists() {
         return None;
@@ -103,15 +108,16 @@ fn elsewhere(paths: &Paths) -> Option<PathBuf> {
     note.socket.filter(|socket| socket.is_absolute() && socket.exists())
 }
 
-/// The path as seen from anywhere; as given if there is no current directory to start from.
+/// Returns the absolute path, or the path as given if there is no current directory.
 pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// What configuration and roles are seen from: `--project`, or where we are.
+/// Returns the directory for which configuration and roles are read: `--project`, or the current
+/// directory.
 ///
 /// # Errors
-/// `E_PROJECT_NOT_FOUND` when that is no directory.
+/// `E_PROJECT_NOT_FOUND` if `--project` is not a directory.
 pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
     match project {
         Some(path) if !path.is_dir() => Err(Failure::new(
@@ -122,10 +128,10 @@ pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Where we are.
+/// Returns the current directory.
 ///
 /// # Errors
-/// `code` when that is gone, or may not be looked at.
+/// `code` if the directory no longer exists or cannot be read.
 pub fn here(code: &str) -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| {
         Failure::new(code, format!("the current directory cannot be used: {error}"))

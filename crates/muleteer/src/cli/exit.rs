@@ -10,13 +10,13 @@ pub enum Exit {
     BadInput = 2,
     /// A precondition does not hold: no daemon, locked, already running.
     Precondition = 3,
-    /// It failed. Of `wait`: partial, failed, blocked.
+    /// The operation failed. For `wait`: partial, failed, blocked.
     Failed = 4,
     /// A limit was reached (`run`, `tasks run`).
     Limit = 5,
-    /// Of `wait`: killed.
+    /// For `wait`: killed.
     Killed = 6,
-    /// Ctrl-C, where the exit tells of an end that was waited for: what a shell makes of it.
+    /// Ctrl-C in a verb whose exit code reports an awaited outcome. 130 is the shell's convention.
     Interrupted = 130,
 }
 
@@ -26,8 +26,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Every error code this version may print, with its exit code and what it means. A code that is
-/// not here (of a newer daemon) exits as [`Exit::Failed`].
+/// Every error code that this version may print, with its exit code and its meaning. An unlisted
+/// code, from a newer daemon, exits as [`Exit::Failed`].
 pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_USAGE", Exit::BadInput, "the command line is wrong"),
     (
@@ -229,12 +229,13 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     ("E_INTERNAL", Exit::Failed, "a bug"),
 ];
 
-/// The exit code of an error code.
+/// Returns the exit code for an error code.
 pub fn of_code(code: &str) -> Exit {
     CODES.iter().find(|(name, ..)| *name == code).map_or(Exit::Failed, |(_, exit, _)| *exit)
 }
 
-/// The exit code of a dispatch that has ended in `state`. Several: the highest.
+/// Returns the exit code for a dispatch that ended in `state`. For several dispatches the highest
+/// code counts.
 pub fn of_state(state: &str) -> Exit {
     match state {
         "success" => Exit::Done,
@@ -243,8 +244,8 @@ pub fn of_state(state: &str) -> Exit {
     }
 }
 
-/// What the exit codes of a verb (`wait`, `tasks run`; empty for the program) say, for its manual
-/// page.
+/// Describes the exit codes of a verb for its manual page. Verbs with descriptions of their own are
+/// `wait` or `tasks run`, for example; the empty name means the program.
 pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
     use Exit::{BadInput, Done, Failed, Interrupted, Killed, Limit, Precondition};
     let own: &[(Exit, &str)] = match verb {
@@ -280,7 +281,7 @@ pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
             (Interrupted, "Ctrl-C; the run goes on"),
         ],
         "doctor" => &[(Done, "nothing fails"), (Failed, "something fails")],
-        // To Claude Code this code means that an event is refused.
+        // Claude Code treats this exit code as a rejection of the event.
         "hook teammate-idle" => &[(BadInput, "there is something to do, and stderr says what")],
         _ => &[],
     };

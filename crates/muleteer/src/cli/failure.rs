@@ -1,5 +1,4 @@
-//! What went wrong, as a user is to see it: a code, a message, a hint, and the exit code that
-//! follows.
+//! Errors as a user sees them: a code, a message, a hint, and the exit code that follows.
 
 use crate::cli::exit::{self, Exit};
 use crate::render::{BOLD, RED, RESET};
@@ -14,16 +13,18 @@ use std::io;
 #[derive(Debug)]
 pub enum Failure {
     Told(Box<Told>),
-    /// Whoever read our output has gone (`muleteer logs … | head`): no error, nothing to say.
+    /// The reader of our stdout has closed it (`muleteer logs … | head`). This is no error, and
+    /// nothing is printed.
     OutputClosed,
 }
 
 #[derive(Debug, Default)]
 pub struct Told {
     pub error: WireError,
-    /// The line at fault with a mark under it, for people.
+    /// The faulty line with a marker under it, for people.
     pub snippet: Option<String>,
-    /// More of the same kind: a configuration file may have several faults.
+    /// Further errors that were found together with this one, as a configuration file may have
+    /// several.
     pub others: Vec<Failure>,
 }
 
@@ -33,7 +34,7 @@ impl Failure {
         WireError { code: code.into(), message: message.into(), ..WireError::default() }.into()
     }
 
-    /// An error of another layer, with everything that caused it.
+    /// Wraps an error of another layer, including its chain of sources.
     pub fn of(code: &str, error: &dyn Error) -> Self {
         Self::new(code, chain(error))
     }
@@ -109,11 +110,11 @@ impl Failure {
         }
     }
 
-    /// What was said, where nobody may listen any more: a verb that tells how something ended exits
-    /// by that, also when whoever reads it has gone.
+    /// Ignores that the reader of the output is gone. A verb that reports how something ended must
+    /// exit by that outcome, even if nobody reads its output.
     ///
     /// # Errors
-    /// Any other than that.
+    /// Every error except [`Self::OutputClosed`].
     pub fn unless_closed(said: Result<(), Self>) -> Result<(), Self> {
         match said {
             Err(Self::OutputClosed) => Ok(()),
@@ -121,12 +122,12 @@ impl Failure {
         }
     }
 
-    /// The document `--json` prints.
+    /// Returns the document that `--json` prints.
     pub fn document(&self) -> Value {
         json!({ "error": self.body() })
     }
 
-    /// The error's keys, absent ones left out.
+    /// Returns the error's keys; absent values are left out.
     fn body(&self) -> Value {
         let Self::Told(told) = self else { return Value::Null };
         let error = &told.error;
@@ -148,7 +149,7 @@ impl Failure {
         Value::Object(present.map(|(key, value)| (key.to_string(), value)).collect())
     }
 
-    /// What a person reads on stderr.
+    /// Returns the text that a person reads on stderr.
     pub fn text(&self) -> String {
         let Self::Told(told) = self else { return String::new() };
         let error = &told.error;
@@ -180,7 +181,7 @@ impl Failure {
     }
 }
 
-/// An error and its sources, in one line, without saying anything twice.
+/// Joins an error and its sources in one line, leaving out repeated texts.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -220,7 +221,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Of writing our own output.
+/// Errors of writing our own output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

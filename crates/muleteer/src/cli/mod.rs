@@ -1,5 +1,5 @@
-//! What can be typed: the global options and the list of verbs. The arguments of a verb are beside
-//! its code, in [`crate::verbs`].
+//! The command line: the global options and the list of verbs. Each verb's arguments are defined
+//! beside its code, in [`crate::verbs`].
 
 pub mod context;
 pub mod exit;
@@ -105,7 +105,7 @@ pub enum Verb {
     Man(man::Args),
 }
 
-/// What came of reading the arguments.
+/// The outcome of parsing the arguments.
 #[derive(Debug)]
 pub enum Parsed {
     Run(Box<Cli>),
@@ -115,7 +115,7 @@ pub enum Parsed {
 
 impl Cli {
     pub fn read(args: Vec<OsString>) -> Parsed {
-        // As far as they can be told from words that were not understood.
+        // The global options, as far as they can be recognised in arguments that may not parse.
         let output = Output {
             json: args.iter().any(|arg| arg == "--json"),
             color: color(&args),
@@ -147,7 +147,7 @@ impl Cli {
     }
 }
 
-/// `--color`, where the words could not be understood.
+/// Returns the value of `--color` from arguments that did not parse.
 fn color(args: &[OsString]) -> Color {
     let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
     let said =
@@ -158,7 +158,7 @@ fn color(args: &[OsString]) -> Color {
     said.and_then(|word| Color::from_str(&word, false).ok()).unwrap_or_default()
 }
 
-/// clap's error in the shape of ours: what is wrong is the message, the rest helps.
+/// Converts clap's error to a [`Failure`]: the first line becomes the message, the rest the hint.
 pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
     if let Some(word) = unreadable {
         return Failure::new(
@@ -181,7 +181,7 @@ pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure 
     if rest.is_empty() { failure } else { failure.hint(rest.join(" ")) }
 }
 
-/// Takes the word `ctl` away where it stands for the verb.
+/// Removes the word `ctl` if it stands where the verb belongs.
 fn without_ctl(mut args: Vec<OsString>) -> Vec<OsString> {
     let mut at = 1;
     while let Some(arg) = args.get(at).map(|arg| arg.to_string_lossy().into_owned()) {
@@ -190,7 +190,7 @@ fn without_ctl(mut args: Vec<OsString>) -> Vec<OsString> {
                 args.remove(at);
                 break;
             }
-            // The global options that take a value in the next word.
+            // These global options take their value from the next argument.
             "--socket" | "--config" | "--color" => at += 2,
             option if option.starts_with('-') && option != "--" => at += 1,
             _ => break,

@@ -1,9 +1,10 @@
-//! What goes to stdout and what to stderr: results on stdout (errors too with `--json`), everything
-//! meant for a person only on stderr. Colours where a terminal is, or as `--color` says.
+//! Decides which output goes to stdout and which to stderr. Results go to stdout, and errors too
+//! with `--json`; everything that only a person needs goes to stderr. Colours are used on a
+//! terminal, or as `--color` says.
 //!
-//! What a person reads is cleaned here once, whoever wrote what is in it: an agent chooses the
-//! names of its tools and of its model, and none of that may drive the terminal. Programs are given
-//! what there is (`--json`, `--raw`).
+//! Text for people is cleaned here, in one place, regardless of its author. An agent chooses the
+//! names of its tools and of its model, and these must not control the terminal. Programs receive
+//! the unchanged text (`--json`, `--raw`).
 
 use crate::cli::failure::Failure;
 use crate::render::clean;
@@ -15,7 +16,8 @@ use std::io::{self, IsTerminal, Write};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Color {
-    // On a terminal, unless NO_COLOR is set. No doc comment: help would show it on four lines.
+    // On a terminal, unless NO_COLOR is set. This is no doc comment: help would show it on four
+    // lines.
     #[default]
     Auto,
     Always,
@@ -31,17 +33,18 @@ pub struct Output {
 }
 
 impl Output {
-    /// A line for a person or a script, on stdout. Flushed, because a reader may wait for it.
+    /// Prints a line for a person or a script on stdout. It is flushed, because a reader may wait
+    /// for it.
     pub fn line(&self, text: impl AsRef<str>) -> Result<(), Failure> {
         self.stream(io::stdout(), &self.cleaned(text.as_ref()), "\n")
     }
 
-    /// Text that brings its own newlines.
+    /// Prints text that has its own newlines.
     pub fn text(&self, text: impl AsRef<str>) -> Result<(), Failure> {
         self.stream(io::stdout(), &self.cleaned(text.as_ref()), "")
     }
 
-    /// Text that is drawn where `place` brings the cursor.
+    /// Prints text at the position to which the escape sequence `place` moves the cursor.
     pub fn drawn(&self, place: &str, text: &str) -> Result<(), Failure> {
         self.stream(io::stdout(), place, &self.cleaned(text))
     }
@@ -50,7 +53,7 @@ impl Output {
         if self.json { text.into() } else { clean(text).into() }
     }
 
-    /// One JSON document on stdout: laid out for a terminal, one line for a program.
+    /// Prints one JSON document on stdout: indented on a terminal, otherwise on one line.
     pub fn document(&self, value: &impl Serialize) -> Result<(), Failure> {
         let text = if io::stdout().is_terminal() {
             serde_json::to_string_pretty(value)
@@ -60,43 +63,43 @@ impl Output {
         self.stream(io::stdout(), &text.map_err(io::Error::from)?, "\n")
     }
 
-    /// One JSON value on one line, where lines follow each other.
+    /// Prints one JSON value on one line, as part of a sequence of lines.
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), Failure> {
         self.stream(io::stdout(), &serde_json::to_string(value).map_err(io::Error::from)?, "\n")
     }
 
-    /// Bytes as they are.
+    /// Prints bytes unchanged.
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)?;
         Ok(out.flush()?)
     }
 
-    /// Progress and remarks, on stderr, unless `--quiet`. That they cannot be shown is no error.
+    /// Prints progress and remarks on stderr, unless `--quiet`. A failure to print them is ignored.
     pub fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
             drop(self.stream(io::stderr(), &clean(text.as_ref()), "\n"));
         }
     }
 
-    /// Remarks for `-v`.
+    /// Prints a remark if `-v` is given.
     pub fn detail(&self, text: impl AsRef<str>) {
         if self.verbose > 0 {
             self.note(text);
         }
     }
 
-    /// The error a verb ended with: a document on stdout with `--json`, else text on stderr.
+    /// Prints the error that ended a verb: a document on stdout with `--json`, else text on stderr.
     pub fn failure(&self, failure: &Failure) {
         let shown = match failure {
             Failure::OutputClosed => Ok(()),
-            // Where that cannot be written, people are told in the other place.
+            // If stdout cannot be written to, the error goes to stderr as text.
             told if self.json => self
                 .document(&told.document())
                 .or_else(|_| self.stream(io::stderr(), &clean(&told.text()), "\n")),
             told => self.stream(io::stderr(), &clean(&told.text()), "\n"),
         };
-        // There is nowhere left to say that this failed.
+        // If that fails too, there is nowhere left to report it.
         drop(shown);
     }
 

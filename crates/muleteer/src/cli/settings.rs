@@ -1,5 +1,5 @@
-//! Configuration and roles for the verbs: the supervisor reads the files and the model merges them;
-//! here their errors become a user's.
+//! Configuration and roles for the verbs. The supervisor reads the files and the model merges them;
+//! this module converts their errors to [`Failure`].
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -8,17 +8,17 @@ use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust,
 use muleteer_supervisor::daemon::settings::{self, Unreadable};
 use std::path::Path;
 
-/// What is in force for a project: embedded defaults, the user's file, the project's, `--config`,
-/// and `MULETEER_CONFIG__…` variables.
+/// Loads the configuration in effect for a project. Its layers are the embedded defaults, the
+/// user's file, the project's, `--config`, and `MULETEER_CONFIG__…` variables.
 ///
 /// # Errors
-/// `E_CONFIG_INVALID` with every fault and its place.
+/// `E_CONFIG_INVALID` with every fault and its location.
 pub fn config(context: &Context, project: Option<&Path>) -> Result<Config, Failure> {
     load(&sources(context, project)?, &env()).map_err(invalid)
 }
 
-/// As [`config`], without the programs that the project's file names, whether the user trusts it or
-/// not.
+/// As [`config`], without the programs that the project's file names, even if the user trusts that
+/// file.
 ///
 /// # Errors
 /// As [`config`].
@@ -40,8 +40,8 @@ fn env() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Warns of what a repository's files say and does not count; `below` keeps the warnings to one key
-/// and those below it.
+/// Warns about settings of a repository's files that are ignored. `below` restricts the warnings to
+/// one key and the keys below it.
 pub fn warn(context: &Context, ignored: &[Ignored], below: &str) {
     let wanted = |one: &&Ignored| {
         one.key.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -53,26 +53,26 @@ pub fn warn(context: &Context, ignored: &[Ignored], below: &str) {
     }
 }
 
-/// The configuration files there are, weakest first.
+/// Lists the existing configuration files, from the lowest to the highest precedence.
 ///
 /// # Errors
-/// When one cannot be read; only `--config` must be there.
+/// When a file cannot be read; only the file of `--config` has to exist.
 pub fn sources(context: &Context, project: Option<&Path>) -> Result<Vec<Source>, Failure> {
     let top = project.map(settings::repository);
     settings::sources(&context.paths, top.as_deref(), context.config.as_deref())
         .map_err(|error| unreadable(&error))
 }
 
-/// The role files there are beside the built-in ones.
+/// Lists the existing role files, without the built-in roles.
 ///
 /// # Errors
-/// When one is there and cannot be read.
+/// When an existing file cannot be read.
 pub fn role_sources(context: &Context, project: Option<&Path>) -> Result<Vec<RoleSource>, Failure> {
     let top = project.map(settings::repository);
     settings::roles(&context.paths, top.as_deref()).map_err(|error| unreadable(&error))
 }
 
-/// Configuration errors as one failure: the first, with the others added.
+/// Combines configuration errors into one failure: the first, with the others added.
 pub fn invalid(errors: Vec<ConfigError>) -> Failure {
     let mut failures = errors.into_iter().map(|error| {
         let failure = Failure::new(error.code, error.message)

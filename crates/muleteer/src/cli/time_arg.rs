@@ -1,12 +1,12 @@
-//! A moment as people type it: an age or a time.
+//! Parses a point in time as people type it: an age or a time.
 
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use muleteer_model::config::Span;
 
-/// An age has a unit (`15m`, `2h`, `1d`), a time is RFC 3339, a day (`2026-01-31`) begins at
-/// midnight UTC.
+/// Parses an age with a unit (`15m`, `2h`, `1d`), an RFC 3339 time, or a date. A date
+/// (`2026-01-31`) means midnight UTC at its beginning.
 pub fn parse(text: &str) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
@@ -14,7 +14,8 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     if let Ok(day) = text.parse::<Date>() {
         return day.to_zoned(TimeZone::UTC).ok().map(|start| start.timestamp());
     }
-    // Bare seconds are no age here: a number means something else to `events`.
+    // A number without a unit is not accepted as an age, because it has another meaning for
+    // `events`.
     let age = text.parse::<Span>().ok().filter(|_| text.parse::<u64>().is_err())?;
     Timestamp::now().checked_sub(age.as_duration()).ok()
 }

@@ -1,4 +1,4 @@
-//! Reaching the daemon: connecting, starting one on demand, and asking again after a lost answer.
+//! Connections to the daemon: dialling, starting one on demand, and resending after a lost answer.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -9,14 +9,14 @@ use muleteer_protocol::v1::{Reply, Request};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// After a lost answer, a daemon that something else restarts (systemd, a test) gets this long
-/// before we start one ourselves.
+/// How long a client waits after a lost answer before it starts a daemon itself. Something else,
+/// such as systemd or a test, may restart it in that time.
 const RESTART_PATIENCE: Duration = Duration::from_secs(2);
-/// A request other than `wait` is given up after so many lost answers.
+/// A request other than `wait` fails after this many lost answers.
 const RESENDS: u32 = 10;
-/// So long somebody waits without being told what for.
+/// How long a client waits silently before it reports what it waits for.
 const QUIET: Duration = Duration::from_secs(3);
-/// A living daemon whose socket was removed makes it again within this time.
+/// A living daemon whose socket was removed creates it again within this time.
 const REMADE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -33,29 +33,29 @@ impl Context {
         Ok(client)
     }
 
-    /// Connects to a daemon that must be there; an agent's client waits for it to come back.
+    /// Connects to a running daemon; an agent's client waits for an absent one to come back.
     ///
     /// # Errors
-    /// `E_NO_DAEMON` and what else the connection fails with.
+    /// `E_NO_DAEMON`, or another error of the connection.
     pub async fn connect(&self) -> Result<Client, Failure> {
         self.dial_living().await.map_err(Failure::from)
     }
 
-    /// Connects if there is a daemon; for verbs that can read from disk.
+    /// Connects if a daemon runs; for verbs that can read from disk.
     ///
     /// # Errors
-    /// When something is there, and is of no use.
+    /// When a process answers that cannot be used.
     pub async fn connect_if_running(&self) -> Result<Option<Client>, Failure> {
         match self.dial_living().await {
             Ok(client) => Ok(Some(client)),
-            // One that died while it greeted us is none either; one that hangs or refuses is there,
-            // and reading the disk instead would hide that.
+            // A daemon that died during the handshake counts as absent. One that hangs or rejects
+            // us is there, and reading the disk instead would hide that.
             Err(error) if error.is_lost() => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Connects, and starts a daemon if there is none and this client may.
+    /// Connects; starts a daemon if none runs and this client may do so.
     ///
     /// # Errors
     /// `E_NO_DAEMON`, or `E_DAEMON_START` with the end of the daemon's log.
@@ -69,14 +69,15 @@ impl Context {
         }
     }
 
-    /// Asks a daemon, starting one if need be, and asks again when it goes away before it answers.
+    /// Sends a request, starting a daemon if necessary, and resends it if the daemon dies before it
+    /// answers.
     ///
-    /// The request must be one that may be repeated: it carries an id or key of ours, or changes
-    /// nothing by being done twice. `wait` is asked for as long as daemons come back; the others
-    /// `RESENDS` times.
+    /// The request must be repeatable: it carries an id or key from us, or a second execution
+    /// changes nothing. `wait` is resent as long as daemons come back, other requests `RESENDS`
+    /// times.
     ///
     /// # Errors
-    /// The daemon's own, or why it cannot be reached.
+    /// The daemon's error, or the reason why it cannot be reached.
     pub async fn ask(&self, request: Request) -> Result<Reply, Failure> {
         let endless = matches!(request, Request::Wait { .. } | Request::TasksWait { .. });
         let mut lost = 0;
@@ -87,7 +88,7 @@ impl Context {
                     lost += 1;
                     self.out.detail("the daemon went away before it answered; asking again");
                     if matches!(error, ClientError::Remote(_)) {
-                        // It still answers, and will not for long.
+                        // The daemon still answers, but is about to stop.
                         sleep(LONGEST_PAUSE).await;
                     } else if !self.is_agent {
                         drop(self.dial_within(RESTART_PATIENCE).await);
@@ -98,7 +99,7 @@ impl Context {
         }
     }
 
-    /// Dials; where nobody answers though a daemon lives, for a little longer.
+    /// Dials; retries a little longer if nobody answers although a daemon lives.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -111,12 +112,12 @@ impl Context {
         }
     }
 
-    /// A daemon has the state directory, whether it can be reached or not.
+    /// Returns whether a daemon holds the state directory, even if it cannot be reached.
     pub fn is_held(&self) -> bool {
         lock::is_held(&self.paths.daemon_lock())
     }
 
-    /// Dials until someone answers or `patience` is over.
+    /// Dials until a daemon answers or `patience` is over.
     pub async fn dial_within(&self, patience: Duration) -> Result<Client, ClientError> {
         let (began, mut said) = (Instant::now(), false);
         let deadline = began + patience;
@@ -138,8 +139,8 @@ impl Context {
         }
     }
 
-    /// The key that shows we may read the state directory. An agent's client must not show it, even
-    /// where it could: it would take the operator's rights.
+    /// Returns the key that proves access to the state directory. An agent's client must not send
+    /// it, even if it could read it: it would get the operator's rights.
     fn operator_key(&self) -> Option<String> {
         if self.is_agent {
             return None;
@@ -149,7 +150,7 @@ impl Context {
     }
 }
 
-/// The error for a reply that does not answer the request.
+/// Returns the error for a reply that does not answer the request.
 pub fn unexpected(reply: &Reply) -> Failure {
     Failure::from(ClientError::Unexpected(format!("{reply:?}").chars().take(200).collect()))
 }

@@ -1,13 +1,13 @@
-//! Which variables of the asking client reach the agent (contract.md, `env.pass`): a list of names,
-//! because an agent must not see every secret of the shell it was asked for from.
+//! Decides which variables of the client's environment reach the agent (contract.md, `env.pass`).
+//! They are a list of names, because an agent must not see every secret of the user's shell.
 //!
-//! What agents of Muleteer's own set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting marks) is
-//! never passed on: it would make the new agent believe it is the old one.
+//! Variables that Muleteer's own agents set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting
+//! markers) are never passed on. With them the new agent would take itself for the old one.
 
 use muleteer_telemetry as telemetry;
 
-/// Set for each agent by the one who starts it, or for those of a run (contract.md, "Variables
-/// every agent gets"): whatever else gives them a value, it is not kept.
+/// Variables that Muleteer sets for each agent, or for the agents of a run (contract.md, "Variables
+/// every agent gets"). Any other value for them is discarded.
 const OURS: &[&str] = &[
     "MULETEER_SOCKET",
     "MULETEER_DISPATCH_ID",
@@ -28,14 +28,14 @@ const OURS: &[&str] = &[
     "TRACEPARENT",
 ];
 
-/// Whether an agent's value of a variable is ours to set, and nobody else's.
+/// Returns whether only Muleteer may set this variable for an agent.
 pub fn is_ours(name: &str) -> bool {
     OURS.contains(&name)
 }
 
-/// Passed always. A `*` stands for any ending.
+/// Variables that are always passed. A `*` at the end matches any ending.
 pub const BUILT_IN: &[&str] = &[
-    // The person and the machine.
+    // The user and the machine.
     "PATH",
     "HOME",
     "USER",
@@ -55,7 +55,7 @@ pub const BUILT_IN: &[&str] = &[
     "GIT_SSH_COMMAND",
     "GIT_AUTHOR_*",
     "GIT_COMMITTER_*",
-    // The way out.
+    // Network access.
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "FTP_PROXY",
@@ -87,7 +87,7 @@ pub const BUILT_IN: &[&str] = &[
     "AWS_PROFILE",
     "CLOUD_ML_REGION",
     "GOOGLE_APPLICATION_CREDENTIALS",
-    // Codex, and what else speaks ACP.
+    // Codex and the agents that speak ACP.
     "OPENAI_API_KEY",
     "OPENAI_BASE_URL",
     "OPENAI_ORGANIZATION",
@@ -102,8 +102,8 @@ pub const BUILT_IN: &[&str] = &[
     "MULETEER_SCENARIO",
 ];
 
-/// What only the push and the pull request at the end of a run are given, and no agent: `gh` takes
-/// them, also where git asks it for credentials. A daemon keeps them in memory.
+/// Variables for the push and the pull request at the end of a run; no agent gets them. `gh` uses
+/// them, also when git asks it for credentials. The daemon holds them in memory.
 pub const PUSH: &[&str] = &[
     "GH_TOKEN",
     "GITHUB_TOKEN",
@@ -113,8 +113,8 @@ pub const PUSH: &[&str] = &[
     "GH_CONFIG_DIR",
 ];
 
-/// Never passed by a pattern: an agent CLI's marks that say "you run inside of me". `--env` can
-/// still set them.
+/// Markers by which an agent CLI recognises that it runs inside itself. A pattern never passes
+/// them, but `--env` can set them.
 pub const NESTING: &[&str] = &[
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -123,8 +123,7 @@ pub const NESTING: &[&str] = &[
     "CLAUDE_CODE_CHILD_SESSION",
 ];
 
-/// The variables among `vars` that may pass, by the built-in list and the configuration's
-/// `env.pass`.
+/// Returns those of `vars` that the built-in list or the configuration's `env.pass` lets pass.
 pub fn filter(
     vars: impl IntoIterator<Item = (String, String)>,
     pass: &[String],
@@ -134,15 +133,14 @@ pub fn filter(
     kept
 }
 
-/// The variables among `vars` that are for the push alone.
+/// Returns those of `vars` that only the push gets.
 pub fn for_push(vars: impl IntoIterator<Item = (String, String)>) -> Vec<(String, String)> {
     vars.into_iter()
         .filter(|(name, value)| PUSH.contains(&name.as_str()) && !value.is_empty())
         .collect()
 }
 
-/// `TRACESTATE`, which goes where `TRACEPARENT` goes; without one that can be read it means
-/// nothing.
+/// Returns `TRACESTATE` if there is a valid `TRACEPARENT`; without one it has no meaning.
 pub fn trace_state(vars: impl IntoIterator<Item = (String, String)>) -> Option<(String, String)> {
     let (mut parent, mut state) = (None, None);
     for (name, value) in vars {
@@ -156,7 +154,7 @@ pub fn trace_state(vars: impl IntoIterator<Item = (String, String)>) -> Option<(
 }
 
 fn passes(name: &str, pass: &[String]) -> bool {
-    // Named by a person in so many letters: that is a wish, not an accident of a pattern.
+    // An exact name in `env.pass` is a deliberate choice, so it overrides the nesting markers.
     if pass.iter().any(|wanted| wanted == name) {
         return true;
     }
@@ -234,7 +232,7 @@ mod tests {
         let contract = include_str!("../../../../docs/contract.md");
         let (_, section) =
             contract.split_once("## Variables every agent gets\n").expect("the section");
-        // Up to what an agent answers.
+        // The list ends before the paragraph about an agent's answers.
         let (section, _) = section.trim_start().split_once("\n\n").expect("a paragraph");
         let named = section
             .split('`')

@@ -1,5 +1,4 @@
-//! Waiting for files to grow, by the kernel's own notice (inotify), never by looking again and
-//! again.
+//! Waits for files to grow by kernel notifications (inotify) instead of polling.
 
 use crate::cli::failure::Failure;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -7,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Watches directories; dropped, it stops.
+/// Watches directories until it is dropped.
 pub struct FileWatch {
     watcher: RecommendedWatcher,
     changed: Arc<Notify>,
@@ -20,15 +19,15 @@ impl std::fmt::Debug for FileWatch {
 }
 
 impl FileWatch {
-    /// Watches what happens in `dirs`, not below them. Directories and not files, because a file
-    /// may not be there yet, or be replaced.
+    /// Watches `dirs`, without their subdirectories. It watches directories and not files, because
+    /// a file may not exist yet or may be replaced.
     ///
     /// # Errors
-    /// When a directory is not there, or the system has no more watches to give.
+    /// When a directory does not exist, or the system's limit of watches is reached.
     pub fn on(dirs: &[&Path]) -> Result<Self, Failure> {
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
-        // Our own reading is an event too (access): waking on it would never end.
+        // Our own reads are events too (access); waking on them would loop forever.
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if !event.is_ok_and(|event| event.kind.is_access()) {
                 wake.notify_one();
@@ -50,8 +49,8 @@ impl FileWatch {
         self.watcher.watch(dir, RecursiveMode::NonRecursive).map_err(|error| failed(&error))
     }
 
-    /// Returns when something has changed since the last return: a change between two calls is not
-    /// missed, so read first and wait afterwards. Cancel safe.
+    /// Returns when something has changed since the last return. It does not miss a change between
+    /// two calls, so callers read first and wait afterwards. Cancel safe.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

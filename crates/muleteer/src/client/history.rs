@@ -1,7 +1,7 @@
-//! Events, from the daemon's stream or from the file, as one sequence of lines.
+//! Events from the daemon's stream or from the file, as one sequence of lines.
 //!
-//! Who follows is not let down when the daemon goes away: the same lines go on coming from the
-//! file, from the next one wanted, whether a new daemon writes them or nobody does.
+//! A client that follows survives the daemon's exit: it falls back to the file and continues with
+//! the next sequence number. A later daemon may append to that file, or nobody.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -13,23 +13,24 @@ use muleteer_protocol::v1::{Item, Request};
 use muleteer_store::events::tail::{self, Reader, Start};
 use std::ops::ControlFlow;
 
-/// One event: the line as it is stored, and what it says; none of an event that this version does
-/// not know.
+/// One event: its stored line and its parsed record. The record is `None` for an event that this
+/// version does not know.
 #[derive(Debug)]
 pub struct Seen<'a> {
     pub line: &'a str,
     pub record: Option<&'a Record>,
 }
 
-/// What is done with each event; it may break off.
+/// The callback for each event; it may stop the iteration.
 pub type Each<'a> = dyn FnMut(Seen<'_>) -> Result<ControlFlow<()>, Failure> + 'a;
 
-/// Hands over every event from `from_seq` on, in order, each once, from the daemon if `client` is
-/// connected to one, else from the file; with `follow` also those to come, until `each` breaks off.
-/// Cancel safe in that dropping it loses nothing but the place.
+/// Passes every event from `from_seq` to `each`, in order and exactly once. The events come from
+/// the daemon if `client` is connected to one, else from the file. With `follow` it also waits for
+/// new events, until `each` stops. Cancel safe: dropping the future loses only the current
+/// position.
 ///
 /// # Errors
-/// When neither daemon nor file can be read, and what `each` fails with.
+/// When neither daemon nor file can be read, or when `each` fails.
 pub async fn events(
     context: &Context,
     client: Option<Client>,
@@ -47,7 +48,8 @@ pub async fn events(
     file(context, next, follow, each).await
 }
 
-/// From the daemon. Continues when the connection was lost, with `next` saying where to go on.
+/// Reads from the daemon. Returns `Continue` if the connection was lost; `next` is then the next
+/// sequence number.
 async fn stream(
     client: &mut Client,
     next: &mut u64,
@@ -72,7 +74,7 @@ async fn stream(
     }
 }
 
-/// From the file, which need not exist yet.
+/// Reads from the file, which need not exist yet.
 async fn file(
     context: &Context,
     from_seq: u64,
@@ -80,7 +82,8 @@ async fn file(
     each: &mut Each<'_>,
 ) -> Result<(), Failure> {
     let path = context.paths.events();
-    // Watched before it is read, or a line written in between would wait for the one after it.
+    // The watch starts before the first read. Otherwise a line written in between would stay
+    // unnoticed until the next one.
     let watch = if follow { Some(watch_state(context)?) } else { None };
     let mut reader = Reader::open(&path, Start::Seq(from_seq)).map_err(stored)?;
     loop {
@@ -108,15 +111,16 @@ fn watch_state(context: &Context) -> Result<FileWatch, Failure> {
     })
 }
 
-/// The first sequence number that `start` means, as far as the file on this disk tells; 0 where it
-/// cannot be read (an agent in its sandbox), which only means that more is read than needed.
+/// Returns the first sequence number that `start` means, according to the local file. Returns 0 if
+/// the file cannot be read, as by an agent in its sandbox; the caller then only reads more than it
+/// needs.
 pub fn first_seq(context: &Context, start: Start) -> u64 {
     let first =
         Reader::open(&context.paths.events(), start).and_then(|mut reader| reader.next_line());
     first.ok().flatten().map_or(0, |line| line.record.seq)
 }
 
-/// The sequence number from which the last `count` events follow.
+/// Returns the sequence number at which the last `count` events begin.
 pub fn last_seqs(context: &Context, count: u64) -> u64 {
     let newest = tail::newest_seq(&context.paths.events()).unwrap_or(0);
     (newest + 1).saturating_sub(count)

@@ -1,4 +1,4 @@
-//! Ctrl-C in a client that follows: it stops following, and nothing else stops.
+//! Ctrl-C in a client that follows: the client stops following, and nothing else stops.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -10,11 +10,11 @@ use rustix::process::Signal;
 use std::os::fd::AsFd;
 use tokio::sync::oneshot;
 
-/// Runs `following` until it ends or the user has seen enough (Ctrl-C, or TERM), and exits by
-/// `otherwise` then.
+/// Runs `following` until it ends or the user interrupts it (Ctrl-C or TERM). Returns `otherwise`
+/// after an interrupt.
 ///
 /// # Errors
-/// What `following` fails with.
+/// The errors of `following`.
 pub async fn until_interrupted(
     context: &Context,
     what: &str,
@@ -29,8 +29,8 @@ pub async fn until_interrupted(
     Ok(otherwise)
 }
 
-/// As [`until_interrupted`], for what tells nobody's end: done is also whoever has lost its reader,
-/// at once and not with the next line.
+/// As [`until_interrupted`], for output that reports no awaited outcome. It also ends as soon as
+/// the reader of stdout is gone, without waiting for the next line to fail.
 ///
 /// # Errors
 /// As [`until_interrupted`].
@@ -45,11 +45,11 @@ pub async fn until_unheard(
     }
 }
 
-/// As [`until_interrupted`], where the exit tells of an end that whoever ends us (TERM) has not
-/// seen: only Ctrl-C is an answer.
+/// As [`until_interrupted`], where the exit code reports an outcome. Only Ctrl-C ends it with
+/// success: a process that sends TERM has not seen the outcome.
 ///
 /// # Errors
-/// What `following` fails with.
+/// The errors of `following`.
 pub async fn until_ctrl_c(
     context: &Context,
     what: &str,
@@ -64,7 +64,7 @@ pub async fn until_ctrl_c(
     Ok(Exit::Done)
 }
 
-/// Ctrl-C, heard from now on.
+/// Subscribes to Ctrl-C from now on.
 fn interrupts() -> Result<AsyncSignals, Failure> {
     AsyncSignals::catch(&[Signal::INT]).map_err(Failure::from)
 }
@@ -73,12 +73,12 @@ fn stopped(context: &Context, what: &str) {
     context.out.note(format!("\nstopped following; {what}"));
 }
 
-/// Returns when whoever reads our stdout has closed it. A file has no such reader: then it never
-/// does.
+/// Returns when the reader of our stdout has closed it. A file has no reader, so then it never
+/// returns.
 async fn reader_gone() {
     let (gone, heard) = oneshot::channel();
-    // It waits in the kernel for as long as the process lives, and dies with it: nobody else can
-    // wait for this alone.
+    // The thread blocks in the kernel until the process ends. No async primitive can wait for this
+    // condition alone.
     let watching = std::thread::Builder::new().name("stdout".into()).spawn(move || {
         if closed(&std::io::stdout()) {
             let _ = gone.send(());
@@ -89,8 +89,7 @@ async fn reader_gone() {
     }
 }
 
-/// Waits until nobody reads any more what is written there; false where that cannot be known.
-/// Blocks.
+/// Blocks until nobody reads `output` any more. Returns false if that cannot be determined.
 fn closed(output: &impl AsFd) -> bool {
     loop {
         let mut output = [PollFd::new(output, PollFlags::empty())];
@@ -102,12 +101,12 @@ fn closed(output: &impl AsFd) -> bool {
     }
 }
 
-/// Waits for an end that the exit tells of; who does not wait for it (Ctrl-C) is told what they
-/// `left`. With `--json` that is the one document, and TERM's too; else TERM ends us as it ends
-/// anybody.
+/// Waits for an outcome that the exit code reports. A user who presses Ctrl-C gets `left`, which
+/// says what continues to run. With `--json` `left` is the only document, also after TERM; without
+/// it TERM terminates us as usual.
 ///
 /// # Errors
-/// What `waiting` fails with.
+/// The errors of `waiting`.
 pub async fn or_left(
     context: &Context,
     left: Failure,
@@ -135,10 +134,10 @@ pub async fn or_left(
     Ok(Exit::Interrupted)
 }
 
-/// Returns on Ctrl-C, or TERM.
+/// Returns on Ctrl-C or TERM.
 ///
 /// # Errors
-/// When the system lets nobody listen for signals.
+/// When the system rejects the signal handlers.
 pub async fn wait() -> Result<(), Failure> {
     AsyncSignals::catch(&[Signal::INT, Signal::TERM])?.next().await;
     Ok(())

@@ -1,5 +1,5 @@
-//! The fleet folded from the file and kept up to date with it: for verbs that read the disk while
-//! a daemon, or nobody, writes it.
+//! A fleet folded from the file and kept up to date: for verbs that read the disk while a daemon
+//! may append to it.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -15,6 +15,8 @@ pub struct LiveFleet {
 }
 
 impl LiveFleet {
+    /// Opens the file and folds its events.
+    ///
     /// # Errors
     /// When the events cannot be read.
     pub fn open(context: &Context) -> Result<Self, Failure> {
@@ -24,7 +26,7 @@ impl LiveFleet {
         Ok(live)
     }
 
-    /// Folds in what was written since.
+    /// Folds the events that were appended since the last call.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -39,7 +41,7 @@ impl LiveFleet {
         &self.fleet
     }
 
-    /// The one dispatch whose id begins so.
+    /// Returns the only dispatch whose id begins with `id`.
     ///
     /// # Errors
     /// `E_NOT_FOUND`, `E_AMBIGUOUS`.

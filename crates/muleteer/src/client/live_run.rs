@@ -1,10 +1,10 @@
-//! A run as it goes, on stderr: events scroll by, and on a terminal what goes on now stands below
-//! them and is drawn again and again. Elsewhere (a pipe, a file, `TERM=dumb`) there are only lines.
+//! Shows a run live on stderr. Events scroll by; on a terminal the current state is redrawn below
+//! them. Elsewhere (a pipe, a file, `TERM=dumb`) only lines are printed.
 //!
-//! Drawn by hand, with three sequences every terminal knows. A library that pads the last line to
-//! the edge leaves a line behind when the terminal echoes `^C` there, and one that counts lines as
-//! they were drawn leaves some behind when the window became narrower. Dropping a [`LiveRun`]
-//! leaves nothing of it on the screen.
+//! It draws with three escape sequences that every terminal supports. A library that pads the last
+//! line to the edge leaves a line behind when the terminal echoes `^C` there. One that counts lines
+//! as they were drawn leaves some behind when the window became narrower. Dropping a [`LiveRun`]
+//! removes its picture from the screen.
 
 use crate::cli::context::Context;
 use crate::render::clean;
@@ -19,9 +19,9 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 
-/// Times on the screen are brought up to date this often.
+/// The interval at which times on the screen are updated.
 pub const TICK: Duration = Duration::from_secs(1);
-/// Rows and columns of a terminal that does not tell its size.
+/// Rows and columns of a terminal that does not report its size.
 const SIZE: (usize, usize) = (24, 80);
 
 #[derive(Debug)]
@@ -29,15 +29,15 @@ pub struct LiveRun<'a> {
     context: &'a Context,
     chronicle: Option<Chronicle>,
     at_work: AtWork,
-    /// The daemon's events, where tools and costs are told; none where they cannot be read.
+    /// The daemon's events, which report tools and costs; `None` if they cannot be read.
     ledger: Option<Reader>,
     on_screen: bool,
-    /// The widths of the lines that stand on the screen. The cursor is behind the last.
+    /// The widths of the lines on the screen. The cursor is behind the last one.
     drawn: Vec<usize>,
 }
 
 impl<'a> LiveRun<'a> {
-    /// From what is known of the run already.
+    /// Starts with what is already known of the run.
     pub fn new(context: &'a Context, known: Option<Chronicle>) -> Self {
         let at_work = AtWork::default();
         Self {
@@ -54,7 +54,7 @@ impl<'a> LiveRun<'a> {
         self.on_screen
     }
 
-    /// One event of the run, each once, in order, and the line that tells it.
+    /// Takes the run's next event and the line that describes it. Events come in order, each once.
     pub fn take(&mut self, record: &Record, line: Option<&str>) {
         match &mut self.chronicle {
             Some(chronicle) if chronicle.run.seq >= record.seq => {}
@@ -67,7 +67,7 @@ impl<'a> LiveRun<'a> {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays on the screen.
     pub fn note(&mut self, text: impl AsRef<str>) {
         if self.on_screen {
             self.show(Some(text.as_ref()));
@@ -76,15 +76,14 @@ impl<'a> LiveRun<'a> {
         }
     }
 
-    /// Draws what goes on now.
+    /// Draws the current state.
     pub fn draw(&mut self) {
         if self.on_screen {
             self.show(None);
         }
     }
 
-    /// Takes the picture off the screen; what was noted stays, and so does what is noted from now
-    /// on.
+    /// Removes the picture from the screen. Earlier and later notes stay.
     pub fn clear(&mut self) {
         if self.on_screen {
             self.on_screen = false;
@@ -92,7 +91,7 @@ impl<'a> LiveRun<'a> {
         }
     }
 
-    /// All in one write, so that nothing flickers.
+    /// Writes everything at once, so that nothing flickers.
     fn show(&mut self, note: Option<&str>) {
         let (rows, columns) = size();
         let mut text = self.erased(columns);
@@ -100,7 +99,7 @@ impl<'a> LiveRun<'a> {
             text.push_str(&self.painted(note));
             text.push('\n');
         }
-        // The last column stays free: some terminals wrap when it is written to.
+        // The last column stays empty, because some terminals wrap when it is written to.
         let lines = self.lines(columns.saturating_sub(1), rows);
         self.drawn = lines.iter().map(|line| strip_str(line).to_string().width()).collect();
         text.push_str(&self.painted(&lines.join("\n")));
@@ -119,8 +118,8 @@ impl<'a> LiveRun<'a> {
         picture(chronicle, &self.at_work, Timestamp::now(), columns, rows)
     }
 
-    /// What takes the picture away. A terminal that became narrower has broken its lines into more
-    /// rows.
+    /// Returns the sequence that removes the picture. A terminal that became narrower has wrapped
+    /// its lines into more rows.
     fn erased(&self, columns: usize) -> String {
         let rows: usize =
             self.drawn.iter().map(|width| width.div_ceil(columns.max(1)).max(1)).sum();
@@ -148,13 +147,14 @@ fn on_screen(context: &Context) -> bool {
     std::io::stderr().is_terminal() && !dumb && !context.out.json && !context.out.quiet
 }
 
-/// To the terminal. One that cannot be written to shows nothing anyway.
+/// Writes to the terminal and ignores errors: a terminal that cannot be written to shows nothing
+/// anyway.
 fn write(text: &str) {
     let mut out = std::io::stderr().lock();
     drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
-/// Rows and columns.
+/// Returns the terminal's rows and columns.
 fn size() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(std::io::stderr())
         .ok()

@@ -1,4 +1,4 @@
-//! A client of the daemon, and what it does without one: connections, files, live views.
+//! The client of the daemon, and its work without a daemon: connections, files, live views.
 
 pub mod connect;
 pub mod env_pass;

@@ -1,7 +1,7 @@
-//! Doing without a daemon: what the files say, folded by the same functions the daemon uses.
+//! Answers without a daemon: the files, folded by the same functions that the daemon uses.
 //!
-//! A client never probes an agent's lock (probing takes it), so what it shows is what was last
-//! *recorded*: an agent may have ended since, and the next daemon will find out.
+//! A client never probes an agent's lock, because probing takes it. It therefore shows the last
+//! *recorded* state: an agent may have ended since, and the next daemon will find out.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -12,7 +12,7 @@ use muleteer_store::StoreError;
 use muleteer_store::events::fold_fleet;
 use muleteer_supervisor::dispatch::view;
 
-/// Tells a person what they are looking at.
+/// Tells the user that the output comes from disk.
 pub fn say_so(context: &Context) {
     let (socket, disk) = (context.socket.display(), "this is what was last recorded on disk");
     context.out.note(match context.is_held() {
@@ -21,16 +21,18 @@ pub fn say_so(context: &Context) {
     });
 }
 
+/// Folds all recorded events into a fleet.
+///
 /// # Errors
 /// When the events cannot be read; a state directory without any is an empty fleet.
 pub fn fleet(context: &Context) -> Result<Fleet, Failure> {
     fold_fleet(&context.paths.events()).map(|(fleet, _)| fleet).map_err(stored)
 }
 
-/// What `status` answers.
+/// Returns what the daemon would answer to `status`.
 ///
 /// # Errors
-/// As [`fleet`]; with an id also when it is not one dispatch's.
+/// As [`fleet`], and when `id` does not mean exactly one dispatch.
 pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
     let fleet = fleet(context)?;
     let dispatches = match id {
@@ -40,14 +42,16 @@ pub fn status(context: &Context, id: Option<&str>) -> Result<StatusReport, Failu
     Ok(StatusReport { daemon: stopped(context), dispatches })
 }
 
+/// Returns the status of one dispatch.
+///
 /// # Errors
-/// As [`fleet`], and when `id` is not one dispatch's.
+/// As [`fleet`], and when `id` does not mean exactly one dispatch.
 pub fn find(context: &Context, id: &str) -> Result<DispatchStatus, Failure> {
     let fleet = fleet(context)?;
     Ok(view::status(&fleet, lookup(&fleet, id)?))
 }
 
-/// All of `ids`, if every one has ended.
+/// Returns the status of all `ids` if every one has ended.
 ///
 /// # Errors
 /// As [`find`].
@@ -59,7 +63,7 @@ pub fn ended(context: &Context, ids: &[String]) -> Result<Option<Vec<DispatchSta
     Ok(all.then(|| found.into_iter().map(|dispatch| view::status(&fleet, dispatch)).collect()))
 }
 
-/// The daemon's part of a report when there is none.
+/// Returns the daemon's part of a report if no daemon runs.
 pub fn stopped(context: &Context) -> DaemonStatus {
     DaemonStatus {
         running: false,
@@ -69,6 +73,8 @@ pub fn stopped(context: &Context) -> DaemonStatus {
     }
 }
 
+/// Returns the only dispatch whose id begins with `id`.
+///
 /// # Errors
 /// `E_NOT_FOUND`, `E_AMBIGUOUS`.
 pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
@@ -83,7 +89,7 @@ pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
     }
 }
 
-/// An error of the files, with its place and what to do.
+/// Converts an error of the files, with its location and a hint.
 pub fn stored(error: StoreError) -> Failure {
     let failure = Failure::of(error.code(), &error).file(error.file()).at(error.line(), None);
     failure.hint(error.hint())

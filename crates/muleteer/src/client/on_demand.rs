@@ -1,5 +1,5 @@
-//! Starting a daemon because a verb needs one: detached, with a clean environment, its output in a
-//! file, and gone again when it has been idle for a while.
+//! Starts a daemon because a verb needs one. It is detached, has a clean environment, logs to a
+//! file, and exits after some idle time.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -16,28 +16,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// A daemon must answer within this time of its start; recovery of many agents happens after that.
+/// A daemon must answer within this time of its start; recovery of many agents happens afterwards.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Before it answers it reads its log: on a slow machine that goes at this pace, in bytes a second.
+/// The daemon reads its log before it answers; this is the assumed speed on a slow machine, in
+/// bytes a second.
 const READS: u64 = 10 << 20;
-/// So long nothing is said of what is waited for.
+/// How long a client waits silently before it reports what it waits for.
 const QUIET: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Before a daemon that died, or found another, is started again.
+/// The pause before a daemon that died, or found another one, is started again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// A log longer than this is set aside when a daemon starts.
+/// A log longer than this is renamed when a daemon starts.
 const LOG_LIMIT: u64 = 8 << 20;
-/// How much of the log an error shows.
+/// How much of the log an error message shows.
 const TAIL_LINES: usize = 12;
 const TAIL_BYTES: u64 = 8 << 10;
-/// More than any error of a daemon's start.
+/// This is more than any error of a daemon's start takes.
 const REPORT_LIMIT: u64 = 64 << 10;
 
-/// What the daemon's own environment is made of. It outlives the shell that caused it by days: what
-/// is meant for one agent travels in the request (see `env_pass`), and nothing else of that shell
-/// stays.
+/// The variables that the daemon's own environment inherits. The daemon outlives the shell that
+/// caused its start by days. Values for one agent travel in the request (see `env_pass`), so
+/// nothing else of that shell is inherited.
 const CLEAN: &[&str] = &["HOME", "PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR"];
-/// Ours, and yet not for a daemon: an agent's marks, and points at which tests end *this* process.
+/// Muleteer's variables that a daemon must not inherit: an agent's markers, and fault points of
+/// *this* process.
 const NOT_OURS: &[&str] = &[
     "MULETEER_SOCKET",
     "MULETEER_DISPATCH_ID",
@@ -50,12 +52,12 @@ const NOT_OURS: &[&str] = &[
     "MULETEER_NONCE",
 ];
 
-/// Starts a daemon and connects to it. Of two clients that do this at once, one daemon gets the
-/// lock and both clients get it.
+/// Starts a daemon and connects to it. If two clients do this at once, one daemon gets the lock and
+/// both clients connect to it.
 ///
 /// # Errors
-/// Why the daemon could not start, in its own words; `E_DAEMON_START` when it said nothing, or does
-/// not answer in time, with the end of the log.
+/// The daemon's own error if it could not start. `E_DAEMON_START` with the end of the log if it
+/// reported none, or does not answer in time.
 pub async fn start(context: &Context) -> Result<Client, Failure> {
     let log = context.paths.daemon_log();
     let cannot = |error: io::Error| {
@@ -84,9 +86,9 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
         }
         if let Some(status) = child.try_wait().map_err(cannot)? {
             let why = told(&report);
-            // Another daemon has the lock, and its socket is about to appear, unless it dies too. A
-            // signal: somebody killed ours as it began. Both are crashes, and starting again is the
-            // cure.
+            // Two cases are retried. `E_ALREADY_RUNNING`: another daemon has the lock, and its
+            // socket will appear unless that one dies too. No exit code: a signal killed our daemon
+            // as it began.
             let again = why
                 .as_ref()
                 .map_or(status.code().is_none(), |why| why.code() == "E_ALREADY_RUNNING");
@@ -114,8 +116,8 @@ fn patience(events: u64) -> Duration {
     DEADLINE + Duration::from_secs(events / READS)
 }
 
-// Not `muleteer_process`'s way of starting: that holds an agent until it is recorded, and a daemon
-// is nobody's child. What it would close and leave, the daemon closes and leaves itself.
+// `muleteer_process` cannot start the daemon: it holds an agent until it is recorded, and a daemon
+// is nobody's child. The daemon itself closes inherited descriptors and leaves the session.
 #[allow(clippy::disallowed_methods)]
 fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -136,50 +138,50 @@ fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, Unix
         .stdin(std::process::Stdio::null())
         .stdout(OwnedFd::from(theirs))
         .stderr(log);
-    // The daemon leaves our session by itself, before anything else (see `commands::daemon`).
+    // The daemon leaves our session by itself, before anything else (see `verbs::daemon`).
     Ok((command.spawn()?, ours))
 }
 
-/// Whoever waits for the daemon that this process is to become: told why, if nothing comes of it.
+/// The client that waits for this process to become the daemon. It is told why if the start fails.
 #[derive(Debug)]
 pub struct Waiting(File);
 
 impl Waiting {
-    /// Takes standard output, which is the socket of whoever waits, out of the way of all that
-    /// prints.
+    /// Takes over standard output, which is the waiting client's socket, so that nothing else
+    /// prints to it. Standard output becomes a copy of stderr.
     ///
     /// # Errors
-    /// Of the descriptors.
+    /// The errors of duplicating the descriptors.
     pub fn take() -> io::Result<Self> {
         let report = rustix::io::fcntl_dupfd_cloexec(io::stdout(), 3)?;
         rustix::stdio::dup2_stdout(io::stderr())?;
         Ok(Self(File::from(report)))
     }
 
-    /// They may have gone: then the log alone has it.
+    /// Sends the failure to the client. If the client is gone, only the log has it.
     pub fn tell(mut self, failure: &Failure) {
         let _ = self.0.write_all(failure.document().to_string().as_bytes());
     }
 }
 
-/// Why a daemon that has ended did not start. None where it could not say so.
+/// Reads why a daemon that has ended did not start. `None` if it reported nothing.
 fn told(report: &UnixStream) -> Option<Failure> {
     #[derive(Deserialize)]
     struct Document {
         error: WireError,
     }
     let mut bytes = Vec::new();
-    // It does not wait: the daemon has ended, and what it wrote is there.
+    // This does not block: the daemon has ended, and its output is complete.
     let _ = report.take(REPORT_LIMIT).read_to_end(&mut bytes);
     serde_json::from_slice::<Document>(&bytes).ok().map(|document| document.error.into())
 }
 
-/// The variables that a daemon started on demand inherits.
+/// Filters the variables that a daemon started on demand inherits.
 fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     let keep = |name: &str| {
         CLEAN.contains(&name)
             || name.starts_with("XDG_")
-            // Where spans go is the daemon's business, and no agent's.
+            // The daemon needs the destination of its spans; agents do not get it.
             || name.starts_with("OTEL_")
             || name.starts_with("LC_")
             || (name.starts_with("MULETEER_") && !NOT_OURS.contains(&name))
@@ -187,15 +189,15 @@ fn clean(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString,
     vars.into_iter().filter(|(name, _)| name.to_str().is_some_and(keep)).collect()
 }
 
-/// A point at which a test ends the daemon that is started here, and not this process.
+/// The fault point at which a test ends the daemon that is started here, and not this process.
 fn fault() -> Option<(&'static str, OsString)> {
     let asked =
         cfg!(feature = "fault-points").then(|| std::env::var_os("MULETEER_DAEMON_FAULT"))??;
     Some(("MULETEER_FAULT", asked))
 }
 
-/// This very program; where its file was replaced since it was started, the one in its place: a
-/// daemon started from a file that has no name any more could not start agents by that name.
+/// Returns the path of this program, or of its replacement if the file was replaced since it was
+/// started. A daemon that was started from a deleted file could not start agents by that name.
 pub fn own_program() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     let replaced = own.to_str().and_then(|path| path.strip_suffix(" (deleted)")).map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! Runs as they stand on disk: found by id, folded from their events, with or without a daemon.
+//! Runs on disk: found by id and folded from their events, with or without a daemon.
 
 use crate::cli::failure::Failure;
 use crate::client::offline::stored;
@@ -17,7 +17,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Of the repository that the current directory is in.
+    /// Returns the runs of the repository that contains the current directory.
     ///
     /// # Errors
     /// When there is no current directory.
@@ -35,7 +35,7 @@ impl Runs {
         self.folder().join(run_id).join("events.jsonl")
     }
 
-    /// All ids, the newest last.
+    /// Returns all ids, the newest last.
     pub fn ids(&self) -> Vec<String> {
         let mut found: Vec<(SystemTime, String)> = std::fs::read_dir(self.folder())
             .into_iter()
@@ -57,9 +57,9 @@ impl Runs {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The run that `given` means: a beginning of its id or of its last part; the newest when
-    /// nothing is given. An empty word is what a script's variable came to that was never set, and
-    /// means none.
+    /// Returns the run that `given` means: the beginning of its id or of the id's last part.
+    /// Without `given` it is the newest run. An empty string is an error, because it usually comes
+    /// from a script's unset variable.
     ///
     /// # Errors
     /// `E_NOT_FOUND`, `E_AMBIGUOUS`, `E_USAGE`.
@@ -98,9 +98,9 @@ impl Runs {
         }
     }
 
-    /// The only run that is under way.
+    /// Returns the only run that is under way.
     ///
-    /// # Errors
+    /// `E_NOT_FOUND` if there is none, `E_AMBIGUOUS` if there are several.
     /// `E_NOT_FOUND` where there is none, `E_AMBIGUOUS` where there are several.
     pub fn under_way(&self) -> Result<String, Failure> {
         let is_live = |id: &String| self.read(id).is_ok_and(|run| run.is_live());
@@ -117,8 +117,10 @@ impl Runs {
         }
     }
 
+    /// Folds the events of a run.
+    ///
     /// # Errors
-    /// When its events cannot be read, or there are none.
+    /// When the events cannot be read, or there are none.
     pub fn read(&self, run_id: &str) -> Result<Run, Failure> {
         let mut run: Option<Run> = None;
         let read = self.each(run_id, |record| match &mut run {
@@ -128,7 +130,7 @@ impl Runs {
         run.ok_or_else(|| self.no_run(run_id, read))
     }
 
-    /// The same with what each of its agents did.
+    /// As [`Self::read`], including the work of each agent.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -141,7 +143,7 @@ impl Runs {
         chronicle.ok_or_else(|| self.no_run(run_id, read))
     }
 
-    /// How many there were.
+    /// Passes every event of the run to `take` and returns their number.
     fn each(&self, run_id: &str, mut take: impl FnMut(Record)) -> Result<u64, Failure> {
         let mut count = 0;
         let read = events::read(&self.events(run_id), |record| {
@@ -181,7 +183,8 @@ impl Runs {
     }
 }
 
-/// One without an event was never begun, unless something beside them tells that there were some.
+/// Returns whether the run was begun. A run without events was never begun, unless another file
+/// shows that it once had some.
 fn was_begun(folder: &Path) -> bool {
     let events = folder.join("events.jsonl");
     std::fs::metadata(&events).is_ok_and(|meta| meta.len() > 0)
@@ -189,17 +192,17 @@ fn was_begun(folder: &Path) -> bool {
         || events::read(&events, |_| {}).is_err()
 }
 
-/// `run-<date>-<six hex digits>`.
+/// Returns a new run id: `run-<date>-<six hex digits>`.
 ///
 /// # Errors
-/// When the system has no randomness to give.
+/// When the system provides no random bytes.
 pub fn new_id() -> Result<String, Failure> {
     let [a, b, c, ..] = crate::verbs::spawn::random()?;
     let today = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
     Ok(format!("run-{today}-{a:02x}{b:02x}{c:02x}"))
 }
 
-/// The path as a string.
+/// Returns the path as a string.
 ///
 /// # Errors
 /// When it is not UTF-8.
@@ -222,7 +225,7 @@ mod tests {
         outcome.unwrap_err().document()["error"]["code"].as_str().unwrap().to_string()
     }
 
-    /// What was there once and is not any more is no run that nobody began.
+    /// A run whose events were deleted is damaged; it must not look like a run that never existed.
     #[test]
     fn a_run_whose_events_are_gone_is_damaged_and_not_unknown() {
         for (emptied, marked, checkpoint, expected) in [

@@ -1,5 +1,5 @@
-//! What an agent's spool says, piece by piece: the backend's events for its stdout, lines for its
-//! stderr, and a mark where something is lost.
+//! Converts an agent's spool to pieces: the backend's events for stdout, lines for stderr, and a
+//! marker where data is lost.
 
 use jiff::Timestamp;
 use muleteer_backends::Assembly;
@@ -12,14 +12,14 @@ use muleteer_model::agent::permission::Policy;
 use muleteer_shim::spool::{Record, Stream};
 use serde_json::{Value, json};
 
-/// Longest line of stderr shown in one piece.
+/// The longest line of stderr that is shown in one piece.
 const STDERR_LIMIT: usize = 64 << 10;
-/// Longest message shown in one piece.
+/// The longest message that is shown in one piece.
 const MESSAGE_LIMIT: usize = 256 << 10;
 
 #[derive(Debug)]
 pub enum Piece {
-    /// As it was printed, for `--raw`.
+    /// Bytes as the agent printed them, for `--raw`.
     Bytes {
         stream: Stream,
         bytes: Vec<u8>,
@@ -44,8 +44,9 @@ impl Piece {
         Self::Bytes { stream: record.stream, bytes: record.bytes }
     }
 
-    /// One line of `logs --json`: an agent event (docs/contract.md, "Streams for the monitors")
-    /// with the time it was read at, or one of `stderr` and `gap`, which only logs have.
+    /// Returns one line of `logs --json`. It is an agent event (docs/contract.md, "Streams for the
+    /// monitors") with the time at which it was read, or a `stderr` or `gap` line, which only logs
+    /// have.
     pub fn json(&self) -> Option<Value> {
         let with_time = |at_ms: u64, t: Option<f64>, more: Value| {
             let mut value = json!({ "ts": time(at_ms) });
@@ -77,13 +78,14 @@ fn assembly(backend: &dyn Backend) -> Option<Assembly> {
     backend.by_calls().then(|| Assembly::whole(MESSAGE_LIMIT))
 }
 
-/// Turns records into pieces. A new epoch is a new process: its first line continues nothing.
+/// Converts records to pieces. A new epoch is a new process, so its first line does not continue an
+/// earlier one.
 pub struct SpoolLines {
     backend: &'static dyn Backend,
     parser: Box<dyn Parser>,
-    /// Of an agent whose messages and calls come in pieces: each is shown once, and whole.
+    /// For agents that send messages and calls in parts: each is shown once, completely.
     assembly: Option<Assembly>,
-    /// What answers the agent's questions, and where it works.
+    /// The policy that answers the agent's permission requests, and the agent's working directory.
     policy: Option<(Policy, String)>,
     epoch: u32,
     first_ms: Option<u64>,
@@ -114,7 +116,7 @@ impl SpoolLines {
         }
     }
 
-    /// Leaves out what its agent asked and the policy allowed: nobody waited for an answer.
+    /// Leaves out permission requests that the policy allowed, because nobody had to answer them.
     #[must_use]
     pub fn answered_by(self, policy: &Policy, cwd: &str) -> Self {
         Self { policy: Some((policy.clone(), cwd.to_string())), ..self }
@@ -144,7 +146,7 @@ impl SpoolLines {
         pieces
     }
 
-    /// The last line of each stream, if it had no newline, and a new beginning.
+    /// Returns the last line of each stream if it had no newline, and resets the parser.
     pub fn finish(&mut self) -> Vec<Piece> {
         let lines = self.parser.finish();
         self.parser = self.backend.parser();
@@ -160,13 +162,13 @@ impl SpoolLines {
         pieces
     }
 
-    #[allow(clippy::cast_precision_loss)] // Milliseconds of a life fit a float.
+    #[allow(clippy::cast_precision_loss)] // Milliseconds of an agent's life fit a float.
     fn pieces(&self, events: Vec<AgentEvent>) -> Vec<Piece> {
         let (at_ms, first) = (self.last_ms, self.first_ms.unwrap_or(self.last_ms));
         let t = at_ms.saturating_sub(first) as f64 / 1e3;
         events
             .into_iter()
-            // Only the daemon acts on it: the call itself is shown.
+            // Only the daemon uses this event; the call itself is shown.
             .filter(|event| !matches!(event, AgentEvent::CallAnswer(CallAnswer::ToolRuns { .. })))
             .filter(|event| {
                 !self.policy.as_ref().is_some_and(|(policy, cwd)| policy.allows(event, cwd))
@@ -210,7 +212,7 @@ mod tests {
             spool = spool.answered_by(&policy, "/repo");
         }
         let mut pieces = vec![];
-        // Records end anywhere.
+        // Records may end anywhere, even in the middle of a line.
         for bytes in lines.as_bytes().chunks(37) {
             let at = Cursor { epoch: 1, offset: 0 };
             let stream = Stream::Stdout;

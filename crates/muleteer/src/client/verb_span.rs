@@ -1,6 +1,8 @@
-//! A verb's own span, where its environment names a collector: the root of all that it sets going.
+//! The span of a verb, if its environment names a collector; it is the root of everything the verb
+//! causes.
 //!
-//! Nothing waits for a collector: a verb that is done waits for its span no longer than a moment.
+//! A slow collector cannot hold a verb up: a finished verb waits for the delivery of its span only
+//! briefly.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -15,7 +17,7 @@ use serde_json::json;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long a verb that is done waits for its span to be taken.
+/// How long a finished verb waits for the collector to accept its span.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Runs a verb as a span below `TRACEPARENT`, or as the root of a new trace.
@@ -38,7 +40,7 @@ pub fn run(
     outcome
 }
 
-/// None without random bytes.
+/// Begins a span. `None` if the system provides no random bytes.
 fn begin(
     verb: &str,
     above: Option<telemetry::Context>,
@@ -70,7 +72,7 @@ fn end(mut span: Span, outcome: &Result<Exit, Failure>) -> Span {
     span
 }
 
-/// In a thread that nobody waits for longer than [`PATIENCE`]: even a resolver may hang.
+/// Sends the span from a thread and waits at most [`PATIENCE`] for it: even the resolver may hang.
 fn send(settings: Settings, span: Span) {
     let (done, wait) = mpsc::sync_channel(1);
     let post = move || {

@@ -1,4 +1,4 @@
-//! `--watch`: showing a report again whenever something happens.
+//! `--watch`: redraws a report whenever an event arrives.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -12,15 +12,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// Not shown more often than this: a flood of events must not become a flood of requests.
+/// The shortest interval between two reports: a flood of events must not cause a flood of requests.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Ages on the screen ("12s ago") are brought up to date this often; nothing is asked for that.
+/// The interval at which ages on the screen ("12s ago") are updated, without a new request.
 const TICK: Duration = Duration::from_secs(1);
-/// To the top left, and everything below cleared: no flicker, and the scrollback stays.
+/// Moves the cursor to the top left and clears everything below. This avoids flicker and preserves
+/// the scrollback.
 const REDRAW: &str = "\x1b[H\x1b[J";
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Shows what `fetch` answers, as `render` says, until interrupted.
+/// Shows the report of `fetch`, formatted by `render`, until the user interrupts.
 pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
     context: &Context,
     fetch: impl Fn() -> F,

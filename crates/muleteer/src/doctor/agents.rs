@@ -1,4 +1,4 @@
-//! Which programs the configuration wants for agents, and what it calls them.
+//! Determines which agent programs the configuration needs, and what to ask them.
 
 use crate::doctor::ask::Question;
 use muleteer_backends::BackendError;
@@ -8,18 +8,18 @@ use muleteer_backends::codex;
 use muleteer_model::config::{BackendChoice, Command, Config};
 use std::ffi::OsStr;
 
-/// One backend whose program is looked for.
+/// One backend with the program that it needs.
 pub(super) struct Sought {
     pub(super) name: &'static str,
-    /// `Err`: which program it is cannot be said, and why.
+    /// `Err` says why the program cannot be determined.
     pub(super) question: Result<Question, String>,
     pub(super) get: String,
-    /// The keys of the configuration that want it.
+    /// The configuration keys that name this backend.
     pub(super) named_by: Vec<String>,
 }
 
-/// The agent CLIs, and the backends that only the configuration makes real. `path`: where `acp`
-/// without an agent's name looks for one.
+/// Lists the agent CLIs, and the backends that are used only if the configuration names them. On
+/// `path` an `acp` backend without an agent's name finds its program.
 pub(super) fn sought(config: Option<&Config>, path: Option<&OsStr>) -> Vec<Sought> {
     let all = [
         BackendChoice::ClaudeCode,
@@ -52,7 +52,7 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
             found(claude_code::PROGRAM, claude_code::GET, Question::version)
         }
         BackendChoice::Codex => found(codex::PROGRAM, codex::GET, Question::version),
-        // Nothing names it: one that is installed can be used all the same.
+        // No key names this backend, but an installed ACP agent can still be used.
         BackendChoice::Acp if named_by.is_empty() => {
             let known = acp::installed(path)?;
             found(known.program, known.get, agent_program)
@@ -72,7 +72,7 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
         _ => match &command {
             Some((key, command)) => (Ok(of_command(command, "")), format!("correct {key}")),
             None => {
-                // `--command` is how it is mostly used: nothing is missing.
+                // Users mostly pass `--command`, so a missing key is no problem.
                 let error =
                     "no command is configured: `spawn` and `run` need --command".to_string();
                 named_by.clear();
@@ -83,19 +83,19 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
     Some(Sought { name, question, get, named_by })
 }
 
-/// The keys that choose it, of dispatches and of runs.
+/// Returns the keys that choose this backend, for dispatches and for runs.
 fn by_choice(choice: BackendChoice, config: &Config) -> Vec<String> {
     let (own, run) = (config.backend, &config.run.agent);
     let keys = [
         (own == choice, "backend"),
-        // With a command of its own a run needs nothing that is on PATH.
+        // A run with a command of its own needs no program on PATH.
         (run.backend == choice && run.command.is_none(), "run.agent.backend"),
     ];
     keys.into_iter().filter(|(chosen, _)| *chosen).map(|(_, key)| key.to_string()).collect()
 }
 
-/// What is run instead of what is on PATH, and the key that says so: of the backend, else of the
-/// run that has it.
+/// Returns the configured command that replaces the program on PATH, and its key. The backend's
+/// command takes precedence over that of runs.
 fn command(choice: BackendChoice, key: &str, config: &Config) -> Option<(String, Command)> {
     let of_backend = config.backends.get(choice).and_then(|backend| backend.command);
     let run = &config.run.agent;
@@ -106,17 +106,18 @@ fn command(choice: BackendChoice, key: &str, config: &Config) -> Option<(String,
         .or_else(|| Some(("run.agent.command".into(), of_run()?)))
 }
 
-/// Not every one has a `--version`: an older claude-agent-acp takes it for nothing and begins to
-/// serve.
+/// Looks up an ACP agent without asking its version. Not every agent has `--version`: an older
+/// claude-agent-acp ignores it and starts to serve.
 fn agent_program(program: &str) -> Question {
     Question::whereabouts(program, "not every ACP agent can say it")
 }
 
-/// A command of several words is its author's: what it would do with a flag of ours nobody knows.
-/// So is one that stands for no CLI that we know.
+/// Builds the question for a configured command. A command of several words belongs to its author,
+/// so nobody knows how it would treat our `--version`. The same holds for a program that is no CLI
+/// we know.
 fn of_command(command: &Command, program: &str) -> Question {
     let words: Vec<String> = match command {
-        // The shell alone knows what such a line runs.
+        // Only the shell can tell which program such a line runs.
         Command::Text(text) if !begins_with_a_program(text) => vec!["sh".into(), text.clone()],
         Command::Text(text) => text.split_whitespace().map(str::to_string).collect(),
         Command::Argv(words) => words.clone(),
@@ -129,8 +130,8 @@ fn of_command(command: &Command, program: &str) -> Question {
     }
 }
 
-/// Whether the first word of a shell's line names a program, and is nothing that only a shell can
-/// read.
+/// Returns whether a shell line begins with the name of a program, not with shell syntax or a shell
+/// builtin.
 fn begins_with_a_program(line: &str) -> bool {
     const THE_SHELL_S: [&str; 18] = [
         ".", "case", "cd", "command", "eval", "exec", "export", "for", "if", "set", "source",

@@ -1,4 +1,5 @@
-//! Running a program that may hang, flood or leave children, to hear one line from it.
+//! Runs a program that may hang, flood its output or leave children behind, and reads one line from
+//! it.
 
 use crate::doctor::{find, program_at};
 use muleteer_model::doctor::{self, Program};
@@ -8,17 +9,17 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 
-/// What is read of an answer; the rest is never looked at.
+/// How much of an answer is read; the rest is discarded.
 const ANSWER_LIMIT: u64 = 4096;
 
-/// What a process has printed is there when it has ended; who still holds its streams then is
-/// somebody else.
+/// How long to read on after the process has ended. Its own output is complete by then; a stream
+/// that stays open belongs to another process.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// What to ask of a program.
+/// The question to a program.
 pub(super) struct Question {
     pub(super) program: String,
-    /// Why it is only to be looked up.
+    /// Why the program is only looked up and not run.
     not_asked: Option<String>,
 }
 
@@ -32,7 +33,7 @@ impl Question {
     }
 }
 
-/// Looks a program up and asks its version.
+/// Looks up a program and asks its version.
 pub(super) async fn ask(question: Question, deadline: Duration) -> Program {
     let found = find(&question.program);
     let Program::NotAsked { path, .. } = program_at(found.as_deref()) else {
@@ -60,8 +61,8 @@ pub(crate) enum RunError {
     Failed(String),
 }
 
-/// Runs a program to its end and gives what it printed. After the deadline its whole group is
-/// killed; what it left behind before that, with its streams or without, is its own affair.
+/// Runs a program to its end and returns its output. At the deadline its process group is killed.
+/// Processes that it left behind before the deadline are not ended.
 pub(crate) async fn run(
     program: &Path,
     args: &[&str],
@@ -69,7 +70,7 @@ pub(crate) async fn run(
 ) -> Result<String, RunError> {
     let mut command = helper(program);
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Of the conversation this very program may be an agent in, it must see nothing.
+    // If this process runs inside an agent, the program must learn nothing of that agent's session.
     command.env_remove("MULETEER_SOCKET");
     let mut command = tokio::process::Command::from(command);
     let mut child = command
@@ -98,7 +99,7 @@ pub(crate) async fn run(
         && let Some(group) =
             group.and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?))
     {
-        // Its leader is not reaped yet, so the number is still its group's.
+        // The group's leader is not reaped yet, so its number still belongs to the group.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -119,15 +120,15 @@ pub(crate) async fn run(
     }
 }
 
-/// The beginning of what it prints, there as soon as it is read; the rest is read and dropped, so
-/// that it is not held up.
+/// Reads the beginning of the output, which is available as soon as it is read. The rest is read
+/// and dropped, so that the program does not block on a full pipe.
 async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, bytes: &mut Vec<u8>) {
     let Some(mut stream) = stream else { return };
     let _ = (&mut stream).take(ANSWER_LIMIT).read_to_end(bytes).await;
     let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
 }
 
-/// Runs one of this program's own probes, and gives its verdict.
+/// Runs one of this program's own probes and returns its verdict.
 pub(super) async fn probe(
     own: &Path,
     words: &[&str],
@@ -162,8 +163,9 @@ mod tests {
     fn script(dir: &Path, text: &str) -> PathBuf {
         let (source, path) = (dir.join("text"), dir.join("cli"));
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("write");
-        // By another process: what this one has open for writing, a child that another test forks
-        // has open too, and nobody could run it until that one's exec.
+        // Another process installs the script. If this process wrote it, a child forked by another
+        // test could hold the file open for writing, and running it would fail until that child's
+        // exec.
         let status = helper("install").arg("-m755").arg(source).arg(&path).status();
         assert!(status.expect("install").success());
         path
@@ -187,8 +189,8 @@ mod tests {
         assert!(matches!(asked("echo trouble >&2; exit 3", plenty),
             Program::Failed { error, .. } if error.contains("3") && error.contains("trouble")));
         assert!(matches!(asked("exit 0", plenty), Program::Failed { .. }));
-        // It leaves a child that keeps the pipe open: that must not hold us up, nor take what was
-        // said from us.
+        // The program leaves a child that keeps the pipe open. That must neither delay us nor lose
+        // the answer.
         assert_eq!(
             said(asked("echo '1.0.3 (Claude Code)'; sleep 60 & exit 0", plenty)),
             "1.0.3 (Claude Code)"

@@ -1,4 +1,4 @@
-//! What the system says of itself, and what it does when tried.
+//! Facts that the system reports, and results of trying its features.
 
 use crate::doctor::ask::probe;
 use muleteer_model::doctor::{InotifyFacts, Tried};
@@ -19,7 +19,7 @@ pub(super) async fn landlock(own: &Path) -> Option<Tried> {
     if !cfg!(target_os = "linux") {
         return None;
     }
-    // Two directories side by side: one may be written to, the other must not.
+    // Two directories side by side: the probe may write to one and not to the other.
     let base = std::env::temp_dir().join(format!("muleteer-doctor-{}", std::process::id()));
     let (allowed, forbidden) = (base.join("allowed"), base.join("forbidden"));
     let made = std::fs::create_dir(&base)
@@ -36,13 +36,13 @@ pub(super) async fn landlock(own: &Path) -> Option<Tried> {
     Some(tried)
 }
 
-/// Soft and hard; no limit is the largest number.
+/// Returns the soft and the hard limit; without a limit it is the largest number.
 pub(super) fn open_files() -> (u64, u64) {
     let limit = getrlimit(Resource::Nofile);
     (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// None without a limit, and for root, whom it does not bind.
+/// Returns the limit. `None` if there is no limit, and for root, to whom it does not apply.
 pub(super) fn processes() -> Option<u64> {
     if rustix::process::getuid().is_root() {
         return None;

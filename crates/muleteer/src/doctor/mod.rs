@@ -1,5 +1,5 @@
-//! Gathers the facts that `doctor` judges. Nothing here waits for longer than its deadline,
-//! whatever a program, a daemon or a network does, and all that may wait does so at the same time.
+//! Gathers the facts that `doctor` judges. Every check has a deadline, whatever a program, a daemon
+//! or a network does, and all checks that may wait run at the same time.
 
 mod agents;
 pub(crate) mod ask;
@@ -21,7 +21,7 @@ use muleteer_telemetry::{Endpoint, Settings};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to say its version: a JavaScript CLI on a loaded machine takes
+/// How long a program may take to print its version: a JavaScript CLI on a loaded machine takes
 /// seconds.
 const PROGRAM_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a collector may take to accept a connection.
@@ -29,10 +29,10 @@ const COLLECTOR_DEADLINE: Duration = Duration::from_secs(3);
 /// How long reading the log may take.
 const STATE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Everything there is to know about this machine and this user's Muleteer.
+/// Returns all facts about this machine and this user's Muleteer.
 pub async fn facts(context: &Context) -> Facts {
     let here = std::env::current_dir().ok();
-    // The doctor looks at a fresh clone, too: it runs nothing that a repository names.
+    // `doctor` must be safe in a fresh clone, so it runs nothing that a repository names.
     let trust = trust(context, here.as_deref());
     let config = settings::config_that_runs_nothing(context, here.as_deref());
     let files = || settings::sources(context, here.as_deref());
@@ -42,7 +42,7 @@ pub async fn facts(context: &Context) -> Facts {
             .map_err(|failure| said(&failure)),
         Err(failure) => Err(said(failure)),
     };
-    // A configuration that cannot be read must not keep the other checks from being made.
+    // An unreadable configuration must not prevent the other checks.
     let config = config.or_else(|_| Config::defaults()).ok();
     let own = crate::client::on_demand::own_program();
     let (
@@ -115,8 +115,8 @@ pub async fn facts(context: &Context) -> Facts {
     }
 }
 
-/// Asked as git asks itself before a commit; it must not guess an address from the name of the
-/// machine.
+/// Asks git for the identity it would use in a commit. git must not derive an address from the name
+/// of the machine.
 async fn identity() -> IdentityFacts {
     let Some(git) = find("git") else { return IdentityFacts::Unknown };
     let args = ["-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"];
@@ -131,7 +131,8 @@ async fn identity() -> IdentityFacts {
     }
 }
 
-/// What the repository's configuration names that would run something or loosen something.
+/// Lists the keys of the repository's configuration that would run a program or loosen a
+/// restriction.
 fn trust(context: &Context, here: Option<&Path>) -> TrustFacts {
     let keys = |config: Result<Config, _>| -> Vec<String> {
         config.map_or_else(
@@ -154,7 +155,7 @@ fn said(failure: &crate::cli::failure::Failure) -> String {
     if file.is_empty() { text("message") } else { format!("{file}{line}: {}", text("message")) }
 }
 
-/// The agent CLIs, and the backends that only the configuration makes real.
+/// Checks the agent CLIs, and the backends that are used only if the configuration names them.
 async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
     let path = std::env::var_os("PATH");
     let sought = agents::sought(config, path.as_deref());
@@ -174,7 +175,8 @@ async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
     .await
 }
 
-/// What is set here; where nothing is, what the running daemon was started with.
+/// Checks the telemetry endpoint of this environment, or else the one with which the daemon was
+/// started.
 async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFacts {
     let configured = config.and_then(|config| config.telemetry.endpoint.clone());
     let said = std::env::var(telemetry::VARIABLE).ok().filter(|text| !text.trim().is_empty());
@@ -212,7 +214,8 @@ async fn telemetry(config: Option<&Config>, daemon: &DaemonFacts) -> TelemetryFa
     TelemetryFacts::Unreachable { endpoint: endpoint.to_string(), error }
 }
 
-/// The daemon's greeting, and then the endpoint: which one is asked may be the daemon's to say.
+/// Asks the daemon first and then the endpoint, because the daemon's settings may determine the
+/// endpoint.
 async fn daemon_and_telemetry(
     context: &Context,
     config: Option<&Config>,
@@ -222,12 +225,12 @@ async fn daemon_and_telemetry(
     (daemon, telemetry)
 }
 
-/// Where a program is, as an agent would find it.
+/// Returns the path of a program, as an agent would find it.
 fn find(program: &str) -> Option<std::path::PathBuf> {
     muleteer_backends::find_program(program, std::env::var_os("PATH").as_deref())
 }
 
-/// `Missing` for a program that is not on PATH.
+/// Returns `Missing` for a program that is not on PATH.
 fn program_at(path: Option<&Path>) -> Program {
     path.map_or(Program::Missing, |path| Program::NotAsked {
         path: path.into(),

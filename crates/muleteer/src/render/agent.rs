@@ -1,4 +1,4 @@
-//! What an agent printed and did, for `logs`.
+//! The output and the actions of an agent, for `logs`.
 
 use crate::render::{BLUE, BOLD, DIM, GREEN, RED, RESET, YELLOW, clip, count, safe, span, usd};
 use jiff::Timestamp;
@@ -6,19 +6,19 @@ use jiff::tz::TimeZone;
 use muleteer_model::agent::event::{AgentEvent, target};
 use std::time::Duration;
 
-/// Room for the one line that stands for many.
+/// The width of one line that summarises several.
 const LINE: usize = 160;
-/// Lines of a tool's result that are shown.
+/// The number of lines of a tool's result that are shown.
 const RESULT_LINES: usize = 5;
 
-/// The lines of one event; none for what only machines read, unless `verbose`.
+/// Formats one event as lines. `None` for events that only machines read, unless `verbose`.
 pub fn lines(at_ms: u64, event: &AgentEvent, verbose: bool) -> Option<String> {
     let text = describe(event, verbose)?;
-    // Every further line stands under the first one's text.
+    // Further lines are indented to the text of the first.
     Some(format!("{} {}", clock(at_ms), text.trim_end().replace('\n', "\n         ")))
 }
 
-/// One line of its stderr.
+/// Formats one line of the agent's stderr.
 pub fn stderr(at_ms: u64, text: &str) -> String {
     format!("{} {YELLOW}stderr{RESET} {}", clock(at_ms), safe(text))
 }
@@ -113,7 +113,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
     })
 }
 
-/// The beginning of a tool's result; how much more there is.
+/// Returns the beginning of a tool's result and the number of omitted lines.
 fn head(text: &str, all: bool) -> String {
     let text = safe(text);
     let text = text.trim_end();

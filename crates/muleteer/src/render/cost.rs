@@ -1,10 +1,10 @@
-//! `cost`: the rows of a bill and their sum.
+//! `cost`: a table of the bill's rows and their sum.
 
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, count, usd};
 use muleteer_model::dispatch::cost::{Bill, Row};
 
-/// Room for a name; of a path, the end tells more than the beginning.
+/// The width of a name. A path is cut at its beginning, because its end says more.
 const NAME: usize = 48;
 
 pub fn table(bill: &Bill, by: &str) -> String {

@@ -8,19 +8,19 @@ use muleteer_model::event::{Event, Record};
 use muleteer_model::monitor::Action;
 use std::time::Duration;
 
-/// Room for what an agent said.
+/// The width of text from an agent.
 const TEXT: usize = 160;
 
-/// The line of one event; none for what this version does not know.
+/// Returns the line of one event; `None` for an event that this version does not know.
 pub fn line(record: &Record) -> Option<String> {
     let what = describe(&record.entry.event)?;
     let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
     let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
-    // No name may make a second line, which would read as another event.
+    // A name with a newline must not start a second line, which would read as another event.
     Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {}", what.trim_end().replace('\n', " ")))
 }
 
-/// What it says, without when and whose.
+/// Describes the event, without its time and its dispatch.
 pub fn describe(event: &Event) -> Option<String> {
     let text = |text: &str| clip(text.trim(), TEXT);
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");
@@ -65,7 +65,7 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
         Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
-        // What has no sessions may have a model.
+        // An agent without sessions may still report its model.
         Event::SessionStarted { session_id, model } if session_id.is_empty() => {
             format!("model {}", model.as_ref()?)
         }
@@ -237,7 +237,7 @@ fn local(at: &Timestamp) -> String {
     at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// A unit variant as it is spelled in files.
+/// Returns a unit variant as it is spelled in files.
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,

@@ -1,7 +1,7 @@
-//! What a person sees: numbers, ages and colours; one module for each picture.
+//! Output for people: numbers, ages and colours, with one module for each view.
 //!
-//! Colours are written always and taken out again by [`crate::cli::output`] where nobody can see
-//! them.
+//! This code always writes colours. [`crate::cli::output`] removes them where they cannot be
+//! displayed.
 
 pub mod agent;
 pub mod cost;
@@ -27,7 +27,7 @@ pub const DIM: &str = "\x1b[2m";
 pub const BOLD: &str = "\x1b[1m";
 pub const RESET: &str = "\x1b[0m";
 
-/// The colour of a state, of dispatches and of actors.
+/// Returns the colour of a state of a dispatch or an actor.
 pub fn state_color(state: &str) -> &'static str {
     match state {
         "success" | "completed" => GREEN,
@@ -40,7 +40,7 @@ pub fn state_color(state: &str) -> &'static str {
     }
 }
 
-/// A time in at most two units: `45s`, `12m`, `3h20m`, `2d4h`.
+/// Formats a duration in at most two units: `45s`, `12m`, `3h20m`, `2d4h`.
 pub fn span(span: Duration) -> String {
     let total = span.as_secs();
     let (days, hours, minutes, seconds) =
@@ -58,13 +58,14 @@ pub fn span(span: Duration) -> String {
     }
 }
 
-/// How long ago an RFC 3339 time was; `-` for none. A clock set back makes it `0s`.
+/// Formats how long ago an RFC 3339 time was; `-` for none. After the clock was set back it is
+/// `0s`.
 pub fn age(at: Option<&str>, now: Timestamp) -> String {
     let Some(at) = at.and_then(|at| at.parse::<Timestamp>().ok()) else { return "-".into() };
     span(Duration::try_from(at.duration_until(now)).unwrap_or_default())
 }
 
-/// `0`, `950`, `12.3k`, `4.5M`.
+/// Formats a number: `0`, `950`, `12.3k`, `4.5M`.
 #[allow(clippy::cast_precision_loss)] // Three digits are shown.
 pub fn count(n: u64) -> String {
     match n {
@@ -75,7 +76,7 @@ pub fn count(n: u64) -> String {
     }
 }
 
-/// `512 B`, `132 KB`, `1.5 GB`.
+/// Formats a number of bytes: `512 B`, `132 KB`, `1.5 GB`.
 #[allow(clippy::cast_precision_loss)] // Two or three digits are shown.
 pub fn bytes(n: u64) -> String {
     let float = n as f64;
@@ -87,7 +88,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// `-` for nothing, cents, and more digits where there are only fractions of one.
+/// Formats a cost: `-` for none, else with cents, or with four decimals below one cent.
 pub fn usd(cost: f64) -> String {
     match cost {
         c if c <= 0.0 => "-".into(),
@@ -96,8 +97,8 @@ pub fn usd(cost: f64) -> String {
     }
 }
 
-/// At most `width` characters, the end replaced by `…`; control characters become spaces, because
-/// what an agent wrote must not move the cursor.
+/// Shortens text to at most `width` characters, ending in `…`. Control characters become spaces,
+/// because an agent's text must not move the cursor.
 pub fn clip(text: &str, width: usize) -> String {
     let mut clean = text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c });
     let mut kept: String = clean.by_ref().take(width).collect();
@@ -108,12 +109,12 @@ pub fn clip(text: &str, width: usize) -> String {
     kept
 }
 
-/// Text of an agent's, made safe for a terminal: newlines and tabs stay, escape sequences don't.
+/// Makes an agent's text safe for a terminal: newlines and tabs stay, escape sequences do not.
 pub fn safe(text: &str) -> String {
     text.chars().filter(|c| stays(*c)).collect()
 }
 
-/// What goes to a person, whoever wrote it: as [`safe`], and colours stay (`ESC [ 1 ; 31 m`).
+/// Makes any text safe for a terminal as [`safe`] does, but keeps colours (`ESC [ 1 ; 31 m`).
 pub fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut parts = text.split('\x1b');
@@ -131,13 +132,14 @@ pub fn clean(text: &str) -> String {
     cleaned
 }
 
-/// Not what moves a cursor, and not what turns the direction of the text around it.
+/// Returns whether a character is harmless: it neither moves the cursor nor changes the direction
+/// of the text around it.
 fn stays(c: char) -> bool {
     !(c.is_control() || turns(c)) || matches!(c, '\n' | '\t')
 }
 
-/// Marks, embeddings, overrides and isolates of the writing direction: a line with one reads
-/// otherwise than it is.
+/// Returns whether a character controls the writing direction: marks, embeddings, overrides and
+/// isolates. A line with one of them reads differently from its content.
 fn turns(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -172,7 +174,8 @@ mod tests {
             ("a\r\x08\x7f\0b", "ab"),
             ("a\u{9b}31m\u{85}\u{9d}0;x\u{9c}", "a31m0;x"),
             ("a\u{202e}b\u{2069}c\u{200f}d", "abcd"),
-            // What is taken out makes no colour, and no other sequence, of what stood around it.
+            // Removing characters must not join the text around them into a colour or another
+            // sequence.
             ("\x1b\x07[31m\x1b[3\r1m\x1b\x1b[31m", "[31m[31m\x1b[31m"),
             ("end\x1b", "end"),
             ("end\x1b[31", "end[31"),

@@ -1,5 +1,5 @@
-//! A run under way, as a few lines that are drawn over and over: pure, so that what is on a
-//! terminal can be tested without one.
+//! The progress of a run as a few lines that are redrawn. The function is pure, so that tests need
+//! no terminal.
 
 use crate::render::{BLUE, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW, clip, span, turns, usd};
 use jiff::Timestamp;
@@ -11,13 +11,13 @@ use muleteer_model::spec_run::{Job, Run, Stage};
 use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Rows of agents, whatever the terminal would have room for.
+/// The maximum of rows for agents, however tall the terminal is.
 const AGENTS: usize = 12;
-/// Lines beside those of the agents, and one that stays free for what scrolls by.
+/// Lines other than those of the agents, and one that stays free for scrolling events.
 const OTHERS: usize = 5;
 const BAR: usize = 30;
 
-/// At most `rows` lines of at most `columns` columns each.
+/// Returns at most `rows` lines of at most `columns` columns each.
 pub fn picture(
     chronicle: &Chronicle,
     at_work: &AtWork,
@@ -43,7 +43,8 @@ pub fn picture(
 
 fn head(run: &Run, at_work: &AtWork, now: Timestamp) -> Line {
     let time = Duration::from_millis(run.ran_for_ms(now).max(0).unsigned_abs());
-    // What the agents at work have cost so far is added to a run when they end.
+    // The run adds the cost of an agent when the agent ends, so the running agents' costs are added
+    // here.
     let unbooked: f64 = run
         .jobs
         .values()
@@ -138,11 +139,11 @@ fn agent(run: &Run, job: &Job, at_work: &AtWork, now: Timestamp, columns: usize)
     }
 }
 
-/// Text in pieces, each with a colour: cut by what is seen.
+/// Text in coloured pieces; its length counts only visible columns.
 #[derive(Debug, Default)]
 struct Line {
     pieces: Vec<(&'static str, String)>,
-    /// Kept when what is before it is cut.
+    /// A piece that is preserved when the pieces before it are cut.
     last: Option<(&'static str, String)>,
 }
 
@@ -166,7 +167,7 @@ impl Line {
         let (last, columns) =
             if tail * 2 < columns { (self.last, columns - tail) } else { (None, columns) };
         let whole: usize = self.pieces.iter().map(|(_, text)| text.width()).sum();
-        // Room for the `…` that says so.
+        // One column is reserved for the `…` that marks the cut.
         let mut left = if whole > columns { columns.saturating_sub(1) } else { columns };
         let mut text = String::new();
         for (color, piece) in self.pieces {

@@ -1,4 +1,4 @@
-//! A run, as a person reads it.
+//! Text about a run, for people.
 
 use crate::render::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use muleteer_model::spec_run::{Run, Stage};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// How it stands now: a few lines.
+/// Describes the current state of a run in a few lines.
 pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
     let mut text = head_at(run, Some((standing, now)));
     for wait in &standing.waiting_for {
@@ -58,7 +58,7 @@ fn head(run: &Run) -> String {
     head_at(run, None)
 }
 
-/// `seen`: how it stands, and when somebody looked.
+/// `seen` is the run's standing and the time at which it was determined.
 fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
     let count = |stage| run.count(stage);
     let abandoned = seen.filter(|(standing, _)| standing.abandoned);
@@ -130,7 +130,7 @@ fn ending(run: &Run) -> String {
     text
 }
 
-/// What it did, and what came of it.
+/// Describes the work of a run and its outcome.
 pub fn report(run: &Run, standing: &Standing) -> String {
     let mut text = head_at(run, Some((standing, Timestamp::now())));
     for (one, number) in run.iterations.iter().zip(1..) {
@@ -199,7 +199,7 @@ pub fn report(run: &Run, standing: &Standing) -> String {
     text
 }
 
-/// What a dry run shows: the graph, the order, and what it would take.
+/// Describes a dry run: the graph, the order, and the estimated effort.
 pub fn plan(run: &Run) -> String {
     let mut text = head(run);
     let _ = writeln!(text, "  spec      .muleteer/runs/{}/frozen-spec.md", run.id());
@@ -233,7 +233,7 @@ pub fn plan(run: &Run) -> String {
     text
 }
 
-/// One event of a run in one line; none for the noise between.
+/// Describes one event of a run in one line; `None` for events of little interest.
 pub fn describe(event: &Event) -> Option<String> {
     let text = |text: &str| clip(text.trim(), 160);
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");

@@ -1,4 +1,4 @@
-//! `status`: the table, one dispatch in full, and how one ended in a line.
+//! `status`: the table, the details of one dispatch, and one line about its end.
 
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, DIM, RESET, age, clip, count, safe, state_color, usd};
@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Room for a reason or summary at the end of a line.
+/// The width of a reason or summary at the end of a line.
 const TAIL: usize = 60;
 
 pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
@@ -32,7 +32,8 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
     layout(&heads, &rows)
 }
 
-/// The table of all that are under way and the `most` that ended last, and how many ended before.
+/// Returns the table of all active dispatches and the `most` that ended last. It also says how many
+/// more ended earlier.
 pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> String {
     let under_way = |state: &str| matches!(state, "queued" | "starting" | "running" | "waiting");
     let ended_at =
@@ -70,7 +71,7 @@ fn row(dispatch: &DispatchStatus, now: Timestamp) -> Vec<Cell> {
     ]
 }
 
-/// The directory's own name: the whole path is in the details.
+/// Returns the directory's own name; the details show the whole path.
 fn place(dispatch: &DispatchStatus) -> String {
     let name = Path::new(&dispatch.project).file_name();
     name.map_or_else(|| dispatch.project.clone(), |name| name.to_string_lossy().into_owned())
@@ -82,7 +83,7 @@ fn why(dispatch: &DispatchStatus) -> String {
     clip(text.unwrap_or_default().lines().next().unwrap_or_default(), TAIL)
 }
 
-/// `k3f9abcd: success, 3 turns, $0.42: Fixed the test`.
+/// Describes how a dispatch ended: `k3f9abcd: success, 3 turns, $0.42: Fixed the test`.
 pub fn ending(dispatch: &DispatchStatus) -> String {
     let color = state_color(&dispatch.state);
     let mut line = format!("{}: {color}{}{RESET}", dispatch.id, dispatch.state);
@@ -107,7 +108,7 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     line
 }
 
-/// Everything known of one dispatch.
+/// Returns everything known about one dispatch.
 pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     let mut text = String::new();
     let mut put = |name: &str, value: String| {

@@ -1,11 +1,12 @@
-//! Aligned columns. Widths are of what is seen: a cell's colour is kept apart from its text.
+//! Aligned columns. Only visible characters count as width, so a cell's colour is separate from its
+//! text.
 
 use crate::render::RESET;
 
 #[derive(Debug, Clone, Default)]
 pub struct Cell {
     pub text: String,
-    /// An escape sequence, or nothing.
+    /// An escape sequence, or an empty string.
     pub color: &'static str,
 }
 
@@ -33,7 +34,7 @@ pub enum Align {
     Right,
 }
 
-/// Lays `rows` out under `heads`, two spaces between columns, no space at the ends of lines.
+/// Aligns `rows` under `heads`, with two spaces between columns and no trailing spaces.
 pub fn layout(heads: &[(&str, Align)], rows: &[Vec<Cell>]) -> String {
     let width = |at: usize, head: &str| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.text.chars().count());

@@ -4,7 +4,8 @@ use crate::render::{DIM, RESET, YELLOW, bytes, safe, state_color};
 use muleteer_protocol::v1::TreeNode;
 use std::fmt::Write as _;
 
-/// One line for each node: its name, what its children share, its state, its restarts, its process.
+/// Draws one line for each node: its name, what its children share, its state, its restarts, its
+/// process.
 pub fn draw(root: &TreeNode) -> String {
     let mut lines = Vec::new();
     collect(root, "", "", &mut lines);

@@ -1,4 +1,4 @@
-//! Where the work of a run is, and what comes next.
+//! Describes where the work of a run is, and the next step.
 
 use crate::render::{clip, safe};
 use muleteer_model::spec_run::Run;
@@ -6,11 +6,11 @@ use muleteer_model::spec_run::event::KeptWork;
 use muleteer_model::spec_run::report::work_place::Whereabouts;
 use std::fmt::Write;
 
-/// A trouble that is longer is cut.
+/// The length at which the text about a problem is cut.
 const TROUBLE: usize = 1000;
 
-/// What there is of a run that did not pass, where a branch was pushed, and the next step. A run
-/// that is under way has none of it.
+/// Lists the work of a run that did not pass, the branch that was pushed, and the next step. It is
+/// empty for a run that is under way.
 pub fn lines(run: &Run) -> String {
     let mut text = String::new();
     let Some(work) = Whereabouts::of(run) else { return text };

@@ -41,7 +41,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::verb_span;
 
-/// Works also where the environment does not say where the user's state lives.
+/// Returns whether a verb works even if the environment determines no state directory.
 pub fn needs_no_state(verb: &Verb) -> bool {
     match verb {
         Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_) | Verb::Parse(_) => true,
@@ -50,10 +50,10 @@ pub fn needs_no_state(verb: &Verb) -> bool {
     }
 }
 
-/// Does what was typed.
+/// Runs the verb that the user typed.
 ///
 /// # Errors
-/// What the user is to read, with its exit code.
+/// The error to show to the user, which has an exit code.
 pub fn run(verb: Verb, context: &Context) -> Result<Exit, Failure> {
     match verb {
         Verb::Daemon(args) => daemon::run(&args, context),

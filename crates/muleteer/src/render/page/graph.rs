@@ -1,4 +1,4 @@
-//! The beads and what they wait for, drawn.
+//! Draws the beads and their dependencies.
 
 use crate::render::page::tables::Anchors;
 use crate::render::page::{cut, stage_words};
@@ -10,19 +10,19 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 
-/// More beads than this are in the table alone.
+/// A run with more beads than this has no drawing, only the table.
 const MOST: usize = 4000;
 const MARGIN: f64 = 12.0;
 
-/// How large a bead is drawn: the more there are, the less is written into it.
+/// The size of a drawn bead. The more beads there are, the less text each one has.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     width: f64,
     height: f64,
-    /// Between layers, and between rows.
+    /// The distance between layers (`gap`) and between rows (`lead`).
     gap: f64,
     lead: f64,
-    /// Lines of the title, and how much goes into one.
+    /// The number of title lines (`lines`), and the characters in one of them (`letters`).
     lines: usize,
     letters: usize,
     named: bool,
@@ -39,7 +39,7 @@ impl Size {
         Self { width, height, gap, lead, lines, letters, named }
     }
 
-    #[allow(clippy::cast_precision_loss)] // Not that many layers.
+    #[allow(clippy::cast_precision_loss)] // There are few layers.
     fn x(self, layer: usize) -> f64 {
         MARGIN + layer as f64 * (self.width + self.gap)
     }
@@ -49,7 +49,7 @@ impl Size {
     }
 }
 
-/// Arrows and patterns, once for all pictures of the page.
+/// Arrows and patterns, defined once for all drawings of the page.
 pub fn definitions() -> Markup {
     html! {
         svg.defs width="0" height="0" aria-hidden="true" focusable="false" {
@@ -104,7 +104,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
                 span.dim { "not drawn, for they follow from others: " (picture.implied) @if picture.implied == 1 { " dependency" } @else { " dependencies" } }
             }
         }
-        // Without a script: a box that is ticked, and a style that looks at it.
+        // Fits the drawing to the page without a script: a style depends on the checkbox.
         input.fit #fit type="checkbox" checked[width <= 1500.0];
         label.fit for="fit" { "fit to the page" }
         div.scroll tabindex="0" role="group" aria-label="The graph; the table of beads below says the same" {
@@ -131,8 +131,8 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
     }
 }
 
-/// Left edge and middle of each node; those that wait for nothing and nobody stand in a block
-/// below.
+/// Returns the left edge and the vertical middle of each node. Nodes without any dependency form a
+/// block below the others.
 fn arrange(picture: &Picture, alone: &[usize], size: Size) -> (Vec<(f64, f64)>, f64, f64) {
     let mut places: Vec<(f64, f64)> = picture
         .places
@@ -175,8 +175,8 @@ fn middle(size: Size, place: Place) -> f64 {
     size.y(place.row) + size.height / 2.0
 }
 
-/// A curve from the right edge of the first through the layers between to the left edge of the
-/// last.
+/// Returns a curve from the right edge of the first node to the left edge of the last, through the
+/// layers between them.
 fn route(from: (f64, f64), bends: &[Place], to: (f64, f64), size: Size) -> String {
     let (mut x, mut y) = (from.0 + size.width, from.1);
     let mut path = format!("M{} {}", round(x), round(y));
@@ -247,7 +247,7 @@ fn class(task: &TaskState) -> &'static str {
     }
 }
 
-/// The title in as many lines as there are, broken at spaces where that is possible.
+/// Breaks the title into at most `size.lines` lines, at spaces if possible.
 fn wrapped(title: &str, size: Size) -> Vec<String> {
     let clean = cut(title, size.letters * size.lines);
     let mut lines: Vec<String> = vec![String::new()];
@@ -262,13 +262,13 @@ fn wrapped(title: &str, size: Size) -> Vec<String> {
             lines.push(word.to_string());
         }
     }
-    // What does not fit below stays in the last line, which is cut.
+    // Words that do not fit remain in the last line, which is cut.
     let rest = lines.split_off(lines.len().min(size.lines.max(1) - 1)).join(" ");
     lines.push(rest);
     lines.iter().map(|line| cut(line, size.letters)).collect()
 }
 
-/// Two digits behind the point are more than a screen shows.
+/// Rounds to one decimal, which is finer than a screen shows.
 fn round(length: f64) -> f64 {
     (length * 10.0).round() / 10.0
 }

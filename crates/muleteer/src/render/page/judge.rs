@@ -1,4 +1,4 @@
-//! What the judge found.
+//! The section with the judge's findings.
 
 use crate::render::page::{Clock, PROSE, Setting, TITLE, cut};
 use maud::{Markup, html};
@@ -6,13 +6,15 @@ use muleteer_model::spec_run::event::Verdict;
 use muleteer_model::spec_run::judge::JudgeResult;
 use muleteer_model::spec_run::report::history::{Chronicle, Judgement};
 
-/// Words of the judge shown, the last ones; findings of one are bounded where they are read.
+/// The number of judgements that are shown, the last ones. The parser of a judgement bounds its
+/// findings.
 const WORDS: usize = 50;
 
 pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Markup {
     let run = &chronicle.run;
     let skipped = chronicle.judgements.len().saturating_sub(WORDS);
-    // Whoever codes must not learn the criteria, and a page may lie anywhere.
+    // The criteria stay secret while the run is open: a coding agent must not learn them, and could
+    // read this page.
     let secret = run.outcome.is_none();
     html! {
         section #judge aria-labelledby="judge-title" {
@@ -102,7 +104,7 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
     }
 }
 
-/// Of what it was called, the class it is shown with.
+/// Returns the CSS class for the judge's name of a severity.
 fn severity(word: &str) -> &'static str {
     match word.to_ascii_lowercase().as_str() {
         "critical" | "blocker" | "high" | "major" => "high",

@@ -1,10 +1,10 @@
-//! A run as one HTML page: self-contained (no script, nothing fetched), escaped by [`maud`], and of
-//! a bounded size.
+//! Renders a run as one HTML page: self-contained (no script, nothing fetched), escaped by
+//! [`maud`], and of bounded size.
 //!
-//! What stands in it was written by people and agents, who may wish the reader ill: all of it is
-//! text, cut to a length, and a link is one only where it begins with `https://` or `http://`. The
-//! page forbids itself everything but its own style, so even a mistake here would fetch and run
-//! nothing.
+//! People and agents wrote its content, possibly with bad intent. Therefore all content is text of
+//! limited length, and a URL becomes a link only if it begins with `https://` or `http://`. The
+//! page's policy forbids everything except its own style, so even a mistake here would fetch and
+//! run nothing.
 //!
 //! Pure: the same run gives the same page.
 
@@ -31,12 +31,12 @@ const POLICY: &str =
 const TITLE: usize = 200;
 const PROSE: usize = 2000;
 
-/// What the page says beside the run itself.
+/// Settings of the page that are not part of the run.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// In which times are told.
+    /// The time zone of all times on the page.
     pub zone: TimeZone,
-    /// Where the judge's own words are kept.
+    /// The place of the judge's own results.
     pub judge_results: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub fn page(chronicle: &Chronicle, setting: &Setting) -> String {
     markup.into_string()
 }
 
-/// Why it is not done, or where the result is.
+/// Says why the run is not done, or where its result is.
 fn news(run: &Run) -> Markup {
     let resume = format!("muleteer run --resume {}", run.id());
     html! {
@@ -171,7 +171,7 @@ fn words(status: RunStatus) -> String {
     status.as_str().replace('_', " ")
 }
 
-/// A link if it leads to the web, else the text.
+/// Returns a link if the URL leads to the web, else plain text.
 fn link(url: &str) -> Markup {
     let web = (url.starts_with("https://") || url.starts_with("http://"))
         && url.len() <= PROSE
@@ -181,7 +181,7 @@ fn link(url: &str) -> Markup {
     }
 }
 
-/// Times as the reader's wall clock had them, told exactly in the markup.
+/// Formats times in the reader's time zone; the markup has the exact time.
 #[derive(Debug, Clone, Copy)]
 struct Clock<'a> {
     zone: &'a TimeZone,
@@ -203,7 +203,7 @@ impl Clock<'_> {
     }
 }
 
-/// As [`span`], with tenths where seconds alone would tell little.
+/// As [`span`], with tenths of a second below ten seconds.
 fn exact(time: Duration) -> String {
     match time.as_millis() {
         0 => "0s".into(),
@@ -212,14 +212,14 @@ fn exact(time: Duration) -> String {
     }
 }
 
-/// At most so many columns, the end replaced by `…`. What moves a cursor or turns text around
-/// becomes a space.
+/// Shortens text to at most `width` columns, ending in `…`. Characters that move a cursor or change
+/// the writing direction become spaces.
 fn cut(text: &str, width: usize) -> String {
     let clean = |c: char| if c.is_control() || turns(c) { ' ' } else { c };
     let mut kept = String::new();
     let mut used = 0;
     let mut rest = text.trim().chars().map(clean);
-    // Marks that take no room are bounded too.
+    // Combining marks take no column, so the number of characters is bounded too.
     for c in rest.by_ref().take(width * 4) {
         used += c.width().unwrap_or(0);
         kept.push(c);
@@ -235,7 +235,7 @@ fn cut(text: &str, width: usize) -> String {
     kept
 }
 
-/// The mark and the word of a bead's state, so that no state is told by its colour alone.
+/// Returns the symbol and the name of a bead's state, so that colour is never the only sign.
 fn stage_words(stage: Stage) -> (&'static str, &'static str) {
     match stage {
         Stage::Done => ("✓", "done"),

@@ -1,20 +1,21 @@
-//! Time as a length: the time a run rested is cut out, so that a night between two sittings doesn't
-//! squash both.
+//! Converts time to a length. Long pauses of a run are cut out, so that a night between two
+//! sittings does not squash both.
 
 use jiff::Timestamp;
 
-/// A pause is cut when it is longer than this part of the rest, and than [`SHORTEST`].
+/// A pause is cut if it is longer than this part of the active time, and longer than [`SHORTEST`].
 const PART: f64 = 0.1;
 const SHORTEST: f64 = 60_000.0;
-/// What a cut pause still takes, of the whole.
+/// The width of a cut pause, as a part of the whole.
 const CUT: f64 = 0.012;
-/// Pauses beyond so many are not cut: there would be nothing left to draw in.
+/// The maximum of cut pauses; more of them would leave no room to draw in.
 const CUTS: usize = 20;
 
-/// From moments to a share of the width.
+/// Maps points in time to a share of the width.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scale {
-    /// Where time passes as on the clock: from, to, and where it begins in the picture.
+    /// The intervals that are drawn to scale: their start, their end, and their position in the
+    /// picture.
     pieces: Vec<Piece>,
     length: f64,
 }
@@ -29,14 +30,14 @@ struct Piece {
 /// A pause that was cut out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cut {
-    /// Where, as a share of the width.
+    /// The position, as a share of the width.
     pub at: f64,
     pub width: f64,
     pub millis: f64,
 }
 
 impl Scale {
-    /// From the times at which something was under way.
+    /// Builds the scale from the intervals in which something was under way.
     pub fn new(busy: &[(Timestamp, Timestamp)]) -> Self {
         let mut spans: Vec<(f64, f64)> =
             busy.iter().map(|(from, to)| (millis(*from), millis(*to).max(millis(*from)))).collect();
@@ -79,7 +80,7 @@ impl Scale {
         Self { length: (at - pause).max(1.0), pieces }
     }
 
-    /// Where a moment is, from 0 to 1.
+    /// Returns the position of a point in time, from 0 to 1.
     pub fn at(&self, moment: Timestamp) -> f64 {
         let moment = millis(moment);
         let mut here = 0.0;
@@ -104,8 +105,7 @@ impl Scale {
         self.pieces.windows(2).map(between).collect()
     }
 
-    /// Marks for the reader: share of the width, and the time under way until then, in
-    /// milliseconds.
+    /// Returns tick marks: the share of the width, and the active time until then in milliseconds.
     pub fn marks(&self) -> Vec<(f64, f64)> {
         const STEPS: [f64; 23] = [
             0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0,
@@ -132,7 +132,7 @@ impl Scale {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // Milliseconds of a time around now.
+#[allow(clippy::cast_precision_loss)] // Timestamps around the present fit a float.
 fn millis(at: Timestamp) -> f64 {
     at.as_millisecond() as f64
 }
@@ -161,7 +161,7 @@ mod tests {
             "{scale:?}"
         );
         assert!(near(scale.at(second(30_000)), 0.5) && near(scale.at(second(31_000)), 1.0));
-        // Within the cut: where it begins.
+        // A time within a cut maps to the beginning of the cut.
         assert_eq!(scale.at(second(20_000)).to_bits(), scale.at(second(1000)).to_bits());
         let cuts = scale.cuts();
         assert!(cuts.len() == 1 && near(cuts[0].millis / 1000.0, 29_000.0), "{cuts:?}");

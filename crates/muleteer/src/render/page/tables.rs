@@ -1,4 +1,4 @@
-//! The same in numbers: what each phase and each bead came to, what went wrong, and every agent.
+//! The run in numbers: the totals of each phase and bead, the problems, and every agent.
 
 use crate::render::page::{Clock, PROSE, TITLE, cut, exact, stage_words};
 use crate::render::usd;
@@ -10,13 +10,13 @@ use muleteer_model::spec_run::report::history::{Chronicle, Stint, Tally, Trouble
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Rows beyond so many are counted.
+/// The number of rows that are shown; further rows are only counted.
 const ROWS: usize = 5000;
 const TROUBLES: usize = 300;
-/// Open from the start up to so many rows.
+/// A table with at most this many rows is open from the start.
 const SHORT: usize = 40;
 
-/// What an agent is for, for people.
+/// Returns the name of an agent's purpose, for people.
 pub fn part(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Acceptance => "acceptance criteria",
@@ -29,7 +29,8 @@ pub fn part(purpose: Purpose) -> &'static str {
     }
 }
 
-/// Where on the page a bead is told of: beads by their number, since an id may be anything.
+/// The anchors of beads on the page. They use the bead's number, because an id may contain
+/// anything.
 #[derive(Debug)]
 pub struct Anchors<'a>(HashMap<&'a str, usize>);
 
@@ -42,7 +43,7 @@ impl<'a> Anchors<'a> {
         self.0.get(id).map(|number| format!("bead-{number}"))
     }
 
-    /// A link to where the bead is told of, if it is.
+    /// Returns a link to the bead's row, or the plain content if the bead has no row.
     pub fn link(&self, id: &str, inner: &Markup) -> Markup {
         html! {
             @if let Some(name) = self.name(id) { a href={ "#" (name) } { (inner) } } @else { (inner) }
@@ -54,7 +55,7 @@ impl<'a> Anchors<'a> {
     }
 }
 
-/// How an agent ended, in words.
+/// Returns how an agent ended, in words.
 pub fn outcome(stint: &Stint) -> &'static str {
     match stint.end.as_ref().map(|end| end.status) {
         None => "under way",
@@ -268,7 +269,7 @@ fn worked(millis: u64) -> String {
     if millis == 0 { "-".into() } else { exact(Duration::from_millis(millis)) }
 }
 
-/// A bar as long as its share.
+/// Draws a bar whose length is the share.
 fn share(ratio: f64, of: &str) -> Markup {
     html! {
         td.chart aria-hidden="true" {
@@ -277,7 +278,7 @@ fn share(ratio: f64, of: &str) -> Markup {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // A bar's length.
+#[allow(clippy::cast_precision_loss)] // This is only the length of a bar.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -1,4 +1,4 @@
-//! Who worked when: one lane for each agent's number, phases above.
+//! The timeline of the agents: one lane for each agent number, with the phases above.
 
 use crate::render::page::scale::Scale;
 use crate::render::page::tables::{Anchors, outcome, part};
@@ -10,7 +10,7 @@ use muleteer_model::spec_run::event::{Phase, Purpose, Verdict};
 use muleteer_model::spec_run::report::history::{Chronicle, Stint};
 use std::time::Duration;
 
-/// More than these are only counted.
+/// Items beyond these numbers are only counted.
 const LANES: u32 = 100;
 const BARS: usize = 4000;
 const PHASES: usize = 200;
@@ -21,7 +21,7 @@ const RIGHT: f64 = 16.0;
 const LANE: f64 = 22.0;
 const PITCH: f64 = 26.0;
 const TOP: f64 = 48.0;
-/// A column of text, roughly.
+/// The approximate width of one column of text.
 const LETTER: f64 = 6.4;
 
 const PARTS: [Purpose; 6] = [
@@ -105,7 +105,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Mark
     }
 }
 
-/// The phases as a band; implementation is told apart by its iteration.
+/// Draws the phases as a band; repeated implementation and judge phases show their iteration.
 fn phases(chronicle: &Chronicle, x: &dyn Fn(Timestamp) -> f64, now: Timestamp) -> Markup {
     let starts = &chronicle.phases;
     let ends = starts.iter().skip(1).map(|(at, _)| *at).chain([now]);
