@@ -100,8 +100,8 @@ impl Runs {
 
     /// Returns the only run that is under way.
     ///
+    /// # Errors
     /// `E_NOT_FOUND` if there is none, `E_AMBIGUOUS` if there are several.
-    /// `E_NOT_FOUND` where there is none, `E_AMBIGUOUS` where there are several.
     pub fn under_way(&self) -> Result<String, Failure> {
         let is_live = |id: &String| self.read(id).is_ok_and(|run| run.is_live());
         let live: Vec<String> = self.ids().into_iter().filter(is_live).collect();

@@ -1,4 +1,4 @@
-//! The directories, the operator's key, the shim, and whoever answers at the socket.
+//! Checks the directories, the operator's key, the shim, and the daemon at the socket.
 
 use crate::cli::context::Context;
 use muleteer_model::doctor::{
@@ -17,14 +17,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// A daemon that takes longer than this to greet is no use to anybody.
+/// A daemon that needs longer than this for the handshake counts as unusable.
 const GREETING: Duration = Duration::from_secs(5);
 
 pub(super) fn dir(path: &Path) -> DirFacts {
     facts(path, std::fs::metadata(path))
 }
 
-/// One that must not be another name of somewhere else.
+/// Checks a directory that must not be a symbolic link.
 pub(super) fn own_dir(path: &Path, socket_len: Option<usize>) -> DirFacts {
     DirFacts { socket_len, ..facts(path, std::fs::symlink_metadata(path)) }
 }
@@ -56,7 +56,7 @@ fn may_write(dir: &Path) -> Result<(), Barred> {
     }
 }
 
-/// By the nearest directory above that is there.
+/// Returns whether the directory can be created, judging by its nearest existing ancestor.
 fn can_be_made(path: &Path) -> Result<(), Barred> {
     let barred = |why: String| Err(Barred { why, read_only: false });
     for above in path.ancestors().skip(1) {
@@ -73,8 +73,8 @@ fn can_be_made(path: &Path) -> Result<(), Barred> {
     barred("nothing above it is there".into())
 }
 
-/// Reads the log and the database as the next daemon will. In a thread that nobody waits for longer
-/// than the deadline: a log may be of any length.
+/// Reads the log and the database as the next daemon will. A thread does the reading, and nobody
+/// waits for it longer than the deadline: a log may have any length.
 pub(super) async fn state(paths: &Paths, deadline: Duration) -> (EventFacts, DatabaseFacts) {
     let slow = (EventFacts::Slow { after_s: deadline.as_secs() }, DatabaseFacts::None);
     let (done, told) = tokio::sync::oneshot::channel();
@@ -90,7 +90,7 @@ pub(super) async fn state(paths: &Paths, deadline: Duration) -> (EventFacts, Dat
 
 fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
     let said = |error: &StoreError| (crate::cli::failure::chain(error), error.hint().to_string());
-    // The database first: a daemon that runs is never behind it with the log.
+    // The database is read first: the log of a running daemon is never behind its database.
     let found = Projection::open_read_only(database).map(|db| db.map(|db| db.applied_seq()));
     let (log, last) = match fold_fleet(events) {
         Ok((_, recovery)) if recovery.records == 0 => (EventFacts::None, Some(0)),
@@ -124,7 +124,7 @@ fn read_state(events: &Path, database: &Path) -> (EventFacts, DatabaseFacts) {
     (log, database)
 }
 
-/// File systems whose locks or fsync are known to promise more than they keep.
+/// File systems whose locks or fsync are known to be unreliable.
 #[cfg(target_os = "linux")]
 fn doubtful_fs(path: &Path) -> Option<String> {
     const KNOWN: [(u32, &str); 6] = [
@@ -136,7 +136,7 @@ fn doubtful_fs(path: &Path) -> Option<String> {
         (0x0102_1994, "tmpfs, which forgets everything at a reboot"),
     ];
     let kind = rustix::fs::statfs(path).ok()?.f_type;
-    // The type's width and sign differ between architectures; the numbers are of 32 bits.
+    // The type's width and sign differ between architectures; the numbers have 32 bits.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let kind = kind as u32;
     KNOWN.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| (*name).to_string())

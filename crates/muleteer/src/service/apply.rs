@@ -1,4 +1,4 @@
-//! Carrying out a plan, and telling what was done.
+//! Executes a plan and reports its steps.
 
 use crate::cli::failure::Failure;
 use crate::doctor::ask::{RunError, run};
@@ -9,21 +9,22 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A start waits until the daemon is ready, and recovery of a long log takes its time.
+/// Starting waits until the daemon is ready, and recovery of a long log takes time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One thing that was done, or would be.
+/// A step that was done, or with `dry_run` would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Did {
-    /// `write`, `keep` (it says that already), `remove`, `run`.
+    /// `write`, `keep` (the file has this content already), `remove`, `run`.
     pub action: &'static str,
     pub what: String,
 }
 
-/// Carries the steps out in order; with `dry_run` it only says what they are.
+/// Executes the steps in order; with `dry_run` it only describes them.
 ///
 /// # Errors
-/// The first step that failed. What was done before it stays, and is found done by the next try.
+/// The first step that failed. Earlier steps are not undone; the next attempt leaves a file alone
+/// that is already right.
 pub async fn apply(steps: &[Step], dry_run: bool) -> Result<Vec<Did>, Failure> {
     let mut done = Vec::new();
     for step in steps {

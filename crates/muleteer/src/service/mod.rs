@@ -1,8 +1,8 @@
-//! Muleteer as a service of the system's own manager: systemd on Linux, launchd on macOS.
+//! Muleteer as a service of the system's service manager: systemd on Linux, launchd on macOS.
 //!
-//! - `unit`: the unit or plist with the right paths in it, pure;
-//! - [`plan`]: what installing and removing take, pure;
-//! - [`apply`]: carrying a plan out; [`state`]: what the manager says.
+//! - `unit`: renders the unit or plist with this installation's paths, pure;
+//! - [`plan`]: the steps of installing and removing, pure;
+//! - [`apply`]: executes a plan; [`state`]: queries the manager.
 
 pub mod apply;
 pub mod plan;
@@ -13,7 +13,7 @@ pub mod unit;
 
 use std::path::{Path, PathBuf};
 
-/// The unit's and the plist's name.
+/// The names of the unit and of the plist.
 pub const UNIT: &str = "muleteer.service";
 pub const LABEL: &str = "dev.muleteer.daemon";
 
@@ -24,7 +24,7 @@ pub enum Manager {
 }
 
 impl Manager {
-    /// The one of this operating system, whether it runs or not.
+    /// Returns the manager of this operating system, even if it does not run.
     pub fn of_host() -> Self {
         if cfg!(target_os = "macos") { Self::Launchd } else { Self::Systemd }
     }
@@ -37,7 +37,8 @@ impl Manager {
     }
 }
 
-/// A user's own service, which runs while they are logged in (or linger), or the machine's.
+/// The scope of a service: one user's, which runs while they are logged in (or linger), or the
+/// machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     User,
@@ -53,7 +54,7 @@ impl Scope {
     }
 }
 
-/// What is to be installed, for whom and where.
+/// The service to install, with its user and its paths.
 #[derive(Debug, Clone)]
 pub struct Service {
     pub manager: Manager,
@@ -62,14 +63,13 @@ pub struct Service {
     pub program: PathBuf,
     /// `--config`, absolute.
     pub config: Option<PathBuf>,
-    /// Directories that are not where they usually are, as variables: the daemon must mean the same
-    /// ones.
+    /// Directories at unusual places, as variables, so that the daemon uses the same ones.
     pub places: Vec<(String, String)>,
-    /// Whose agents it runs.
+    /// The user whose agents the daemon runs.
     pub user: String,
     pub uid: u32,
     pub home: PathBuf,
-    /// Of the user's configuration, where systemd looks for units.
+    /// The directory of the user's configuration, in which systemd looks for units.
     pub config_home: PathBuf,
 }
 

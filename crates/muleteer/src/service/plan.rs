@@ -1,11 +1,11 @@
-//! What installing and removing a service take, step by step.
+//! The steps of installing and removing a service.
 
 use crate::service::{LABEL, Manager, Scope, Service, UNIT, unit};
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Written whole, or left as it is where it says just that already.
+    /// Written completely, or left alone if the file has this content already.
     Write {
         path: PathBuf,
         contents: String,
@@ -19,12 +19,12 @@ pub enum Step {
     },
 }
 
-/// What there is before we begin.
+/// The state before the first step.
 #[derive(Debug, Clone, Default)]
 pub struct Present {
-    /// The unit's or plist's text.
+    /// The text of the installed unit or plist.
     pub file: Option<String>,
-    /// The manager runs it.
+    /// The manager runs the service.
     pub active: bool,
 }
 
@@ -40,7 +40,7 @@ pub fn install(service: &Service, present: &Present) -> Vec<Step> {
                 steps.push(systemctl(service, &["daemon-reload"]));
             }
             steps.push(systemctl(service, &["enable", UNIT]));
-            // Agents outlive both. Starting what runs changes nothing.
+            // Agents survive both a restart and a start. Starting an active unit has no effect.
             let verb = if changed && present.active { "restart" } else { "start" };
             steps.push(systemctl(service, &[verb, UNIT]));
         }

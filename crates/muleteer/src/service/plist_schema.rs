@@ -1,9 +1,9 @@
-//! The keys of `launchd.plist(5)` that we may use, and what each may hold. launchd ignores what it
-//! does not know, silently, so a misspelt key would be found by nobody.
+//! The keys of `launchd.plist(5)` that we may use, and the type of each value. launchd silently
+//! ignores unknown keys, so without this check nobody would notice a misspelt key.
 
 use plist::{Dictionary, Value};
 
-/// What is wrong, in words.
+/// Returns a description of each fault.
 pub fn faults(text: &str) -> Vec<String> {
     let value = match Value::from_reader_xml(text.as_bytes()) {
         Ok(value) => value,

@@ -1,4 +1,4 @@
-//! Which service manager is here, and what it says of our unit.
+//! Detects the service manager and queries our unit.
 
 use crate::doctor::ask::run;
 use crate::service::{LABEL, Manager, Scope, UNIT};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What the manager says of the unit it has loaded.
+/// The manager's report about the loaded unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UnitState {
     /// `active`, `inactive`, `failed`, `activating`, …
@@ -17,7 +17,7 @@ pub struct UnitState {
     pub sub: String,
     pub enabled: bool,
     pub pid: Option<u32>,
-    /// The daemon's own word (`STATUS=`).
+    /// The status text that the daemon reported (`STATUS=`).
     pub text: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl UnitState {
     }
 }
 
-/// Whether it runs this machine (not: whether its programs are installed).
+/// Returns whether the manager runs this machine; installed programs alone do not count.
 pub fn runs(manager: Manager) -> bool {
     match manager {
         Manager::Systemd => Path::new("/run/systemd/system").is_dir(),
@@ -35,7 +35,7 @@ pub fn runs(manager: Manager) -> bool {
     }
 }
 
-/// None where the manager has no such unit.
+/// Queries the unit; `None` if the manager has no such unit.
 pub async fn unit(manager: Manager, scope: Scope) -> Option<UnitState> {
     match manager {
         Manager::Systemd => {
@@ -54,7 +54,7 @@ pub async fn unit(manager: Manager, scope: Scope) -> Option<UnitState> {
     }
 }
 
-/// `systemctl show`: lines of KEY=VALUE, in an order of its own.
+/// Parses `systemctl show`: lines of KEY=VALUE in any order.
 fn systemd(said: &str) -> Option<UnitState> {
     let value = |key: &str| {
         said.lines()
@@ -70,7 +70,8 @@ fn systemd(said: &str) -> Option<UnitState> {
     })
 }
 
-/// `launchctl list LABEL`: a dictionary in an old notation, with `"PID" = 4711;` while it runs.
+/// Parses `launchctl list LABEL`: a dictionary in an old notation, with `"PID" = 4711;` while the
+/// job runs.
 fn launchd(said: &str) -> UnitState {
     let pid = said.lines().find_map(|line| {
         let value = line.trim().strip_prefix("\"PID\" = ")?;
@@ -80,7 +81,7 @@ fn launchd(said: &str) -> UnitState {
     UnitState { active: active.into(), sub: sub.into(), enabled: true, pid, text: None }
 }
 
-/// What `doctor` wants to know.
+/// Returns the facts for `doctor`.
 pub async fn facts() -> ServiceFacts {
     let manager = Manager::of_host();
     if !runs(manager) {

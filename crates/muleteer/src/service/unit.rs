@@ -1,4 +1,4 @@
-//! The files of `deploy/`, with this installation's paths in them.
+//! Renders the files of `deploy/` with this installation's paths.
 
 use crate::service::{Manager, Scope, Service};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ const USER_UNIT: &str = include_str!("../../../../deploy/systemd/user/muleteer.s
 const SYSTEM_UNIT: &str = include_str!("../../../../deploy/systemd/system/muleteer.service");
 const PLIST: &str = include_str!("../../../../deploy/launchd/dev.muleteer.daemon.plist");
 
-/// The text of the unit or plist.
+/// Returns the text of the unit or plist.
 pub fn render(service: &Service) -> String {
     match service.manager {
         Manager::Systemd => unit(service),
@@ -46,8 +46,8 @@ fn unit(service: &Service) -> String {
     text
 }
 
-/// One word of a unit file. `%` begins a specifier everywhere, `$` a variable on command lines
-/// only.
+/// Quotes one word of a unit file. `%` begins a specifier everywhere, `$` a variable in command
+/// lines only.
 fn quoted(word: &str, command: bool) -> String {
     let mut text = String::from("\"");
     for c in word.chars() {

@@ -1,4 +1,4 @@
-//! `answer`: say what an agent waits to be told.
+//! `answer`: answers an agent's permission request or question.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;

@@ -1,5 +1,5 @@
-//! `bead`: the work items of runs. Outside a run it works on the repository's store itself; an
-//! agent of a run asks the daemon, which knows whose agent asks and what it may change.
+//! `bead`: the work items of runs. Outside a run it uses the repository's store directly. An agent
+//! of a run asks the daemon, which knows the agent and its rights.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -33,7 +33,7 @@ Examples:
 In a repository the beads are in .muleteer/beads. In an agent of a run these verbs reach the run's
 beads, and new ones get the run's label by themselves.";
 
-/// An import larger than this is somebody's mistake.
+/// A larger import is assumed to be a mistake.
 const IMPORT_LIMIT: u64 = 128 * 1024 * 1024;
 
 /// Create, show and change beads: the work items of runs
@@ -166,11 +166,13 @@ enum Dep {
     Rm { id: String, depends_on: String },
 }
 
+/// Executes one verb on the beads.
+///
 /// # Errors
-/// What is wrong with the request or the store.
+/// The error of the request or of the store.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    // The process ends with it: to give back 100,000 beads one by one would take as long as sorting
-    // them.
+    // The store is not dropped, because the process exits anyway: freeing 100,000 beads one by one
+    // would take as long as sorting them.
     let mut store = std::mem::ManuallyDrop::new(Store::find(context).await?);
     match &args.verb {
         Verb::Export { file } => export(&mut store, file.as_deref(), context).await,
@@ -349,12 +351,12 @@ async fn graph(store: &mut Store, labels: Vec<String>, context: &Context) -> Res
     Ok(Exit::Done)
 }
 
-/// Every bead once in full, below the first it waits for; further mentions are marked.
+/// Draws each bead once in full, below the first bead it waits for; further mentions are marked.
 pub fn tree(beads: &[Bead], graph: &Graph) -> String {
     let mut text = String::new();
     let mut shown = BTreeSet::new();
     let roots: Vec<usize> = (0..graph.len()).filter(|at| graph.blockers(*at).is_empty()).collect();
-    // What lies on a cycle has no root above it.
+    // Beads on a cycle have no root, so the remaining beads are visited too.
     let rest = 0..graph.len();
     for start in roots.into_iter().chain(rest) {
         if shown.contains(&start) {
@@ -394,7 +396,8 @@ async fn export(
         context.out.bytes(text.as_bytes())?;
         return Ok(Exit::Done);
     };
-    // Behind a link is the file that is meant; a pipe or a device is written to, not replaced.
+    // The target of a link is replaced, not the link. A pipe or a device is written to, not
+    // replaced.
     let place = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     if std::fs::metadata(&place).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         let failed = |error: std::io::Error| Failure::new("E_IO", error.to_string()).file(path);
@@ -432,10 +435,10 @@ fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
     })
 }
 
-/// Where the beads are.
+/// The place of the beads.
 #[derive(Debug)]
 enum Store {
-    /// Asked by an agent of a run.
+    /// For an agent of a run.
     Daemon,
     Here(Box<beads::Store>),
 }

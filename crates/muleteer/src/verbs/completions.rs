@@ -1,4 +1,4 @@
-//! `completions`: for the shell.
+//! `completions`: shell completions.
 
 use crate::cli::Cli;
 use crate::cli::context::Context;
@@ -23,7 +23,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    // Into memory first: the generator panics where it cannot write.
+    // The script is generated in memory first, because the generator panics on a write error.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "muleteer", &mut script);
     context.out.bytes(&script)?;

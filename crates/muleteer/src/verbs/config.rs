@@ -1,4 +1,4 @@
-//! `config`: what is in force, and from which file and line each value came.
+//! `config`: the configuration in effect, with the file and line of each value.
 
 use crate::cli::context::{Context, seen_from};
 use crate::cli::exit::Exit;
@@ -69,13 +69,13 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 const IN_VAIN: &str = "is the daemon's, and taken from no project's file";
 
-/// What stands at `key`, below the keys above it.
+/// Returns the value at `key`, within the keys above it.
 fn only(whole: &Value, key: &str) -> Value {
     let (first, rest) =
         key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
     match whole.get(first) {
         Some(below) => json!({ first: rest.map_or(below.clone(), |rest| only(below, rest)) }),
-        // A name with a dot in it is shown with what is beside it.
+        // A name may contain a dot; then the whole level is shown.
         None => whole.clone(),
     }
 }
@@ -124,7 +124,7 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     Ok(Exit::Done)
 }
 
-/// `user ~/.config/muleteer/config.yaml:3`.
+/// Formats an origin: `user ~/.config/muleteer/config.yaml:3`.
 fn place(origin: &Origin) -> String {
     let file = origin.file.as_deref().map(|file| format!(" {file}")).unwrap_or_default();
     let line = origin

@@ -1,8 +1,7 @@
-//! `cost`: what was spent, by role, model, day or project.
+//! `cost`: the money and tokens spent, by role, model, day or project.
 //!
-//! Added up from the events themselves and not from the database: they are the truth, and the
-//! database may be behind them (right after a `kill -9`) or not be there. A year of them is read in
-//! a moment.
+//! The sums come from the events and not from the database. The database may lag behind (right
+//! after a `kill -9`) or be missing. Reading a year of events takes only a moment.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;

@@ -1,4 +1,4 @@
-//! `daemon`: the supervisor in the foreground; `daemon stop`.
+//! `daemon`: runs the supervisor in the foreground; `daemon stop` stops it.
 
 use crate::block_on;
 use crate::cli::context::Context;
@@ -19,10 +19,10 @@ use serde_json::json;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-/// A daemon started on demand goes when it has been idle for so long.
+/// An on-demand daemon exits after this much idle time.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
 
-/// How long `daemon stop` waits for the daemon to be gone once it has agreed.
+/// How long `daemon stop` waits for the daemon's exit after the daemon has accepted the request.
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
 const EXAMPLES: &str = "\
@@ -86,10 +86,10 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
         Agents::Stop => "stop",
     };
     let pid = client.welcome().daemon_pid;
-    // Held before it goes, so that its number cannot become another process's.
+    // The process is pinned before it exits, so that its pid cannot be reused by another process.
     let process = Pinned::open(pid).ok();
     let reply = client.call(Request::Stop { agents: word.into() }).await?;
-    // Its answer means that it will stop; "stopped" is said when it has.
+    // The reply only means that the daemon will stop; "stopped" is printed after it has.
     let closed = tokio::time::timeout(STOP_PATIENCE, client.closed()).await.is_ok();
     if !closed || process.is_some_and(|process| !process.wait(STOP_PATIENCE)) {
         context.out.note(format!("pid {pid} takes long to end"));
@@ -120,8 +120,8 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
 fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut waiting = None;
     if args.on_demand {
-        // Out of the session of whoever asked, so that closing their terminal strands nobody. It
-        // fails only if we lead a session already, which is as good.
+        // Leave the caller's session, so that closing its terminal does not kill the daemon. This
+        // fails only if we lead a session already, which is just as good.
         let _ = rustix::process::setsid();
         let left = leave_behind().and_then(|()| Waiting::take());
         let cannot = |error| {
@@ -149,9 +149,10 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
     done
 }
 
-/// The thread that holds the tree has nobody to restart it, and unwinding through a runtime that
-/// did not come up waits for its threads for ever, holding the lock (seen when no thread could be
-/// made). Dead, it is started again.
+/// Aborts the process if the main thread panics. Nothing restarts that thread, which holds the
+/// supervision tree. Unwinding through a runtime that did not come up waits for its threads forever
+/// while the lock is held; this was seen when no thread could be created. A dead daemon is started
+/// again.
 fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -162,8 +163,8 @@ fn end_on_panic() {
     }));
 }
 
-/// Has a daemon that runs already stop and leave its agents to us. One that cannot be asked is left
-/// to the lock, which refuses us.
+/// Asks a running daemon to stop and to leave its agents to us. If it cannot be asked, taking the
+/// lock fails later.
 async fn step_aside(context: &Context) -> Result<(), Failure> {
     let Ok(mut client) = context.dial().await else { return Ok(()) };
     let pid = client.welcome().daemon_pid;
@@ -175,7 +176,7 @@ async fn step_aside(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The daemon's own log, for a terminal, a service manager, or the file of an on-demand one.
+/// Sets up the daemon's log for a terminal, a service manager, or an on-demand daemon's file.
 fn log_to_stderr(context: &Context) {
     let level = match (context.out.quiet, context.out.verbose) {
         (true, _) => "warn",
@@ -185,7 +186,7 @@ fn log_to_stderr(context: &Context) {
     };
     let wanted =
         std::env::var("MULETEER_LOG").ok().and_then(|filter| EnvFilter::try_new(filter).ok());
-    // Our own crates only: at `debug` a library says what only its authors read.
+    // Only our own crates log at this level: at `debug` libraries print details for their authors.
     let ours = || {
         EnvFilter::new(format!(
             "warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"
@@ -194,7 +195,7 @@ fn log_to_stderr(context: &Context) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(wanted.unwrap_or_else(ours))
         .with_writer(std::io::stderr);
-    // The journal has times of its own.
+    // The journal adds its own times.
     let in_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let set = if in_journal && !context.out.json {
         builder.without_time().with_ansi(false).try_init()
@@ -203,18 +204,18 @@ fn log_to_stderr(context: &Context) {
     } else {
         builder.with_ansi(context.out.color_on_stderr()).try_init()
     };
-    // Somebody else's subscriber is as good.
+    // A subscriber that was set before is used instead.
     drop(set);
 }
 
-/// Closes what was inherited: a script that reads our caller's output to its end would otherwise
-/// wait for as long as the daemon lives.
+/// Closes inherited descriptors. Otherwise a script that reads our caller's output to its end would
+/// wait as long as the daemon lives.
 fn leave_behind() -> std::io::Result<()> {
     muleteer_process::spawn::close_others(&std::fs::File::open("/dev/null")?);
     Ok(())
 }
 
-/// Why the daemon did not start, or could not go on.
+/// Converts the reason why the daemon did not start or could not continue.
 fn refused(error: StartError) -> Failure {
     match error {
         StartError::Running { .. } => Failure::of("E_ALREADY_RUNNING", &error)

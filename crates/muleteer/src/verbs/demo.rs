@@ -1,4 +1,4 @@
-//! `demo`: see it work, on this machine, without an agent or a network.
+//! `demo`: demonstrates Muleteer on this machine, without a real agent or a network.
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -27,7 +27,7 @@ pub struct Args {
     keep: bool,
 }
 
-/// Takes no context: the demo works where nothing says where the user's state lives.
+/// Takes no context, because the demo also works without a state directory of the user.
 pub async fn run(args: &Args, out: Output) -> Result<Exit, Failure> {
     demo::run(out, args.keep).await
 }

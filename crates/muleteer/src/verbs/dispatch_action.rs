@@ -1,4 +1,4 @@
-//! What the verbs that act on one dispatch share.
+//! Shared code of the verbs that act on one dispatch.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -8,8 +8,8 @@ use crate::client::offline;
 use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;
 
-/// The dispatch meant. With no daemon running it is looked up on disk first, so that a mistyped id
-/// does not start one.
+/// Resolves the dispatch's id. Without a running daemon it is looked up on disk first, so that a
+/// mistyped id does not start a daemon.
 pub async fn target(context: &Context, id: &str) -> Result<String, Failure> {
     if context.is_agent || context.connect_if_running().await?.is_some() {
         return Ok(id.to_string());
@@ -17,7 +17,7 @@ pub async fn target(context: &Context, id: &str) -> Result<String, Failure> {
     offline::find(context, id).map(|dispatch| dispatch.id)
 }
 
-/// Carries a request out and says what came of it.
+/// Sends a request and reports its result.
 pub async fn done(context: &Context, request: Request, what: &str) -> Result<Exit, Failure> {
     match context.ask(request).await? {
         Reply::Done { dispatch_id, note } if context.out.json => {

@@ -1,4 +1,5 @@
-//! `doctor`: what is wrong on this machine, what to do, and what is best effort here.
+//! `doctor`: reports problems of this machine, how to fix them, and which features are best effort
+//! here.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -40,7 +41,7 @@ pub async fn run(_: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(if is_well(&checks) { Exit::Done } else { Exit::Failed })
 }
 
-/// One line a check; what to do and what is done instead below it.
+/// Renders one line for each check; the remedy and the fallback follow below it.
 pub fn render(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     let indent = " ".repeat(width + 8);

@@ -1,4 +1,4 @@
-//! `events`: everything that happens, system-wide.
+//! `events`: all events of this state directory.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -13,7 +13,7 @@ use muleteer_store::events::tail::Start;
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
-/// With `-f` and no `--since`, this many events of before are shown.
+/// The number of earlier events that `-f` shows without `--since`.
 const CONTEXT: u64 = 100;
 
 const EXAMPLES: &str = "\
@@ -43,7 +43,7 @@ enum Since {
     Seq(u64),
 }
 
-/// Ages have a unit, times have a `T`; a bare number is a sequence number.
+/// Parses `--since`: ages have a unit, times have a `T`, and a bare number is a sequence number.
 fn since(text: &str) -> Result<Since, String> {
     if let Ok(seq) = text.trim().parse() {
         return Ok(Since::Seq(seq));
@@ -60,7 +60,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         (None, true) => history::last_seqs(context, CONTEXT),
         (None, false) => 0,
     };
-    // Where the file could not be read, the time is looked for in the stream itself.
+    // If the file cannot be read, events before this time are filtered from the stream.
     let not_before = match args.since {
         Some(Since::Time(time)) => Some(time),
         _ => None,
@@ -78,8 +78,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-/// Whether the time that is waited for has come: with the first event of it, and a clock that is
-/// set back later hides nothing.
+/// Returns whether the requested time has been reached. The first event at or after it decides, so
+/// a clock that is set back later hides nothing.
 fn has_begun(not_before: &Cell<Option<Timestamp>>, at: Option<Timestamp>) -> bool {
     let Some(time) = not_before.get() else { return true };
     let begun = at.is_some_and(|at| at >= time);
@@ -118,7 +118,7 @@ async fn lines(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Fa
     Ok(Exit::Done)
 }
 
-/// One document, written as it is read: the events of a year are not held in memory.
+/// Writes one document while reading, so that a year of events is not held in memory.
 async fn document(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Failure> {
     let client = context.connect_if_running().await?;
     let daemon = match &client {
@@ -137,7 +137,7 @@ async fn document(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit,
         Ok(ControlFlow::Continue(()))
     };
     let read = history::events(context, client, from, false, &mut each).await;
-    // The document stays one, also when the events end early.
+    // The document is closed properly even if reading fails.
     match read {
         Err(failure) if failure.code().is_empty() => Err(failure),
         Err(failure) => {

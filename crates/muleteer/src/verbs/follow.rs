@@ -1,4 +1,4 @@
-//! `spawn --follow`: what one dispatch does, until it has ended.
+//! `spawn --follow`: shows the activity of one dispatch until it ends.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -15,8 +15,8 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use tokio::sync::Notify;
 
-/// Shows the events of dispatch `id`, then exits by how it ended; of a command, which makes hardly
-/// any, also what it prints. With `--json` only events, and the last line is the dispatch as
+/// Shows the events of dispatch `id`, then exits by its outcome. A command has few events, so its
+/// output is shown too. With `--json` it prints only events, and as the last line the dispatch as
 /// `status` shows it.
 pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
     let following = async {
@@ -34,7 +34,7 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
                     *printed = Some(Printed::of(context, id, &created.backend)?);
                     begun.notify_one();
                 }
-                // On record only when all of it was read.
+                // The daemon records these events only after it has read the whole output.
                 (Event::AgentExited { .. } | Event::DispatchFinished { .. }, Some(printed)) => {
                     printed.show_rest(context)?;
                 }
@@ -74,12 +74,13 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
             }
         };
         tokio::pin!(showing);
-        // Asks the next daemon where one goes away, and starts it: without one nothing ends.
+        // Waits through daemon restarts and starts a daemon if there is none, because without a
+        // daemon no dispatch ends.
         tokio::select! {
             shown = &mut showing => shown?,
             waited = context.ask(Request::Wait { ids: vec![id.to_string()] }) => {
                 waited?;
-                // Its end is durable, and on its way.
+                // The end is durable, and its event is about to arrive.
                 showing.await?;
             }
         }

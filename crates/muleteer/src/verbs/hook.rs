@@ -1,11 +1,11 @@
-//! `hook`: what an agent CLI's own session calls at its events. It reads the CLI's JSON on stdin
-//! and answers in its words.
+//! `hook`: the verbs that an agent CLI's session calls at its events. A hook reads the CLI's JSON
+//! on stdin and answers in the CLI's format.
 //!
-//! Without `.harness-active`, and inside an agent that Muleteer itself started, it does nothing and
-//! does not even read the list. Whatever goes wrong must not stop the session: then it exits 4,
-//! which blocks nothing. Only an end (`stop`, `subagent-stop`, `teammate-idle`,
-//! `self-reflect-stop`) at a list that cannot be read is refused, a bounded number of times: the
-//! work would end with nobody told.
+//! Without `.harness-active`, and inside an agent that Muleteer started, a hook does nothing and
+//! does not even read the list. An error must not stop the session: the hook exits with 4, which
+//! blocks nothing. There is one exception. If the list cannot be read, the hooks of an end (`stop`,
+//! `subagent-stop`, `teammate-idle`, `self-reflect-stop`) reject it a bounded number of times.
+//! Otherwise the work would end without anybody noticing.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -32,15 +32,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a CLI may say to a hook.
+/// The maximum length of a CLI's event.
 const INPUT_LIMIT: usize = 16 * 1024 * 1024;
-/// Sessions that are remembered.
+/// The number of sessions that are remembered.
 const SESSIONS: usize = 50;
-/// Of the log, in a session's context: the whole of it costs more than it tells.
+/// The number of log lines in a session's context: the whole log would cost more than it is worth.
 const LOG_LINES: usize = 200;
-/// What a session is told is cut by its CLI beyond some ten thousand characters.
+/// The maximum length of these lines together: a CLI cuts a hook's output beyond some ten thousand
+/// characters.
 const LOG_BYTES: usize = 4 * 1024;
-/// A lease is renewed when less than this is left of it.
+/// A lease is renewed when less than this remains.
 const RENEW_BELOW: Duration = Duration::from_secs(10 * 60);
 
 /// Called by an agent CLI at its events (see `muleteer hooks`)
@@ -78,7 +79,7 @@ enum Name {
     SelfReflectStop,
 }
 
-/// What a CLI says: of Claude's fields, those that matter.
+/// A CLI's event: those fields of Claude Code's that matter.
 #[derive(Debug)]
 struct Event {
     root: Root,
@@ -90,7 +91,7 @@ struct Event {
 }
 
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
-    // One of our own agents: the daemon decides there.
+    // In an agent of our own the daemon decides.
     if std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty()) {
         return Ok(Exit::Done);
     }
@@ -99,7 +100,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     {
         Ok(exit) => Ok(exit),
         Err(failure) => {
-            // Exit 2 would mean "refused" to the CLI.
+            // The CLI would take exit code 2 as a rejection.
             drop(writeln!(
                 std::io::stderr(),
                 "muleteer hook: {}",
@@ -110,11 +111,11 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-/// The event, if there is a list that is active, or was in this session.
+/// Reads the event. `None` if no list is active, and none was active in this session.
 fn event() -> Result<Option<Event>, Failure> {
     let document = foreign_json::read_from(&mut std::io::stdin().lock(), INPUT_LIMIT)
         .map_err(|error| Failure::new("E_BAD_INPUT", format!("cannot read the event: {error}")))?;
-    // An event that cannot be read whole must not let a session stop: what is known of it decides.
+    // A damaged event must not let a session stop; the fields that could be read decide.
     let damaged = document.damage.is_some() && !document.is_empty;
     if let Some(fault) = document.fault().filter(|_| !document.is_empty) {
         drop(writeln!(std::io::stderr(), "muleteer hook: the event has a fault: {fault}"));
@@ -131,7 +132,7 @@ fn event() -> Result<Option<Event>, Failure> {
     let event = Event {
         root: Root::at(&dir),
         session: field("session_id").unwrap_or_else(|| "unknown".into()),
-        // Where it is not known, the refusals are counted on, so that they end.
+        // A damaged event counts as a repetition, so that the rejections are counted and end.
         again: value.get("stop_hook_active").and_then(Value::as_bool).unwrap_or(damaged),
         agent: ["agent_id", "agent_type", "agent_name"].into_iter().filter_map(field).collect(),
         teammate: field("teammate_name"),
@@ -141,8 +142,8 @@ fn event() -> Result<Option<Event>, Failure> {
     Ok((event.root.active().exists() || known).then_some(event))
 }
 
-/// The directories from which a list is looked for, in order. A path that is not UTF-8 does not
-/// come through the event's JSON as it is: then the directory that this process has decides first.
+/// Returns the directories from which a list is searched, in order. A path that is not UTF-8
+/// arrives changed in the event's JSON; then this process's own directory comes first.
 fn starts(cwd: Option<PathBuf>) -> Vec<PathBuf> {
     let here = std::env::current_dir().ok();
     let is_there = cwd.as_ref().is_some_and(|cwd| cwd.is_dir());
@@ -156,7 +157,7 @@ fn list_above(starts: &[PathBuf]) -> Option<PathBuf> {
 }
 
 impl Event {
-    /// Who this session is towards the list.
+    /// Returns the worker name of this session.
     fn worker(&self) -> String {
         let said = std::env::var("HARNESS_WORKER_ID").ok().filter(|id| !id.is_empty());
         said.unwrap_or_else(|| {
@@ -207,7 +208,8 @@ impl Event {
 fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure> {
     let active = event.root.active().exists();
     match name {
-        // Comes when the marker has gone with the last task, for those who were there.
+        // This hook runs after the last task has removed the marker, for the sessions that took
+        // part.
         Name::SelfReflectStop => {}
         _ if !active => return Ok(Exit::Done),
         Name::SessionStart => return session_start(event, context),
@@ -220,7 +222,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         Err(error) => return unreadable(name, event, &error, context),
     };
     let now = Timestamp::now();
-    // What the daemon, or another session, works through is not for others to be held to.
+    // Other sessions are not held to a list that the daemon or another session works through.
     if SessionLock::holder(&event.root).is_some_and(|locked| is_a_session_s(&locked, &list)) {
         return Ok(Exit::Done);
     }
@@ -234,12 +236,12 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         Name::Stop => hook::stop(&list, &mut memory, event.again, &worker, &failures, now),
         Name::SubagentStop => {
             let mut workers = event.agent.clone();
-            // A subagent claims as a part of its session.
+            // A subagent's claims carry the session's name as a prefix.
             workers.extend(event.agent.iter().map(|agent| format!("{worker}/{agent}")));
             workers.push(format!("{worker}/"));
             let workers: Vec<_> =
                 workers.into_iter().map(|name| name.trim_end_matches('/').to_string()).collect();
-            // The session's own claim is not the subagent's.
+            // The session's own claim does not belong to the subagent.
             let mut others = list.clone();
             for task in &mut others.tasks {
                 if task.claimed_by.as_deref() == Some(&worker) {
@@ -261,7 +263,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
 fn say_answer(name: Name, answer: Answer, context: &Context) -> Result<Exit, Failure> {
     match answer {
         Answer::Silent => Ok(Exit::Done),
-        // Has no answer in JSON: what stands on stderr is what it is told.
+        // This event has no answer in JSON; the CLI passes stderr to the teammate.
         Answer::Refuse(text) if name == Name::TeammateIdle => {
             drop(writeln!(std::io::stderr(), "{text}"));
             Ok(Exit::BadInput)
@@ -273,7 +275,7 @@ fn say_answer(name: Name, answer: Answer, context: &Context) -> Result<Exit, Fai
     }
 }
 
-/// A list that cannot be read does not say whether work is left.
+/// Handles a list that cannot be read, and therefore does not show whether work is left.
 fn unreadable(
     name: Name,
     event: &Event,
@@ -292,19 +294,19 @@ fn unreadable(
     let why = anstream::adapter::strip_str(&listed(error).text()).to_string();
     let answer = match name {
         Name::SelfReflectStop => hook::self_reflect_unreadable(&mut memory, &why),
-        // An event of a teammate does not say whether it was refused before.
+        // A teammate's event does not say whether it was rejected before.
         Name::TeammateIdle => hook::stop_unreadable(&mut memory, true, &why),
         _ => hook::stop_unreadable(&mut memory, event.again, &why),
     };
     match event.remember(memory) {
-        // A refusal that cannot be counted is given once.
+        // A rejection that cannot be counted is given only once.
         Err(failure) if event.again || name == Name::TeammateIdle => Err(failure),
         _ => say_answer(name, answer, context),
     }
 }
 
-/// Whether a lock is held for as long as a session lasts: by a run of the daemon, or of an
-/// exclusive list by another tool. Verbs of this program hold it for an instant.
+/// Returns whether a lock is held for a whole session: by a run of the daemon, or on an exclusive
+/// list by another tool. Verbs of this program hold it only for an instant.
 fn is_a_session_s(locked: &Locked, list: &TaskList) -> bool {
     match &locked.holder {
         Some(holder) => holder.run.is_some(),
@@ -312,7 +314,7 @@ fn is_a_session_s(locked: &Locked, list: &TaskList) -> bool {
     }
 }
 
-/// A session begins: it is counted, and told where things stand.
+/// Starts a session: counts it and describes the state of the list.
 fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let worker = event.worker();
     let holder = SessionLock::holder(&event.root);
@@ -355,7 +357,7 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         };
         memory.remember_interrupted(&list, &interrupted(&list));
         event.remember(memory)?;
-        // What the agent's shell calls knows then who it is.
+        // Commands in the agent's shell then know the worker name.
         if let Some(file) = std::env::var_os("CLAUDE_ENV_FILE").filter(|path| !path.is_empty()) {
             let line = format!("export HARNESS_WORKER_ID='{worker}'\n");
             let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
@@ -384,9 +386,9 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     event.say(&text, "SessionStart", context)
 }
 
-/// The process that a session is of, which no agent CLI that is known began. It may be a script
-/// that ends with its hook. So a session that has a task in hand keeps that until its lease is
-/// over.
+/// Returns the process of a session that no known agent CLI started. It may be a script that ends
+/// with its hook. A session with a task in progress therefore keeps that task until its lease
+/// expires.
 fn session_of_no_agent(list: &TaskList, worker: &str) -> Option<ProcessId> {
     let has_task = list.tasks.iter().any(|task| {
         task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker)
@@ -418,7 +420,7 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     }
     let task = tx.list.tasks[found].clone();
     tx.log(Entry::starting(&task, &base));
-    // Another process that called this one may have run no more than the hook.
+    // Only an agent's process is remembered: any other caller may have run nothing but this hook.
     if let Some(process) = caller::agent() {
         tx.remember_holder(&worker, Behind::Process(process));
     }
@@ -433,7 +435,7 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     event.say(&text, "SubagentStart", context)
 }
 
-/// Cheap when there is nothing to do: it comes after every tool call.
+/// Renews leases. It must be cheap if nothing is due, because it runs after every tool call.
 fn renew(event: &Event) -> Result<Exit, Failure> {
     let worker = event.worker();
     let now = Timestamp::now();

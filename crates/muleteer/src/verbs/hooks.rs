@@ -1,5 +1,5 @@
-//! `hooks`: entering the hooks of the task-list harness into an agent CLI's settings, with a skill
-//! that tells the agent the protocol; and taking both out again.
+//! `hooks`: installs the hooks of the task-list harness in an agent CLI's settings, with a skill
+//! that explains the protocol to the agent; and removes both.
 
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
@@ -108,7 +108,8 @@ fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
         .hint("mend the file, then try again")
 }
 
-/// A link (dotfiles kept elsewhere) stays one: what it leads to is replaced.
+/// Writes a file. A symbolic link (for example to a dotfiles repository) is preserved, and its
+/// target is replaced.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let fail = |error: String| Failure::new("E_IO", format!("cannot write: {error}")).file(path);
     if let Some(folder) = path.parent() {
@@ -121,7 +122,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         .map_err(|error| fail(error.to_string()))
 }
 
-/// `muleteer` where the shell finds this very program by that name, else its path.
+/// Returns `muleteer` if the shell finds this program by that name, else its path.
 fn program() -> String {
     let own = std::env::current_exe().unwrap_or_default();
     let on_path = std::env::var_os("PATH").and_then(|path| {
@@ -148,7 +149,8 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
     match read(&at.skill)? {
         Some(text) if text == SKILL.as_bytes() => {}
         other => {
-            // An older one of ours, or one that somebody has changed: that cannot be told.
+            // The existing skill is an older version or was changed by somebody; these cannot be
+            // distinguished.
             if let Some(text) = other {
                 let kept = at.skill.with_extension("md.old");
                 write(&kept, &text)?;
@@ -179,7 +181,7 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
             removed.map_err(|error| {
                 Failure::new("E_IO", format!("cannot remove: {error}")).file(&at.skill)
             })?;
-            // Its own folder, if nothing else is in it.
+            // Also remove the skill's folder if it is empty.
             at.skill.parent().map(std::fs::remove_dir);
         }
         Some(_) => context.out.note(format!("{} was changed, and is kept", at.skill.display())),

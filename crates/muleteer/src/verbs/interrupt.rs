@@ -1,4 +1,4 @@
-//! `interrupt`: stop the turn, keep the session.
+//! `interrupt`: stops the turn and keeps the session.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;

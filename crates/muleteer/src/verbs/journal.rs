@@ -1,4 +1,4 @@
-//! `journal`: what the harness and the agent wrote down, read from the file.
+//! `journal`: shows the entries of the harness and the agent from the journal file.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a journal may be behind the end of its dispatch.
+/// How long a journal's last entry may come after the end of its dispatch.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
@@ -86,7 +86,8 @@ async fn follow(
             watch.add(dir)?;
             watched = true;
         }
-        // Before the journal is read, so that what it says last is shown.
+        // The fleet is refreshed before the journal is read, so that the journal's last lines are
+        // shown.
         fleet.refresh()?;
         let ended = fleet.find(id)?.is_finished();
         let text = read(path)?.unwrap_or_default();
@@ -98,7 +99,7 @@ async fn follow(
             }
         }
         if ended {
-            // The end is durable before the journal tells of it.
+            // The end is durable before the journal reports it.
             let dispatch = fleet.find(id)?;
             let told = summarize(&text).status == Some(status_of(dispatch).to_string());
             let until = *until.get_or_insert_with(|| Instant::now() + LAST_LINES);
@@ -112,8 +113,8 @@ async fn follow(
     }
 }
 
-/// Which lines have been shown. Agents rewrite their journal as often as they append to it, so
-/// lines are counted and not offsets: what is new is shown, wherever it stands.
+/// The lines that have been shown, with their counts. Agents rewrite their journal as often as they
+/// append to it, so offsets would not work. A new line is shown wherever it is.
 #[derive(Debug, Default)]
 struct Seen(HashMap<String, usize>);
 
@@ -121,7 +122,7 @@ impl Seen {
     fn fresh(&mut self, text: &str) -> Vec<String> {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         let mut fresh = Vec::new();
-        // A line without its newline is still being written.
+        // A line without a newline is still being written.
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let count = counts.entry(line).or_default();
             *count += 1;
@@ -138,7 +139,7 @@ impl Seen {
 fn summary(context: &Context, fleet: &LiveFleet, all: bool) -> Result<Exit, Failure> {
     let mut open = Vec::new();
     for dispatch in fleet.fleet().iter() {
-        // What is wrong with one says nothing of the others.
+        // An unreadable journal must not hide the others.
         let summary = match read(Path::new(&dispatch.created.journal)) {
             Ok(found) => found.as_deref().map(summarize).unwrap_or_default(),
             Err(Failure::Told(told)) => {
@@ -193,9 +194,10 @@ fn row(dispatch: &Dispatch, status: &str, summary: &Summary) -> Vec<Cell> {
     ]
 }
 
-/// The file's text; none when there is no such file.
+/// Returns the text of the file; `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
-    // Its agent may have put anything there: a link that leads elsewhere, or what never ends.
+    // The agent may have created anything at this path: a link that leads elsewhere, or a file that
+    // never ends.
     match untrusted_path::read_file(path, FILE_LIMIT) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

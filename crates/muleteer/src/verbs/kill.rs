@@ -1,4 +1,4 @@
-//! `kill`: end an agent for good.
+//! `kill`: ends an agent permanently.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;

@@ -1,4 +1,4 @@
-//! `logs`: what an agent printed, read from its spool on disk, with or without a daemon.
+//! `logs`: shows an agent's output from its spool on disk, with or without a daemon.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -11,7 +11,7 @@ use crate::render::agent;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
 use std::path::Path;
 
-/// Read from the spool at a time.
+/// The number of bytes that are read from the spool at a time.
 const CHUNK: usize = 256 << 10;
 
 const EXAMPLES: &str = "\
@@ -110,12 +110,13 @@ async fn follow(
     let mut spool_watched = false;
     let mut at = Place::new(&spool);
     loop {
-        // A dispatch that waits for the pool has no spool yet; its start is an event.
+        // A queued dispatch has no spool yet; an event announces its start.
         if !spool_watched && spool.is_dir() {
             watch.add(&spool)?;
             spool_watched = true;
         }
-        // Before the spool is read, so that nothing printed before the end is left out.
+        // The fleet is refreshed before the spool is read, so that no output before the end is
+        // missed.
         fleet.refresh()?;
         let ended = fleet.find(id)?.is_finished();
         while let Some(pieces) = at.pieces(lines, raw)? {
@@ -130,7 +131,7 @@ async fn follow(
     }
 }
 
-/// What an agent prints, shown part by part beside something else.
+/// The output of an agent, shown in parts between other output.
 pub(super) struct Printed {
     at: Place,
     lines: SpoolLines,
@@ -143,15 +144,14 @@ impl Printed {
         Ok(Self { at: Place::new(&context.paths.spool(id)), lines: SpoolLines::new(backend) })
     }
 
-    /// Shows the next part of what was printed since; false when that was all there is by now.
+    /// Shows the next part of the new output. Returns false if there is none at present.
     pub fn show_some(&mut self, context: &Context) -> Result<bool, Failure> {
         let Some(pieces) = self.at.pieces(&mut self.lines, false)? else { return Ok(false) };
         pieces.into_iter().try_for_each(|piece| show(context, false, piece))?;
         Ok(true)
     }
 
-    /// Shows the rest, to the last line. Only of an agent that is gone: another may print without
-    /// end.
+    /// Shows all remaining output. The agent must have ended: a running one may print forever.
     pub fn show_rest(&mut self, context: &Context) -> Result<(), Failure> {
         while self.show_some(context)? {}
         self.lines.finish().into_iter().try_for_each(|piece| show(context, false, piece))
@@ -163,7 +163,7 @@ fn show(context: &Context, raw: bool, piece: Piece) -> Result<(), Failure> {
     match piece {
         Piece::Bytes { stream: Stream::Stdout, bytes, .. } if raw => out.bytes(&bytes),
         Piece::Bytes { .. } => Ok(()),
-        // Lost records are said on stderr: the bytes on stdout must stay the agent's alone.
+        // Lost records are reported on stderr, because stdout must contain only the agent's bytes.
         Piece::Gap { message } if raw || !out.json => {
             out.note(format!("part of the log is lost: {message}"));
             Ok(())
@@ -177,7 +177,7 @@ fn show(context: &Context, raw: bool, piece: Piece) -> Result<(), Failure> {
     }
 }
 
-/// How far a spool has been read.
+/// The position up to which a spool has been read.
 struct Place {
     reader: Reader,
     cursor: Cursor,
@@ -189,8 +189,8 @@ impl Place {
         Self { reader: Reader::open(spool), cursor: Cursor::start_of(0), done: false }
     }
 
-    /// What was written since, in parts; none when all of it was handed over (call again after a
-    /// change).
+    /// Returns what was written since the last call, in parts. `None` when everything was handed
+    /// over; call again after a change.
     fn pieces(&mut self, lines: &mut SpoolLines, raw: bool) -> Result<Option<Vec<Piece>>, Failure> {
         if std::mem::take(&mut self.done) {
             return Ok(None);
@@ -209,7 +209,7 @@ impl Place {
             Err(error) => match error.resume().filter(|resume| *resume > self.cursor) {
                 Some(resume) => {
                     self.cursor = resume;
-                    // Of the retained tail, the beginning is always missing once it has been cut.
+                    // Once the retained tail has been cut, its beginning is always missing.
                     Ok(Some(vec![Piece::Gap { message: crate::cli::failure::chain(&error) }]))
                 }
                 None => Err(Failure::of("E_SPOOL_DAMAGED", &error)),

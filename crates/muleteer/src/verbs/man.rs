@@ -1,4 +1,4 @@
-//! `man`: manual pages, one for each verb.
+//! `man`: writes manual pages, one for each verb.
 
 use crate::cli::Cli;
 use crate::cli::context::Context;
@@ -43,17 +43,17 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// A page for a verb and each of its own verbs; `words`: how it is typed.
+/// Writes a page for a verb and each of its subcommands; `words` are the words that the user types.
 fn write(verb: &Command, words: &str, dir: &Path) -> io::Result<()> {
     for below in verb.get_subcommands().filter(|below| !below.is_hide_set()) {
         write(below, format!("{words} {}", below.get_name()).trim(), dir)?;
     }
-    // Left to itself, the library takes a verb for a program of its own, without a version.
+    // By default the library treats a verb as a separate program without a version.
     let man = Man::new(verb.clone()).source(concat!("muleteer ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
-    // The library's synopsis lists every option, and none with its value.
+    // The library's synopsis lists all options, but without their values.
     let usage = verb.clone().render_usage().to_string();
     section("SYNOPSIS", usage.trim_start_matches("Usage:").trim(), &mut page)?;
     man.render_options_section(&mut page)?;
@@ -75,7 +75,7 @@ fn write(verb: &Command, words: &str, dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(man.get_filename()), page)
 }
 
-/// Text with its lines as they are.
+/// Writes a section whose line breaks are preserved.
 fn section(title: &str, text: &str, page: &mut Vec<u8>) -> io::Result<()> {
     if text.is_empty() {
         return Ok(());

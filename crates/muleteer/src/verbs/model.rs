@@ -1,4 +1,4 @@
-//! `model`: go on with another model.
+//! `model`: continues a session with another model.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;

@@ -1,4 +1,4 @@
-//! `parse`: a backend's parser over what a CLI printed.
+//! `parse`: runs a backend's parser on the output of a CLI.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -28,7 +28,7 @@ pub struct Args {
     backend: String,
 }
 
-/// As `--backend` takes it.
+/// Returns the backend for a name in the form of `--backend`.
 fn backend(text: &str) -> Result<&'static dyn Backend, Failure> {
     let failure =
         |error: BackendError| Failure::new(error.code(), error.to_string()).hint(error.hint());

@@ -1,4 +1,4 @@
-//! `prune`: remove what is kept of the agents of dispatches that ended long ago.
+//! `prune`: removes stored data of dispatches that ended long ago.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;

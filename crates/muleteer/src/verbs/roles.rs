@@ -1,4 +1,4 @@
-//! `roles`: who can be sent, and where each role comes from.
+//! `roles`: lists the roles and their origin.
 
 use crate::cli::context::{Context, seen_from};
 use crate::cli::exit::Exit;
@@ -36,7 +36,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let sources = settings::role_sources(context, Some(&project))?;
     let catalog = Catalog::new(&sources);
     if let Some(name) = &args.name {
-        // A configuration that cannot be read hides no role.
+        // A configuration that cannot be read must not hide a role.
         let config = settings::config(context, Some(&project))
             .or_else(|_| Config::defaults().map_err(settings::invalid))?;
         let found = catalog.in_force(name, &config, &sources).map_err(|error| match error {
@@ -52,7 +52,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut errors: Vec<_> = catalog.errors().cloned().collect();
-    // What is wrong with the configuration itself is its own verb's to say.
+    // Errors of the configuration itself are left to `config check`.
     if let Ok(config) = settings::config(context, Some(&project)) {
         errors.extend(
             catalog.without_category(&config, &sources).into_iter().map(|(_, error)| error),
@@ -74,7 +74,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// A role with the distinction that its list of tools does not make: an empty one that is named.
+/// Returns a role as JSON. `no_tools` distinguishes an empty list of tools from a missing one.
 fn document(role: &Role) -> serde_json::Value {
     let mut document = json!(role);
     document["no_tools"] = role.tools.as_ref().is_some_and(Vec::is_empty).into();
@@ -94,7 +94,7 @@ fn row(role: &Role) -> Vec<Cell> {
 fn full(role: &Role) -> String {
     let backend = role.backend.map(|backend| backend.as_str().to_string());
     let named = |tools: &[String]| Some(tools.join(", ")).filter(|names| !names.is_empty());
-    // An empty list is a restriction; a role without one has none.
+    // An empty list is a restriction; a role without a list has none.
     let tools = role.tools.as_ref().map(|tools| named(tools).unwrap_or_else(|| "none".into()));
     let facts = [
         ("name", Some(role.name.clone())),

@@ -1,4 +1,5 @@
-//! `run`: from a written spec to judged, merged code. The daemon hosts the run; this follows it.
+//! `run`: from a written spec to judged, merged code. The daemon hosts the run; this client follows
+//! it.
 
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::{self, Exit};
@@ -35,11 +36,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is shown of acceptance criteria: three files of a few pages are usual.
+/// Limits for displaying acceptance criteria: three files of a few pages are usual.
 const CRITERIA_FILES: usize = 20;
 const CRITERIA_LIMIT: u64 = 64 * 1024;
 
-/// Who looks on gives something else so long to start the next daemon.
+/// How long a client that only follows waits for something else to start the next daemon.
 const NEXT_DAEMON: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
@@ -160,14 +161,16 @@ enum Sub {
 }
 
 impl Args {
-    /// Something is set going, and not only looked at.
+    /// Returns whether the verb starts or continues work, and does not only show it.
     pub fn acts(&self) -> bool {
         self.verb.is_none() && self.status.is_none()
     }
 }
 
+/// Executes the verb.
+///
 /// # Errors
-/// Bad input before anything was made; then how the run ended.
+/// Bad input before anything was created, or the error that ended the run.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let runs = Runs::here()?;
     match &args.verb {
@@ -192,7 +195,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
                 Timestamp::now(),
             ))?,
         }
-        // 0 would say that the judge has passed it.
+        // 0 would mean that the judge has passed the run.
         return Ok(if args.follow { Exit::Interrupted } else { Exit::Done });
     }
     let request = request(args, context, &runs)?;
@@ -249,8 +252,8 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     Ok(Exit::Done)
 }
 
-/// Stops a run that nobody need be looking at, and shows how it stands then. One that rests already
-/// is left as it is.
+/// Stops a run that nobody has to be following, and shows its state afterwards. A resting run is
+/// left alone.
 async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exit, Failure> {
     let id = match given {
         Some(_) => runs.resolve(given)?,
@@ -268,17 +271,17 @@ async fn halt(context: &Context, runs: &Runs, given: Option<&str>) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// A daemon that starts has taken the locks of its runs within this time.
+/// A starting daemon has taken the locks of its runs within this time.
 pub(super) const BOOTING: Duration = Duration::from_secs(2);
 
-/// Whether a daemon carries on a run that was live just now. The run's own lock tells: a daemon
-/// that has the state directory may be unable to host this run. One that starts is waited for until
-/// `deadline`.
+/// Returns whether a daemon hosts a run that was live just now. The run's own lock decides, because
+/// the daemon of the state directory may be unable to host this run. The function waits until
+/// `deadline` for a daemon that is starting.
 pub(super) fn is_carried_on(context: &Context, runs: &Runs, id: &str, deadline: Duration) -> bool {
     let folder = runs.folder().join(id);
     loop {
         let is_held = context.is_held();
-        // A run that came to its end since was carried on until then.
+        // A run that has ended since then was hosted until its end.
         if is_hosted(&folder) || runs.read(id).is_ok_and(|now| !now.is_live()) {
             return true;
         }
@@ -289,17 +292,16 @@ pub(super) fn is_carried_on(context: &Context, runs: &Runs, id: &str, deadline: 
     }
 }
 
-/// How the run stands now, by the files alone: a daemon that hangs must not keep anybody from
-/// seeing that.
+/// Determines the state of the run from files alone, so that a hanging daemon cannot hide it.
 fn standing(context: &Context, runs: &Runs, run: &Run) -> Standing {
     let hosted = run.is_live() && is_carried_on(context, runs, run.id(), awake() + BOOTING);
-    // Without them nothing is known of what its agents wait for.
+    // Without the fleet nothing is known about what the agents wait for.
     let fleet = run.is_live().then(|| offline::fleet(context).ok()).flatten();
     let standing = Standing::of(run, fleet.as_ref(), hosted, Timestamp::now());
     standing.with_obstacle(run, obstacle(context, run, hosted))
 }
 
-/// Why a daemon that runs does not carry on this run, as far as files tell.
+/// Returns why a running daemon does not host this run, as far as files tell.
 pub(super) fn obstacle(context: &Context, run: &Run, hosted: bool) -> Option<String> {
     let is_due = run.is_live() && !hosted && context.is_held();
     is_due.then(|| muleteer_supervisor::spec_run::obstacle(&context.paths, run.id()))
@@ -312,7 +314,7 @@ async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
     }
 }
 
-/// Whether links lead from a path of the repository to a file elsewhere.
+/// Returns whether symbolic links lead from a path of the repository to a file outside it.
 fn leads_out(path: &Path, repo: &Path) -> bool {
     let real = path.canonicalize().ok().zip(repo.canonicalize().ok());
     real.is_some_and(|(path, repo)| !path.starts_with(repo))
@@ -339,7 +341,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         && is_below(name)
         && leads_out(path, &runs.repo)
     {
-        // Its text becomes part of prompts, and a clone may bring a link to any file.
+        // The spec's text becomes part of prompts, and a clone may contain a link to any file.
         return Err(Failure::new(
             "E_SPEC_NOT_FOUND",
             format!("run.spec `{name}` is a link out of the repository"),
@@ -389,8 +391,8 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
     })
 }
 
-/// Shows what happens until the run rests or has ended. A daemon that goes away is started again,
-/// and goes on with the run. The first Ctrl-C stops the run, the second leaves it to itself.
+/// Follows the run until it rests or ends. If the daemon dies it is started again, and continues
+/// the run. The first Ctrl-C stops the run, the second only stops following it.
 async fn follow(
     context: &Context,
     runs: &Runs,
@@ -432,18 +434,18 @@ async fn follow(
             stop(context, run_id).await?;
             continue;
         }
-        // The daemon went away; the next one goes on with the run by itself, and this sees to it
+        // The daemon is gone. The next one continues the run by itself; this request makes sure
         // that there is one.
         let again = v1::Run { resume: false, ..request.clone() };
         up(context, &again).await?;
     }
 }
 
-/// Looks on until the run rests or has ended, without starting or stopping anything, through
-/// daemons that come and go. False when somebody has seen enough.
+/// Follows the run until it rests or ends, across daemon restarts, without starting or stopping
+/// anything. Returns false if the user interrupts.
 ///
 /// # Errors
-/// `E_NO_DAEMON`: as long as there is none, it does not end.
+/// `E_NO_DAEMON`: without a daemon the run does not end.
 async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failure> {
     if !run.is_live() {
         return Ok(true);
@@ -477,7 +479,7 @@ async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failu
     Ok(!interrupted)
 }
 
-/// A daemon that hosts the run, or will: there, or within `patience`.
+/// Connects to a daemon that hosts the run or will do so; waits at most `patience` for one.
 async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Client, Failure> {
     context.dial_within(patience).await.map_err(|error| {
         if !error.is_lost() {
@@ -507,7 +509,7 @@ async fn stop(context: &Context, run_id: &str) -> Result<(), Failure> {
     context.ask(Request::RunStop { run_id: run_id.into() }).await.map(|_| ())
 }
 
-/// True when the stream has ended, false when the daemon went away.
+/// Returns true when the stream has ended, false when the daemon is gone.
 async fn watch(
     context: &Context,
     mut client: Client,
@@ -540,7 +542,7 @@ async fn watch(
     }
 }
 
-/// Waits, and meanwhile keeps the times on the screen going.
+/// Waits, and updates the times on the screen meanwhile.
 async fn drawn<T>(waiting: impl Future<Output = T>, live: &RefCell<LiveRun<'_>>) -> T {
     tokio::pin!(waiting);
     if !live.borrow().is_on_screen() {
@@ -554,7 +556,8 @@ async fn drawn<T>(waiting: impl Future<Output = T>, live: &RefCell<LiveRun<'_>>)
     }
 }
 
-/// What an agent wrote for the judge, for the person who is to approve it.
+/// Returns the acceptance criteria that an agent wrote for the judge, so that the user can approve
+/// them.
 fn criteria(run: &Run) -> String {
     let folder = run.sealed.as_ref().map(|sealed| PathBuf::from(&sealed.path)).unwrap_or_default();
     let mut names: Vec<_> = std::fs::read_dir(&folder)
@@ -567,7 +570,7 @@ fn criteria(run: &Run) -> String {
     let mut text = String::new();
     for path in names.iter().filter(|path| path.is_file()).take(CRITERIA_FILES) {
         let mut said = String::new();
-        // What cannot be read is named all the same.
+        // The name of an unreadable file is printed without its content.
         let _ = std::fs::File::open(path)
             .and_then(|file| file.take(CRITERIA_LIMIT).read_to_string(&mut said));
         let name =
@@ -586,7 +589,7 @@ fn criteria(run: &Run) -> String {
     text
 }
 
-/// The last word, and the exit code.
+/// Prints the final report and returns the exit code.
 fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit, Failure> {
     if context.out.json {
         Failure::unless_closed(context.out.json_line(&document(run)))?;

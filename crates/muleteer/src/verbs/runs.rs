@@ -1,4 +1,4 @@
-//! `runs`: the runs of this repository.
+//! `runs`: lists the runs of this repository.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -24,6 +24,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {}
 
+/// Lists the runs.
+///
 /// # Errors
 /// When there is no current directory.
 pub fn run(context: &Context) -> Result<Exit, Failure> {
@@ -38,7 +40,7 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
             Err(failure) => context.out.note(format!("{id}: {}", failure.text())),
         }
     }
-    // One time for all of them: several may be carried on by nobody.
+    // All runs share one deadline, because several of them may have no daemon.
     let deadline = awake() + BOOTING;
     let is_hosted = |run: &Run| run.is_live() && is_carried_on(context, &runs, run.id(), deadline);
     if context.out.json {
@@ -73,7 +75,8 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Nobody carries on a run without a daemon, whatever its events say.
+/// Returns the status of a run. A live run that no daemon hosts is abandoned, whatever its events
+/// say.
 fn status(run: &Run, hosted: bool) -> String {
     match run.is_live() && !hosted {
         true => format!("{} (abandoned)", run.status().as_str()),

@@ -1,4 +1,4 @@
-//! `send`: a further turn.
+//! `send`: gives an agent a further turn.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -45,7 +45,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
     let text = check_prompt(text)?;
     let id = dispatch_action::target(context, &args.id).await?;
-    // Ours, so that the prompt sent again after a lost answer is known to be the same one.
+    // The client chooses the key, so that the daemon recognises the prompt when it is resent after
+    // a lost answer.
     let key = muleteer_model::event::id::encode(&[random()?, random()?].concat());
     match context
         .ask(Request::Send { id, key, text, cli_command: args.cli_command.is_some() })

@@ -1,4 +1,4 @@
-//! `service`: Muleteer as a service of systemd or launchd.
+//! `service`: installs Muleteer as a service of systemd or launchd.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -195,7 +195,7 @@ async fn status(options: &Options, context: &Context) -> Result<Exit, Failure> {
     Ok(if running { Exit::Done } else { Exit::Precondition })
 }
 
-/// Who asks, and for whom.
+/// Determines the service to act on, and its user.
 fn service(options: &Options, context: &Context) -> Result<Service, Failure> {
     let scope = if options.system { Scope::System } else { Scope::User };
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -214,7 +214,7 @@ fn service(options: &Options, context: &Context) -> Result<Service, Failure> {
         .map(|user| user.home)
         .or_else(|| variable("HOME").map(PathBuf::from));
     let home = home.unwrap_or_else(|| "/".into());
-    // Another user's directories are where that user's environment says, which we cannot know.
+    // Another user's environment determines that user's directories, and we cannot know it.
     let places = ["XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"]
         .into_iter()
         .filter(|_| mine)
@@ -244,7 +244,7 @@ struct User {
     home: PathBuf,
 }
 
-/// From the user list on disk; users of a directory service are not in it.
+/// Searches the user list on disk; users of a directory service are not in it.
 fn users(wanted: impl Fn(&str, u32) -> bool) -> Option<User> {
     let text = std::fs::read_to_string("/etc/passwd").ok()?;
     text.lines().find_map(|line| {
@@ -254,8 +254,10 @@ fn users(wanted: impl Fn(&str, u32) -> bool) -> Option<User> {
     })
 }
 
+/// Checks that the service can be changed.
+///
 /// # Errors
-/// When there is no manager to ask, or it would not listen to us.
+/// When no service manager runs, or it would reject this user.
 fn may(service: &Service) -> Result<(), Failure> {
     let manager = service.manager.as_str();
     if !state::runs(service.manager) {

@@ -1,4 +1,4 @@
-//! `spawn`: make a dispatch.
+//! `spawn`: creates a dispatch.
 
 use crate::cli::context::{self, Context, absolute};
 use crate::cli::exit::Exit;
@@ -82,8 +82,10 @@ pub struct Args {
     follow: bool,
 }
 
+/// Creates a dispatch and optionally waits for it.
+///
 /// # Errors
-/// Bad input before anything was made; then what the daemon says.
+/// Bad input before anything was created, or the daemon's error.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let spawn = request(args, context)?;
     let id = spawn.id.clone();
@@ -111,7 +113,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if !args.wait {
         return Ok(Exit::Done);
     }
-    // With `--json` nobody else has told the id by then.
+    // With `--json` the id has not been printed yet, so an interrupted wait must report it.
     interrupt::or_left(
         context,
         wait::left(std::slice::from_ref(&dispatch_id)),
@@ -146,15 +148,15 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
     })
 }
 
-/// Only what was typed chooses a backend: the variable alone must not turn a real agent into a
-/// rehearsal.
+/// Returns the backend that the command line chooses. `MULETEER_SCENARIO` alone must not turn a
+/// real agent into a rehearsal.
 pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
     let implied = [(command, "subprocess"), (scenario, "rehearsal")];
     let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
     said.or_else(implied).map(String::from)
 }
 
-/// `--scenario`, else `MULETEER_SCENARIO`.
+/// Returns the scenario: `--scenario`, else `MULETEER_SCENARIO`.
 pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
     let variable =
         || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -169,7 +171,8 @@ pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
 fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     let here = || context::here("E_PROJECT_NOT_FOUND");
     let Some(word) = &args.project else { return here() };
-    // Canonical: the daemon and the agent must mean the same directory whatever links lead to it.
+    // The path is canonical, so that the daemon and the agent use the same directory regardless of
+    // links.
     let directory =
         |path: &Path| path.is_dir().then(|| path.canonicalize().unwrap_or_else(|_| absolute(path)));
     if let Some(path) = directory(Path::new(word)) {
@@ -233,10 +236,10 @@ fn prompt(args: &Args) -> Result<String, Failure> {
     check_prompt(text)
 }
 
-/// No more of it than [`check_prompt`] needs to refuse it.
+/// Reads a prompt, but no more than [`check_prompt`] needs to reject it.
 ///
 /// # Errors
-/// `E_IO`; `E_BAD_INPUT` when it is no text.
+/// `E_IO`; `E_BAD_INPUT` when the input is not UTF-8.
 pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     source
@@ -244,7 +247,7 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::new("E_IO", format!("cannot read the prompt: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|error| {
-        // The limit may have cut a letter in two.
+        // The limit may have split a character.
         if error.as_bytes().len() > PROMPT_LIMIT && error.utf8_error().error_len().is_none() {
             return too_long();
         }
@@ -258,7 +261,7 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
     Ok(unmarked(&text).to_string())
 }
 
-/// Refuses what the daemon would hang up on.
+/// Rejects a prompt that is too long; the daemon would close the connection.
 pub fn check_prompt(text: String) -> Result<String, Failure> {
     if text.len() > PROMPT_LIMIT {
         return Err(too_long());
@@ -277,24 +280,28 @@ pub fn passed_env(config: &Config) -> Vec<(String, String)> {
     if !env.iter().any(|(name, _)| name == "TRACESTATE") {
         env.extend(env_pass::trace_state(vars()));
     }
-    // A layer of the configuration, which is merged where the agent is made; it is not the agent's.
+    // Variables of the configuration layer are merged when the agent is created; the agent does not
+    // get them.
     env.extend(vars().filter(|(name, _)| name.starts_with(ENV_PREFIX)));
     env
 }
 
-/// Those that are text.
+/// Returns the environment variables that are UTF-8.
 pub fn vars() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// The client chooses the id, so that a request sent again after a lost answer is the same one.
+/// Returns a new id. The client chooses it, so that the daemon recognises a request that is resent
+/// after a lost answer.
 pub fn new_id() -> Result<String, Failure> {
     Ok(DispatchId::from_random(random()?).to_string())
 }
 
+/// Returns random bytes.
+///
 /// # Errors
-/// When the system has no randomness to give.
+/// When the system provides no random bytes.
 pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes)
@@ -302,7 +309,7 @@ pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     Ok(bytes)
 }
 
-/// What cannot be run is refused before anything is made.
+/// Checks a command line, so that an unusable one is rejected before anything is created.
 pub fn command_line(text: &str) -> Result<String, String> {
     let no_program =
         "a command is wanted: a line for the shell, or a JSON list that begins with the program";
@@ -321,7 +328,7 @@ pub fn command_line(text: &str) -> Result<String, String> {
     if nothing { Err(no_program.into()) } else { Ok(text.into()) }
 }
 
-/// `["a", "b"]` is a list of words, anything else a line for the shell.
+/// Parses a command: `["a", "b"]` is a list of words, anything else is a line for the shell.
 pub fn command(text: &str) -> Command {
     match serde_json::from_str::<Vec<String>>(text) {
         Ok(words) if !words.is_empty() => Command::Argv(words),

@@ -1,4 +1,4 @@
-//! `status`: dispatches and agents, live or as last recorded.
+//! `status`: shows dispatches and agents, live or as last recorded.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -46,7 +46,7 @@ const STATES: [&str; 10] = [
     "queued", "starting", "running", "waiting", "stalled", "success", "partial", "failed",
     "blocked", "killed",
 ];
-/// Of those that have ended the table has so many.
+/// The number of ended dispatches in the table.
 const ENDED: usize = 20;
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
@@ -87,7 +87,7 @@ impl Args {
     }
 }
 
-/// From the daemon if there is one, else from disk.
+/// Gets the report from the daemon if one runs, else from disk.
 pub async fn fetch(context: &Context, id: Option<&str>) -> Result<StatusReport, Failure> {
     let Some(mut client) = context.connect_if_running().await? else {
         return offline::status(context, id);
@@ -95,7 +95,7 @@ pub async fn fetch(context: &Context, id: Option<&str>) -> Result<StatusReport, 
     match client.call(Request::Status { id: id.map(str::to_string) }).await {
         Ok(Reply::Status(report)) => Ok(report),
         Ok(other) => Err(unexpected(&other)),
-        // It went away between the greeting and the answer.
+        // The daemon died between the handshake and the answer.
         Err(error) if error.is_lost() => offline::status(context, id),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! `tree`: the live supervision tree.
+//! `tree`: shows the live supervision tree.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -37,8 +37,8 @@ pub async fn run(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// The tree lives in the daemon; without one there is only its root, and the agents that were last
-/// known to run.
+/// Shows what is known without a daemon: the tree's root, and the agents that were last known to
+/// run. The tree itself exists only in the daemon.
 fn without_daemon(context: &Context) -> Result<(), Failure> {
     let fleet = offline::fleet(context)?;
     let agents = fleet.unfinished().filter(|dispatch| dispatch.is_active());

@@ -1,4 +1,5 @@
-//! `trust`: which repositories' configuration may run programs and loosen what holds agents.
+//! `trust`: decides which repositories' configuration may run programs and loosen restrictions of
+//! agents.
 
 use crate::cli::context::{Context, seen_from};
 use crate::cli::exit::Exit;
@@ -44,9 +45,11 @@ pub struct Args {
     revoke: bool,
 }
 
+/// Trusts, lists or revokes.
+///
 /// # Errors
-/// `E_FORBIDDEN` for an agent; `E_CONFIG_INVALID` where a file cannot be read, and so nobody can be
-/// shown what it allows; `E_STORE_IO`.
+/// `E_FORBIDDEN` for an agent. `E_CONFIG_INVALID` if a file cannot be read, so that nobody can be
+/// shown what it allows. `E_STORE_IO`.
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.list {
         return list(context);
@@ -67,8 +70,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     show(context, &examined, args.dry_run, is_new)
 }
 
-/// Refuses everybody but the user. A running daemon says who this process is; without one the
-/// system does, by the mark that agents and validations carry.
+/// Rejects every caller except the user. A running daemon identifies this process. Without a daemon
+/// the system does, by the marker that agents and validations carry.
 async fn check_user(context: &Context) -> Result<(), Failure> {
     let dispatched = std::env::var_os("MULETEER_DISPATCH_ID").is_some_and(|id| !id.is_empty());
     let is_user = match context {
@@ -86,8 +89,8 @@ async fn check_user(context: &Context) -> Result<(), Failure> {
     .hint("ask the user to run `muleteer trust` in a terminal that no agent started"))
 }
 
-/// What the daemon of this state directory takes this process for. Neither `--socket` nor a
-/// variable leads to another daemon: its word would count for nothing here.
+/// Returns the identity that the daemon of this state directory assigns to this process. `--socket`
+/// and environment variables are ignored: another daemon's answer would not count here.
 async fn identity(context: &Context) -> Result<String, Failure> {
     let note: Option<Note> = lock::read_note(&context.paths.daemon_lock());
     let socket = note.and_then(|note| note.socket).unwrap_or_else(|| context.paths.socket.clone());
@@ -157,7 +160,7 @@ fn revoke(context: &Context, dir: Option<&Path>) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Whether the files are still what was trusted.
+/// Returns whether the files are unchanged since the user trusted them.
 fn state(context: &Context, record: &Record) -> &'static str {
     if !record.root.is_dir() {
         return "gone";

@@ -1,4 +1,4 @@
-//! `wait`: until dispatches have ended.
+//! `wait`: waits until dispatches have ended.
 
 use crate::cli::context::Context;
 use crate::cli::exit::{self, Exit};
@@ -37,7 +37,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     interrupt::or_left(context, left(&args.ids), all(args, context)).await
 }
 
-/// What is said to whoever does not wait any longer.
+/// The message for a user who stops waiting.
 pub fn left(ids: &[String]) -> Failure {
     let all = ids.join(" ");
     let left = Failure::new(
@@ -61,15 +61,15 @@ async fn all(args: &Args, context: &Context) -> Result<Exit, Failure> {
     Ok(worst(&dispatches))
 }
 
-/// Whoever puts names together from several places may name one twice, or by two of its beginnings.
+/// Removes duplicates: a user may name a dispatch twice, or by two beginnings of its id.
 fn each_once(mut dispatches: Vec<DispatchStatus>) -> Vec<DispatchStatus> {
     let mut known = HashSet::new();
     dispatches.retain(|dispatch| known.insert(dispatch.id.clone()));
     dispatches
 }
 
-/// `spawn --wait`: one dispatch, whose id is on stdout already (except with `--json`, where there
-/// is to be one document, and it comes last).
+/// Waits for one dispatch, for `spawn --wait`. Its id is already on stdout, except with `--json`:
+/// that prints only one document, at the end.
 pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
     let dispatches = ended(context, vec![id.to_string()]).await?;
     for dispatch in &dispatches {
@@ -82,7 +82,7 @@ pub async fn one(context: &Context, id: &str) -> Result<Exit, Failure> {
     Ok(worst(&dispatches))
 }
 
-/// A dispatch as `status` shows it, with the key of `spawn --json` added.
+/// Returns a dispatch as `status` shows it, with the key of `spawn --json` added.
 pub fn document(dispatch: &DispatchStatus) -> Value {
     let mut value = json!({ "dispatch_id": dispatch.id });
     if let (Some(object), Ok(Value::Object(more))) =
@@ -93,10 +93,10 @@ pub fn document(dispatch: &DispatchStatus) -> Value {
     value
 }
 
-/// Waits, however long and through however many daemons.
+/// Waits until all dispatches have ended, across daemon restarts and without a time limit.
 ///
-/// With none running, what has ended already is answered from disk; otherwise a daemon is started,
-/// because without one nothing that is unfinished ever ends.
+/// Without a daemon, dispatches that have ended are answered from disk. Otherwise a daemon is
+/// started, because without one nothing unfinished ever ends.
 pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchStatus>, Failure> {
     if context.connect_if_running().await?.is_none()
         && let Some(all) = offline::ended(context, &ids)?
@@ -104,7 +104,7 @@ pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchSt
         offline::say_so(context);
         return Ok(all);
     }
-    // Told on the way, and never the reason why waiting fails.
+    // These notes are a convenience, and a failure to print them must not end the waiting.
     let telling = async {
         let _ = tell(context, &ids).await;
         std::future::pending::<()>().await;
@@ -118,7 +118,8 @@ pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchSt
     }
 }
 
-/// Says on stderr when one of them waits for an answer: it may be whoever waits here who is asked.
+/// Reports on stderr when a dispatch waits for an answer, because the waiting user may be the one
+/// to give it.
 async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
     if context.out.quiet {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The verbs that change the list and nothing else.
+//! The verbs that only change the list.
 
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
@@ -19,10 +19,10 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file to be imported is read whole.
+/// The maximum size of an imported file, which is read completely.
 const IMPORT_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// More dependencies that are left out are only counted on a terminal.
+/// On a terminal, further dropped dependencies are only counted.
 const DROPPED_SHOWN: usize = 20;
 
 const INIT_SCRIPT: &str = "#!/bin/sh
@@ -200,7 +200,7 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     Ok(Exit::Done)
 }
 
-/// "Ask user: add harness files to .gitignore?"
+/// Asks the user whether to add the harness's files to .gitignore.
 fn asked(context: &Context) -> bool {
     on_terminal(context)
         && matches!(
@@ -209,7 +209,7 @@ fn asked(context: &Context) -> bool {
         )
 }
 
-/// Whether there is somebody to be asked.
+/// Returns whether the user can be asked.
 fn on_terminal(context: &Context) -> bool {
     !context.out.json
         && !context.out.quiet
@@ -224,7 +224,7 @@ fn answer(question: &str) -> String {
     answer.trim().to_string()
 }
 
-/// "Prompt user for optional fields"; an empty answer leaves one as it is.
+/// Asks the user for optional fields; an empty answer leaves a field unchanged.
 fn ask() -> Result<Fields, Failure> {
     let given = |question: &str| Some(answer(question)).filter(|text| !text.is_empty());
     let refused = |error: String| Failure::new("E_USAGE", error);
@@ -299,14 +299,14 @@ impl Fields {
     }
 }
 
-/// Tasks that are named by the beginnings of their ids; what names none is said to be wrong by
-/// [`check`].
+/// Resolves tasks that are named by the beginnings of their ids. Unknown names are left for
+/// [`check`] to reject.
 fn known(list: &TaskList, said: &[String]) -> Vec<String> {
     let said = said.iter().filter(|id| !id.is_empty());
     said.map(|id| list.find(id).map_or_else(|_| id.clone(), |task| task.id.clone())).collect()
 }
 
-/// A change that would leave a list nobody can read is refused.
+/// Rejects a change that would make the list unreadable.
 fn check(tx: &Tx) -> Result<(), Failure> {
     use muleteer_model::task_list::document::Unreadable;
     match TaskList::parse(&tx.list.to_text()) {
@@ -341,7 +341,7 @@ pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, F
         return Err(Failure::new("E_USAGE", "the title is empty"));
     }
     let root = root(said)?;
-    // Before the lock is taken: people take their time.
+    // The user is asked before the lock is taken, because people take their time.
     let asked = if args.fields.is_empty() && on_terminal(context) { Some(ask()?) } else { None };
     let mut tx = begin(&root)?;
     let id = args.id.clone().unwrap_or_else(|| tx.list.next_id());

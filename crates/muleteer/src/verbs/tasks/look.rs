@@ -1,4 +1,4 @@
-//! The verbs that only read. None takes the lock.
+//! The verbs that only read; none of them takes the lock.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Lines of the log that `status` shows.
+/// The number of log lines that `status` shows.
 const LOG_LINES: usize = 5;
 
 /// How the list stands: counts, a line a task, the end of the log
@@ -106,7 +106,8 @@ fn numbers(stats: &Stats) -> Value {
     })
 }
 
-/// What failed for good; looked up once, or a long list would take its square.
+/// Returns the tasks that failed for good. They are collected once, because a search for each task
+/// would take quadratic time.
 fn dead(list: &TaskList) -> HashSet<&str> {
     list.tasks
         .iter()
@@ -148,7 +149,7 @@ pub fn show(args: &Show, said: Option<&Path>, context: &Context) -> Result<Exit,
 pub fn graph(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let root = root(said)?;
     let list = read(&root, context)?;
-    // On a copy: reading changes nothing.
+    // The check works on a copy, because reading must not change the list.
     let mut checked = list.clone();
     let marked = select::validate_dependencies(&mut checked, jiff::Timestamp::now());
     let next: Vec<_> = select::eligible(&checked, &root.failure_times(&checked))
@@ -196,7 +197,7 @@ pub fn graph(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Dependencies first; what is in a cycle comes last.
+/// Sorts the tasks so that dependencies come first; tasks in a cycle come last.
 fn in_order(list: &TaskList) -> Vec<usize> {
     let index = select::index(list);
     let mut waits: Vec<_> = list.tasks.iter().map(|task| task.depends_on.len()).collect();

@@ -1,5 +1,5 @@
-//! `tasks`: the task-list harness. What changes only the list is done here, under its lock; a run
-//! is the daemon's.
+//! `tasks`: the task-list harness. Verbs that change only the list work on it directly, under its
+//! lock; the daemon hosts runs.
 
 mod change;
 mod look;
@@ -59,7 +59,7 @@ enum Sub {
 }
 
 impl Args {
-    /// Agents are set going.
+    /// Returns whether the verb starts agents.
     pub fn acts(&self) -> bool {
         matches!(self.verb, Sub::Run(_))
     }
