@@ -1,4 +1,5 @@
-//! `docs/contract.md` says what the code does: verbs, options, exit codes, error codes, states.
+//! Checks that `docs/contract.md` agrees with the code: verbs, options, exit codes, error codes,
+//! states.
 
 use clap::{Command, CommandFactory};
 use muleteer_cli::cli::Cli;
@@ -14,7 +15,7 @@ fn contract() -> String {
         .expect("docs/contract.md")
 }
 
-/// The rows of the table under a heading, as cells, without the head.
+/// Returns the rows of the table under a heading, as cells, without the table's head.
 fn rows(text: &str, heading: &str) -> Vec<Vec<String>> {
     let section = text
         .split(&format!("{heading}\n"))
@@ -30,12 +31,12 @@ fn rows(text: &str, heading: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Everything between backticks.
+/// Returns everything between backticks.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// The words of the line that begins with `- KEY:`.
+/// Returns the words of the line that begins with `- KEY:`.
 fn words(text: &str, key: &str) -> BTreeSet<String> {
     let line = text
         .lines()
@@ -44,7 +45,7 @@ fn words(text: &str, key: &str) -> BTreeSet<String> {
     quoted(line).last().expect("words").split(' ').map(str::to_string).collect()
 }
 
-/// Every verb that does something, with its own options.
+/// Collects every verb that does something, with its own options.
 fn verbs(command: &Command, path: &str, all: &mut BTreeMap<String, BTreeSet<String>>) {
     for verb in
         command.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
@@ -91,7 +92,7 @@ fn verbs_and_their_options() {
     }
 }
 
-/// Verbs whose JSON stands nowhere cannot be depended on.
+/// Users cannot depend on JSON that is not documented.
 #[test]
 fn every_verb_s_json_is_shown() {
     let text = contract();
@@ -103,7 +104,7 @@ fn every_verb_s_json_is_shown() {
     let shown = quoted(section);
     let mut coded = BTreeMap::new();
     verbs(&Cli::command(), "", &mut coded);
-    // They print for another program, or for nobody.
+    // These verbs print for another program, or print no JSON.
     let other = ["daemon", "parse", "completions", "config schema", "demo"];
     let is_other = |verb: &str| other.contains(&verb) || verb.starts_with("hook ");
     let is_shown = |verb: &str| {
@@ -136,7 +137,7 @@ fn exit_codes() {
     let of = |verb: &str, column: usize| {
         table.iter().find(|row| row[0].contains(verb)).expect("row")[column].clone()
     };
-    // Columns: the verb, then 0 2 3 4 5 6.
+    // The columns are the verb, then 0 2 3 4 5 6.
     assert_eq!(
         (of("wait", 1), of("wait", 4), of("wait", 6)),
         ("success".into(), "partial, failed, blocked, stalled".into(), "killed".into())
@@ -187,7 +188,7 @@ fn error_codes() {
     assert_eq!(documented.len(), coded.len(), "docs/contract.md and exit::CODES");
 }
 
-/// A code that is printed somewhere and listed nowhere would exit as a mere failure.
+/// An error code that is printed but not listed would exit with the generic failure code.
 #[test]
 fn every_error_code_in_the_sources_is_listed() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -222,7 +223,7 @@ fn states() {
     let text = contract();
     let dispatch = words(&text, "dispatch:");
     use FinalState::*;
-    // A state more here does not compile until the contract is thought of.
+    // A new state does not compile until somebody has considered the contract.
     let last = |state: FinalState| match state {
         Success | Partial | Failed | Blocked | Killed | Stalled => state.as_str().to_string(),
     };

@@ -1,4 +1,4 @@
-//! `cost`, from the events on disk.
+//! Tests `cost` with events on disk.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Verbs against a real daemon: started on demand, killed, stopped, done without.
+//! Tests verbs with a real daemon: started on demand, killed, stopped, and absent.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 use support::{Said, User, said};
 
-/// Long enough for a loaded machine; nothing waits for it to pass.
+/// This is long enough for a loaded machine; no test waits for it to pass.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn spawn(user: &User, command: &str, more: &[&str]) -> Said {
@@ -16,7 +16,7 @@ fn spawn(user: &User, command: &str, more: &[&str]) -> Said {
     user.run(&[&args[..], more].concat())
 }
 
-/// Asks until the answer fits.
+/// Polls until the answer fits.
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -103,8 +103,8 @@ fn how_much_output_is_kept_is_configured() {
     assert_eq!(launch["spool"]["retain_bytes"], 3 << 20, "{launch}");
 }
 
-/// A daemon that cannot start for a reason of its own is not one that another is before: the reason
-/// is told, and no other daemon is tried.
+/// A daemon that cannot start for a reason of its own has not lost to another daemon. The verb
+/// reports the reason and tries no other daemon.
 #[test]
 fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
     let user = User::new();
@@ -141,7 +141,7 @@ fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
     );
 }
 
-/// Whoever owns the state directory, or may write in it, could put a key of theirs there.
+/// The owner of the state directory, or anybody who may write in it, could put their own key there.
 #[test]
 fn a_state_directory_of_others_is_refused_and_one_that_was_opened_is_closed() {
     use std::os::unix::fs::{PermissionsExt, chown};
@@ -243,8 +243,8 @@ fn what_was_recorded_is_read_without_a_daemon() {
     assert!(daemon_pid(&user).is_none(), "none of this started one");
 }
 
-/// Names are others' words: of the sequences in a line for people only our colours reach the
-/// terminal.
+/// A name comes from somebody else. Of the escape sequences in a line for people, only our own
+/// colours reach the terminal.
 #[test]
 fn a_name_cannot_drive_the_terminal() {
     let user = User::new();
@@ -307,7 +307,7 @@ fn stopping_says_how_long_the_agents_may_go_on() {
         (Some(1), Some(8 * 3600)),
         "{stopped}"
     );
-    // The next one adopts it.
+    // The next daemon adopts the agent.
     let killed = user.run(&["kill", &id]);
     assert_eq!(killed.code, 0, "{killed:?}");
     assert_eq!(user.run(&["wait", &id]).code, 6);
@@ -322,7 +322,7 @@ fn an_agent_s_client_starts_no_daemon() {
         .env("MULETEER_SOCKET", user.path("nobody.sock"))
         .spawn()
         .expect("spawn");
-    // That it tries again shows that the first try has not made it start one instead.
+    // The second attempt shows that the first one did not make the client start a daemon.
     for _ in 0..2 {
         drop(nobody.accept().expect("it keeps trying to reach its daemon"));
     }
@@ -335,8 +335,8 @@ fn an_agent_s_client_starts_no_daemon() {
 #[test]
 fn a_daemon_started_on_demand_holds_nothing_of_its_caller() {
     let user = User::new();
-    // What a script's `$( … )` does: it reads until every writer is gone. 7 stands for any
-    // descriptor of the script's own.
+    // A script's `$( … )` does the same: it reads until every writer is gone. Descriptor 7
+    // represents any descriptor of the script's own.
     #[allow(clippy::disallowed_methods)]
     let mut shell = std::process::Command::new("sh");
     let line =
@@ -378,7 +378,7 @@ fn ctrl_c_only_stops_following() {
     let id = spawn(&user, "sleep 600", &[]).stdout.trim().to_string();
     until("it runs", || (state(&user, &id) == "running").then_some(()));
     let mut child = user.command(&["logs", &id, "-f"]).spawn().expect("spawn");
-    // Once it watches, it has its handler: the watch is an inotify descriptor.
+    // The client has its signal handler once it watches; the watch is an inotify descriptor.
     let fds = format!("/proc/{}/fd", child.id());
     until("it follows", || {
         let links = std::fs::read_dir(&fds)

@@ -1,4 +1,4 @@
-//! `doctor` on machines that are broken in one place.
+//! Tests `doctor` on machines with one defect each.
 
 mod support;
 
@@ -9,8 +9,8 @@ use support::{Said, User, said};
 fn program(user: &User, name: &str, text: &str) {
     user.write("text", &format!("#!/bin/sh\n{text}\n"));
     std::fs::create_dir_all(user.path("bin")).expect("dir");
-    // By another process: what this one has open for writing, a child that another test forks has
-    // open too, and nobody could run it until that one's exec.
+    // Another process installs the program. If this process wrote it, a child forked by another
+    // test could hold the file open for writing, and running it would fail until that child's exec.
     #[allow(clippy::disallowed_methods)]
     let mut install = std::process::Command::new("install");
     let status =
@@ -18,7 +18,7 @@ fn program(user: &User, name: &str, text: &str) {
     assert!(status.expect("install").success());
 }
 
-/// With only the programs of the test on PATH, and git.
+/// Runs `doctor` with only the test's programs and git on PATH.
 fn doctor(user: &User, variables: &[(&str, &str)]) -> Said {
     let mut command = user.command(&["doctor", "--json"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", user.path("bin").display()));
@@ -89,7 +89,7 @@ fn a_configured_agent_that_is_missing_fails() {
     assert_eq!(check(&document, "backend.claude-code")["status"], "ok");
 }
 
-/// What `spawn` and `run` would refuse fails here first.
+/// `doctor` fails for everything that `spawn` and `run` would reject.
 #[test]
 fn agents_of_the_configuration_are_looked_for_by_what_they_are() {
     let user = User::new();
@@ -124,7 +124,7 @@ fn agents_of_the_configuration_are_looked_for_by_what_they_are() {
     let (status, message, _) =
         found("run: {agent: {backend: subprocess, command: ./agent}}\n", "backend.subprocess");
     assert!(status == "fail" && message.contains("run.agent.command"), "{message}");
-    // Not every one can say its version: an older claude-agent-acp begins to serve instead.
+    // Not every ACP agent can print its version: an older claude-agent-acp starts to serve instead.
     program(&user, "gemini", "sleep 1000");
     let (status, message, _) = found("backend: acp\n", "backend.acp");
     assert!(status == "ok" && message.contains("/gemini"), "{message}");
@@ -185,7 +185,7 @@ fn directories_that_others_may_enter_fail() {
     assert_eq!(check(&document, "operator_key")["status"], "fail");
 }
 
-/// What is said to be made by the first daemon can be made by it.
+/// A directory may count as creatable only if the first daemon can create it.
 #[test]
 fn what_cannot_be_made_is_no_place_to_live() {
     let user = User::new();
@@ -195,7 +195,7 @@ fn what_cannot_be_made_is_no_place_to_live() {
     assert_eq!(check(&document, "state_dir")["status"], "fail", "{document}");
     let document = doctor(&user, &[("XDG_RUNTIME_DIR", &below)]).json();
     assert_eq!(check(&document, "runtime_dir")["status"], "fail", "{document}");
-    // The daemon wants the directory above its own to be nobody else's, too.
+    // The daemon also requires that nobody else can write to its directory's parent.
     std::fs::create_dir(user.path("run/muleteer")).expect("dir");
     std::fs::set_permissions(user.path("run/muleteer"), std::fs::Permissions::from_mode(0o777))
         .expect("mode");
@@ -205,7 +205,8 @@ fn what_cannot_be_made_is_no_place_to_live() {
     assert_eq!(found["hint"], cure.as_str(), "it is ours: nothing has to be removed");
 }
 
-/// Where nothing can live, the doctor says so as one check of many, and what needs no state works.
+/// Without usable directories `doctor` reports that as one check of many, and verbs that need no
+/// state work.
 #[test]
 fn an_environment_without_places_is_told_and_not_died_of() {
     let user = User::new();
@@ -228,7 +229,7 @@ fn an_environment_without_places_is_told_and_not_died_of() {
     assert_eq!(homeless(&["config", "schema"]).code, 0);
     let refused = homeless(&["status", "--json"]).json();
     assert_eq!(refused["error"]["code"], "E_USAGE", "{refused}");
-    // Asked of no daemon: no socket can have such a path.
+    // No daemon is asked, because no socket can have such a path.
     let refused = user.run(&["status", "--json", "--socket", &deep]);
     assert_eq!(
         (refused.code, refused.json()["error"]["code"].as_str()),
@@ -281,7 +282,7 @@ fn a_daemon_is_seen_and_a_collector_is_reached() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let endpoint = format!("http://{}", listener.local_addr().expect("address"));
     assert_eq!(check(&doctor(&user, &[]).json(), "daemon")["status"], "ok");
-    // Any verb that acts starts one.
+    // Any verb that acts starts a daemon.
     let spawn = user.run(&[
         "spawn",
         "developer",
@@ -300,7 +301,7 @@ fn a_daemon_is_seen_and_a_collector_is_reached() {
     assert!(daemon["message"].as_str().expect("text").starts_with("pid "), "{daemon}");
     assert_eq!(check(&document, "operator_key")["status"], "ok");
     assert_eq!(check(&document, "state_dir")["status"], "ok");
-    // A collector answers, and nobody sends it anything.
+    // A collector answers, but nothing is exported to it.
     let telemetry = check(&document, "telemetry");
     assert_eq!(telemetry["status"], "warn", "{telemetry}");
     assert!(
@@ -321,7 +322,7 @@ fn a_daemon_is_seen_and_a_collector_is_reached() {
     let spawn = said(user.command(&args).envs(variable).output().expect("run"));
     assert_eq!(spawn.code, 0, "{spawn:?}");
     assert_eq!(check(&doctor(&user, &variable).json(), "telemetry")["status"], "ok");
-    // What is exported counts, not what this shell would have.
+    // The daemon's exporter counts, not this shell's environment.
     assert_eq!(check(&doctor(&user, &[]).json(), "telemetry")["status"], "ok");
     let telemetry = check(
         &doctor(&user, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")]).json(),

@@ -1,10 +1,10 @@
-//! Errors as people and programs read them, and the exit code of each.
+//! Tests errors as people and programs read them, and the exit code of each.
 
 mod support;
 
 use support::User;
 
-/// Arguments, the exit code, the error code.
+/// The arguments, the exit code, and the error code.
 const TABLE: &[(&[&str], i32, &str)] = &[
     (&["levitate"], 2, "E_USAGE"),
     (&["spawn"], 2, "E_USAGE"),
@@ -61,7 +61,7 @@ fn every_error_has_its_code_and_exit_code() {
     insta::assert_snapshot!("errors", user.plain(&all));
 }
 
-/// What is wrong is in the message, and words that were not understood still say how to show it.
+/// The message contains the error, and arguments that did not parse still determine its format.
 #[test]
 fn a_command_line_that_is_not_understood_is_shown_as_it_asks() {
     let user = User::new();
@@ -86,7 +86,7 @@ fn a_command_line_that_is_not_understood_is_shown_as_it_asks() {
     );
 }
 
-/// Help that could not be shown was not shown.
+/// Help that could not be written must not count as success.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_no_success() {
@@ -153,13 +153,13 @@ fn a_role_of_no_category_is_shown_with_its_place() {
         (&listed["errors"][0]["line"], &listed["errors"][0]["message"]),
         (&error["line"], &error["message"])
     );
-    // Whoever makes the category makes it good.
+    // Defining the category fixes the error.
     user.write(".config/muleteer/config.yaml", "categories: {reserch: {timeout: 1h}}\n");
     let said = user.run(&["config", "check"]);
     assert_eq!(said.code, 0, "{said:?}");
 }
 
-/// It is set, and means nothing: who looks at it is told so.
+/// The key is set without effect, and a user who displays it is warned.
 #[test]
 fn what_a_project_says_of_the_daemon_is_shown_as_said_in_vain() {
     let user = User::new();
@@ -176,12 +176,12 @@ fn what_a_project_says_of_the_daemon_is_shown_as_said_in_vain() {
     }
 }
 
-/// Only whoever asks for that role is refused.
+/// Only a request for that role is rejected.
 #[test]
 fn a_role_that_cannot_be_read_is_a_fault_of_its_own() {
     let user = User::new();
     user.write(".config/muleteer/roles/critic.md", "You are.\n");
-    // Neither needs a right that root has anyway.
+    // Neither file depends on a permission, which root would have anyway.
     std::fs::create_dir(user.path(".config/muleteer/roles/folder.md")).unwrap();
     std::fs::write(user.path(".config/muleteer/roles/latin.md"), b"Sei sch\xf6n.\n").unwrap();
     let listed = user.run(&["roles", "--json"]).json();

@@ -1,6 +1,6 @@
-//! Verbs, flags, codes and states are those of `tests/frozen`, which no refactoring may change.
+//! Compares verbs, flags, codes and states with `tests/frozen`; no refactoring may change them.
 //!
-//! `tests/tests/surface.rs` names the rest of the surface and the tests that hold it.
+//! `tests/tests/surface.rs` names the rest of the surface and the tests that check it.
 
 #[path = "../../../tests/src/frozen.rs"]
 mod frozen;
@@ -20,7 +20,7 @@ fn verbs_and_flags_are_those_of_before() {
     frozen::check("verbs.txt", &lines);
 }
 
-/// One line for the verb and one for each of its arguments, without texts.
+/// Adds one line for the verb and one for each of its arguments, without texts.
 fn describe(command: &Command, name: &str, lines: &mut BTreeSet<String>) {
     let mut facts = vec![];
     if command.is_hide_set() {
@@ -120,7 +120,7 @@ fn codes_are_those_of_before() {
     frozen::check("codes.txt", &lines);
 }
 
-/// The exit codes that a verb documents.
+/// Adds the exit codes that a verb documents.
 fn exits(command: &Command, path: &str, lines: &mut BTreeSet<String>) {
     for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
         let name = format!("{path} {}", verb.get_name()).trim().to_string();
@@ -142,7 +142,7 @@ fn states_and_variables_are_those_of_before() {
         rest.split("\n## ").next().unwrap_or_default().to_string()
     };
     let mut lines = BTreeSet::new();
-    // A list item goes on in the lines that are indented.
+    // Indented lines continue a list item.
     let items = section("States and outcomes").replace("\n  ", " ");
     for item in items.lines().filter_map(|line| line.strip_prefix("- ")) {
         let name = item.split([':', ' ']).next().unwrap_or_default();
@@ -159,7 +159,7 @@ fn states_and_variables_are_those_of_before() {
     frozen::check("states.txt", &lines);
 }
 
-/// Names of variables that the programs read or set, wherever the sources name them.
+/// Collects the names of variables that the programs read or set, wherever the sources name them.
 #[test]
 fn variables_of_the_sources_are_those_of_before() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];

@@ -1,4 +1,4 @@
-//! What `--help` says, verb by verb; completions and manual pages.
+//! Tests the output of `--help` for each verb, completions and manual pages.
 
 mod support;
 
@@ -147,7 +147,7 @@ fn completions_and_manual_pages_know_every_verb() {
     assert!(page("muleteer-wait.1").contains("partial, failed, blocked or stalled"));
 }
 
-/// Where the build knows no commit, the text says so.
+/// If the build knows no commit, the text says so.
 #[test]
 fn version_names_commit_and_day() {
     let user = User::new();

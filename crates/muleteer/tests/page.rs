@@ -1,8 +1,6 @@
-//! A run as a page: what stands in it, that nothing in it is believed, and that it stays within
-//! bounds.
+//! Tests a run's page: its content, that nothing in it is trusted, and that its size is bounded.
 //!
-//! `MULETEER_PAGES=DIR cargo test -p muleteer --test page` leaves the pages in DIR, to be looked
-//! at.
+//! `MULETEER_PAGES=DIR cargo test -p muleteer --test page` leaves the pages in DIR for inspection.
 
 #[path = "support/tale.rs"]
 mod tale;
@@ -28,7 +26,7 @@ fn shown(name: &str, chronicle: &Chronicle) -> String {
     page
 }
 
-/// No page may fetch, run or leave open anything.
+/// Checks that the page fetches nothing, runs nothing and closes every tag.
 fn sound(page: &str) {
     let body = page.split_once("</style>").map_or(page, |(_, body)| body);
     let style = &page[..page.len() - body.len()];
@@ -36,7 +34,7 @@ fn sound(page: &str) {
     for (at, _) in page.match_indices("url(") {
         assert!(page[at..].starts_with("url(#"), "{}", &page[at..at + 40]);
     }
-    // What is text has no `<` and no `>`, so these are all the tags.
+    // Text contains no `<` and no `>`, so these are all the tags.
     for tag in page.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default()) {
         let name = tag
             .split([' ', '\n'])
@@ -49,7 +47,7 @@ fn sound(page: &str) {
         {
             assert_ne!(name, outside, "<{tag}>");
         }
-        // Outside of quotes: names of attributes.
+        // Parts outside of quotes are names of attributes.
         for (index, part) in tag.split('"').enumerate().filter(|(index, _)| index % 2 == 0) {
             assert!(!part.contains(" on") && !part.contains(" src"), "<{tag}>");
             if part.ends_with("href=") {
@@ -75,7 +73,7 @@ fn sound(page: &str) {
         }
     }
     assert!(open.is_empty(), "{open:?}");
-    // An address on the page is there.
+    // Every link within the page has a target.
     let ids: std::collections::HashSet<&str> =
         page.match_indices(" id=\"").filter_map(|(at, _)| page[at..].split('"').nth(1)).collect();
     assert_eq!(ids.len(), page.matches(" id=\"").count(), "an id is there twice");
@@ -85,7 +83,7 @@ fn sound(page: &str) {
     }
 }
 
-/// The text of the page, in order, without styles and marks.
+/// Returns the text of the page in order, without styles and tags.
 fn text(page: &str) -> String {
     let body = page.split_once("</style>").map_or(page, |(_, body)| body);
     let mut lines: Vec<String> = vec![];
@@ -211,7 +209,7 @@ fn what_others_wrote_is_text_and_is_cut() {
     assert!(page.len() < 150_000, "{}", page.len());
 }
 
-/// A page may lie where the run's agents can read it.
+/// The run's agents may be able to read a page.
 #[test]
 fn the_criteria_are_told_once_the_run_has_ended_and_not_before() {
     let mut tale = Tale::new("Secrets");

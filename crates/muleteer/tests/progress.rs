@@ -1,4 +1,4 @@
-//! What a terminal shows of a run under way.
+//! Tests what a terminal shows of a run that is under way.
 
 #[path = "support/tale.rs"]
 mod tale;
@@ -17,7 +17,8 @@ fn plain(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{}\n", strip_str(line))).collect()
 }
 
-/// Two beads are done, `agents` are at work, and the first of them waits for a command.
+/// Returns a run with two done beads and `agents` agents at work; the first of them waits for a
+/// command.
 fn under_way(agents: u32) -> (Tale, AtWork) {
     let mut tale = Tale::new("Under way");
     let mut beads: Vec<Planned> = (0..agents + 4)
@@ -106,7 +107,7 @@ fn before_anything_is_known_nothing_is_claimed() {
     tale.start(1, Purpose::Implement, Some("a"), 0);
     let shown = plain(&picture(&tale.chronicle, &AtWork::default(), tale.now, 80, 24));
     assert!(shown.contains("unknown until a bead is done"), "{shown}");
-    // A clock that was set back makes no negative times.
+    // A clock that was set back must not cause negative times.
     let early: Timestamp = "2020-01-01T00:00:00Z".parse().expect("a time");
     assert!(
         plain(&picture(&tale.chronicle, &AtWork::default(), early, 80, 24))

@@ -1,4 +1,5 @@
-//! `muleteer rehearse` as a real process: killed, resumed, interrupted, deaf, leaking.
+//! Tests `muleteer rehearse` as a real process: killed, resumed, interrupted, ignoring signals,
+//! leaking.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TERM: i32 = 15;
 const KILL: i32 = 9;
 
-/// A played agent; ended with its test.
+/// A rehearsed agent; dropping it ends the process.
 struct Agent {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -67,7 +68,7 @@ impl Agent {
         self.send(&Rehearsal.prompt(None, key, "go"));
     }
 
-    /// Events up to and including the first that `is` holds for.
+    /// Returns the events up to and including the first for which `is` holds.
     fn until(&self, is: impl Fn(&AgentEvent) -> bool) -> Vec<AgentEvent> {
         let mut seen = vec![];
         loop {
@@ -95,7 +96,7 @@ impl Agent {
         Pinned::open(self.child.id()).unwrap().signal(signo).unwrap();
     }
 
-    /// Ends stdin and waits for the agent to go.
+    /// Closes stdin and waits for the agent to exit.
     fn leave(mut self) -> ExitStatus {
         self.stdin = None;
         assert!(
@@ -113,7 +114,7 @@ impl Drop for Agent {
     }
 }
 
-/// Looks again and again, for what no event tells.
+/// Polls for a condition that no event reports.
 fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = awake() + PATIENCE;
     loop {
@@ -167,7 +168,7 @@ fn a_killed_agent_goes_on_behind_its_last_step_and_its_session_is_never_played_t
     let refused = other.result();
     assert!(refused.text.unwrap().contains("already in use"));
 
-    // An interrupt reaches it while it hangs, and it leaves in good order.
+    // An interrupt reaches the agent while it hangs, and it exits normally.
     second.send(&Rehearsal.interrupt(None, "i").unwrap());
     assert_eq!(second.result().error, Some(TurnError::Interrupted));
     assert!(second.leave().success());
@@ -211,7 +212,7 @@ fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
     agent.until(is_text("ready"));
     let me = agent.id();
     let leaked = eventually(|| match descendants(me.pid)[..] {
-        // It makes a session of its own soon after it began.
+        // The grandchild creates a session of its own soon after it starts.
         [child] if child.session == child.pid => Some(ProcessId::from(child)),
         _ => None,
     });
@@ -301,7 +302,7 @@ fn with_the_end_of_stdin_the_turn_is_finished_first() {
     assert_eq!(agent.leave().code(), Some(7));
 }
 
-/// As all verbs do: one document on stdout, and the exit code of its error.
+/// As for all verbs: one document on stdout, and the exit code of its error.
 #[test]
 fn errors_are_documents_where_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();

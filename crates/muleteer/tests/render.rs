@@ -1,4 +1,4 @@
-//! The pictures people see.
+//! Tests the output that people see.
 
 use anstream::adapter::strip_str;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! A repository's configuration runs and loosens nothing until its user trusts it.
+//! Tests that a repository's configuration runs and loosens nothing until its user trusts it.
 
 mod support;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use support::{Said, User, said};
 
-/// Every key that names a program names one that leaves a mark.
+/// A configuration in which every key that names a program names one that leaves a marker file.
 const FOREIGN: &str = "\
 backends:
   claude_code: {command: ./mark}
@@ -46,7 +46,7 @@ fn has_run(user: &User) -> bool {
     user.path("project/ran").exists()
 }
 
-/// With `claude` on PATH, as `doctor` wants one.
+/// Runs `doctor` with a `claude` on PATH, because `doctor` requires one.
 fn doctor(user: &User) -> Said {
     std::fs::create_dir_all(user.path("bin")).expect("dir");
     user.write("bin/claude", "#!/bin/sh\necho 2.1.3\n");

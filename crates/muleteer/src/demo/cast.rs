@@ -1,29 +1,29 @@
-//! Who plays: the beads of the demo's run, what each costs, and every effect that must be found
-//! afterwards, once.
+//! The cast: the beads of the demo's run, the cost of each, and every effect that must be present
+//! exactly once afterwards.
 
 use muleteer_model::spec_run::event::Purpose;
 
 pub const SCENARIO: &str = include_str!("run.yaml");
 
-/// One bead's part.
+/// The part of one bead.
 #[derive(Debug)]
 pub struct Part {
-    /// By which the demo calls it, and its gates.
+    /// The name of the bead in the demo and in its gates.
     pub key: &'static str,
     pub title: &'static str,
-    /// Subjects of its commits, oldest first.
+    /// The subjects of its commits, oldest first.
     pub commits: &'static [&'static str],
-    /// Lines it *appends*, so that work done twice would stand there twice.
+    /// Lines that the bead *appends*, so that work done twice would add them twice.
     pub lines: &'static [(&'static str, &'static str)],
-    /// What it writes into its journal, if it does.
+    /// The text that the bead writes into its journal, if any.
     pub journal: &'static str,
-    /// What its model calls cost together.
+    /// The total cost of its model calls.
     pub cost_usd: f64,
-    /// It is at work when the daemon is killed.
+    /// An agent works on the bead when the daemon is killed.
     pub outlives: bool,
 }
 
-/// The one whose agent is killed, and what that agent had cost by then.
+/// The bead whose agent is killed, and the cost of that agent until then.
 pub const VICTIM: &str = "slug";
 pub const KILLED_USD: f64 = 0.03;
 
@@ -75,12 +75,12 @@ pub const CAST: [Part; 4] = [
     },
 ];
 
-/// Those who are at work when the daemon is killed.
+/// Returns the beads that agents work on when the daemon is killed.
 pub fn survivors() -> impl Iterator<Item = &'static Part> {
     CAST.iter().filter(|part| part.outlives)
 }
 
-/// What one agent's model calls cost that is at no bead.
+/// Returns the cost of the model calls of one agent without a bead.
 pub fn price(purpose: Purpose) -> f64 {
     match purpose {
         Purpose::Acceptance => 0.01,
@@ -90,11 +90,11 @@ pub fn price(purpose: Purpose) -> f64 {
     }
 }
 
-/// Gates an agent waits at (`hold.sh`), in order. Only the victim comes to the first.
+/// The gates at which agents wait (`hold.sh`), in order. Only the victim reaches this one.
 pub const CRASH: &str = "crash";
-/// All survivors wait here when the daemon is killed; it is opened while none is alive.
+/// All survivors wait here when the daemon is killed. The gate is opened while no daemon is alive.
 pub const OUTAGE: &str = "outage";
-/// They wait here until the next daemon has adopted them.
+/// The survivors wait here until the next daemon has adopted them.
 pub const ADOPTED: &str = "adopted";
 
 #[cfg(test)]
@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn the_scenario_is_sound_and_does_what_is_looked_for_afterwards() {
         let scenario = Scenario::parse(SCENARIO, "run").expect("a scenario");
-        // The criteria, the beads to be, four beads, maintenance, the judge and its two verdicts.
+        // The turns are the criteria, the decomposition, four beads, maintenance, the judge and its
+        // two verdicts.
         assert_eq!(scenario.turns.len(), 10);
         for part in CAST {
             for text in part.commits.iter().chain([&part.journal, &part.title]) {

@@ -1,5 +1,5 @@
-//! What must hold afterwards. Each check says what it saw, whether it holds or not: a ✓ that nobody
-//! can retrace is worth as little as a promise.
+//! The checks after the demo. Each check reports what it saw, even if it passes, because a ✓
+//! without evidence would be worth as little as a promise.
 
 use crate::cli::failure::Failure;
 use crate::demo::cast::{CAST, KILLED_USD, VICTIM, price, survivors};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long the last shims may take to go, once their agents have ended.
+/// How long the last shims may take to exit after their agents have ended.
 const LAST_TO_GO: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -34,7 +34,7 @@ impl Check {
         Self { what, held, seen: seen.into() }
     }
 
-    /// Holds when nothing is wrong.
+    /// Creates a check that passes if `wrong` is empty.
     fn of(what: &'static str, wrong: &[String], seen: impl Into<String>) -> Self {
         let seen = if wrong.is_empty() { seen.into() } else { wrong.join("; ") };
         Self::new(what, wrong.is_empty(), seen)
@@ -198,7 +198,8 @@ fn judged(log: &Log) -> Check {
     Check::new("the judge found something, and nothing once it was mended", held, list(&told))
 }
 
-/// Both files are whole (checksums, no gap), and the stream showed just what is in the run's.
+/// Checks that both files are complete (checksums, no gap), and that the stream showed exactly the
+/// run's events.
 fn every_event(place: &Place, log: &Log) -> Check {
     let what = "no event was lost or doubled";
     let mut wrong = vec![];
@@ -258,7 +259,7 @@ fn every_effect(place: &Place, log: &Log) -> Check {
     Check::of("every effect on files happened exactly once", &wrong, seen)
 }
 
-/// What is wrong with main.
+/// Returns everything that is wrong with the main branch.
 fn effects(place: &Place, log: &Log) -> Result<Vec<String>, Failure> {
     let mut wrong = vec![];
     if log.merged.is_none() {

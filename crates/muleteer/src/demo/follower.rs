@@ -1,8 +1,7 @@
-//! Following a run's events through a daemon's death: what `muleteer run` does, and any script may.
+//! Follows a run's events across the daemon's death, as `muleteer run` does and any script may.
 //!
-//! A task of its own, so that nothing the play waits for holds it up; dropping the [`Follower`]
-//! ends it. It remembers the next sequence number it wants, and so neither loses nor repeats an
-//! event.
+//! It is a task of its own, so that no wait of the play delays it; dropping the [`Follower`] ends
+//! it. It remembers the next sequence number, and so neither loses nor repeats an event.
 
 use crate::cli::context::Context;
 use muleteer_model::event::Record;
@@ -12,21 +11,22 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
 
-/// How long it tries to reach a daemon again.
+/// How long it tries to reconnect to a daemon.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
-/// Read ahead of what was shown. Then the daemon's stream waits, by its credits.
+/// The number of events that are read before they are shown. Beyond it the daemon's stream waits,
+/// because it runs out of credits.
 const AHEAD: usize = 64;
 
 #[derive(Debug)]
 pub enum News {
-    /// An event, as its line is stored and as it reads.
+    /// An event, as its stored line and parsed.
     Event { line: String, record: Option<Box<Record>> },
-    /// The daemon went away.
+    /// The connection to the daemon was lost.
     Lost,
-    /// One answers again; the stream goes on with this event.
+    /// A daemon answers again; the stream continues with this event.
     Back { next: u64 },
-    /// The run has ended, and nothing more will come.
+    /// The run has ended, and no more events will come.
     Ended,
 }
 
@@ -37,7 +37,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows a run of the daemon that `context` means, from its first event on.
+    /// Follows a run of the daemon of `context`, from its first event on.
     pub fn start(context: Context, run_id: String) -> Self {
         let (sender, news) = mpsc::channel(AHEAD);
         let mut task = JoinSet::new();
@@ -45,7 +45,7 @@ impl Follower {
         Self { news, _task: task }
     }
 
-    /// What happened next; never ends, because a daemon may come back. Cancel safe.
+    /// Returns the next news; never ends, because a daemon may come back. Cancel safe.
     pub async fn next(&mut self) -> News {
         match self.news.recv().await {
             Some(news) => news,
@@ -60,7 +60,7 @@ async fn follow(context: Context, run_id: String, news: Sender<News>) {
     while let Ok(mut client) = context.dial_within(PATIENCE).await {
         let wanted = Request::RunEvents { run_id: run_id.clone(), from_seq: next, follow: true };
         let Ok(mut stream) = client.stream(wanted).await else {
-            // A daemon that has just started may not have taken the run over yet.
+            // A daemon that has just started may not have taken over the run yet.
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -71,7 +71,7 @@ async fn follow(context: Context, run_id: String, news: Sender<News>) {
             let item = match stream.next().await {
                 Ok(Next::Item(item)) => item,
                 Ok(Next::End(_)) => {
-                    // Nobody may be listening any more.
+                    // The receiver may be gone.
                     drop(news.send(News::Ended).await);
                     return;
                 }

@@ -1,4 +1,4 @@
-//! What was seen of the play: the run's events as they were streamed, and what no event tells.
+//! The record of the play: the run's events as they were streamed, and facts that no event reports.
 
 use crate::demo::cast::{CAST, Part};
 use muleteer_model::event::{Event, Record};
@@ -10,29 +10,29 @@ use muleteer_protocol::v1::DispatchStatus;
 
 #[derive(Debug, Default)]
 pub struct Log {
-    /// Of the run, in the order in which they came, repeated ones too.
+    /// The run's events in their order of arrival, including repeated ones.
     pub records: Vec<Record>,
     pub chronicle: Option<Chronicle>,
     pub run_id: String,
-    /// Pids of the daemons that were started, oldest first.
+    /// The pids of the daemons that were started, oldest first.
     pub daemons: Vec<u32>,
-    /// The first one died of SIGKILL, and nothing else.
+    /// SIGKILL, and nothing else, ended the first daemon.
     pub daemon_killed: bool,
-    /// How often the stream broke off, and went on.
+    /// How often the stream was lost, and how often it came back.
     pub lost: u32,
     pub back: u32,
-    /// All of its events were streamed.
+    /// All events of the run were streamed.
     pub ended: bool,
-    /// Of the victim: its dispatch, its pid, and whether the signal reached it.
+    /// The victim's dispatch, its pid, and whether the signal reached it.
     pub killed: Option<(String, u32, bool)>,
-    /// Each survivor's process when the daemon was killed; true once it was still there, the very
-    /// same, after the next daemon had taken it over.
+    /// Each survivor's process when the daemon was killed. The flag is true if the same process was
+    /// still alive after the next daemon had adopted it.
     pub processes: Vec<(&'static str, ProcessId, bool)>,
-    /// Who got work done while no daemon lived.
+    /// The beads that made progress while no daemon was alive.
     pub unattended: Vec<&'static str>,
-    /// What `status` said at the end.
+    /// The answer to `status` at the end.
     pub statuses: Vec<DispatchStatus>,
-    /// What git said when the result was merged.
+    /// git's output when the result was merged.
     pub merged: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Log {
         self.chronicle.iter().flat_map(|chronicle| &chronicle.stints)
     }
 
-    /// The part that a bead plays.
+    /// Returns the part of a bead.
     pub fn part(&self, bead: &str) -> Option<&'static Part> {
         let title = &self.chronicle.as_ref()?.run.beads.get(bead)?.planned.title;
         CAST.iter().find(|part| part.title == title)
@@ -67,13 +67,13 @@ impl Log {
             .find(|id| self.part(id).is_some_and(|part| part.key == key))
     }
 
-    /// Whose an agent is: a bead's, or what it is for.
+    /// Returns the name of an agent: its bead's, else its purpose.
     pub fn who(&self, start: &AgentStarted) -> &'static str {
         let part = start.bead_id.as_deref().and_then(|bead| self.part(bead));
         part.map_or(start.purpose.as_str(), |part| part.key)
     }
 
-    /// The agent that is at a bead now.
+    /// Returns the agent that works on a bead now.
     pub fn job(&self, key: &str) -> Option<&Job> {
         let bead = self.bead(key)?;
         let run = &self.chronicle.as_ref()?.run;
@@ -95,7 +95,7 @@ impl Log {
         self.chronicle.as_ref().map_or(0, |chronicle| chronicle.run.count(Stage::Done))
     }
 
-    /// The run has ended, or rests, in another way than it should.
+    /// Returns the reason if the run failed, rests, or ended in an unexpected state.
     pub fn failed(&self) -> Option<String> {
         let run = &self.chronicle.as_ref()?.run;
         match (run.status(), &run.error, &run.resting) {

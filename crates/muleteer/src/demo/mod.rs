@@ -1,4 +1,4 @@
-//! `muleteer demo`: the promise shown, and checked, on the machine it is run on.
+//! `muleteer demo`: demonstrates and checks Muleteer's promise on the user's machine.
 //!
 //! ```text
 //!  Place ── a folder, a repository, a private daemon ──────────────────────────────┐
@@ -8,12 +8,12 @@
 //!  Log ──▶ checks (✓/✗ with what was seen) ──▶ report                dropped: all gone
 //! ```
 //!
-//! The run is a whole one: criteria, beads, agents side by side, maintenance, a judge that finds
+//! The run is complete: criteria, beads, agents side by side, maintenance, a judge that finds
 //! something and then nothing, a merge. Its agents are rehearsed ([`cast`], `run.yaml`).
 //!
 //! Architecture invariant: the demo is a client like any other. It asks the daemon over its socket
-//! and reads files; it knows nothing that `muleteer events` and `muleteer status` do not tell, so
-//! what it shows is what a user would see. And it reaches no daemon but its own: see [`running`].
+//! and reads files. It knows only what `muleteer events` and `muleteer status` report, so a user
+//! would see the same. It reaches no daemon but its own: see [`running`].
 
 pub mod cast;
 pub mod checks;
@@ -38,13 +38,13 @@ use muleteer_process::clock::awake;
 use muleteer_supervisor::signals::AsyncSignals;
 use rustix::process::Signal;
 
-/// Plays, checks and tells. With `keep` the folder stays for looking around.
+/// Plays the demo, checks it and reports. With `keep` the folder is preserved for inspection.
 ///
 /// # Errors
-/// When it could not be set up, or was interrupted. That something did not hold is no error but a
-/// check that failed, and an exit code.
+/// When the demo could not be set up, or was interrupted. A failed check is no error; it determines
+/// the exit code.
 pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
-    // Before anything is started, so that no Ctrl-C leaves something behind.
+    // Signals are caught before anything is started, so that Ctrl-C leaves nothing behind.
     let mut signals = AsyncSignals::catch(&[Signal::INT, Signal::TERM, Signal::HUP])?;
     let mut place = Place::make(out, keep)?;
     tokio::select! {
@@ -65,12 +65,12 @@ async fn perform(out: Output, place: &mut Place, keep: bool) -> Result<Exit, Fai
     let mut log = Log::default();
     let screen = Screen::new(out, &place.root);
     let played = Play::new(place, &mut log, &screen).run().await;
-    // Nobody reads on: there is nobody to check for.
+    // The reader of stdout is gone, so the checks are skipped.
     if let Err(Failure::OutputClosed) = played {
         return Err(Failure::OutputClosed);
     }
     if played.is_err() && place.daemon.is_some() {
-        // So that what is then left alive is what should not be.
+        // The daemon is stopped first, so that a process that is still alive afterwards is a leak.
         drop(place.stop_daemon().await);
     }
     let mut checks = vec![Check::went_to_the_end(&played)];

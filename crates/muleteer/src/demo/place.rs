@@ -1,8 +1,8 @@
-//! Where the demo happens: a folder of its own with a repository, a private daemon's directories,
-//! and nothing else of this machine's; and the end of everything that was started there.
+//! The demo's own folder, with a repository and the directories of a private daemon. It uses
+//! nothing else of this machine.
 //!
-//! Dropping a [`Place`] ends what it started and removes the folder, however the demo ended: by its
-//! last act, an error, Ctrl-C or a panic. Only what was asked to be kept stays.
+//! Dropping a [`Place`] ends every process that it started and removes the folder, however the demo
+//! ended: normally, by an error, by Ctrl-C or by a panic. With `keep` the folder stays.
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-/// Directories that a program finds by a variable.
+/// Directories that programs find by a variable.
 const OWN: [(&str, &str); 6] = [
     ("HOME", "home"),
     ("XDG_STATE_HOME", "state"),
@@ -29,7 +29,7 @@ const OWN: [(&str, &str); 6] = [
     ("TMPDIR", "tmp"),
 ];
 
-/// The commit the run begins from.
+/// The subject of the commit from which the run begins.
 pub const FIRST: &str = "Begin with words, and a spec";
 
 #[derive(Debug)]
@@ -43,10 +43,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes the folder, its repository and the scenarios.
+    /// Creates the folder, its repository and the scenarios.
     ///
     /// # Errors
-    /// When no folder can be made, or git is missing.
+    /// When no folder can be created, or git is missing.
     pub fn make(out: Output, keep: bool) -> Result<Self, Failure> {
         let (root, paths) = folder()?;
         let socket = paths.socket.clone();
@@ -70,7 +70,8 @@ impl Place {
         self.root.join("wordtools")
     }
 
-    /// Below HOME, which is what confined agents can write beside their worktree.
+    /// The stage is below HOME, because confined agents can write there in addition to their
+    /// worktree.
     pub fn stage(&self) -> PathBuf {
         self.root.join("home/stage")
     }
@@ -87,7 +88,7 @@ impl Place {
         self.repo().join("plan.md")
     }
 
-    /// The run as a page.
+    /// The page of the run.
     pub fn page(&self) -> PathBuf {
         self.root.join("run.html")
     }
@@ -96,7 +97,7 @@ impl Place {
         self.repo().join(".muleteer/runs").join(run_id).join("events.jsonl")
     }
 
-    /// To be read by a shell that wants to look at a kept demo.
+    /// A file that a shell can source to inspect a kept demo.
     pub fn env_file(&self) -> PathBuf {
         self.root.join("env.sh")
     }
@@ -105,19 +106,21 @@ impl Place {
         write(&self.gates().join(gate), "")
     }
 
-    /// True when the agent has come to a gate, whether a daemon lives to tell or not (see
-    /// `hold.sh`).
+    /// Returns whether the agent has reached a gate. The answer does not depend on a living daemon
+    /// (see `hold.sh`).
     pub fn has_reached(&self, who: &str, gate: &str) -> bool {
         self.gates().join(format!("{who}.{gate}")).exists()
     }
 
+    /// Writes the page of the run.
+    ///
     /// # Errors
     /// When it cannot be written.
     pub fn keep_page(&self, page: &str) -> Result<(), Failure> {
         write(&self.page(), page)
     }
 
-    /// Nobody will look at it: the folder goes, whatever was asked.
+    /// Removes the folder at the end even with `keep`, because nobody will inspect it.
     pub fn discard(&mut self) {
         self.keep = false;
     }
@@ -141,7 +144,7 @@ impl Place {
         let line = |(name, dir): &(&str, &str)| {
             format!("export {name}='{}'\n", self.root.join(dir).display())
         };
-        // Not HOME and TMPDIR: who looks around keeps their own.
+        // HOME and TMPDIR are not exported: a user who inspects the demo keeps their own.
         let exports: String =
             OWN.iter().filter(|(name, _)| name.starts_with("XDG_")).map(line).collect();
         write(&self.env_file(), &exports)?;
@@ -152,7 +155,7 @@ impl Place {
         write(&self.repo().join(".gitignore"), ".muleteer/\n.agents/\n")?;
         for words in [
             &["init", "--quiet", "."][..],
-            // Not `--initial-branch`: older gits do not know it.
+            // `--initial-branch` is not used, because older versions of git do not support it.
             &["symbolic-ref", "HEAD", "refs/heads/main"],
             &["config", "user.name", "Muleteer Demo"],
             &["config", "user.email", "demo@muleteer.invalid"],
@@ -164,10 +167,10 @@ impl Place {
         Ok(())
     }
 
-    /// Runs git in the repository and gives what it printed.
+    /// Runs git in the repository and returns its output.
     ///
     /// # Errors
-    /// When git is not there or refuses.
+    /// When git is missing or fails.
     pub fn git(&self, words: &[&str]) -> Result<String, Failure> {
         let mut command = helper("git");
         command.args(words).current_dir(self.repo()).env_clear().envs(self.variables());
@@ -176,7 +179,7 @@ impl Place {
                 .hint("the demo needs git on PATH")
         })?;
         if output.status.code().is_none() {
-            // Ctrl-C reaches all of the terminal's processes, and git may be the first to tell.
+            // Ctrl-C reaches all processes of the terminal, and git may report it first.
             return Err(Failure::new(
                 "E_CANCELLED",
                 "the demo was interrupted; what it had started is ended and removed",
@@ -196,7 +199,7 @@ impl Place {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The environment of everything that runs here: it names no place of the user's.
+    /// The environment of every process of the demo. It names no directory of the user's.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let kept = [
             "PATH",
@@ -228,14 +231,15 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.end_all();
         if !self.keep {
-            // What cannot be removed lies in a folder for temporary files: there is nobody to tell.
+            // Files that cannot be removed are in a folder for temporary files, and nobody is left
+            // to report them to.
             drop(fs::remove_dir_all(&self.root));
         }
     }
 }
 
-/// A new folder that nobody else can enter, where the daemon's socket has a path short enough for
-/// the system.
+/// Creates a private folder in which the path of the daemon's socket is short enough for the
+/// system.
 fn folder() -> Result<(PathBuf, Paths), Failure> {
     let mut bytes = [0; 5];
     getrandom::fill(&mut bytes)
@@ -243,7 +247,7 @@ fn folder() -> Result<(PathBuf, Paths), Failure> {
     let name = format!("muleteer-demo-{}", id::encode(&bytes));
     let mut why = Failure::new("E_DEMO", "there is no folder for temporary files");
     for parent in [std::env::temp_dir(), PathBuf::from("/tmp")] {
-        // Canonical, so that what others report can be told as ours.
+        // The path is canonical, so that paths in the output of other programs can be recognised.
         let Ok(root) = parent.canonicalize().map(|parent| parent.join(&name)) else { continue };
         let variable = |wanted: &str| {
             Some(root.join(OWN.iter().find(|(name, _)| *name == wanted)?.1).into_os_string())
@@ -271,7 +275,7 @@ fn io_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::new("E_DEMO", format!("cannot make {}: {error}", path.display())).file(path)
 }
 
-/// As text, for what travels as text.
+/// Converts a value to text.
 pub fn text(value: &OsStr) -> String {
     value.to_string_lossy().into_owned()
 }

@@ -1,5 +1,5 @@
-//! The play, act by act. It waits for states, never for a time: the agents stand at gates
-//! (`hold.sh`) while something is done to them, so it goes the same way on a slow machine.
+//! The play, act by act. It waits for states, never for a fixed time: the agents wait at gates
+//! (`hold.sh`) while something is done to them, so it works the same way on a slow machine.
 
 use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
@@ -22,10 +22,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// For what takes a second or two; a loaded machine is no reason to fail.
+/// The limit for steps that usually take a second or two, so that a loaded machine does not fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
-/// Ends what a demo that was itself killed leaves behind, in seconds.
+/// The time limit of the run in seconds. It ends the agents if the demo itself is killed.
 const RUN_TIMEOUT: u64 = 180;
 
 #[derive(Debug)]
@@ -40,10 +40,10 @@ impl<'a> Play<'a> {
         Self { place, log, screen }
     }
 
-    /// Plays to the end, with the daemon stopped.
+    /// Plays to the end; the daemon is stopped then.
     ///
     /// # Errors
-    /// At the first thing that does not come; what was seen until then is in the log.
+    /// When an expected state does not arrive. The log contains everything seen until then.
     pub async fn run(mut self) -> Result<(), Failure> {
         self.screen
             .act("a git repository with a spec, and a private daemon, in a folder of their own")?;
@@ -54,7 +54,8 @@ impl<'a> Play<'a> {
         let context = self.place.context.clone();
         let mut stage = Stage {
             follower: Follower::start(context, self.log.run_id.clone()),
-            // The daemon's events too: that an agent died or was adopted stands there.
+            // The daemon's events are watched too, because they report the death and the adoption
+            // of an agent.
             files: FileWatch::on(&[&self.place.gates(), &self.place.context.paths.state_dir])?,
         };
         self.kill_the_agent(&mut stage).await?;
@@ -182,7 +183,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Of a dispatch that is at work: the daemon may hear of its process a moment later than we do.
+    /// Returns the pid of a running dispatch. The daemon may learn of its process a moment later
+    /// than we do.
     async fn pid(&self, dispatch: &str) -> Result<u32, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -197,7 +199,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Shows what happens until `there` holds.
+    /// Shows the events until `there` holds.
     async fn until(
         &mut self,
         stage: &mut Stage,
@@ -228,7 +230,8 @@ impl<'a> Play<'a> {
                 self.log.take((*record).clone());
                 self.screen.event(&line, &record, &self.who(&record.entry.event))?;
             }
-            // Ours cannot say what we do not know: the checks will miss it in the stream.
+            // An unknown event cannot come from our own daemon's version; the checks will notice
+            // its absence from the stream.
             News::Event { record: None, .. } => {}
             News::Lost => {
                 self.log.lost += 1;
@@ -261,17 +264,17 @@ impl<'a> Play<'a> {
     }
 }
 
-/// What is listened to while the play waits.
+/// The sources that the play listens to while it waits.
 #[derive(Debug)]
 struct Stage {
     follower: Follower,
     files: FileWatch,
 }
 
-/// The daemon's own events, as far as they are on disk.
+/// Returns the daemon's own events that are on disk.
 pub fn ledger(place: &Place) -> Vec<Record> {
     let mut records = vec![];
-    // What cannot be read now is read again, and missed by the checks at the latest.
+    // Unreadable events are read again later, and the checks notice any that stay missing.
     drop(events::read(&place.context.paths.events(), |record| records.push(record)));
     records
 }

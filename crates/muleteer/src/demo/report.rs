@@ -1,4 +1,4 @@
-//! What is told at the end: the run, its commits, the checks, and how to look at each.
+//! The report at the end: the run, its commits, the checks, and how to inspect each.
 
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
@@ -16,7 +16,7 @@ use muleteer_model::spec_run::report::status::Standing;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Room for a line.
+/// The width of a line.
 const LINE: usize = 110;
 
 pub fn show(
@@ -69,7 +69,7 @@ fn run(out: Output, log: &Log) -> Result<(), Failure> {
 
 fn commits(out: Output, place: &Place) -> Result<(), Failure> {
     heading(out, "git log main")?;
-    // What is not there is told by the checks.
+    // The checks report missing commits.
     let shown = place.git(&["log", "--format=%h %s", "--shortstat", "main"]).unwrap_or_default();
     for line in shown.lines().filter(|line| !line.is_empty()) {
         let part =

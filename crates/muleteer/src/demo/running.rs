@@ -1,8 +1,8 @@
-//! What runs at the demo's place: its daemon, and everything that daemon started.
+//! The processes of the demo: its daemon, and everything that daemon started.
 //!
-//! Only what was started here is ever signalled: the daemon is our own child, and the others carry
-//! the demo's folder in their environment. Both are pinned first, so that no signal meets a
-//! stranger.
+//! Only these processes are signalled. The daemon is our own child, and the others have the demo's
+//! folder in their environment. Both are pinned first, so that no signal reaches another process
+//! with the same pid.
 
 use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
@@ -18,18 +18,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-/// How long a new daemon may take to answer, and a stopped one to go.
+/// How long a new daemon may take to answer, and a stopped one to exit.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(15);
-/// A daemon whose demo was itself killed goes by itself when its agents' gates have timed out.
+/// The idle time after which the daemon exits by itself if the demo was killed. The agents' gates
+/// have timed out by then.
 const IDLE_EXIT: &str = "30s";
 const CLEAN_UP: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Place {
-    /// Starts a daemon, waits until it answers, and gives its pid.
+    /// Starts a daemon, waits until it answers, and returns its pid.
     ///
     /// # Errors
-    /// When it does not.
+    /// When the daemon does not answer.
     pub async fn start_daemon(&mut self) -> Result<u32, Failure> {
         let log = self.context.paths.daemon_log();
         let cannot = |error: &dyn std::fmt::Display| {
@@ -68,10 +69,11 @@ impl Place {
         }
     }
 
-    /// `kill -9` of the daemon, and waits until it is dead. True if that signal is what it died of.
+    /// Kills the daemon with SIGKILL and waits until it is dead. Returns true if that signal ended
+    /// it.
     pub fn kill_daemon(&mut self) -> bool {
         let Some(mut child) = self.daemon.take() else { return false };
-        // Our own child, not reaped yet: its pid can mean nobody else.
+        // It is our own child and not reaped yet, so its pid cannot belong to another process.
         let killed =
             Pinned::open(child.id()).and_then(|pinned| pinned.signal(Signal::KILL.as_raw()));
         if killed.is_err() {
@@ -80,10 +82,10 @@ impl Place {
         child.wait().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()))
     }
 
-    /// Asks the daemon to stop, with whatever agents there may be, and waits until it is gone.
+    /// Asks the daemon to stop together with its agents, and waits until it has exited.
     ///
     /// # Errors
-    /// When it cannot be asked, or does not go.
+    /// When the daemon cannot be asked, or does not exit.
     pub async fn stop_daemon(&mut self) -> Result<(), Failure> {
         match self.ask(Request::Stop { agents: "stop".into() }).await? {
             Reply::Stopping { .. } => {}
@@ -102,8 +104,8 @@ impl Place {
         Ok(())
     }
 
-    /// Asks the private daemon. Not `Context::ask`: that would start a daemon of the *user's* where
-    /// ours is dead.
+    /// Asks the private daemon. `Context::ask` is not used, because it would start a daemon of the
+    /// *user's* if ours is dead.
     ///
     /// # Errors
     /// As [`muleteer_protocol::client::Client::call`].
@@ -111,7 +113,8 @@ impl Place {
         Ok(self.context.dial_within(DAEMON_PATIENCE).await?.call(request).await?)
     }
 
-    /// Every living process that was started here, told by this folder in its environment.
+    /// Returns every living process that was started here. It is recognised by this folder in its
+    /// environment.
     pub fn living(&self) -> Vec<Pinned> {
         let own = std::process::id();
         let ours = |pid: u32| {
@@ -120,21 +123,22 @@ impl Place {
                 .is_some_and(|environ| contains(&environ, self.root.as_os_str().as_bytes()))
         };
         let found = host().pids().into_iter().filter(|&pid| pid != own && ours(pid));
-        // Looked at again once pinned: the pid may have passed to somebody else in between.
+        // The environment is checked again after pinning, because the pid may have been reused in
+        // between.
         found
             .filter_map(|pid| Pinned::open(pid).ok())
             .filter(|pinned| ours(pinned.id().pid))
             .collect()
     }
 
-    /// `kill -9` of one process that was started here.
+    /// Kills one process that was started here with SIGKILL.
     pub fn kill(&self, pid: u32) -> bool {
         let found = self.living().into_iter().find(|pinned| pinned.id().pid == pid);
         found.is_some_and(|pinned| pinned.signal(Signal::KILL.as_raw()).is_ok())
     }
 
-    /// The daemon first, which would start what it misses again; then the rest, until nothing is
-    /// left.
+    /// Kills the daemon first, because it would restart missing processes; then the rest, until
+    /// nothing is left.
     pub(super) fn end_all(&mut self) {
         self.kill_daemon();
         let deadline = awake() + CLEAN_UP;
@@ -144,7 +148,7 @@ impl Place {
                 return;
             }
             for pinned in living {
-                // Gone already is as good.
+                // A process that has already exited needs no signal.
                 drop(pinned.signal(Signal::KILL.as_raw()));
             }
             std::thread::sleep(PAUSE);

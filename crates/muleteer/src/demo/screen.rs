@@ -1,5 +1,5 @@
-//! The demo as it runs: each event in a line as an operations channel would show it, and between
-//! them what the demo itself does.
+//! The demo's live output: one line for each event, as an operations channel would show it, and the
+//! demo's own actions between them.
 
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
@@ -12,7 +12,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Screen {
     out: Output,
-    /// Long and without meaning to anybody: shown as `$DEMO`.
+    /// The demo's folder. It is long and has no meaning, so it is shown as `$DEMO`.
     root: String,
     began: Cell<Option<Timestamp>>,
 }
@@ -22,12 +22,12 @@ impl Screen {
         Self { out, root: root.display().to_string(), began: Cell::new(None) }
     }
 
-    /// What the demo does now. Not an event, so with `--json` it goes to stderr.
+    /// Prints what the demo does now. This is no event, so with `--json` it goes to stderr.
     pub fn act(&self, text: impl AsRef<str>) -> Result<(), Failure> {
         self.own(format!("\n{BOLD}▶ {}{RESET}", text.as_ref()))
     }
 
-    /// What the demo noticed.
+    /// Prints what the demo noticed.
     pub fn remark(&self, text: impl AsRef<str>) -> Result<(), Failure> {
         self.own(format!("{YELLOW}  {}{RESET}", text.as_ref()))
     }

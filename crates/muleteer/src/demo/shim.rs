@@ -1,9 +1,9 @@
-//! Sees to it that the demo's agents run in `muleteer-shim`, as installed ones do.
+//! Ensures that the demo's agents run in `muleteer-shim`, as those of an installation do.
 //!
-//! `cargo run` builds `muleteer` alone. Where it started the demo, the demo has it build the other
-//! one, too: with the same features, so that hardly more than a link is left to do. One that was
-//! built from other sources, as before a `git pull`, is built again, or the demo is refused: its
-//! agents would fail for reasons that nobody sees.
+//! `cargo run` builds only `muleteer`. If cargo started the demo, the demo builds the shim too,
+//! with the same features, so that hardly more than linking is left to do. A shim that was built
+//! from other sources, for example before a `git pull`, is rebuilt. If nobody can rebuild it, the
+//! demo refuses to start: its agents would fail for reasons that nobody sees.
 
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
@@ -16,10 +16,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 const NAME: &str = "muleteer-shim";
-/// A shim that is asked by what it was built answers at once.
+/// A shim answers the question for its build immediately.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How cargo makes it.
+/// The cargo command that builds the shim.
 #[derive(Debug, PartialEq, Eq)]
 struct Build {
     cargo: OsString,
@@ -27,21 +27,21 @@ struct Build {
     args: Vec<OsString>,
 }
 
-/// What lies beside `muleteer`.
+/// The shim that was found beside `muleteer`.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
     Ours,
-    /// It was built from other sources; what it says of itself, if anything.
+    /// The shim was built from other sources; the text is its answer, if any.
     Other(String),
 }
 
-/// Builds it where `cargo run` left it out, or left an old one; says what is missing where nobody
-/// can build it.
+/// Builds the shim if `cargo run` has not built it, or has left an old one. Reports what is missing
+/// if nobody can build it.
 ///
 /// # Errors
-/// `E_DAEMON_START` where one lies there that was not built with this `muleteer`, and nobody can
-/// build it.
+/// `E_DAEMON_START` if a shim exists that was not built with this `muleteer`, and nobody can
+/// rebuild it.
 pub async fn provide(out: Output) -> Result<(), Failure> {
     let own = own_program();
     let beside = own.with_file_name(NAME);
@@ -65,7 +65,7 @@ pub async fn provide(out: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks the shim by what it was built. One of an earlier version does not know the word, and says
+/// Asks the shim for its build. A shim of an earlier version does not know the question and prints
 /// nothing.
 async fn look(beside: &Path) -> Found {
     if !beside.exists() {
@@ -103,8 +103,8 @@ fn missing(out: Output, own: &Path) {
     ));
 }
 
-/// `own` lies in cargo's folder of a profile, and cargo started it: `CARGO` and
-/// `CARGO_MANIFEST_DIR`.
+/// Returns the build command if `own` is in cargo's folder of a profile, and cargo started it
+/// (`CARGO` and `CARGO_MANIFEST_DIR`).
 fn build(own: &Path, by_cargo: Option<(OsString, OsString)>) -> Option<Build> {
     let (cargo, dir) = by_cargo?;
     let folder = own.parent()?;
@@ -132,8 +132,8 @@ mod tests {
         let beside = dir.path().join(NAME);
         assert_eq!(look(&beside).await, Found::Nothing);
         let write = |script: &str| {
-            // Never written in place: a process that another test forks may hold it open for
-            // writing.
+            // The script is not written in place: a process that another test forks may hold it
+            // open for writing.
             let (new, text) = (dir.path().join("new"), format!("#!/bin/sh\n{script}\n"));
             std::fs::write(&new, text).unwrap();
             std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();

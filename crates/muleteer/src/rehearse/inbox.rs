@@ -1,5 +1,5 @@
-//! Everything a rehearsed agent waits for, in one bounded channel: stdin, and the output and end of
-//! the command it runs.
+//! One bounded channel for everything a rehearsed agent waits for: stdin, and the output and exit
+//! of its command.
 
 use muleteer_backends::rehearsal::wire::{self, Input};
 use muleteer_process::clock;
@@ -15,8 +15,8 @@ pub enum Mail {
     Input(Input),
     /// Stdin has ended.
     Closed,
-    /// Of the command with that number; an older one's background children may still print. No
-    /// bytes: one of its two streams has ended.
+    /// Output of the command number `run`. Background children of an older command may still print.
+    /// No bytes mean that one of the command's two streams has ended.
     Output {
         run: u64,
         bytes: Vec<u8>,
@@ -34,8 +34,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Reads stdin from now on. Its thread ends with the process: a blocked read cannot be called
-    /// back.
+    /// Starts to read stdin. The thread ends with the process, because a blocked read cannot be
+    /// cancelled.
     pub fn open() -> Self {
         let (sender, mail) = sync_channel(WAITING);
         let stdin = sender.clone();
@@ -51,21 +51,21 @@ impl Inbox {
         Self { mail, sender }
     }
 
-    /// The next thing, or `None` after `deadline` (of [`clock::awake`]).
+    /// Returns the next message, or `None` after `deadline` (of [`clock::awake`]).
     pub fn next(&self, deadline: Option<Duration>) -> Option<Mail> {
-        // The channel cannot be closed: we hold a sender ourselves.
+        // The channel never closes, because this struct holds a sender itself.
         let Some(deadline) = deadline else {
             return self.mail.recv().ok();
         };
         self.mail.recv_timeout(deadline.saturating_sub(clock::awake())).ok()
     }
 
-    /// What has come already.
+    /// Returns a message that has arrived already.
     pub fn pending(&self) -> Option<Mail> {
         self.mail.try_recv().ok()
     }
 
-    /// Brings what `stream` gives to the inbox, as output of command `run`.
+    /// Forwards `stream` to the inbox as output of command `run`.
     pub fn listen(&self, run: u64, mut stream: impl Read + Send + 'static) {
         let sender = self.sender.clone();
         std::thread::spawn(move || {
@@ -79,7 +79,7 @@ impl Inbox {
         });
     }
 
-    /// Tells when command `run` has ended.
+    /// Sends a message when command `run` has exited.
     pub fn await_exit(&self, run: u64, mut child: std::process::Child) {
         let sender = self.sender.clone();
         std::thread::spawn(move || {

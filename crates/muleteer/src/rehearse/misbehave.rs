@@ -1,4 +1,4 @@
-//! What no agent should do, done on purpose.
+//! Deliberate misbehaviour of an agent, to test supervision.
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Ends this process as asked, without a word.
+/// Ends this process as requested, without any output.
 pub fn crash(code: Option<i32>, signal: Option<&str>) -> ! {
     if let Some(code) = code {
         std::process::exit(code);
@@ -25,13 +25,13 @@ pub fn crash(code: Option<i32>, signal: Option<&str>) -> ! {
         Some("INT") => Signal::INT,
         _ => Signal::KILL,
     };
-    // What is left in the project is what the scenario writes there, and no core.
+    // No core file is written, so that the project contains only what the scenario writes.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = end_by(signal.as_raw());
     std::process::abort()
 }
 
-/// From now on SIGTERM does nothing.
+/// Ignores SIGTERM from now on.
 pub fn ignore_term() -> io::Result<()> {
     static CAUGHT: OnceLock<Signals> = OnceLock::new();
     if CAUGHT.get().is_none() {
@@ -40,8 +40,8 @@ pub fn ignore_term() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a grandchild that outlives every signal but KILL. It keeps our stdout and stderr open, as
-/// such processes do.
+/// Starts a grandchild that survives every signal except KILL. It keeps our stdout and stderr open,
+/// as such processes do.
 pub fn leak(life: Duration) -> io::Result<u32> {
     let child = Command::new(std::env::current_exe()?)
         .args(["rehearse", "--leaked", &life.as_millis().to_string()])
@@ -50,9 +50,9 @@ pub fn leak(life: Duration) -> io::Result<u32> {
     Ok(child.id())
 }
 
-/// That grandchild: of a session of its own, deaf to signals, doing nothing.
+/// Runs as that grandchild: in a session of its own, ignoring signals, doing nothing.
 pub fn linger(life: Duration) -> ExitCode {
-    // Fails for the leader of a group only, which a child is not.
+    // This fails only for the leader of a process group, which a child is not.
     let _ = setsid();
     let _deaf =
         Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE].map(Signal::as_raw));

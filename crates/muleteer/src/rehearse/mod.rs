@@ -1,9 +1,9 @@
 //! `muleteer rehearse`: the agent of the `rehearsal` backend, a process that plays a scenario
 //! (docs/rehearsal.md).
 //!
-//! It is started like any agent CLI, by a shim, and shares nothing with the daemon. Prompts come on
-//! stdin as JSON lines, events go to stdout as JSON lines; with the end of stdin it finishes its
-//! turn and goes.
+//! A shim starts it like any agent CLI, and it shares nothing with the daemon. It reads prompts on
+//! stdin and writes events to stdout, both as JSON lines. When stdin ends it finishes its turn and
+//! exits.
 
 mod inbox;
 mod misbehave;
@@ -53,7 +53,7 @@ struct Args {
     leaked: Option<u64>,
 }
 
-/// Plays; `args` are those behind the verb.
+/// Plays a scenario; `args` are the arguments after the verb.
 pub fn main(args: &[OsString]) -> ExitCode {
     let name = OsString::from("muleteer rehearse");
     let args = match Args::try_parse_from(std::iter::once(&name).chain(args)) {
@@ -63,7 +63,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
             return Exit::BadInput.into();
         }
         Err(error) => {
-            // Nobody to tell is no reason to play anyway.
+            // A failure to print the error must not start the scenario.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }

@@ -1,4 +1,4 @@
-//! Playing: takes prompts, does their steps, prints the events.
+//! Plays a scenario: takes prompts, executes their steps, prints the events.
 
 use crate::rehearse::inbox::{Inbox, Mail};
 use crate::rehearse::session_file::{Keep, KeepError};
@@ -18,32 +18,32 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-/// Output of a command that is kept for its result.
+/// The maximum output of a command that becomes part of its result.
 const OUTPUT_LIMIT: usize = 64 * 1024;
 
-/// Of a command, in what is told of it.
+/// The maximum length of a command's name in events and errors.
 const NAME_LIMIT: usize = 200;
 
-/// How long the last output of an ended command is waited for: a child it left may hold the pipe
-/// open.
+/// How long to wait for the last output of an exited command: a child that it left behind may hold
+/// the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// What is to be played.
+/// The scenario to play, with its settings.
 #[derive(Debug)]
 pub struct Part {
     pub scenario: Scenario,
     pub model: String,
     pub vars: Vars,
-    /// Where sessions are kept, if anywhere.
+    /// The folder in which sessions are stored, if any.
     pub folder: Option<PathBuf>,
     pub resume: Option<String>,
     pub session_id: Option<String>,
 }
 
-/// Why playing ends.
+/// The reason why playing ends.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    /// Nobody reads our stdout any more.
+    /// The reader of our stdout has closed it.
     #[error("nobody listens")]
     Unheard(#[from] io::Error),
     #[error(transparent)]
@@ -52,7 +52,7 @@ enum End {
     Exit(u8),
 }
 
-/// Plays until stdin ends, the scenario exits, or nobody listens.
+/// Plays until stdin ends, the scenario exits, or the reader of stdout is gone.
 pub fn play(part: Part) -> ExitCode {
     match Player::begin(part).and_then(Player::run) {
         Ok(()) => ExitCode::SUCCESS,
@@ -78,10 +78,10 @@ struct Player {
     runs: u64,
 }
 
-/// How a step went on.
+/// The outcome of a step.
 enum Done {
     Well(Outcome),
-    /// The turn cannot go on, and why.
+    /// The turn cannot continue, with the reason.
     Badly(Outcome, String),
     Interrupted,
     Turn(Box<TurnResult>),
@@ -98,7 +98,7 @@ impl Player {
         let (keep, session) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // As a real CLI does: a result that says so, and exit 1.
+                // As a real CLI does, print a result with the error, and exit with 1.
                 print(&AgentEvent::Result(TurnResult {
                     ok: false,
                     error: Some(TurnError::Other),
@@ -155,11 +155,11 @@ impl Player {
                 }
                 continue;
             };
-            // An interrupt that came while nothing ran meant nothing.
+            // An interrupt that arrived between turns has no effect.
             self.interrupted = false;
             let taken = self.session.take(&self.scenario, &self.vars, key.as_deref(), &text);
-            // The receipt comes after the record: a receipt promises that a resumed session knows
-            // it.
+            // The session is saved before the receipt is printed: a receipt promises that a resumed
+            // session knows the prompt.
             self.keep.save(&self.session)?;
             let repeated = taken == Taken::Known;
             print(&AgentEvent::Prompt { text: cut(&text, TEXT_LIMIT), key, repeated })?;
@@ -192,7 +192,8 @@ impl Player {
                 break result;
             }
         };
-        // Told before it is forgotten: an agent that dies in between tells it again when resumed.
+        // The result is printed before it is forgotten: an agent that dies in between prints it
+        // again when it is resumed.
         let session_id = Some(self.session.session_id.clone());
         print(&AgentEvent::Result(TurnResult { session_id, ..result }))?;
         self.session.turn_over();
@@ -200,7 +201,7 @@ impl Player {
         Ok(())
     }
 
-    /// Does one step; a result if the turn ends with it.
+    /// Executes one step; returns a result if the step ends the turn.
     fn step(&mut self, step: &Step, plan: &Plan) -> Result<Option<TurnResult>, End> {
         if let Step::Crash(crash) = step
             && crash.once
@@ -285,7 +286,7 @@ impl Player {
             }
             Act::Noise(noise) => self.noise(noise)?,
             Act::Complain(line) => {
-                // Nobody reading stderr is nothing to stop for.
+                // A closed stderr must not end the scenario.
                 let _ = writeln!(io::stderr(), "{line}");
                 well(String::new())
             }
@@ -297,7 +298,8 @@ impl Player {
         })
     }
 
-    /// Waits; true if an interrupt came. Without a deadline, only an interrupt ends it.
+    /// Waits until the deadline, and returns true if an interrupt came. Without a deadline only an
+    /// interrupt ends the wait.
     fn wait(&mut self, deadline: Option<Duration>, deaf: bool) -> bool {
         while let Some(mail) = self.inbox.next(deadline) {
             self.sort(mail);
@@ -308,7 +310,7 @@ impl Player {
         self.interrupted && !deaf
     }
 
-    /// Runs `command`; `name` is how it is told of.
+    /// Runs `command`; events and errors call it `name`.
     fn command(
         &mut self,
         plan: &Plan,
@@ -382,7 +384,7 @@ impl Player {
         answered: &AgentEvent,
     ) -> Result<Done, End> {
         let deadline = patience.map(|patience| clock::awake() + patience);
-        // With stdin at its end nobody can answer.
+        // After the end of stdin nobody can answer.
         while !self.closed {
             let Some(mail) = self.inbox.next(deadline) else { break };
             match mail {
@@ -397,7 +399,7 @@ impl Player {
             if self.interrupted {
                 return Ok(Done::Interrupted);
             }
-            // A further prompt answers a question too: that is how people answer.
+            // A further prompt counts as an answer to a question, because people answer that way.
             if matches!(answered, AgentEvent::Answer { .. }) && !self.prompts.is_empty() {
                 print(answered)?;
                 break;
@@ -414,7 +416,7 @@ impl Player {
                 self.sort(mail);
             }
             if self.interrupted {
-                // What follows must begin on a line of its own.
+                // The next output must begin on its own line.
                 stdout.write_all(b"\n")?;
                 stdout.flush()?;
                 return Ok(Done::Interrupted);
@@ -424,7 +426,7 @@ impl Player {
         Ok(Done::Well(Outcome { ok: true, ..Outcome::default() }))
     }
 
-    /// What came while something else was waited for.
+    /// Stores a message that arrived while the player waited for something else.
     fn sort(&mut self, mail: Mail) {
         match mail {
             Mail::Input(Input::Prompt { key, text }) => self.prompts.push_back((key, text)),
@@ -447,7 +449,7 @@ fn badly(text: String, exit_code: Option<i64>, why: String) -> Done {
     Done::Badly(Outcome { ok: false, text, exit_code }, why)
 }
 
-/// What went wrong, and below it what was printed.
+/// Combines an error with the output that was printed.
 fn reason(what: &str, printed: &str) -> String {
     format!("{what}\n{}", printed.trim_end()).trim_end().to_string()
 }
@@ -486,11 +488,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A UUID of version 4, as real CLIs name their sessions.
+/// Returns a UUID of version 4, the form in which real CLIs name their sessions.
 fn random_id() -> String {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {
-        // No randomness this early after boot; a session of that process all the same.
+        // There is no randomness this early after boot, so the id is made from the pid and the
+        // time.
         bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
         bytes[8..].copy_from_slice(&clock::wall_ms().to_be_bytes());
     }

@@ -1,4 +1,4 @@
-//! The session file: replaced whole, durable before anything it says is reported.
+//! The session file. It is replaced as a whole, and durable before its content is reported.
 
 use muleteer_backends::rehearsal::session::{Session, VERSION};
 use muleteer_backends::rehearsal::transcript::{UNKNOWN_SESSION, session_file};
@@ -8,19 +8,19 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a dead process's lock may take to be let go.
+/// How long the release of a dead process's lock may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Keep {
-    /// `None`: nobody gave us a folder, so nothing is kept.
+    /// `None` without a folder; then nothing is stored.
     place: Option<Place>,
 }
 
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    /// Not beside `path`: only session files are there.
+    /// It is not beside `path`, where only session files may be.
     temporary: PathBuf,
     _lock: LockGuard,
 }
@@ -38,7 +38,7 @@ pub enum KeepError {
 }
 
 impl Keep {
-    /// A new session under that id.
+    /// Creates a new session with this id.
     pub fn create(folder: Option<&Path>, id: &str) -> Result<(Self, Session), KeepError> {
         let keep = Self::claim(folder, id)?;
         if keep.place.as_ref().is_some_and(|place| place.path.exists()) {
@@ -49,7 +49,7 @@ impl Keep {
         Ok((keep, session))
     }
 
-    /// The session of a process that has gone.
+    /// Opens the session of a process that has ended.
     pub fn resume(folder: Option<&Path>, id: &str) -> Result<(Self, Session), KeepError> {
         let keep = Self::claim(folder, id)?;
         let Some(Place { path, .. }) = &keep.place else {
@@ -72,8 +72,8 @@ impl Keep {
         Ok((keep, session))
     }
 
-    /// Two processes never play one session: that is what supervising must prevent, so it is
-    /// noticed.
+    /// Takes the lock of a session. The supervisor must prevent that two processes play one
+    /// session; a violation is detected here.
     fn claim(folder: Option<&Path>, id: &str) -> Result<Self, KeepError> {
         let Some(folder) = folder else {
             return Ok(Self { place: None });

@@ -1,4 +1,4 @@
-//! What an agent's tools do: files and commands.
+//! The tools of an agent: files and commands.
 
 #![allow(
     clippy::disallowed_methods,
@@ -15,11 +15,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Longest value given to a command as a variable: the system limits one to 128 KiB.
+/// The maximum length of a variable's value for a command: the system limits it to 128 KiB.
 const VALUE_LIMIT: usize = 64 * 1024;
 
-/// Commits everything; `$message` is the message. Nothing to commit is no failure: a step that was
-/// cut off behind its commit is done again.
+/// A shell script that commits everything, with `$message` as the message. It succeeds if there is
+/// nothing to commit, because a step that was interrupted after its commit is repeated.
 pub const COMMIT: &str = r#"
 git add -A || exit 1
 if git diff --cached --quiet; then echo "nothing to commit"; exit 0; fi
@@ -30,7 +30,7 @@ fi
 git commit -q -m "$message" && git log -1 --format='%h %s'
 "#;
 
-/// Writes or appends, durably: what is reported as written is there after a crash.
+/// Writes or appends durably: text that is reported as written survives a crash.
 pub fn write(path: &str, text: &str, append: bool) -> io::Result<String> {
     let path = Path::new(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -51,14 +51,14 @@ pub fn write(path: &str, text: &str, append: bool) -> io::Result<String> {
     ))
 }
 
-/// A command that runs; its output and its end come to the inbox.
+/// A running command; its output and its exit arrive in the inbox.
 #[derive(Debug)]
 pub struct Running {
     shell: Option<ProcessId>,
 }
 
-/// Starts `sh -c command`. Variables of the scenario are in its environment, so that no prompt's
-/// text is ever read as shell.
+/// Starts `sh -c command`. The scenario's variables are passed in the environment, so that the text
+/// of a prompt is never read as shell code.
 pub fn start(inbox: &Inbox, run: u64, command: &str, vars: &Vars) -> io::Result<Running> {
     let values = vars.own().map(|(name, value)| (name, cut(value)));
     let mut child = Command::new("/bin/sh")
@@ -74,19 +74,21 @@ pub fn start(inbox: &Inbox, run: u64, command: &str, vars: &Vars) -> io::Result<
     if let Some(stderr) = child.stderr.take() {
         inbox.listen(run, stderr);
     }
-    // Told apart before anybody reaps it, so that a signal never meets a stranger.
+    // The process is identified before it is reaped, so that no signal can reach another process
+    // with the same pid.
     let shell = ProcessId::of(child.id());
     inbox.await_exit(run, child);
     Ok(Running { shell })
 }
 
 impl Running {
-    /// Ends the command and what it started, the shell first, so that it cannot start the next one.
+    /// Kills the command and its descendants, the shell first, so that it cannot start another
+    /// process.
     pub fn end(&self) {
         let Some(shell) = self.shell else { return };
         let below = descendants(shell.pid);
         for id in std::iter::once(shell).chain(below.into_iter().map(ProcessId::from)) {
-            // Gone already is as good.
+            // A process that has already exited needs no signal.
             let _ = Pinned::open_exact(id).and_then(|pinned| pinned.signal(Signal::KILL.as_raw()));
         }
     }
@@ -97,6 +99,6 @@ fn cut(value: &str) -> String {
     while !value.is_char_boundary(end) {
         end -= 1;
     }
-    // No variable can hold a NUL.
+    // A variable cannot contain a NUL.
     value[..end].replace('\0', "")
 }

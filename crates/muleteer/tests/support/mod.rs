@@ -1,6 +1,6 @@
-//! A user of their own, with nothing installed and nobody else's files.
+//! A test user with separate directories and nothing installed.
 
-// Each test that shares this uses another part of it.
+// Each test that includes this file uses only a part of it.
 #![allow(dead_code)]
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct User {
     dir: TempDir,
 }
 
-/// What a finished command said.
+/// The output of a finished command.
 #[derive(Debug)]
 pub struct Said {
     pub code: i32,
@@ -57,7 +57,7 @@ impl User {
         self.path(".local/state/muleteer")
     }
 
-    /// `muleteer` with these arguments, in the project.
+    /// Returns the command `muleteer` with these arguments, in the project.
     pub fn command(&self, args: &[&str]) -> Command {
         // A test starts its own program; `process` starts agents.
         #[allow(clippy::disallowed_methods)]
@@ -80,13 +80,13 @@ impl User {
         said(self.command(args).output().expect("run"))
     }
 
-    /// Without the names that differ from one run to the next.
+    /// Replaces the names that differ from one run to the next.
     pub fn plain(&self, text: &str) -> String {
         let real = self.dir.path().canonicalize().expect("real");
         let [real, given] =
             [real.as_path(), self.dir.path()].map(|path| path.to_str().expect("utf-8").to_string());
         let text = text.replace(&real, "~").replace(&given, "~");
-        // The socket's directory is named by a hash of the state directory's path.
+        // The name of the socket's directory is a hash of the state directory's path.
         let mut parts = text.split("~/run/muleteer/");
         let first = parts.next().unwrap_or_default().to_string();
         parts.fold(first, |text, rest| format!("{text}~/run/muleteer/HASH{}", &rest[8..]))
@@ -100,7 +100,7 @@ impl User {
 }
 
 impl Drop for User {
-    /// No daemon outlives its test.
+    /// Stops the daemon, so that none outlives its test.
     fn drop(&mut self) {
         if self.state().exists() {
             self.run(&["daemon", "stop", "--agents", "stop", "-q"]);

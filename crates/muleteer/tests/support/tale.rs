@@ -1,4 +1,4 @@
-//! Runs as they might have gone, told as events: for pictures of them.
+//! Example runs as sequences of events, for tests of their display.
 #![allow(dead_code)] // each test uses its part
 
 use jiff::{SignedDuration, Timestamp};
@@ -145,7 +145,7 @@ impl Tale {
         });
     }
 
-    /// Freezes, and decomposes into these.
+    /// Freezes the spec and decomposes it into these beads.
     pub fn beads(&mut self, beads: &[Planned]) {
         self.event(Event::SpecFrozen {
             sha256: "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08".into(),
@@ -276,7 +276,8 @@ pub fn verdict(iteration: u32, verdict: Verdict) -> JudgeFinished {
     }
 }
 
-/// Three beads, one tried twice, a judge that is content the second time.
+/// Returns a run with three beads, one of them tried twice, and a judge that passes it the second
+/// time.
 pub fn small() -> Chronicle {
     let mut tale = Tale::new("A line sorter");
     tale.beads(&[
@@ -319,8 +320,8 @@ pub fn small() -> Chronicle {
     tale.chronicle
 }
 
-/// So many beads in layers, worked on by four, with a failure now and then; one more in the second
-/// iteration.
+/// Returns a run with this many beads in layers. Four agents work on it, with an occasional
+/// failure, and one bead is added in the second iteration.
 pub fn many(count: usize, layers: usize) -> Chronicle {
     const WORDS: [&str; 8] = [
         "Parse the header",
@@ -360,7 +361,7 @@ pub fn many(count: usize, layers: usize) -> Chronicle {
         "A static site generator with a rather long name, so that it has to be broken somewhere",
     );
     tale.beads(&beads);
-    // Who ends when: (second, agent, bead, attempt).
+    // The ends to come: (second, agent, bead, attempt).
     let mut at_work: Vec<(i64, u32, String, u32)> = vec![];
     let mut clock = 0i64;
     let mut again: Vec<(String, u32)> = vec![];
@@ -409,7 +410,7 @@ pub fn many(count: usize, layers: usize) -> Chronicle {
     tale.chronicle
 }
 
-/// A bead that cannot be had, and what waits for it.
+/// Returns a run with a bead that fails permanently, and beads that wait for it.
 pub fn failed() -> Chronicle {
     let mut tale = Tale::new("A run that did not get far");
     tale.beads(&[

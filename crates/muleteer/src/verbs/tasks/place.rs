@@ -1,4 +1,5 @@
-//! Where the list is that a verb means, by what right it changes it, and errors in a user's words.
+//! Finds the list that a verb means, determines the right to change it, and converts errors for
+//! users.
 
 use crate::cli::context::{self, Context};
 use crate::cli::failure::{Failure, chain};
@@ -18,16 +19,17 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The run of the daemon that this process works for, as its agent, or as a command that judges
-/// one. A validation has no variable that says so, but the mark that all processes of Muleteer's
-/// have.
+/// Returns the daemon's run for which this process works, as its agent or as a validation command.
+/// A validation has no variable that names the run, but it has the marker that all processes of
+/// Muleteer have.
 pub fn of_run() -> Option<String> {
     variable(RUN_VARIABLE)
         .or_else(|| muleteer_supervisor::task_list::run::marked(&variable(NONCE_VAR)?))
 }
 
-/// What tasks are, and how they are judged, is not for those to say who are judged: an agent of a
-/// run may not change it, nor one that somebody else dispatched while a run works on the list.
+/// Rejects changes of the tasks and of their validations by an agent. An agent must not change what
+/// it is judged by. This holds for an agent of a run, and for any dispatched agent while a run
+/// works on the list.
 ///
 /// # Errors
 /// `E_FORBIDDEN`.
@@ -41,7 +43,7 @@ pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
         .hint("say in your result what should be changed: a person can when the run has ended (`muleteer tasks add` may add a task)"))
 }
 
-/// `HARNESS_WORKER_ID`, or what is said.
+/// Returns the worker's name: the given one, else `HARNESS_WORKER_ID`, else `local`.
 pub fn worker(said: Option<&str>) -> String {
     said.map(String::from)
         .or_else(|| variable("HARNESS_WORKER_ID"))
@@ -52,6 +54,8 @@ pub fn here() -> Result<PathBuf, Failure> {
     context::here("E_TASKS_MISSING")
 }
 
+/// Finds the list.
+///
 /// # Errors
 /// `E_TASKS_MISSING`.
 pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
@@ -60,20 +64,20 @@ pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
     Root::find(&here()?, pinned.as_deref()).map_err(|error| listed(&error))
 }
 
-/// What is ours alone beside a list is kept out of `git status`, and out of reach of
-/// `git clean -fd`, in whichever working directory of the repository. Where that cannot be done the
-/// list is worked on all the same.
+/// Excludes Muleteer's private files beside a list from `git status` and from `git clean -fd`. The
+/// exclusion holds in every working directory of the repository. If it fails, the list is used
+/// anyway.
 pub fn keep_out_of_git(root: &Root) {
     if let Ok(git) = Git::open(root.path()) {
         drop(muleteer_supervisor::vcs::worktree::exclude(git.common_dir()));
     }
 }
 
-/// Begins a change of the list. That it was damaged is said, also to whoever wants to hear nothing
-/// else: something of theirs may be in what was set aside.
+/// Begins a change of the list. A warning that the list was damaged is printed even with `--quiet`:
+/// the copy that was set aside may contain something of the user's.
 pub fn begin(root: &Root) -> Result<Tx, Failure> {
     if !root.private().exists() {
-        // Begun by another tool, or by hand.
+        // The list was created by another tool, or by hand.
         keep_out_of_git(root);
     }
     let run = of_run();
@@ -85,12 +89,12 @@ pub fn begin(root: &Root) -> Result<Tx, Failure> {
     Ok(tx)
 }
 
-/// Where the work of this process is: the repository it stands in, which may be a worktree of its
-/// own.
+/// Determines where this process works: in the repository of the current directory, which may be a
+/// separate worktree.
 pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Failure> {
     let project = Git::open(root.path()).map_err(|error| git(&error))?;
     let here = here()?;
-    // Elsewhere altogether (`--root`): the work is where the list is.
+    // If the current directory is unrelated to the list (`--root`), the work is where the list is.
     let own = Git::open(&here).ok();
     let (work, dir) = match own {
         Some(work) if work.top() != project.top() => {
@@ -128,10 +132,10 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
     })
 }
 
-/// More candidates are only counted.
+/// Further candidates are only counted.
 const CANDIDATES: usize = 20;
 
-/// The task that is meant by an id, or by as much of it as names one.
+/// Returns the task with this id, or with an id that begins with it.
 ///
 /// # Errors
 /// `E_TASK_UNKNOWN`, `E_AMBIGUOUS`.
@@ -151,7 +155,7 @@ pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
     })
 }
 
-/// Its whole id.
+/// Returns the complete id of a task.
 ///
 /// # Errors
 /// As [`task`].

@@ -1,4 +1,4 @@
-//! `tasks run`: a run of the list in the daemon, followed from here.
+//! `tasks run`: starts a run of the list in the daemon, and follows it.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// So often a run that has nothing in hand looks who has.
+/// How often a run without tasks of its own checks which other workers hold claims.
 const LOOK: Duration = Duration::from_secs(3);
 
 const RUN: &str = "\
@@ -96,7 +96,8 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
     let root = root(said)?;
     let run = request(args, &root, context)?;
     if root.read().is_ok_and(|read| read.from_backup) {
-        // Restored here, where somebody is told of it. Whoever cannot hears why from the daemon.
+        // The damaged list is restored here, where the warning reaches the user. If that fails, the
+        // daemon reports the reason.
         drop(begin(&root));
     }
     let reply = context.ask(Request::TasksRun(Box::new(run))).await?;
@@ -157,7 +158,7 @@ fn request(args: &Args, root: &Root, context: &Context) -> Result<TasksRun, Fail
     })
 }
 
-/// Shows what happens until the run has ended, and exits by how.
+/// Follows the run until it ends, and exits by its outcome.
 async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Result<Exit, Failure> {
     let waiting = context.ask(Request::TasksWait { id: id.into() });
     let in_hand = RefCell::new(HashSet::new());
@@ -189,15 +190,15 @@ async fn follow(context: &Context, root: &Root, id: &str, from_seq: u64) -> Resu
     tokio::pin!(waiting);
     let reply = tokio::select! {
         reply = &mut waiting => reply?,
-        // That nothing can be shown is no reason not to wait.
+        // A failure to show the events must not end the waiting.
         _ = showing => waiting.await?,
     };
     let Reply::TasksEnded(ended) = reply else { return Err(unexpected(&reply)) };
     conclude(context, root, &ended)
 }
 
-/// Says whose claims a run waits for that has nothing in hand itself: they can last as long as
-/// their leases.
+/// Reports the claims of others for which a run without tasks of its own waits. They can last as
+/// long as their leases.
 async fn name_others(context: &Context, root: &Root, in_hand: &RefCell<HashSet<String>>) {
     let mut told = HashSet::new();
     loop {
@@ -283,7 +284,7 @@ fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, 
     Ok(exit)
 }
 
-/// A newer daemon may know codes that this client does not.
+/// Replaces an unknown code: a newer daemon may have codes that this client does not know.
 fn listed_code(code: &str) -> &str {
     if crate::cli::exit::CODES.iter().any(|(name, ..)| *name == code) { code } else { "E_INTERNAL" }
 }

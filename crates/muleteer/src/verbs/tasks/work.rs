@@ -1,5 +1,5 @@
-//! What an agent calls that works through the list in a session of its own, and a person who helps
-//! it.
+//! The verbs for an agent that works through the list in its own session, and for a person who
+//! helps it.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
@@ -162,7 +162,8 @@ fn step(text: &str) -> Result<(u64, u64), String> {
     outcome::parse_step(text).map_err(|error| error.to_string())
 }
 
-/// What is said of a step or a failure: whoever comes after has nothing else to go by.
+/// Joins the text about a step or a failure. It must not be empty, because a later worker has no
+/// other information.
 fn words(text: &[String]) -> Result<String, Failure> {
     let text = text.join(" ");
     if text.trim().is_empty() {
@@ -177,8 +178,9 @@ fn category(text: &str) -> Result<Category, String> {
     Category::parse(text).ok_or_else(|| format!("one of {} is wanted", names()))
 }
 
-/// Whether somebody has had enough (Ctrl-C, TERM, a terminal that is closed), from now on: what
-/// runs in a group of its own does not hear that by itself, and would go on without us.
+/// Returns a function that reports whether the user has interrupted since now (Ctrl-C, TERM, a
+/// closed terminal). A validation in its own process group does not receive these signals, and
+/// would continue without us.
 fn interrupt() -> Result<impl Fn() -> bool, Failure> {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
     let signals = RefCell::new(Signals::catch(&signals).map_err(Failure::from)?);
@@ -302,7 +304,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let (id, was_ours) = match claimed {
         Ok(claimed) => claimed,
         Err(failure) => {
-            // What was found out about others stands all the same.
+            // Changes to other tasks are committed even if the claim fails.
             tx.settle_marker().map_err(|error| listed(&error))?;
             tx.commit().map_err(|error| listed(&error))?;
             return Err(failure);
@@ -332,7 +334,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// Its own unfinished one first.
+/// Chooses the next task. The worker's own unfinished task comes first.
 fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<String, Failure> {
     let own = list.tasks.iter().find(|task| {
         task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker)
@@ -380,7 +382,8 @@ pub fn checkpoint(
     let worker = worker(args.worker.as_deref());
     let (number, total) = args.step;
     let text = words(&args.text)?;
-    // What the files are now, so that whoever comes after can tell whether they still are.
+    // The state of the files is recorded, so that a later worker can tell whether they have
+    // changed.
     let tree = place(&root, worker.clone(), context)?.git.snapshot().ok();
     let mut tx = begin(&root)?;
     let now = tx.now();
@@ -404,7 +407,7 @@ pub fn checkpoint(
     Ok(Exit::Done)
 }
 
-/// An agent of a run does not judge itself.
+/// Rejects an agent of a run, which must not judge itself.
 fn not_of_a_run() -> Result<(), Failure> {
     match of_run() {
         None => Ok(()),
@@ -458,7 +461,7 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     Err(if output.is_empty() { failure } else { failure.file(file) })
 }
 
-/// Said also to whoever wants to hear nothing else: it is of files of theirs.
+/// Prints warnings even with `--quiet`, because they concern the user's files.
 fn warn(id: &str, recorded: &Recorded) {
     for text in &recorded.warnings {
         drop(writeln!(std::io::stderr(), "warning: {}", safe(&format!("{id}: {text}"))));
@@ -495,7 +498,7 @@ pub fn fail(args: &Fail, said: Option<&Path>, context: &Context) -> Result<Exit,
     told(context, &id, &recorded)
 }
 
-/// Whether the holder is gone nobody can tell but a person.
+/// Adds a hint about `--force`: only a person can know whether the holder is gone.
 fn in_other_hands(error: &claims::Refused) -> Failure {
     let failure = refused(error);
     match error {
@@ -578,7 +581,7 @@ pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit,
         return Err(Failure::new("E_NOT_FOUND", "no rollback has saved anything by this name")
             .hint("ROLLBACK lines of harness-progress.txt name the refs"));
     };
-    // Under the lock: a session that works here must not have its files moved.
+    // The lock is held meanwhile: the files of a session that works here must not be moved.
     let mut tx = begin(&root)?;
     let ignored = tx.list.save_ignored.clone();
     let kept = work.undo(&chosen, &ignored).map_err(|error| git(&error))?;
