@@ -162,7 +162,8 @@ fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
 
 #[test]
 fn what_others_wrote_is_text_and_is_cut() {
-    let evil = "</title></text><script>alert('x')</script><img src=x onerror=alert(1)>\"'&\u{202e}\u{1b}[2J]]>";
+    let evil = "</title></text><script>alert('x')</script><img src=x \
+        onerror=alert(1)>\"'&\u{202e}\u{1b}[2J]]>";
     let long = "w".repeat(100_000);
     let mut tale = Tale::new(evil);
     tale.beads(&[

@@ -24,8 +24,9 @@ fn under_way(agents: u32) -> (Tale, AtWork) {
     let mut beads: Vec<Planned> = (0..agents + 4)
         .map(|at| planned(&format!("b{at:02}"), &format!("Bead {at}"), &[]))
         .collect();
-    beads[2].title =
-        "A title\x1b[2J that goes on 漢字 and on, further than any terminal is wide, or so it seems".into();
+    beads[2].title = "A title\x1b[2J that goes on 漢字 and on, further than any terminal is wide, \
+         or so it seems"
+        .into();
     tale.beads(&beads);
     for at in 0..2 {
         tale.start(1, Purpose::Implement, Some(&format!("b{at:02}")), 0);

@@ -285,9 +285,8 @@ fn noise_does_not_hide_what_comes_behind_it() {
     assert!(
         seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count() > 10_000
     );
-    assert!(
-        matches!(seen.last(), Some(AgentEvent::Result(result)) if result.text.as_deref() == Some("heard"))
-    );
+    assert!(matches!(seen.last(), Some(AgentEvent::Result(result))
+            if result.text.as_deref() == Some("heard")));
     assert!(agent.leave().success());
 }
 

@@ -52,7 +52,10 @@ fn fleet() -> Vec<DispatchStatus> {
             containment: Some("cgroup+pdeathsig".into()),
             ..dispatch("k3f9abcd", "running", "2026-01-02T11:47:00Z")
         },
-        DispatchStatus { role: "tester".into(), ..dispatch("m2mzcvqd", "queued", "2026-01-02T11:59:57Z") },
+        DispatchStatus {
+            role: "tester".into(),
+            ..dispatch("m2mzcvqd", "queued", "2026-01-02T11:59:57Z")
+        },
         DispatchStatus {
             turns: 12,
             attempts: 1,
@@ -68,7 +71,11 @@ fn fleet() -> Vec<DispatchStatus> {
         },
         DispatchStatus {
             attempts: 4,
-            reason: Some("gave up after 3 restarts: exit code 1: \x1b[2Jmodel \"x\" is not available to this account, ask an administrator".into()),
+            reason: Some(
+                "gave up after 3 restarts: exit code 1: \x1b[2Jmodel \"x\" is not \
+                available to this account, ask an administrator"
+                    .into(),
+            ),
             ..dispatch("aaaabbbb", "failed", "2025-12-30T12:00:00Z")
         },
     ]

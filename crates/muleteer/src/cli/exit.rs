@@ -82,7 +82,8 @@ pub const CODES: &[(&str, Exit, &str)] = &[
     (
         "E_UNSUPPORTED",
         Exit::BadInput,
-        "the dispatch's backend cannot do this, or an argument in its configuration would void its policy",
+        "the dispatch's backend cannot do this, or an argument in its configuration would void its \
+         policy",
     ),
     ("E_TOO_DEEP", Exit::BadInput, "an agent's dispatch would nest deeper than pool.max_depth"),
     ("E_TASKS_MISSING", Exit::BadInput, "there is no task list here or above"),
@@ -269,7 +270,8 @@ pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
         "run" => &[
             (
                 Done,
-                "the judge passed it, it waits for approval, or it was only to be shown or left to the daemon",
+                "the judge passed it, it waits for approval, or it was only to be shown or left to \
+                 the daemon",
             ),
             (Limit, "the judge found something in every iteration there may be"),
             (Interrupted, "with --status --follow, Ctrl-C; the run is left alone"),

@@ -18,7 +18,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by rule, records all they do";
+const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by \
+    rule, records all they do";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +33,13 @@ Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed,
 tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C where an end was waited for.";
 
 #[derive(Debug, Parser)]
-#[command(name = "muleteer", version = env!("VERSION_WITH_COMMIT"), about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
+#[command(
+    name = "muleteer",
+    version = env!("VERSION_WITH_COMMIT"),
+    about = ABOUT,
+    after_help = EXAMPLES,
+    max_term_width = 100
+)]
 #[command(subcommand_required = true, arg_required_else_help = true, infer_subcommands = false)]
 pub struct Cli {
     #[command(flatten)]

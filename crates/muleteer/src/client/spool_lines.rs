@@ -232,25 +232,26 @@ mod tests {
     }
 
     fn update(update: Value) -> Value {
-        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
+        json!({"jsonrpc": "2.0", "method": "session/update",
+            "params": {"sessionId": "s", "update": update}})
     }
 
     fn chunk(text: &str) -> Value {
-        update(
-            json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}),
-        )
+        update(json!({"sessionUpdate": "agent_message_chunk",
+                "content": {"type": "text", "text": text}}))
     }
 
     fn call(kind: &str, status: &str, input: Value) -> Value {
-        update(
-            json!({"sessionUpdate": kind, "toolCallId": "c", "kind": "execute", "title": "ls", "status": status,
-            "rawInput": input}),
-        )
+        update(json!({"sessionUpdate": kind, "toolCallId": "c", "kind": "execute", "title": "ls",
+                "status": status,
+            "rawInput": input}))
     }
 
     fn ask() -> Value {
-        json!({"jsonrpc": "2.0", "id": 0, "method": "session/request_permission", "params": {"sessionId": "s",
-            "toolCall": {"toolCallId": "c", "kind": "execute", "title": "ls", "rawInput": {"command": "ls"}},
+        json!({"jsonrpc": "2.0", "id": 0, "method": "session/request_permission",
+            "params": {"sessionId": "s",
+            "toolCall": {"toolCallId": "c", "kind": "execute", "title": "ls",
+                "rawInput": {"command": "ls"}},
             "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]}})
     }
 

@@ -98,7 +98,8 @@ fn tried_again(log: &Log, ledger: &[Record]) -> Check {
     let (dispatch, pid, reached) = log.killed.clone().unwrap_or_default();
     let died = ledger.iter().any(|record| {
         record.entry.dispatch_id.as_ref().is_some_and(|id| id.as_str() == dispatch)
-            && matches!(record.entry.event, Event::AgentExited { signal: Some(signal), .. } if signal == Signal::KILL.as_raw())
+            && matches!(record.entry.event, Event::AgentExited { signal: Some(signal), .. }
+                if signal == Signal::KILL.as_raw())
     });
     let retries: Vec<_> = log
         .events()

@@ -48,8 +48,10 @@ impl<'a> Play<'a> {
         self.screen
             .act("a git repository with a spec, and a private daemon, in a folder of their own")?;
         self.start_daemon().await?;
-        self.screen
-            .act("muleteer run --spec plan.md: criteria, beads, then an agent for each that nothing holds back")?;
+        self.screen.act(
+            "muleteer run --spec plan.md: criteria, beads, then an agent for each that \
+                nothing holds back",
+        )?;
         self.begin().await?;
         let context = self.place.context.clone();
         let mut stage = Stage {
@@ -218,7 +220,8 @@ impl<'a> Play<'a> {
                 news = stage.follower.next() => self.take(news)?,
                 () = stage.files.changed() => {}
                 () = sleep_until(deadline) => {
-                    return Err(Failure::new("E_DEMO", format!("waited {}s in vain for {what}", PATIENCE.as_secs())));
+                    return Err(Failure::new("E_DEMO",
+                        format!("waited {}s in vain for {what}", PATIENCE.as_secs())));
                 }
             }
         }

@@ -85,19 +85,22 @@ async fn look(beside: &Path) -> Found {
 fn stale(beside: &Path, said: &str) -> Failure {
     let said = if said.is_empty() { "nothing, as an earlier version does" } else { said };
     let message = format!(
-        "{} was not built with this muleteer: asked for its build it says `{}`, and this one needs `{}`",
+        "{} was not built with this muleteer: asked for its build it says `{}`, and this one needs \
+         `{}`",
         beside.display(),
         said.chars().take(200).collect::<String>(),
         our_build()
     );
     Failure::new("E_DAEMON_START", message).file(beside).hint(format!(
-        "build both: `cargo build --release -p muleteer -p {NAME}` for a checkout, `cargo xtask install` for an installation"
+        "build both: `cargo build --release -p muleteer -p {NAME}` for a checkout, `cargo xtask \
+         install` for an installation"
     ))
 }
 
 fn missing(out: Output, own: &Path) {
     out.note(format!(
-        "warning: {NAME} is not beside {}: each agent takes about six times the memory; `cargo xtask install` builds \
+        "warning: {NAME} is not beside {}: each agent takes about six times the memory; `cargo \
+         xtask install` builds \
          and installs both",
         own.display()
     ));
@@ -155,7 +158,8 @@ mod tests {
         let by_cargo = || Some(("/bin/cargo".into(), "/src/crates/muleteer".into()));
         let made = build(Path::new("/src/target/release/muleteer"), by_cargo()).expect("a build");
         let args: Vec<_> = made.args.iter().map(|arg| arg.to_string_lossy()).collect();
-        let wanted = "build --quiet -p muleteer -p muleteer-shim --bin muleteer-shim --target-dir /src/target --release";
+        let wanted = "build --quiet -p muleteer -p muleteer-shim --bin muleteer-shim --target-dir \
+            /src/target --release";
         assert_eq!((args.join(" ").as_str(), made.cargo), (wanted, "/bin/cargo".into()));
         let made = build(Path::new("/t/debug/muleteer"), by_cargo()).expect("a build");
         assert!(

@@ -136,7 +136,8 @@ pub fn report(run: &Run, standing: &Standing) -> String {
     for (one, number) in run.iterations.iter().zip(1..) {
         let _ = writeln!(
             text,
-            "  iteration {number}: {} beads, {} done, {} failed attempts, {} agents, {} maintenance runs",
+            "  iteration {number}: {} beads, {} done, {} failed attempts, {} agents, {} \
+             maintenance runs",
             one.beads, one.completed, one.failed, one.spawns, one.maintenance
         );
         for verdict in run.verdicts.iter().filter(|verdict| verdict.iteration == number) {
@@ -191,7 +192,8 @@ pub fn report(run: &Run, standing: &Standing) -> String {
     if let Some(reason) = Enforced::of(&run.settings).reason {
         let _ = writeln!(
             text,
-            "  the judge's read-only view and the criteria's secrecy were checked, not enforced: {}",
+            "  the judge's read-only view and the criteria's secrecy were checked, not enforced: \
+             {}",
             safe(&reason)
         );
     }

@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn what_systemd_says() {
-        let said = "MainPID=42\nLoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nStatusText=3 agents run\n";
+        let said = "MainPID=42\nLoadState=loaded\nActiveState=active\nSubState=running\n\
+            UnitFileState=enabled\nStatusText=3 agents run\n";
         let state = systemd(said).expect("loaded");
         assert_eq!(
             (state.pid, state.enabled, state.text.as_deref()),

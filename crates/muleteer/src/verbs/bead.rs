@@ -128,7 +128,9 @@ enum Verb {
     /// Which bead waits for which
     #[command(
         subcommand,
-        after_help = "Examples:\n  muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab\n  muleteer bead dep rm k3f9 x2ab             and no longer"
+        after_help = "Examples:\n  \
+            muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab\n  \
+            muleteer bead dep rm k3f9 x2ab             and no longer"
     )]
     Dep(Dep),
     /// Add labels to a bead, or take them away

@@ -96,9 +96,9 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
     }
     match reply {
         Reply::Stopping { agents_alive, lease_s } if context.out.json => {
-            context
-                .out
-                .document(&json!({ "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s }))?;
+            context.out.document(&json!({
+                "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s,
+            }))?;
         }
         Reply::Stopping { agents_alive: 0, .. } => context.out.line("stopped; no agent is left")?,
         Reply::Stopping { agents_alive, lease_s } => {
@@ -109,7 +109,8 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
                 "agents go on".to_string()
             };
             context.out.line(format!(
-                "stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the next one adopts them"
+                "stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the \
+                 next one adopts them"
             ))?;
         }
         other => return Err(unexpected(&other)),

@@ -15,7 +15,8 @@ Examples:
   muleteer doctor
   muleteer doctor --json | jq '.checks[] | select(.status == \"fail\")'
 
-Each check is ok, warn (works, with less than it could), fail, or skip (does not apply here). Exits 0
+Each check is ok, warn (works, with less than it could), fail, or skip (does not apply here). \
+    Exits 0
 if nothing fails, else 4. Nothing is changed.";
 
 /// Check what Muleteer needs here: agent CLIs, git, directories, sandbox, limits, telemetry

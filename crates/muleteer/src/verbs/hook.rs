@@ -46,9 +46,9 @@ const RENEW_BELOW: Duration = Duration::from_secs(10 * 60);
 
 /// Called by an agent CLI at its events (see `muleteer hooks`)
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  echo '{\"session_id\":\"x\",\"cwd\":\".\"}' | muleteer hook session-start\n\nReads the event's JSON on stdin. Does nothing where there is no .harness-active."
-)]
+#[command(after_help = "Example:\n  \
+        echo '{\"session_id\":\"x\",\"cwd\":\".\"}' | muleteer hook session-start\n\n\
+        Reads the event's JSON on stdin. Does nothing where there is no .harness-active.")]
 pub struct Args {
     #[command(subcommand)]
     name: Name,
@@ -324,7 +324,8 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     {
         let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
         let text = format!(
-            "# Task list\n\nAnother session{pid} works through the task list of this project now. Leave the list and the files \
+            "# Task list\n\nAnother session{pid} works through the task list of this project now. \
+             Leave the list and the files \
              it changes alone; `muleteer tasks status` shows how it goes.\n"
         );
         return event.say(&text, "SessionStart", context);
@@ -427,8 +428,10 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     tx.commit().map_err(|error| listed(&error))?;
     drop(at.git.remember_start(&id, &base));
     let text = format!(
-        "You have {id} ({}) of the task list, as worker {worker}. It is validated by `{}`. End it with `muleteer tasks \
-         complete {id} --worker {worker}`, or `muleteer tasks fail {id} --worker {worker} \"why\"`.",
+        "You have {id} ({}) of the task list, as worker {worker}. It is validated by `{}`. End it \
+         with `muleteer tasks \
+         complete {id} --worker {worker}`, or `muleteer tasks fail {id} --worker {worker} \
+         \"why\"`.",
         task.title.trim(),
         task.command.as_deref().unwrap_or("nothing yet")
     );

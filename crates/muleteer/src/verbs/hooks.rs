@@ -13,9 +13,10 @@ const LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Hooks for working through a task list in a session of Claude Code
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer hooks install\n  muleteer hooks install --user\n  muleteer hooks status\n\nThe hooks do nothing where there is no .harness-active. Everything else in the settings stays byte for\nbyte as it is."
-)]
+#[command(after_help = "Examples:\n  muleteer hooks install\n  muleteer hooks install --user\n  \
+        muleteer hooks status\n\n\
+        The hooks do nothing where there is no .harness-active. Everything else in the settings \
+        stays byte for\nbyte as it is.")]
 pub struct Args {
     #[command(subcommand)]
     verb: Sub,
@@ -203,7 +204,8 @@ fn status(at: &Place, context: &Context) -> Result<Exit, Failure> {
         let missing: Vec<_> =
             HOOKS.iter().map(|(.., hook)| *hook).filter(|hook| !there.contains(hook)).collect();
         context.out.document(&json!({
-            "settings": at.settings, "installed": there, "missing": missing, "skill": skill, "skill_path": at.skill,
+            "settings": at.settings, "installed": there, "missing": missing, "skill": skill,
+            "skill_path": at.skill,
         }))?;
     } else {
         let what = if there.is_empty() { "none".into() } else { there.join(", ") };

@@ -62,9 +62,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     })?;
     if context.out.json {
         let status = summarize(&text).status;
-        context.out.document(
-            &json!({ "dispatch_id": id, "path": path.display().to_string(), "status": status, "text": text }),
-        )?;
+        context.out.document(&json!({
+            "dispatch_id": id, "path": path.display().to_string(), "status": status,
+            "text": text,
+        }))?;
     } else {
         context.out.text(safe(&text))?;
     }

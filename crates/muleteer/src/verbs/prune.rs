@@ -15,9 +15,12 @@ Examples:
   muleteer prune --older-than 7d
   muleteer prune --older-than 0s --json      everything that has ended
 
-Removes the output, prompts and request of agents (`agents/<id>` in the state directory). `status`, `wait`,
-`cost`, `events` and `journal` know a dispatch as before; its `logs` are gone, and it cannot be spoken to again.
-Branches, journals and runs are not touched, and neither are the agents of a run that is under way.";
+Removes the output, prompts and request of agents (`agents/<id>` in the state directory). \
+    `status`, `wait`,
+`cost`, `events` and `journal` know a dispatch as before; its `logs` are gone, and it cannot be \
+    spoken to again.
+Branches, journals and runs are not touched, and neither are the agents of a run that is under \
+    way.";
 
 /// Remove what is kept of agents that ended long ago: their output, prompts and requests
 #[derive(Debug, clap::Args)]
@@ -52,7 +55,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let (done, size) =
         (if args.dry_run { "would be removed" } else { "removed" }, render::bytes(freed));
     if context.out.json {
-        let document = json!({ "dispatches": count, "bytes": freed, "dry_run": args.dry_run, "faults": faults });
+        let document = json!({
+            "dispatches": count, "bytes": freed, "dry_run": args.dry_run, "faults": faults,
+        });
         context.out.document(&document)?;
     } else {
         for fault in &faults {

@@ -59,9 +59,9 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         );
     }
     if context.out.json {
-        context
-            .out
-            .document(&json!({ "roles": catalog.roles().map(document).collect::<Vec<_>>(), "errors": errors }))?;
+        context.out.document(&json!({
+            "roles": catalog.roles().map(document).collect::<Vec<_>>(), "errors": errors,
+        }))?;
         return Ok(Exit::Done);
     }
     let heads =

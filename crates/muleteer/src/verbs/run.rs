@@ -46,15 +46,19 @@ const NEXT_DAEMON: Duration = Duration::from_secs(5);
 const EXAMPLES: &str = "\
 Examples:
   muleteer run --spec plan.md                     freeze, decompose, implement, judge, and a branch
-  muleteer run --spec plan.md --dry-run           only freeze and decompose: shows the beads and their order
+  muleteer run --spec plan.md --dry-run           only freeze and decompose: shows the beads and \
+  their order
   muleteer run --status                           how the newest run stands, from any terminal
   muleteer run --status --follow                  and as it goes; Ctrl-C leaves it alone
-  muleteer run --resume                           go on with it, after a stop, a crash or an approval
+  muleteer run --resume                           go on with it, after a stop, a crash or an \
+  approval
   muleteer run --spec plan.md --backend subprocess --command ./agent.sh
 
-Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without you, until
+Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without \
+    you, until
 `muleteer run stop`.
-Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the judge
+Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the \
+    judge
 found something in every iteration there may be.";
 
 const STOP: &str = "\
@@ -62,14 +66,17 @@ Examples:
   muleteer run stop                               the only run that is under way here
   muleteer run stop a1b2c3
 
-Its agents are ended, as by Ctrl-C on a run that is looked at; `muleteer run --resume` goes on with it.";
+Its agents are ended, as by Ctrl-C on a run that is looked at; `muleteer run --resume` goes on \
+    with it.";
 
 const REPORT: &str = "\
 Examples:
   muleteer run report run-2026-02-12-a1b2c3
-  muleteer run report --html run.html             one file, to be opened in a browser or sent to somebody
+  muleteer run report --html run.html             one file, to be opened in a browser or sent to \
+  somebody
 
-The page is made from the run's files, whatever state it is in, and fetches nothing. While the run is
+The page is made from the run's files, whatever state it is in, and fetches nothing. While the run \
+    is
 unfinished it leaves the acceptance criteria out, which the run's agents may not know.";
 
 /// Drive a spec to judged, merged code
@@ -125,7 +132,12 @@ pub struct Args {
     #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
     judge_only: Option<String>,
     /// With --resume: go on from this phase
-    #[arg(long, value_name = "PHASE", requires = "resume", value_parser = ["implement", "maintain", "judge"])]
+    #[arg(
+        long,
+        value_name = "PHASE",
+        requires = "resume",
+        value_parser = ["implement", "maintain", "judge"]
+    )]
     from_phase: Option<String>,
     /// Stop when the run has cost this much
     #[arg(long, value_name = "USD", value_parser = spawn::budget)]
@@ -487,16 +499,25 @@ async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Cl
         }
         let (message, hint) = match context.is_held() {
             true => (
-                format!("{}: a daemon runs and cannot be reached at {}", run.id(), context.socket.display()),
                 format!(
-                    "run `muleteer doctor`; without --follow, `muleteer run --status {}` shows how it stands",
+                    "{}: a daemon runs and cannot be reached at {}",
+                    run.id(),
+                    context.socket.display()
+                ),
+                format!(
+                    "run `muleteer doctor`; without --follow, `muleteer run --status {}` shows how \
+                     it stands",
                     run.id()
                 ),
             ),
             false => (
-                format!("{} is under way, and no daemon is: the next one goes on with it", run.id()),
                 format!(
-                    "`muleteer run --resume {}` starts one; without --follow, --status shows how it stands",
+                    "{} is under way, and no daemon is: the next one goes on with it",
+                    run.id()
+                ),
+                format!(
+                    "`muleteer run --resume {}` starts one; without --follow, --status shows how \
+                     it stands",
                     run.id()
                 ),
             ),

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer service install                 for you: starts with your session (or at boot, if you linger)
+  muleteer service install                 for you: starts with your session (or at boot, if you \
+  linger)
   sudo muleteer service install --system   for the machine: starts at boot and runs your agents
   muleteer service install --dry-run       only says what it would do
   muleteer service status
@@ -187,9 +188,10 @@ async fn status(options: &Options, context: &Context) -> Result<Exit, Failure> {
             }
         }
         if current == Some(false) {
-            context
-                .out
-                .note("the unit is not what this version would write: `muleteer service install` renews it");
+            context.out.note(
+                "the unit is not what this version would write: `muleteer service install` \
+                    renews it",
+            );
         }
     }
     Ok(if running { Exit::Done } else { Exit::Precondition })

@@ -193,7 +193,8 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
         format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
     let hint = if args.prompt.is_none() {
         format!(
-            "one word after the role is the project; to give a prompt, name the project first: muleteer spawn {} . \"…\"",
+            "one word after the role is the project; to give a prompt, name the project first: \
+             muleteer spawn {} . \"…\"",
             args.role
         )
     } else {
@@ -369,7 +370,8 @@ pub fn model_name(text: &str) -> Result<String, String> {
 pub fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, _)) if env_pass::is_ours(name) => Err(format!(
-            "{name} is set by muleteer itself, so that another value would not be kept: leave it out"
+            "{name} is set by muleteer itself, so that another value would not be kept: leave it \
+             out"
         )),
         Some((name, value)) if !name.is_empty() && !value.contains('\0') => {
             Ok((name.into(), value.into()))

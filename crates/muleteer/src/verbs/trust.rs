@@ -110,7 +110,9 @@ fn show(
     let root = examined.root.display().to_string();
     let trusted = !examined.files.is_empty() && (!dry_run || !is_new);
     if context.out.json {
-        let document = json!({ "root": root, "trusted": trusted, "dry_run": dry_run, "files": examined.files });
+        let document = json!({
+            "root": root, "trusted": trusted, "dry_run": dry_run, "files": examined.files,
+        });
         return context.out.document(&document).map(|()| Exit::Done);
     }
     if examined.files.is_empty() {

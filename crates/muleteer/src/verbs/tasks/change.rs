@@ -26,7 +26,8 @@ const IMPORT_LIMIT: u64 = 64 * 1024 * 1024;
 const DROPPED_SHOWN: usize = 20;
 
 const INIT_SCRIPT: &str = "#!/bin/sh
-# Run at every session start, so it must be safe to run again. Exit 0: the environment is fit to work in.
+# Run at every session start, so it must be safe to run again. Exit 0: the environment is fit to \
+    work in.
 set -e
 # npm install, cargo fetch, docker compose up -d, …
 echo \"Environment health check complete\"
@@ -34,9 +35,8 @@ echo \"Environment health check complete\"
 
 /// Begin a task list: harness-tasks.json, harness-progress.txt, .harness-active
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks init\n  muleteer tasks init ../web --script --gitignore\n\nA list that is there already is kept."
-)]
+#[command(after_help = "Examples:\n  muleteer tasks init\n  \
+        muleteer tasks init ../web --script --gitignore\n\nA list that is there already is kept.")]
 pub struct Init {
     /// The project [default: the current directory]
     path: Option<PathBuf>,
@@ -57,7 +57,8 @@ pub struct Init {
 /// Add a task; prints its id
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  muleteer tasks add \"Parse dates\" --validate 'cargo test dates'\n  muleteer tasks add \"Ship\" --depends-on task-001,task-002 --priority P0 --timeout 10m"
+    after_help = "Examples:\n  muleteer tasks add \"Parse dates\" --validate 'cargo test dates'\n  \
+        muleteer tasks add \"Ship\" --depends-on task-001,task-002 --priority P0 --timeout 10m"
 )]
 pub struct Add {
     /// What is to be done, in a line
@@ -119,9 +120,10 @@ pub struct Retry {
 
 /// Add tasks from beads' issues.jsonl or a markdown checklist
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  muleteer tasks import PLAN.md\n\nIn a checklist, what is indented below an item comes before it, and `validate: CMD` below one is its\nvalidation. Tasks whose ids are there already are left out."
-)]
+#[command(after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  \
+        muleteer tasks import PLAN.md\n\n\
+        In a checklist, what is indented below an item comes before it, and `validate: CMD` below \
+        one is its\nvalidation. Tasks whose ids are there already are left out.")]
 pub struct Import {
     /// The file
     file: PathBuf,
@@ -461,7 +463,10 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
         Failure::new("E_GRAPH_CYCLE", circle.to_string())
             .file(&args.file)
             .at(imports::line_of(&text, &circle.task), None)
-            .hint("take one of these dependencies out of the file, and import it again: nothing was added")
+            .hint(
+                "take one of these dependencies out of the file, and import it again: nothing \
+                was added",
+            )
     })?;
     let imports::Merged { added: ids, skipped, dropped } = merged;
     check(&tx)?;

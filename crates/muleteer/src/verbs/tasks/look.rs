@@ -19,9 +19,8 @@ const LOG_LINES: usize = 5;
 
 /// How the list stands: counts, a line a task, the end of the log
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks status\n  muleteer tasks status --json\n\nTakes no lock."
-)]
+#[command(after_help = "Examples:\n  muleteer tasks status\n  muleteer tasks status --json\n\n\
+        Takes no lock.")]
 pub struct Status {}
 
 /// One task in full
@@ -56,7 +55,8 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
         let dead = dead(&list);
         let tasks: Vec<_> = list.tasks.iter().map(|task| summary(&dead, task)).collect();
         context.out.document(&json!({
-            "root": root.path(), "active": root.active().exists(), "counts": numbers(&counts), "tasks": tasks,
+            "root": root.path(), "active": root.active().exists(), "counts": numbers(&counts),
+            "tasks": tasks,
             "log": log, "session_count": list.session_count, "last_session": list.last_session,
             "concurrency_mode": list.mode.as_str(), "over": is_over(&list),
             "locked_by": holder.as_ref().and_then(|locked| locked.pid),
@@ -65,7 +65,8 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let mut text = format!(
-        "{BOLD}{}{RESET}\n{} tasks: {} completed, {} in progress, {} failed, {} pending ({} of them blocked)\n\n",
+        "{BOLD}{}{RESET}\n{} tasks: {} completed, {} in progress, {} failed, {} pending ({} of \
+         them blocked)\n\n",
         safe(&root.path().display().to_string()),
         counts.tasks_total,
         counts.completed,
@@ -121,8 +122,9 @@ fn summary(dead: &HashSet<&str>, task: &Task) -> Value {
         && task.depends_on.iter().any(|id| dead.contains(id.as_str()));
     json!({
         "id": task.id, "title": task.title, "status": task.status.as_str(), "blocked": blocked,
-        "priority": format!("P{}", task.priority), "depends_on": task.depends_on, "attempts": task.attempts,
-        "max_attempts": task.max_attempts, "claimed_by": task.claimed_by, "completed_at": task.completed_at,
+        "priority": format!("P{}", task.priority), "depends_on": task.depends_on,
+        "attempts": task.attempts, "max_attempts": task.max_attempts,
+        "claimed_by": task.claimed_by, "completed_at": task.completed_at,
         "last_error": task.error_log.last(),
     })
 }

@@ -39,8 +39,10 @@ pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
     let Some(run) = run else { return Ok(()) };
     let message =
         format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
-    Err(Failure::new("E_FORBIDDEN", message)
-        .hint("say in your result what should be changed: a person can when the run has ended (`muleteer tasks add` may add a task)"))
+    Err(Failure::new("E_FORBIDDEN", message).hint(
+        "say in your result what should be changed: a person can when the run has ended \
+            (`muleteer tasks add` may add a task)",
+    ))
 }
 
 /// Returns the worker's name: the given one, else `HARNESS_WORKER_ID`, else `local`.

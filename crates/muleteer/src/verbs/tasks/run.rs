@@ -41,7 +41,12 @@ limit, 130 at Ctrl-C, which ends only the waiting.";
 #[command(after_help = RUN)]
 pub struct Args {
     /// So many tasks at a time, each worker in a clone of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
     concurrency: u32,
     /// Stop after so many tasks [default: max_tasks_per_session of the list]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -83,9 +88,8 @@ pub struct Args {
 
 /// End a run: after the tasks in hand, or now
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks stop\n  muleteer tasks stop --now    the next session recovers what was interrupted"
-)]
+#[command(after_help = "Examples:\n  muleteer tasks stop\n  \
+        muleteer tasks stop --now    the next session recovers what was interrupted")]
 pub struct Stop {
     /// End the agents too
     #[arg(long)]

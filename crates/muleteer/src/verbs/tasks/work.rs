@@ -32,9 +32,9 @@ use std::time::Duration;
 
 /// Check the list, or run a task's validation without recording anything
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks validate             the list: exits 2 if something in it is wrong\n  muleteer tasks validate task-002    run its command: exits 4 if it fails"
-)]
+#[command(after_help = "Examples:\n  \
+        muleteer tasks validate             the list: exits 2 if something in it is wrong\n  \
+        muleteer tasks validate task-002    run its command: exits 4 if it fails")]
 pub struct Validate {
     /// The task
     id: Option<String>,
@@ -42,14 +42,18 @@ pub struct Validate {
 
 /// Take a task, or the next one, for a worker; prints its id
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks claim --worker me\n  muleteer tasks claim task-002 --json\n\nExits 3 if there is nothing to take. A claim lasts 15 minutes unless it is renewed."
-)]
+#[command(after_help = "Examples:\n  muleteer tasks claim --worker me\n  \
+        muleteer tasks claim task-002 --json\n\n\
+        Exits 3 if there is nothing to take. A claim lasts 15 minutes unless it is renewed.")]
 pub struct Claim {
     /// The task [default: the next one]
     id: Option<String>,
     /// Who takes it [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     worker: Option<String>,
     /// How long the claim lasts [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = span)]
@@ -63,7 +67,11 @@ pub struct Renew {
     /// The task
     id: String,
     /// Whose claim it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     worker: Option<String>,
     /// How long it lasts from now [default: 15m, or what is left of it]
     #[arg(long, value_name = "TIME", value_parser = span)]
@@ -72,9 +80,8 @@ pub struct Renew {
 
 /// Note that a step of a task is done, and prolong its claim
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\""
-)]
+#[command(after_help = "Example:\n  \
+        muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\"")]
 pub struct Checkpoint {
     /// The task
     id: String,
@@ -85,27 +92,37 @@ pub struct Checkpoint {
     #[arg(required = true, num_args = 1.., value_name = "TEXT")]
     text: Vec<String>,
     /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     worker: Option<String>,
 }
 
 /// Have a task validated, and if it passes, committed and completed
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation fails; the task stays in progress then, to be mended or given up with `fail`."
-)]
+#[command(after_help = "Example:\n  muleteer tasks complete task-002\n\n\
+        Exits 4 if the validation fails; the task stays in progress then, to be mended or given up \
+        with `fail`.")]
 pub struct Complete {
     /// The task
     id: String,
     /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     worker: Option<String>,
 }
 
 /// Give an attempt up: everything since its beginning is saved, then rolled back
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  muleteer tasks fail task-002 \"Redis connection refused\"\n  muleteer tasks fail task-002 --category TEST_FAIL \"2 of 14 fail\"\n\n`muleteer tasks undo task-002` brings the work back."
+    after_help = "Examples:\n  muleteer tasks fail task-002 \"Redis connection refused\"\n  \
+        muleteer tasks fail task-002 --category TEST_FAIL \"2 of 14 fail\"\n\n\
+        `muleteer tasks undo task-002` brings the work back."
 )]
 pub struct Fail {
     /// The task
@@ -117,20 +134,30 @@ pub struct Fail {
     #[arg(long, value_name = "NAME", value_parser = category, default_value = "TASK_EXEC")]
     category: Category,
     /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     worker: Option<String>,
 }
 
 /// Deal with a task that was interrupted, by what is there
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks recover task-002\n  muleteer tasks recover task-002 --force    its worker is gone, though its lease is not over\n\nLooks at uncommitted changes, commits that name the task, and checkpoints; then completes it, has it\nresumed, or rolls it back. What somebody else has claimed is left alone until the lease is over."
-)]
+#[command(after_help = "Examples:\n  muleteer tasks recover task-002\n  \
+        muleteer tasks recover task-002 --force    its worker is gone, though its lease is not \
+        over\n\nLooks at uncommitted changes, commits that name the task, and checkpoints; then \
+        completes it, has it\nresumed, or rolls it back. What somebody else has claimed is left \
+        alone until the lease is over.")]
 pub struct Recover {
     /// The task [default: every interrupted one]
     id: Option<String>,
     /// Who goes on with it [default: HARNESS_WORKER_ID, or `local`]
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     worker: Option<String>,
     /// Also if somebody else has claimed it and the lease is not over: that worker is known to be
     /// gone
@@ -140,9 +167,9 @@ pub struct Recover {
 
 /// Bring back what a rollback took away
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  muleteer tasks undo                 the newest rollback\n  muleteer tasks undo task-002\n  muleteer tasks undo refs/muleteer/rollback/task-002/1\n\nWhat is there now is saved first, under a name that is printed."
-)]
+#[command(after_help = "Examples:\n  muleteer tasks undo                 the newest rollback\n  \
+        muleteer tasks undo task-002\n  muleteer tasks undo refs/muleteer/rollback/task-002/1\n\n\
+        What is there now is saved first, under a name that is printed.")]
 pub struct Undo {
     /// A task, or the name of a ref from the log
     what: Option<String>,
@@ -252,7 +279,8 @@ pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Resu
     if context.out.json {
         let category = (!passed).then(|| category.as_str());
         context.out.document(&json!({
-            "task": id, "passed": passed, "category": category, "message": message, "output": output,
+            "task": id, "passed": passed, "category": category, "message": message,
+            "output": output,
         }))?;
     } else {
         context.out.text(output)?;
@@ -347,8 +375,10 @@ fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<St
     }
     let next = select::next(list, &root.failure_times(list)).map(|at| list.tasks[at].id.clone());
     next.ok_or_else(|| {
-        Failure::new("E_TASK_NONE", "no task can be taken now")
-            .hint("all are done, failed for good, or wait for what others have in hand: `muleteer tasks status`")
+        Failure::new("E_TASK_NONE", "no task can be taken now").hint(
+            "all are done, failed for good, or wait for what others have in hand: `muleteer \
+                tasks status`",
+        )
     })
 }
 
@@ -456,7 +486,8 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     }
     let file = root.output(&id, "last");
     let failure = Failure::new(code, format!("{id}: {message}")).hint(format!(
-        "it is still in progress: mend it and try again, or give up with `muleteer tasks fail {id} --category {category} \"why\"`"
+        "it is still in progress: mend it and try again, or give up with `muleteer tasks fail {id} \
+         --category {category} \"why\"`"
     ));
     Err(if output.is_empty() { failure } else { failure.file(file) })
 }
@@ -475,7 +506,8 @@ fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failur
     let next = next.map(|at| recorded.list.tasks[at].id.clone());
     if context.out.json {
         context.out.document(&json!({
-            "task": id, "status": status, "commit": recorded.commit, "message": recorded.message, "next": next,
+            "task": id, "status": status, "commit": recorded.commit, "message": recorded.message,
+            "next": next,
         }))?;
     } else {
         context.out.line(format!("{id} {status}"))?;
@@ -503,7 +535,8 @@ fn in_other_hands(error: &claims::Refused) -> Failure {
     let failure = refused(error);
     match error {
         claims::Refused::Held { by, .. } => failure.hint(format!(
-            "wait until the lease is over; if {by} is known to be gone, `--force` recovers the task at once"
+            "wait until the lease is over; if {by} is known to be gone, `--force` recovers the \
+             task at once"
         )),
         _ => failure,
     }
