@@ -54,13 +54,16 @@ pub fn definitions() -> Markup {
     html! {
         svg.defs width="0" height="0" aria-hidden="true" focusable="false" {
             defs {
-                marker #arrow viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto" {
+                marker #arrow viewBox="0 0 8 8" refX="7" refY="4"
+                    markerWidth="7" markerHeight="7" orient="auto" {
                     path.head d="M0 0.8 L7.4 4 L0 7.2 z" {}
                 }
-                marker #arrow-long viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5" markerHeight="5" orient="auto" {
+                marker #arrow-long viewBox="0 0 8 8" refX="7" refY="4"
+                    markerWidth="5" markerHeight="5" orient="auto" {
                     path.head.long d="M0 0.8 L7.4 4 L0 7.2 z" {}
                 }
-                pattern #hatch width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)" {
+                pattern #hatch width="6" height="6"
+                    patternUnits="userSpaceOnUse" patternTransform="rotate(45)" {
                     rect.hatch width="2.5" height="6" {}
                 }
             }
@@ -97,18 +100,28 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
     html! {
         p.legend {
             @for stage in ["done", "taken", "open", "blocked"] {
-                span { i class={ "key " (stage) } {} (if stage == "taken" { "in progress" } else { stage }) }
+                span {
+                    i class={ "key " (stage) } {}
+                    (if stage == "taken" { "in progress" } else { stage })
+                }
             }
-            @if chain.len() > 1 { span { i.key.chain {} "the chain that took the longest: " (chain.len()) " beads" } }
+            @if chain.len() > 1 {
+                span { i.key.chain {} "the chain that took the longest: " (chain.len()) " beads" }
+            }
             @if picture.implied > 0 {
-                span.dim { "not drawn, for they follow from others: " (picture.implied) @if picture.implied == 1 { " dependency" } @else { " dependencies" } }
+                span.dim {
+                    "not drawn, for they follow from others: " (picture.implied)
+                    @if picture.implied == 1 { " dependency" } @else { " dependencies" }
+                }
             }
         }
         // Fits the drawing to the page without a script: a style depends on the checkbox.
         input.fit #fit type="checkbox" checked[width <= 1500.0];
         label.fit for="fit" { "fit to the page" }
-        div.scroll tabindex="0" role="group" aria-label="The graph; the table of beads below says the same" {
-            svg.graph width=(round(width)) height=(round(height)) viewBox={ "0 0 " (round(width)) " " (round(height)) }
+        div.scroll tabindex="0" role="group"
+            aria-label="The graph; the table of beads below says the same" {
+            svg.graph width=(round(width)) height=(round(height))
+                viewBox={ "0 0 " (round(width)) " " (round(height)) }
                 role="img" aria-labelledby="graph-name graph-text" {
                 title #graph-name { "Dependency graph of " (graph.len()) " beads" }
                 desc #graph-text {
@@ -118,7 +131,9 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
                 g.lines {
                     @for line in &picture.lines {
                         @let marked = long.contains(&(graph.id(line.from), graph.id(line.to)));
-                        path.long[marked] d=(route(places[line.from], &line.bends, places[line.to], size)) marker-end=(if marked { "url(#arrow-long)" } else { "url(#arrow)" }) {}
+                        path.long[marked]
+                            d=(route(places[line.from], &line.bends, places[line.to], size))
+                            marker-end=(if marked { "url(#arrow-long)" } else { "url(#arrow)" }) {}
                     }
                 }
                 @for at in 0..graph.len() {
@@ -226,7 +241,8 @@ fn bead(run: &Run, task: &TaskState, (x, y): (f64, f64), size: Size) -> Markup {
                         tspan.mark { (mark) } " " (cut(id, size.letters.saturating_sub(8)))
                     }
                     @if !again.is_empty() || !later.is_empty() {
-                        text.again x=(round(x + size.width - 8.0)) y=(round(top + 14.0)) text-anchor="end" { (later) (again) }
+                        text.again x=(round(x + size.width - 8.0)) y=(round(top + 14.0))
+                            text-anchor="end" { (later) (again) }
                     }
                     @for (index, line) in wrapped(&task.planned.title, size).iter().enumerate() {
                         @let below = if index == 0 { 29.0 } else { 43.0 };

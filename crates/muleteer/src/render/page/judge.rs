@@ -24,8 +24,12 @@ pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Ma
             } @else if chronicle.judgements.is_empty() {
                 p.empty { "The judge has said nothing yet." }
             }
-            @if skipped > 0 { p.dim { "The " (WORDS) " last of " (chronicle.judgements.len()) "." } }
-            @for word in chronicle.judgements.iter().skip(skipped) { (verdict(word, clock, secret)) }
+            @if skipped > 0 {
+                p.dim { "The " (WORDS) " last of " (chronicle.judgements.len()) "." }
+            }
+            @for word in chronicle.judgements.iter().skip(skipped) {
+                (verdict(word, clock, secret))
+            }
             @if !chronicle.judgements.is_empty() {
                 @if let Some(path) = &setting.judge_results {
                     p.dim { "Its own words are in " code { (cut(path, PROSE)) } "." }
@@ -45,12 +49,19 @@ fn verdict(word: &Judgement, clock: Clock<'_>, secret: bool) -> Markup {
     html! {
         article.verdict {
             h3 {
-                "Iteration " (end.iteration) ": " span class={ "badge " (class) } { (end.verdict.as_str()) }
+                "Iteration " (end.iteration) ": "
+                span class={ "badge " (class) } { (end.verdict.as_str()) }
                 " " small { (clock.short(word.at)) }
             }
             @if !end.reason.is_empty() { p { (cut(&end.reason, PROSE)) } }
             @if let Some(result) = &end.result { (findings(result, secret)) }
-            @if end.new_beads > 0 { p { (end.new_beads) @if end.new_beads == 1 { " bead" } @else { " beads" } " made of it." } }
+            @if end.new_beads > 0 {
+                p {
+                    (end.new_beads)
+                    @if end.new_beads == 1 { " bead" } @else { " beads" }
+                    " made of it."
+                }
+            }
         }
     }
 }
@@ -63,8 +74,11 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
             ul.findings {
                 @for issue in result.issues() {
                     li {
-                        span class={ "severity " (severity(&issue.severity)) } { (cut(&issue.severity, 20)) }
-                        " " strong { (cut(&issue.section, TITLE)) } " " (cut(&issue.description, PROSE))
+                        span class={ "severity " (severity(&issue.severity)) } {
+                            (cut(&issue.severity, 20))
+                        }
+                        " " strong { (cut(&issue.section, TITLE)) }
+                        " " (cut(&issue.description, PROSE))
                     }
                 }
             }
@@ -72,14 +86,21 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
         @if !result.criteria().is_empty() {
             h4 { "Acceptance: " (accepted) " of " (result.criteria().len()) }
             @if secret {
-                p.dim { "The criteria are left out until the run has ended: its agents may not know them, and could read this page." }
+                p.dim {
+                    "The criteria are left out until the run has ended: its agents may not know \
+                     them, and could read this page."
+                }
             } @else {
                 ul.findings {
                     @for one in result.criteria() {
                         li {
-                            span class=(if one.passed { "passed" } else { "missed" }) { @if one.passed { "✓ passed" } @else { "✗ missed" } }
+                            span class=(if one.passed { "passed" } else { "missed" }) {
+                                @if one.passed { "✓ passed" } @else { "✗ missed" }
+                            }
                             " " (cut(&one.criterion, PROSE))
-                            @if !one.evidence.is_empty() { span.evidence { (cut(&one.evidence, PROSE)) } }
+                            @if !one.evidence.is_empty() {
+                                span.evidence { (cut(&one.evidence, PROSE)) }
+                            }
                         }
                     }
                 }
@@ -89,7 +110,10 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
             h4 { "What the agents had noted" }
             ul.findings {
                 @for one in &result.observations {
-                    li { code { (cut(&one.bead_id, 80)) } " " strong { (cut(&one.action, 20)) } " " (cut(&one.reason, PROSE)) }
+                    li {
+                        code { (cut(&one.bead_id, 80)) } " " strong { (cut(&one.action, 20)) }
+                        " " (cut(&one.reason, PROSE))
+                    }
                 }
             }
         }
@@ -97,7 +121,10 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
             h4 { "New beads" }
             ul.findings {
                 @for bead in &result.new_beads {
-                    li { strong { (cut(&bead.title, TITLE)) } @if !secret { " " (cut(&bead.description, PROSE)) } }
+                    li {
+                        strong { (cut(&bead.title, TITLE)) }
+                        @if !secret { " " (cut(&bead.description, PROSE)) }
+                    }
                 }
             }
         }

@@ -80,7 +80,8 @@ pub fn page(chronicle: &Chronicle, setting: &Setting) -> String {
                     (tables::agents(chronicle, &anchors, clock))
                 }
                 footer {
-                    "Made from " code { ".muleteer/runs/" (run.id()) "/events.jsonl" } " as of event " (run.seq)
+                    "Made from " code { ".muleteer/runs/" (run.id()) "/events.jsonl" }
+                    " as of event " (run.seq)
                     ", " (clock.full(run.updated_at)) "."
                 }
             }
@@ -112,17 +113,23 @@ fn news(run: &Run) -> Markup {
             p.note { (cut(why, PROSE)) }
         }
         @if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
-            @let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
+            @let base =
+                run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
             @if branch == base {
                 p { "The result is on " code { (cut(base, TITLE)) } "." }
             } @else {
-                p { "The result is on " code { (cut(branch, TITLE)) } ": "
-                    code { "git checkout " (cut(base, TITLE)) " && git merge " (cut(branch, TITLE)) } }
+                p {
+                    "The result is on " code { (cut(branch, TITLE)) } ": "
+                    code {
+                        "git checkout " (cut(base, TITLE)) " && git merge " (cut(branch, TITLE))
+                    }
+                }
             }
         }
         @if let Some(reason) = Enforced::of(&run.settings).reason {
             p.note {
-                "The judge's read-only view and the criteria's secrecy were checked, not enforced: " (cut(&reason, PROSE))
+                "The judge's read-only view and the criteria's secrecy were checked, not enforced: "
+                (cut(&reason, PROSE))
             }
         }
     }
@@ -136,7 +143,10 @@ fn summary(chronicle: &Chronicle, clock: Clock<'_>) -> Markup {
     html! {
         section aria-label="Summary" {
             dl.facts {
-                div { dt { "Beads done" } dd { (run.count(Stage::Done)) small { " of " (run.total()) } } }
+                div {
+                    dt { "Beads done" }
+                    dd { (run.count(Stage::Done)) small { " of " (run.total()) } }
+                }
                 div { dt { "Blocked" } dd { (run.count(Stage::Blocked)) } }
                 div { dt { "Under way for" } dd { (exact(took)) } }
                 div { dt { "Agents' work" } dd { (exact(Duration::from_millis(worked))) } }
@@ -147,11 +157,16 @@ fn summary(chronicle: &Chronicle, clock: Clock<'_>) -> Markup {
             }
             dl.pairs {
                 dt { "Started" } dd { (clock.full(run.started_at)) }
-                dt { @if run.outcome.is_some() { "Ended" } @else { "Last event" } } dd { (clock.full(run.updated_at)) }
+                dt { @if run.outcome.is_some() { "Ended" } @else { "Last event" } }
+                dd { (clock.full(run.updated_at)) }
                 dt { "Spec" } dd { (cut(&run.started.spec, TITLE)) }
                 @if let Some(frozen) = &run.frozen {
                     dt { "Frozen as" } dd.mono { "sha256 " (cut(&frozen.sha256, 64)) }
-                    dt { "From" } dd { code { (cut(&frozen.base_branch, TITLE)) } " at " code { (cut(&frozen.base_commit, 12)) } }
+                    dt { "From" }
+                    dd {
+                        code { (cut(&frozen.base_branch, TITLE)) } " at "
+                        code { (cut(&frozen.base_commit, 12)) }
+                    }
                 }
                 dt { "Target" } dd { code { (cut(&run.target(), TITLE)) } }
                 dt { "Agents" } dd {
@@ -159,7 +174,8 @@ fn summary(chronicle: &Chronicle, clock: Clock<'_>) -> Markup {
                     @if let Some(model) = &run.settings.model { ", " (cut(model, 80)) }
                     ", at most " (run.settings.max_concurrency) " at once"
                 }
-                @if let Some(sealed) = run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) {
+                @if let Some(sealed) =
+                    run.sealed.as_ref().filter(|sealed| !sealed.path.is_empty()) {
                     dt { "Criteria" } dd.mono { "sha256 " (cut(&sealed.sha256, 64)) }
                 }
             }
@@ -177,7 +193,11 @@ fn link(url: &str) -> Markup {
         && url.len() <= PROSE
         && !url.contains(char::is_control);
     html! {
-        @if web { a href=(url) rel="noopener noreferrer" { (cut(url, TITLE)) } } @else { (cut(url, PROSE)) }
+        @if web {
+            a href=(url) rel="noopener noreferrer" { (cut(url, TITLE)) }
+        } @else {
+            (cut(url, PROSE))
+        }
     }
 }
 

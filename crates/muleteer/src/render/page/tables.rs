@@ -46,7 +46,11 @@ impl<'a> Anchors<'a> {
     /// Returns a link to the bead's row, or the plain content if the bead has no row.
     pub fn link(&self, id: &str, inner: &Markup) -> Markup {
         html! {
-            @if let Some(name) = self.name(id) { a href={ "#" (name) } { (inner) } } @else { (inner) }
+            @if let Some(name) = self.name(id) {
+                a href={ "#" (name) } { (inner) }
+            } @else {
+                (inner)
+            }
         }
     }
 
@@ -78,17 +82,29 @@ pub fn phases(chronicle: &Chronicle) -> Markup {
             section #phases aria-labelledby="phases-title" {
                 h2 #phases-title { "What each phase came to" }
                 table {
-                    thead { tr { th scope="col" { "Phase" } th.number scope="col" { "Agents" } th.number scope="col" { "Work" }
-                        th.chart aria-hidden="true" {} th.number scope="col" { "Cost" } th.chart aria-hidden="true" {} } }
+                    thead { tr {
+                        th scope="col" { "Phase" }
+                        th.number scope="col" { "Agents" }
+                        th.number scope="col" { "Work" }
+                        th.chart aria-hidden="true" {}
+                        th.number scope="col" { "Cost" }
+                        th.chart aria-hidden="true" {}
+                    } }
                     tbody {
                         @for (purpose, tally) in &tallies {
                             tr {
-                                th scope="row" { i class={ "key part-" (purpose.as_str()) } {} (part(*purpose)) }
+                                th scope="row" {
+                                    i class={ "key part-" (purpose.as_str()) } {}
+                                    (part(*purpose))
+                                }
                                 td.number { (tally.agents) }
                                 td.number { (worked(tally.worked_ms)) }
                                 (share(ratio(tally.worked_ms, longest), "work"))
                                 td.number { (usd(tally.cost_usd)) }
-                                (share(if most > 0.0 { tally.cost_usd / most } else { 0.0 }, "money"))
+                                (share(
+                                    if most > 0.0 { tally.cost_usd / most } else { 0.0 },
+                                    "money"
+                                ))
                             }
                         }
                     }
@@ -96,7 +112,9 @@ pub fn phases(chronicle: &Chronicle) -> Markup {
                         tr {
                             th scope="row" { "all" }
                             td.number { (tallies.values().map(|tally| tally.agents).sum::<u32>()) }
-                            td.number { (worked(tallies.values().map(|tally| tally.worked_ms).sum())) }
+                            td.number {
+                                (worked(tallies.values().map(|tally| tally.worked_ms).sum()))
+                            }
                             td {}
                             td.number { (usd(tallies.values().map(|tally| tally.cost_usd).sum())) }
                             td {}
@@ -113,7 +131,9 @@ fn iterations(chronicle: &Chronicle) -> Markup {
     html! {
         table {
             thead { tr {
-                th scope="col" { "Iteration" } th.number scope="col" { "Beads" } th.number scope="col" { "Done" }
+                th scope="col" { "Iteration" }
+                th.number scope="col" { "Beads" }
+                th.number scope="col" { "Done" }
                 th.number scope="col" { "Failed attempts" } th.number scope="col" { "Agents" }
                 th.number scope="col" { "Maintenance" } th.number scope="col" { "Observations" }
             } }
@@ -121,8 +141,12 @@ fn iterations(chronicle: &Chronicle) -> Markup {
                 @for (one, number) in chronicle.run.iterations.iter().zip(1..).take(ROWS) {
                     tr {
                         th scope="row" { (number) }
-                        td.number { (one.beads) } td.number { (one.completed) } td.number { (one.failed) }
-                        td.number { (one.spawns) } td.number { (one.maintenance) } td.number { (one.observations) }
+                        td.number { (one.beads) }
+                        td.number { (one.completed) }
+                        td.number { (one.failed) }
+                        td.number { (one.spawns) }
+                        td.number { (one.maintenance) }
+                        td.number { (one.observations) }
                     }
                 }
             }
@@ -139,7 +163,10 @@ pub fn troubles(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) 
                 p.empty { "Nothing did." }
             } @else {
                 table {
-                    thead { tr { th scope="col" { "When" } th scope="col" { "What" } th scope="col" { "Whose" } th scope="col" { "Why" } } }
+                    thead { tr {
+                        th scope="col" { "When" } th scope="col" { "What" }
+                        th scope="col" { "Whose" } th scope="col" { "Why" }
+                    } }
                     tbody {
                         @for one in chronicle.troubles.iter().take(TROUBLES) {
                             tr {
@@ -179,22 +206,32 @@ pub fn beads(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
                 div.scroll tabindex="0" role="group" aria-label="Beads" {
                     table {
                         thead { tr {
-                            th scope="col" { "Bead" } th scope="col" { "State" } th scope="col" { "Title" }
+                            th scope="col" { "Bead" }
+                            th scope="col" { "State" }
+                            th scope="col" { "Title" }
                             th scope="col" { "Waits for" } th.number scope="col" { "Iteration" }
                             th.number scope="col" { "Attempts" } th.number scope="col" { "Work" }
                             th.number scope="col" { "Cost" } th.chart aria-hidden="true" {}
                         } }
                         tbody {
-                            @for task in run.order.iter().filter_map(|id| run.beads.get(id)).take(ROWS) {
+                            @for task in
+                                run.order.iter().filter_map(|id| run.beads.get(id)).take(ROWS) {
                                 @let Tally { worked_ms, cost_usd, .. } = tally(&task.planned.id);
                                 @let (mark, word) = stage_words(task.stage);
                                 tr id=[anchors.name(&task.planned.id)] {
                                     th scope="row" { code { (cut(&task.planned.id, 80)) } }
-                                    td class={ "stage " (word.replace(' ', "-")) } { (mark) " " (word) }
+                                    td class={ "stage " (word.replace(' ', "-")) } {
+                                        (mark) " " (word)
+                                    }
                                     td.prose { (cut(&task.planned.title, TITLE)) }
                                     td.waits { (waits(&task.planned.depends_on, anchors)) }
                                     td.number { (task.iteration) }
-                                    td.number { (task.attempts) @if task.failures > 0 { " " small { "(" (task.failures) " failed)" } } }
+                                    td.number {
+                                        (task.attempts)
+                                        @if task.failures > 0 {
+                                            " " small { "(" (task.failures) " failed)" }
+                                        }
+                                    }
                                     td.number { (worked(worked_ms)) }
                                     td.number { (usd(cost_usd)) }
                                     (share(if most > 0.0 { cost_usd / most } else { 0.0 }, "money"))
@@ -226,16 +263,26 @@ pub fn agents(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) ->
             section #agents aria-labelledby="agents-title" {
                 h2 #agents-title { "Agents" }
                 details open[count <= SHORT] {
-                    summary { (count) @if count == 1 { " agent" } @else { " agents" } ", in the order in which they were started" }
+                    summary {
+                        (count) @if count == 1 { " agent" } @else { " agents" }
+                        ", in the order in which they were started"
+                    }
                     div.scroll tabindex="0" role="group" aria-label="Agents" {
                         table {
                             thead { tr {
-                                th scope="col" { "Began" } th.number scope="col" { "Agent" } th scope="col" { "For" } th scope="col" { "Bead" }
-                                th.number scope="col" { "Attempt" } th.number scope="col" { "Work" } th.number scope="col" { "Cost" }
+                                th scope="col" { "Began" }
+                                th.number scope="col" { "Agent" }
+                                th scope="col" { "For" }
+                                th scope="col" { "Bead" }
+                                th.number scope="col" { "Attempt" }
+                                th.number scope="col" { "Work" }
+                                th.number scope="col" { "Cost" }
                                 th scope="col" { "Ended" } th scope="col" { "Dispatch" }
                             } }
                             tbody {
-                                @for stint in chronicle.stints.iter().take(ROWS) { (agent(stint, chronicle, anchors, clock)) }
+                                @for stint in chronicle.stints.iter().take(ROWS) {
+                                    (agent(stint, chronicle, anchors, clock))
+                                }
                             }
                         }
                     }
@@ -258,8 +305,12 @@ fn agent(stint: &Stint, chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clo
             td.number { (stint.start.attempt + 1) }
             td.number { (worked(stint.worked_ms(chronicle.run.updated_at))) }
             td.number { (usd(end.map_or(0.0, |end| end.cost_usd))) }
-            td.prose { span class={ "outcome " (outcome(stint).replace(' ', "-")) } { (outcome(stint)) }
-                @if let Some(end) = end.filter(|end| !end.reason.is_empty()) { " " (cut(&end.reason, PROSE / 4)) } }
+            td.prose {
+                span class={ "outcome " (outcome(stint).replace(' ', "-")) } { (outcome(stint)) }
+                @if let Some(end) = end.filter(|end| !end.reason.is_empty()) {
+                    " " (cut(&end.reason, PROSE / 4))
+                }
+            }
             td { code { (cut(&stint.start.dispatch, 40)) } }
         }
     }
@@ -273,7 +324,10 @@ fn worked(millis: u64) -> String {
 fn share(ratio: f64, of: &str) -> Markup {
     html! {
         td.chart aria-hidden="true" {
-            @if ratio > 0.0 { i class={ "share " (of) } style=(format!("width:{:.1}%", ratio.min(1.0) * 100.0)) {} }
+            @if ratio > 0.0 {
+                i class={ "share " (of) }
+                    style=(format!("width:{:.1}%", ratio.min(1.0) * 100.0)) {}
+            }
         }
     }
 }

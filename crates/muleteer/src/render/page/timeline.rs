@@ -68,15 +68,20 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Mark
         .collect();
     html! {
         p.legend {
-            @for purpose in used { span { i class={ "key part-" (purpose.as_str()) } {} (part(purpose)) } }
+            @for purpose in used {
+                span { i class={ "key part-" (purpose.as_str()) } {} (part(purpose)) }
+            }
             span { i.key.failed {} "failed" }
             @if hidden > 0 { span.dim { "and " (hidden) " more agents, in the table" } }
         }
-        div.scroll tabindex="0" role="group" aria-label="The timeline; the table of agents below says the same" {
+        div.scroll tabindex="0" role="group"
+            aria-label="The timeline; the table of agents below says the same" {
             svg.timeline viewBox={ "0 0 " (WIDTH) " " (height) } width=(WIDTH) height=(height)
                 role="img" aria-labelledby="timeline-name timeline-text" {
                 title #timeline-name { "Timeline of " (chronicle.stints.len()) " agents" }
-                desc #timeline-text { "One lane for each agent at work at the same time, one bar for each agent." }
+                desc #timeline-text {
+                    "One lane for each agent at work at the same time, one bar for each agent."
+                }
                 @for (share, millis) in scale.marks() {
                     @let at = round(LEFT + share * (WIDTH - LEFT - RIGHT));
                     line.mark x1=(at) x2=(at) y1=(TOP - 6.0) y2=(height - 20.0) {}
@@ -84,20 +89,33 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Mark
                 }
                 @for pause in scale.cuts() {
                     @let at = LEFT + pause.at * (WIDTH - LEFT - RIGHT);
-                    rect.pause x=(round(at)) y=(TOP - 6.0) width=(round(pause.width * (WIDTH - LEFT - RIGHT)))
-                        height=(height - TOP - 14.0) { title { "nothing for " (exact(duration(pause.millis))) } }
+                    rect.pause x=(round(at)) y=(TOP - 6.0)
+                        width=(round(pause.width * (WIDTH - LEFT - RIGHT)))
+                        height=(height - TOP - 14.0) {
+                        title { "nothing for " (exact(duration(pause.millis))) }
+                    }
                 }
                 (phases(chronicle, &x, now))
                 @for lane in 1..=lanes {
-                    text.lane x=(LEFT - 8.0) y=(lane_top(lane) + 15.0) text-anchor="end" { "agent " (lane) }
+                    text.lane x=(LEFT - 8.0) y=(lane_top(lane) + 15.0) text-anchor="end" {
+                        "agent " (lane)
+                    }
                 }
-                @for stint in shown { (anchors.link(stint.start.bead_id.as_deref().unwrap_or_default(), &bar(stint, &x, end(stint), clock))) }
+                @for stint in shown {
+                    (anchors.link(
+                        stint.start.bead_id.as_deref().unwrap_or_default(),
+                        &bar(stint, &x, end(stint), clock)
+                    ))
+                }
                 @for word in chronicle.judgements.iter().take(PHASES) {
                     @let passed = word.end.verdict == Verdict::Pass;
                     @let at = round(x(word.at));
                     path class={ "verdict " (if passed { "pass" } else { "fail" }) }
                         d={ "M" (at) " 26 l5 5 l-5 5 l-5 -5 z" } {
-                        title { "the judge, iteration " (word.end.iteration) ": " (word.end.verdict.as_str()) }
+                        title {
+                            "the judge, iteration " (word.end.iteration) ": "
+                            (word.end.verdict.as_str())
+                        }
                     }
                 }
             }
@@ -117,8 +135,13 @@ fn phases(chronicle: &Chronicle, x: &dyn Fn(Timestamp) -> f64, now: Timestamp) -
         @for ((at, phase), until) in starts.iter().zip(ends).take(PHASES) {
             @let (from, to) = (x(*at), x(until));
             @let width = (to - from).max(1.0);
-            @let many = chronicle.iterations.len() > 1 && matches!(phase, Phase::Implement | Phase::Judge);
-            @let name = if many { format!("{} {}", phase.as_str(), iteration(*at)) } else { phase.as_str().to_string() };
+            @let many = chronicle.iterations.len() > 1
+                && matches!(phase, Phase::Implement | Phase::Judge);
+            @let name = if many {
+                format!("{} {}", phase.as_str(), iteration(*at))
+            } else {
+                phase.as_str().to_string()
+            };
             g.phase {
                 rect x=(round(from)) y="4" width=(round(width)) height="18" { title { (name) } }
                 @if width > name.len() as f64 * LETTER + 6.0 {
@@ -140,14 +163,23 @@ fn bar(stint: &Stint, x: &dyn Fn(Timestamp) -> f64, end: Timestamp, clock: Clock
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let room = ((width - 8.0) / LETTER).max(0.0) as usize;
     html! {
-        g class={ "bar part-" (start.purpose.as_str()) @if failed { " failed" } @if stint.end.is_none() { " open" } } {
+        g class={
+            "bar part-" (start.purpose.as_str())
+            @if failed { " failed" } @if stint.end.is_none() { " open" }
+        } {
             title {
                 (part(start.purpose)) " " (cut(bead, 80)) ", attempt " (start.attempt + 1) ", from "
-                (clock.plain(stint.began)) ", " (exact(Duration::from_millis(stint.worked_ms(end)))) ": " (outcome(stint))
+                (clock.plain(stint.began)) ", "
+                (exact(Duration::from_millis(stint.worked_ms(end)))) ": " (outcome(stint))
             }
             rect x=(round(from)) y=(round(top)) width=(round(width)) height=(LANE) rx="3" {}
-            @if failed { rect.over x=(round(from)) y=(round(top)) width=(round(width)) height=(LANE) rx="3" {} }
-            @if room >= 4 { text x=(round(from + 5.0)) y=(round(top + 15.0)) { (cut(label, room)) } }
+            @if failed {
+                rect.over x=(round(from)) y=(round(top)) width=(round(width)) height=(LANE)
+                    rx="3" {}
+            }
+            @if room >= 4 {
+                text x=(round(from + 5.0)) y=(round(top + 15.0)) { (cut(label, room)) }
+            }
         }
     }
 }
