@@ -99,8 +99,8 @@ impl Repository {
     }
 
     /// The files that change when the commit changes. A missing file would make Cargo rerun the
-    /// script on every build, so only existing ones are listed. The log of `HEAD` stands in for a
-    /// branch that has no file of its own yet.
+    /// script on every build, so only existing ones are listed. The log of `HEAD` is listed too,
+    /// because a branch may have no file of its own yet.
     fn files(&self) -> Vec<PathBuf> {
         let branch = self.branch().map(|branch| self.shared.join(branch));
         let (head, packed) = (self.own.join("HEAD"), self.shared.join("packed-refs"));

@@ -68,8 +68,8 @@ impl Context {
         let from_env =
             std::env::var_os("MULETEER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let is_agent = from_env.is_some();
-        // The daemon's socket path can be too long, as it lies in the state directory. On Linux an
-        // agent reaches it by a shorter name, so its length is not checked.
+        // An agent's socket is in the state directory, so its path may be too long. On Linux a
+        // client reaches it by a shorter name, so the length is not checked.
         let reached_by_another_name =
             is_agent && global.socket.is_none() && cfg!(target_os = "linux");
         let socket = global
@@ -97,9 +97,9 @@ impl Context {
     }
 }
 
-/// Returns the socket of a daemon that was started in another environment, such as a system service
-/// or a cron job. Such a daemon listens elsewhere and notes its socket in its lock file. The note
-/// counts only if the default socket does not exist.
+/// Returns the socket of a daemon that was started in another environment. Such a daemon, for
+/// example a system service or a cron job, listens elsewhere and notes its socket in its lock file.
+/// The note counts only if the default socket does not exist.
 fn elsewhere(paths: &Paths) -> Option<PathBuf> {
     if paths.socket.exists() {
         return None;

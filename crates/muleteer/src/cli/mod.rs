@@ -165,7 +165,8 @@ fn color(args: &[OsString]) -> Color {
     said.and_then(|word| Color::from_str(&word, false).ok()).unwrap_or_default()
 }
 
-/// Converts clap's error to a [`Failure`]: the first line becomes the message, the rest the hint.
+/// Converts clap's error to a [`Failure`]. The first line and the names of missing arguments become
+/// the message, the other lines the hint.
 pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
     if let Some(word) = unreadable {
         return Failure::new(

@@ -116,8 +116,8 @@ fn patience(events: u64) -> Duration {
     DEADLINE + Duration::from_secs(events / READS)
 }
 
-// `muleteer_process` cannot start the daemon: it holds an agent until it is recorded, and a daemon
-// is nobody's child. The daemon itself closes inherited descriptors and leaves the session.
+// `muleteer_process` cannot start the daemon: it holds an agent until it is recorded, but nobody
+// records a daemon. The daemon itself closes inherited descriptors and leaves the session.
 #[allow(clippy::disallowed_methods)]
 fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -142,7 +142,8 @@ fn launch(context: &Context, log: File) -> io::Result<(std::process::Child, Unix
     Ok((command.spawn()?, ours))
 }
 
-/// The client that waits for this process to become the daemon. It is told why if the start fails.
+/// The client that waits for this process to become the daemon. It receives the reason if the start
+/// fails.
 #[derive(Debug)]
 pub struct Waiting(File);
 

@@ -12,8 +12,8 @@ Examples:
   muleteer demo --json | tail -n 1 | jq .checks
 
 Rehearsed agents take a spec through a whole run, under a daemon of the demo's own: criteria, beads,
-agents side by side, maintenance, a judge who finds something and then nothing, a merge. One agent \
-    is
+agents side by side, maintenance, a judge who finds something and then nothing, a merge. \
+    One agent is
 killed with -9 and its bead is tried again; then the daemon is, and the next one adopts the agents.
 All of it is in a temporary folder: nothing of yours is read or changed. It needs git and sh, and no
 network.

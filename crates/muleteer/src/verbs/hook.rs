@@ -236,7 +236,7 @@ fn answer(name: Name, event: &Event, context: &Context) -> Result<Exit, Failure>
         Name::Stop => hook::stop(&list, &mut memory, event.again, &worker, &failures, now),
         Name::SubagentStop => {
             let mut workers = event.agent.clone();
-            // A subagent's claims carry the session's name as a prefix.
+            // The name of a subagent's claim begins with the name of its session.
             workers.extend(event.agent.iter().map(|agent| format!("{worker}/{agent}")));
             workers.push(format!("{worker}/"));
             let workers: Vec<_> =

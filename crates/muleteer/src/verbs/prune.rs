@@ -17,10 +17,10 @@ Examples:
 
 Removes the output, prompts and request of agents (`agents/<id>` in the state directory). \
     `status`, `wait`,
-`cost`, `events` and `journal` know a dispatch as before; its `logs` are gone, and it cannot be \
-    spoken to again.
-Branches, journals and runs are not touched, and neither are the agents of a run that is under \
-    way.";
+`cost`, `events` and `journal` know a dispatch as before; its `logs` are gone, \
+    and it cannot be spoken to again.
+Branches, journals and runs are not touched, \
+    and neither are the agents of a run that is under way.";
 
 /// Remove what is kept of agents that ended long ago: their output, prompts and requests
 #[derive(Debug, clap::Args)]

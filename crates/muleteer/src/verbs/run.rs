@@ -54,11 +54,11 @@ Examples:
   approval
   muleteer run --spec plan.md --backend subprocess --command ./agent.sh
 
-Ctrl-C stops the run: its agents are ended, and --resume goes on. With --detach it goes on without \
-    you, until
+Ctrl-C stops the run: its agents are ended, and --resume goes on. \
+    With --detach it goes on without you, until
 `muleteer run stop`.
-Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the \
-    judge
+Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, \
+    5 the judge
 found something in every iteration there may be.";
 
 const STOP: &str = "\
@@ -66,8 +66,8 @@ Examples:
   muleteer run stop                               the only run that is under way here
   muleteer run stop a1b2c3
 
-Its agents are ended, as by Ctrl-C on a run that is looked at; `muleteer run --resume` goes on \
-    with it.";
+Its agents are ended, as by Ctrl-C on a run that is looked at; \
+    `muleteer run --resume` goes on with it.";
 
 const REPORT: &str = "\
 Examples:
@@ -75,8 +75,8 @@ Examples:
   muleteer run report --html run.html             one file, to be opened in a browser or sent to \
   somebody
 
-The page is made from the run's files, whatever state it is in, and fetches nothing. While the run \
-    is
+The page is made from the run's files, whatever state it is in, and fetches nothing. \
+    While the run is
 unfinished it leaves the acceptance criteria out, which the run's agents may not know.";
 
 /// Drive a spec to judged, merged code

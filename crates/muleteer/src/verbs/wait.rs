@@ -118,8 +118,8 @@ pub async fn ended(context: &Context, ids: Vec<String>) -> Result<Vec<DispatchSt
     }
 }
 
-/// Reports on stderr when a dispatch waits for an answer, because the waiting user may be the one
-/// to give it.
+/// Reports on stderr when a dispatch waits for an answer. The waiting user may be the one to give
+/// it.
 async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
     if context.out.quiet {
         return Ok(());

@@ -190,8 +190,8 @@ fn middle(size: Size, place: Place) -> f64 {
     size.y(place.row) + size.height / 2.0
 }
 
-/// Returns a curve from the right edge of the first node to the left edge of the last, through the
-/// layers between them.
+/// Returns a curve from the right edge of the first node to the left edge of the last. It passes
+/// through the layers between them.
 fn route(from: (f64, f64), bends: &[Place], to: (f64, f64), size: Size) -> String {
     let (mut x, mut y) = (from.0 + size.width, from.1);
     let mut path = format!("M{} {}", round(x), round(y));

@@ -1,5 +1,5 @@
-//! The verbs for an agent that works through the list in its own session, and for a person who
-//! helps it.
+//! The verbs for an agent that works through the list in its own session. A person may use them to
+//! help it.
 
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
