@@ -1,7 +1,7 @@
-//! Which variables are one agent CLI's own: its keys, its addresses, its folders. No other CLI
-//! needs them, and what an agent has in its environment it can print.
+//! Says which environment variables belong to one agent CLI: its keys, its addresses, its folders.
+//! No other CLI needs them, and an agent can print everything that is in its environment.
 
-/// Beginnings of names, and whose they are.
+/// Prefixes of names, with the backend that owns them.
 const OWNERS: &[(&str, &str)] = &[
     ("ANTHROPIC_", "claude-code"),
     ("CLAUDE_CODE_", "claude-code"),
@@ -13,8 +13,8 @@ const OWNERS: &[(&str, &str)] = &[
     ("MULETEER_SCENARIO", "rehearsal"),
 ];
 
-/// Whether a variable is another CLI's than `backend`'s. An ACP agent and a command may be any CLI,
-/// so nothing is kept from them.
+/// Whether a variable belongs to another CLI than `backend`'s. An ACP agent or a command may be any
+/// CLI, so nothing is withheld from them.
 pub fn is_of_another(backend: &str, name: &str) -> bool {
     let one_cli = matches!(backend, "claude-code" | "codex");
     one_cli && OWNERS.iter().any(|(start, owner)| name.starts_with(start) && *owner != backend)

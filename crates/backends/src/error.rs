@@ -1,8 +1,8 @@
-//! What can be missing before an agent starts, and how to get it.
+//! Errors for everything that can be missing before an agent starts, with a hint how to get it.
 
 use std::path::PathBuf;
 
-/// An agent that cannot be started as asked. Nothing has been started when it is returned.
+/// An agent cannot be started as requested. Nothing was started when this error is returned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     #[error("backend {name:?} is not known")]
@@ -23,13 +23,13 @@ pub enum BackendError {
     Relative { path: PathBuf },
 }
 
-/// How a program is not there: only a name is looked for on PATH.
+/// Says how a program is missing. Only a name without a `/` is searched on PATH.
 fn absent(program: &str) -> &'static str {
     if program.contains('/') { "no program, or not there" } else { "not on PATH" }
 }
 
 impl BackendError {
-    /// The name scripts test for (contract.md, "Exit codes").
+    /// The error code that scripts test for (contract.md, "Exit codes").
     pub fn code(&self) -> &'static str {
         match self {
             Self::Incomplete { .. } | Self::Unsupported { .. } => "E_CONFIG_INVALID",
@@ -42,7 +42,7 @@ impl BackendError {
         }
     }
 
-    /// What a person can do about it.
+    /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> String {
         match self {
             Self::UnknownName { nearest: Some(nearest), .. } => {

@@ -1,10 +1,10 @@
-//! The flags that a command and its arguments hold, whatever their form.
+//! Finds flags in a command and its arguments, whichever form the command has.
 
 use crate::launch::Command;
 use std::fmt;
 
-/// The words of a command and its arguments as a CLI would see them, without quotes. A script for a
-/// shell is split, too.
+/// Splits a command and its arguments into the words that a CLI would see, without quotes. A shell
+/// script is split as well.
 pub fn flag_words(command: Option<&Command>, args: &[String]) -> Vec<String> {
     let mut words = match command {
         Some(Command::Argv(words)) => words.clone(),
@@ -21,17 +21,17 @@ pub fn flag_words(command: Option<&Command>, args: &[String]) -> Vec<String> {
     split.filter(|word| !word.is_empty()).collect()
 }
 
-/// A flag, and the value that it may have.
+/// A flag with its value, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flag<'a> {
     pub word: &'a str,
     pub name: &'a str,
-    /// After `=`, or the next word, if that is no flag.
+    /// The text after `=`, or the next word if that is not a flag.
     pub value: Option<&'a str>,
 }
 
 impl<'a> Flag<'a> {
-    /// Every word, as if it were a flag.
+    /// Returns every word as if it were a flag.
     pub fn all(words: &'a [String]) -> impl Iterator<Item = Self> {
         words.iter().enumerate().map(|(n, word)| {
             let next =
@@ -44,7 +44,7 @@ impl<'a> Flag<'a> {
     }
 }
 
-/// As it was given.
+/// Prints the flag in the form in which it was given.
 impl fmt::Display for Flag<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.value {

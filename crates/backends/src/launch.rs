@@ -1,4 +1,4 @@
-//! What the supervisor tells a backend about one start, and what it gets back.
+//! The data that the supervisor gives a backend for one start, and the command line it gets back.
 
 use crate::BackendError;
 use muleteer_model::agent::permission::Policy;
@@ -6,112 +6,115 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// What a CLI can do. Decided per backend, not per start: the dispatch records it when it is made.
+/// The abilities of a CLI. They belong to the backend, not to one start: the dispatch records them
+/// when it is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Takes further prompts on stdin while it lives.
+    /// It accepts further prompts on stdin while it runs.
     pub multi_turn: bool,
-    /// A new process can go on with the session of a dead one.
+    /// A new process can resume the session of a dead one.
     pub resumable: bool,
-    /// Sees itself that a result schema is kept, and reports the document in
-    /// `TurnResult.structured`.
+    /// The CLI itself enforces a result schema and reports the document in `TurnResult.structured`.
     pub structured: bool,
-    /// Echoes a prompt's key when it takes it (`prompt` event with `key`).
+    /// It echoes a prompt's key when it accepts the prompt (`prompt` event with `key`).
     pub receipts: bool,
-    /// A prompt that comes in the middle of a turn becomes part of it.
+    /// A prompt that arrives during a turn becomes part of that turn.
     pub folds: bool,
     pub briefed: Briefed,
     pub interrupt: Interrupt,
-    /// Asks for permission, or asks questions, and waits for the answer
+    /// It asks for permission, or asks questions, and waits for the answer
     /// ([`crate::Backend::answer`]).
     pub asks: bool,
 }
 
-/// Where an agent gets what is said beside its task: its role's text, and the rules of a run.
+/// Where an agent gets the text that accompanies its task: its role's text, and the rules of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Briefed {
     /// Appended to the CLI's own system prompt.
     InSystemPrompt,
     /// In front of the first prompt ([`muleteer_model::agent::prompt::dispatch`]).
     InFirstPrompt,
-    /// It gets the task as it is. What it must know is part of that.
+    /// The agent gets the task unchanged, so the task must say everything that the agent needs to
+    /// know.
     Nowhere,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupt {
-    /// [`crate::Backend::interrupt`] gives the bytes; the process goes on living.
+    /// [`crate::Backend::interrupt`] gives the bytes; the process stays alive.
     ByStdin,
     /// SIGINT to the group; the process ends.
     BySignal,
 }
 
-/// Everything a backend may need to know to start one agent process.
+/// Everything that a backend needs to know to start one agent process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LaunchSpec {
     /// The agent's working directory, absolute.
     pub cwd: PathBuf,
-    /// `agents/<id>/` in the state directory, absolute: where files that only this agent reads go.
+    /// `agents/<id>/` in the state directory, absolute. Files that only this agent reads go there.
     pub agent_dir: PathBuf,
     /// The `muleteer` executable, absolute (`rehearsal` runs it).
     pub muleteer: PathBuf,
     /// The PATH the agent will get; programs are looked up there.
     pub path: Option<String>,
     pub model: Option<String>,
-    /// What is left of these limits: a resumed session gets what earlier processes did not use.
+    /// The remainder of these limits: a resumed session gets what earlier processes did not use.
     pub max_turns: Option<u32>,
     pub budget_usd: Option<f64>,
     /// The role's text, appended to the CLI's own system prompt.
     pub system_prompt_append: Option<String>,
-    /// The session of a dead process to go on with.
+    /// The session of a dead process that this process resumes.
     pub resume: Option<String>,
-    /// The id a new session shall have (a UUID), where the CLI lets us choose.
+    /// The id for a new session (a UUID), if the CLI lets us choose it.
     pub session_id: Option<String>,
-    /// The agent of `acp` that was asked for by name.
+    /// The `acp` agent that the user asked for by name.
     pub agent: Option<String>,
-    /// `--command` or `backends.<name>.command`: replaces the CLI's program, or is the agent.
+    /// `--command` or `backends.<name>.command`. It replaces the CLI's program, or is the agent
+    /// itself.
     pub command: Option<Command>,
     /// `backends.<name>.args`, after our own.
     pub args: Vec<String>,
-    /// `backends.<name>.env` and `--env`, in that order: set last, so they win over everything.
+    /// `backends.<name>.env` and `--env`, in that order. They are set last, so they win over all
+    /// others.
     pub env: Vec<(String, String)>,
-    /// Names of the variables it gets from whoever asked for it.
+    /// Names of the variables that the agent inherits from the client that requested the dispatch.
     pub inherited: Vec<String>,
-    /// What the agent may do without asking.
+    /// The permission policy: which actions the agent may take without asking.
     pub permissions: Policy,
-    /// Of the CLI itself, in the agent's directory.
+    /// Whether the CLI applies its own settings files in the agent's directory.
     pub project_settings: ProjectSettings,
-    /// JSON schema of the result wanted.
+    /// The JSON schema of the requested result.
     pub result_schema: Option<Value>,
-    /// It works as root, and something around it bounds what it can do: a sandbox of ours, or a
-    /// container.
+    /// The agent runs as root, and a sandbox of ours or a container limits it.
     pub sandboxed_root: bool,
-    /// The scenario of a rehearsal, absolute.
+    /// The scenario file of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,
-    /// The collector that takes this daemon's spans (OTLP over HTTP): the CLI's own go there too.
+    /// The collector that receives this daemon's spans (OTLP over HTTP). The CLI sends its own
+    /// there too.
     pub telemetry: Option<Collector>,
 }
 
-/// Whether a repository's settings for an agent CLI count: they run programs before anybody is
-/// asked.
+/// Whether the CLI applies a repository's settings for it. Such settings run programs before the
+/// user is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProjectSettings {
     #[default]
     Count,
-    /// The user has not trusted them.
+    /// The user has not trusted the repository's settings.
     Ignored,
 }
 
-/// Where the daemon sends its own spans and figures: whole addresses.
+/// Where the daemon sends its own spans and metrics, as complete URLs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
-    /// Before `/v1/…`, of what has no place of its own.
+    /// The base URL before `/v1/…`, for signals that have no URL of their own.
     pub base: Option<String>,
     pub traces: Option<String>,
     pub metrics: Option<String>,
 }
 
-/// A command as people write it.
+/// A command in either of the two forms that the configuration accepts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
 pub enum Command {
@@ -120,25 +123,26 @@ pub enum Command {
     Argv(Vec<String>),
 }
 
-/// The process to start. Environment: what the supervisor passes to every agent, minus
-/// `env_remove`, plus `env`.
+/// The process to start. Its environment is the one that the supervisor passes to every agent,
+/// minus `env_remove`, plus `env`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
-    /// `argv[0]` is an absolute path. Holds no prompt and no secret: arguments are public.
+    /// `argv[0]` is an absolute path. No prompt and no secret is in it, because other users can
+    /// read a process's arguments.
     pub argv: Vec<String>,
     pub env: Vec<(String, String)>,
     pub env_remove: Vec<String>,
     pub stdin: StdinMode,
-    /// To be written (0600, whole, before the start; an existing one is replaced). Their
-    /// directories are made, 0700.
+    /// Files that the supervisor writes before the start, completely and with mode 0600, replacing
+    /// existing ones. It creates their directories with mode 0700.
     pub files: Vec<LaunchFile>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StdinMode {
-    /// Stays open for further prompts; closing it asks the agent to finish and go.
+    /// Stays open for further prompts. Closing it asks the agent to finish and exit.
     Open,
-    /// Closed after the first prompt: the agent reads to the end of file before it works.
+    /// Closed after the first prompt, because the agent reads to end of file before it works.
     CloseAfterPrompt,
 }
 
@@ -148,18 +152,18 @@ pub struct LaunchFile {
     pub contents: String,
 }
 
-/// A CLI that a configured command may stand in for.
+/// A CLI whose program can be replaced by a configured command.
 pub(crate) struct Cli {
     pub backend: &'static str,
     pub program: &'static str,
-    /// What to do where it is missing.
+    /// The hint if the program is missing.
     pub get: &'static str,
-    /// What to do about a command without words.
+    /// The hint if the command is an empty list.
     pub empty: &'static str,
 }
 
 impl Cli {
-    /// The words before our flags: the program, or what stands in for it.
+    /// Returns the words before our flags: the program, or the configured command that replaces it.
     pub fn words(&self, launch: &LaunchSpec) -> Result<Vec<String>, BackendError> {
         let words = match &launch.command {
             None => vec![self.program.to_string()],
@@ -173,7 +177,8 @@ impl Cli {
                 });
             }
             Some(Command::Shell(text)) if is_one_word(text) => vec![text.clone()],
-            // `exec`, so that the process we supervise is the agent and not a shell.
+            // The script uses `exec`, so the process that we supervise is the agent and not a
+            // shell.
             Some(Command::Shell(text)) => {
                 let script = format!("exec {text} \"$@\"");
                 return Ok(["/bin/sh", "-c", &script, self.program].map(str::to_string).to_vec());
@@ -193,8 +198,8 @@ fn is_one_word(text: &str) -> bool {
 }
 
 impl LaunchSpec {
-    /// The absolute path of a program that the agent's command names: on its PATH, or from its
-    /// directory.
+    /// Returns the absolute path of a program that the agent's command names. The lookup uses the
+    /// agent's PATH, or the agent's directory for a name with a `/`.
     pub(crate) fn find_program(&self, program: &str) -> Option<String> {
         let found =
             find_program(&seen_from(&self.cwd, program), self.path.as_deref().map(OsStr::new))?;
@@ -202,18 +207,18 @@ impl LaunchSpec {
     }
 }
 
-/// The name of a program as seen from `cwd`: what has a `/` in it and is relative begins there.
+/// Resolves a program name against `cwd`. Only a relative name that contains a `/` changes.
 pub fn seen_from(cwd: &Path, program: &str) -> String {
     if !program.contains('/') {
         return program.into();
     }
-    // Collected, so that no `.` is left in it.
+    // Collecting the components removes every `.` component.
     cwd.join(program).components().collect::<PathBuf>().to_string_lossy().into_owned()
 }
 
-/// The program that a command names where the CLI of a backend would stand
-/// (`--backend codex --command ./mine`, or the first word of a list); `None` where a shell finds
-/// it, or nobody named any.
+/// Returns the program that a configured command runs instead of the backend's CLI (`--backend
+/// codex --command ./mine`, or the first word of a list). `None` if a shell resolves it, or if no
+/// program is named.
 pub fn named_program(command: &Command, in_a_shell: bool) -> Option<&str> {
     match command {
         Command::Argv(words) => words.first().map(String::as_str),
@@ -221,8 +226,8 @@ pub fn named_program(command: &Command, in_a_shell: bool) -> Option<&str> {
     }
 }
 
-/// The absolute path of `program` on `path`; a name with a `/` is taken as it is. Relative entries
-/// of PATH are skipped: they mean something else in the agent's directory.
+/// Returns the absolute path of `program` on `path`; a name with a `/` is used unchanged. Relative
+/// entries of PATH are skipped, because they mean another directory for the agent.
 pub fn find_program(program: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|path| is_executable(path));

@@ -1,12 +1,12 @@
 //! The agent CLIs: what to run, what to write to its stdin, and what its output means.
 //!
-//! Architecture invariant: nothing here starts a process, reads a clock or keeps a file. A backend
+//! Architecture invariant: nothing here starts a process, reads a clock or writes a file. A backend
 //! is a value; [`Backend::command_line`] describes a process for the supervisor to start, and a
-//! [`Parser`] is a pure function from bytes to events. So the daemon can throw a parser away at any
-//! line boundary and start a new one there: no parser knows anything across lines except how many
-//! bytes it has seen.
+//! [`Parser`] is a pure function from bytes to events. A parser remembers nothing across lines
+//! except how many bytes it has read. So the daemon can drop a parser at any line boundary and
+//! start a new one there.
 //!
-//! One module per CLI, command line and parser apart:
+//! One module per CLI, with the command line and the parser in separate files:
 //!
 //! | name | module | stdin | sessions |
 //! |---|---|---|---|
@@ -56,20 +56,22 @@ pub trait Backend: Send + Sync + Debug {
 
     fn capabilities(&self) -> Capabilities;
 
-    /// The process to start for `launch`.
+    /// Returns the process to start for `launch`.
     ///
     /// # Errors
-    /// What is missing and how to get it: the CLI itself, a command, an absolute path.
+    /// Says what is missing and how to get it: the CLI itself, a command, or an absolute path.
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError>;
 
-    /// It is spoken to by calls: a session is opened before the first prompt ([`Backend::call`]),
-    /// and what it says comes in pieces, which an [`Assembly`] puts together.
+    /// Returns true if the backend speaks JSON-RPC. The daemon then opens a session before the
+    /// first prompt ([`Backend::call`]), and an [`Assembly`] joins the chunks of the agent's
+    /// messages.
     fn by_calls(&self) -> bool {
         false
     }
 
-    /// The bytes of a call that opens a session (`session`: the open one); `None` where there are
-    /// none. `settings`: those of the directory that the session is opened in.
+    /// Returns the bytes of a call that opens a session; `None` if the backend has no calls.
+    /// `session` is the session that is already open, `settings` applies to the directory in which
+    /// the session is opened.
     fn call(
         &self,
         _call: &Call,
@@ -79,59 +81,60 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// The bytes that bring one prompt to the agent's stdin. `key` comes back in the `prompt` event
-    /// that is its receipt, where the CLI gives one ([`Capabilities::receipts`]).
+    /// Returns the bytes that deliver one prompt to the agent's stdin. `key` comes back in the
+    /// `prompt` event that is the receipt, if the CLI gives one ([`Capabilities::receipts`]).
     fn prompt(&self, session: Option<&str>, key: &str, text: &str) -> Vec<u8>;
 
-    /// The bytes that run a command of the CLI's own (`/compact`); `None` where it has none. A
-    /// prompt never runs one: [`Backend::prompt`] brings every text to the model.
+    /// Returns the bytes that run a command of the CLI's own (`/compact`); `None` if it has none. A
+    /// prompt never runs such a command: [`Backend::prompt`] delivers every text to the model.
     fn cli_command(&self, session: Option<&str>, key: &str, command: &str) -> Option<Vec<u8>> {
         let _ = (session, key, command);
         None
     }
 
-    /// The bytes that end the running turn and keep the session; `None` where only a signal does
-    /// (SIGINT to the group).
+    /// Returns the bytes that end the running turn and keep the session. `None` if only a signal
+    /// can do that (SIGINT to the process group).
     fn interrupt(&self, session: Option<&str>, key: &str) -> Option<Vec<u8>>;
 
-    /// The bytes that tell the agent an answer to what it asked; `None` where it cannot be told
-    /// ([`Capabilities::asks`]). Told twice under one id, the second is nothing new to it.
+    /// Returns the bytes that answer an ask of the agent; `None` if the backend cannot answer
+    /// ([`Capabilities::asks`]). The agent ignores a second answer to the same id.
     fn answer(&self, id: &str, ask: &Ask, answer: &Answer) -> Option<Vec<u8>> {
         let _ = (id, ask, answer);
         None
     }
 
-    /// Whether an answer can be told as it is meant. One that cannot is refused to whoever gives
-    /// it.
+    /// Whether the backend can express this answer. The daemon rejects an answer that it cannot
+    /// express, and tells the client that gave it.
     fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {
         let _ = (ask, answer);
         true
     }
 
-    /// Adds to `args` what makes its CLI keep its agent from changing files, as far as it can: for
-    /// who only judges, where no sandbox of ours holds it. What is configured about rights stays as
-    /// it is.
+    /// Adds arguments to `args` that forbid the agent to change files, as far as the CLI can do
+    /// that. The judge of a run uses it if no sandbox of ours confines the judge. If the
+    /// configuration already sets permissions, they stay as they are.
     fn keep_from_writing(&self, _args: &mut Vec<String>) {}
 
-    /// Whether a policy can be kept with it.
+    /// Whether the backend can enforce a policy.
     fn keeps(&self, policy: &Policy) -> bool {
         policy.is_open() || self.capabilities().asks
     }
 
-    /// The first of the words of its command and arguments ([`flag_words`]) by which its agent
-    /// could do what the policy, which is not open, restricts.
+    /// Returns the first word of the command and its arguments ([`flag_words`]) that would let the
+    /// agent do what the policy restricts. The policy is not open.
     fn loosened_by(&self, policy: &Policy, words: &[String]) -> Option<String> {
         let _ = (policy, words);
         None
     }
 
-    /// Its transcripts, where they tell what became of a prompt.
+    /// Returns the CLI's transcripts, if they record what happened to a prompt.
     fn transcripts(&self) -> Option<&'static dyn Transcripts> {
         None
     }
 
-    /// The bytes that make the running process go on with another model, answered by a `reply` with
-    /// `key`; `None` where only a new process can. `by` is what the session told of the way
+    /// Returns the bytes that switch the running process to another model. The agent answers with a
+    /// `reply` event that has `key`. `None` if only a new process can use another model. `by` is
+    /// how the session said that a model is set
     /// ([`muleteer_model::agent::acp_handshake::CallAnswer::Opened`]).
     fn set_model(
         &self,
@@ -144,14 +147,16 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// A parser at a line boundary of this CLI's stdout. Its byte count starts at 0 there.
+    /// Returns a parser for this CLI's stdout, starting at a line boundary. Its byte count starts
+    /// at 0.
     fn parser(&self) -> Box<dyn Parser>;
 }
 
-/// Every name that is printed, documented and accepted.
+/// All backend names, as they are printed, documented and accepted.
 pub const NAMES: [&str; 5] = ["acp", "claude-code", "codex", "rehearsal", "subprocess"];
 
-/// The backend of that name; configuration keys are spelled with `_`, and both spellings work.
+/// Returns the backend with that name. Configuration keys are spelled with `_`; both spellings
+/// work.
 ///
 /// # Errors
 /// [`BackendError::UnknownName`], with the nearest name.
@@ -166,8 +171,8 @@ pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
     }
 }
 
-/// `backend: auto`: the first real agent CLI on `path` (the value of the PATH the agent will get).
-/// Never `subprocess` or `rehearsal`: those are asked for by name.
+/// Resolves `backend: auto`: the first real agent CLI on `path`, the value of the PATH that the
+/// agent will get. It never picks `subprocess` or `rehearsal`, because users name those explicitly.
 ///
 /// # Errors
 /// [`BackendError::NothingInstalled`], which says how to get one.

@@ -1,6 +1,6 @@
-//! Any command as an agent: the prompt on stdin, lines on stdout.
+//! Runs any command as an agent: the prompt on stdin, lines on stdout.
 //!
-//! A line is output, unless it is a JSON object whose `type` is one of our agent events: then it is
+//! A line is output, unless it is a JSON object whose `type` is one of our agent events; then it is
 //! that event. `{"type":"result", …}` with the fields of a result is the agent's result.
 
 use crate::Backend;
@@ -17,7 +17,7 @@ use crate::stream::lines::LineParser;
 use crate::stream::native_events::{OwnLines, Plain};
 
 pub const NAME: &str = "subprocess";
-/// What to do where the program of a list is missing.
+/// The hint if the program of a list command is missing.
 pub const GET: &str = "install it, or give the absolute path as the command's first word";
 
 /// The backend `subprocess`.
@@ -57,7 +57,7 @@ impl Backend for Subprocess {
             Some(Command::Shell(text)) if !text.trim().is_empty() => {
                 let mut argv = ["/bin/sh", "-c", text].map(str::to_string).to_vec();
                 if !launch.args.is_empty() {
-                    // `$0` of the command, so that the configured arguments are its "$@".
+                    // This is the command's `$0`, so that the configured arguments are its "$@".
                     argv.push("sh".to_string());
                 }
                 argv

@@ -1,8 +1,8 @@
-//! What the CLIs' own transcripts are called and what they say about a prompt.
+//! Finds the CLIs' own transcripts and reads what they say about a prompt.
 //!
-//! They are JSON lines, appended to while the agent works: a process that is killed leaves the
-//! beginning of a line at most. What cannot be read (a damaged line that names the prompt, a record
-//! beyond all size) makes the answer unclear and never a guess.
+//! A transcript is a file of JSON lines to which the agent appends, so a killed process leaves at
+//! most the beginning of a line. A damaged line that names the prompt, or a record above the size
+//! limit, makes the answer unclear; the reader never guesses.
 
 use muleteer_model::agent::event::{ModelUsage, cut};
 use muleteer_model::agent::transcript::{Reading, Seen, Session, Standing, Used};
@@ -12,79 +12,81 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::PathBuf;
 
-/// A record longer than this is read as it comes, with its long texts shortened.
+/// A record longer than this is parsed while it is read, with its long texts shortened.
 const RECORD_LIMIT: usize = 16 * 1024 * 1024;
 
-/// More answers of the model than a turn has, and more models.
+/// Upper bounds for answers and models: more than any turn has.
 const ANSWERS: usize = 10_000;
 const MODELS: usize = 32;
 const MODEL_LIMIT: usize = 200;
 
-/// Nobody reads on after so much: the answer is then unclear.
+/// The reader stops after this many bytes, and the answer is then unclear.
 const FILE_LIMIT: u64 = 2 * 1024 * 1024 * 1024;
 
 /// The transcripts of one CLI.
 pub trait Transcripts: Send + Sync {
-    /// Where they are, given the agent's environment.
+    /// Returns where the transcripts are, given the agent's environment.
     ///
     /// # Errors
-    /// What is missing to tell.
+    /// Says what is missing to find them.
     fn place(&self, env: &[(String, String)]) -> Result<Place, String>;
 
-    /// New sessions get an id that we choose, so that an unheard-of one can be found by it.
+    /// Whether we choose the id of a new session. An unreported session can then be found by that
+    /// id.
     fn chooses_session(&self) -> bool;
 
-    /// What one transcript says about the prompt `key`.
+    /// Reads what one transcript says about the prompt `key`.
     ///
     /// # Errors
-    /// Those of `source`.
+    /// Returns the read errors of `source`.
     fn read(&self, source: &mut dyn BufRead, key: &str) -> io::Result<Reading>;
 
-    /// The CLI's last words are that the session to go on with is not there.
+    /// Whether the CLI's last stderr output says that the session to resume does not exist.
     fn says_lost(&self, stderr: &str) -> bool;
 }
 
-/// A folder whose files, `depth` folders down, are transcripts: each is named after its session.
+/// A folder that holds transcripts `depth` folders down. Each file is named after its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub root: PathBuf,
     pub depth: u32,
 }
 
-/// A variable of the agent's environment that is an absolute path.
+/// Returns a variable of the agent's environment if it is an absolute path.
 pub(crate) fn folder(env: &[(String, String)], name: &str) -> Option<PathBuf> {
     let value = env.iter().rev().find(|(known, _)| known == name)?.1.as_str();
     Some(PathBuf::from(value)).filter(|path| path.is_absolute())
 }
 
-/// What has been made of the records so far.
+/// The state accumulated from the records read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     /// The session can be resumed.
     pub held: bool,
     pub session_id: Option<String>,
-    /// Of the prompt that is asked about.
+    /// How far the requested prompt has come.
     pub standing: Option<Standing>,
-    /// By its turn: of each of the model's answers what was told of it last, in no more than
+    /// Usage of the prompt's turn: the latest numbers for each of the model's answers, at most
     /// [`ANSWERS`].
     used: Vec<(String, ModelUsage)>,
-    /// By all of the session's turns, where the transcript tells sums: at its end, and when the
-    /// prompt came.
+    /// Usage of all turns of the session, if the transcript reports running totals: at its end, and
+    /// at the time of the prompt.
     total: ModelUsage,
     total_before: ModelUsage,
-    /// It tells sums.
+    /// The transcript reports running totals.
     sums: bool,
 }
 
 impl Account {
-    /// The prompt that is asked about.
+    /// Records that the requested prompt was reached.
     pub fn prompted(&mut self) {
         self.standing = Some(Standing::Unanswered);
         self.used.clear();
         self.total_before = self.total.clone();
     }
 
-    /// What one of the model's answers has used, told once or several times under its name.
+    /// Records the usage of one of the model's answers. The transcript may report it several times
+    /// under the same name; the latest report wins.
     pub fn answer(&mut self, name: &str, usage: ModelUsage) {
         if self.standing.is_none() {
             return;
@@ -96,7 +98,7 @@ impl Account {
         }
     }
 
-    /// What all of the session has used so far.
+    /// Records the usage of the whole session so far.
     pub fn total(&mut self, total: ModelUsage) {
         self.total = total;
         self.sums = true;
@@ -130,7 +132,7 @@ impl Account {
         Used { models: models.into_values().collect(), told_again: false }
     }
 
-    /// Something happened in the turn of the prompt, if it has begun.
+    /// Records progress in the prompt's turn, if that turn has begun.
     pub fn now(&mut self, standing: Standing) {
         if self.standing.is_some() {
             self.standing = Some(standing);
@@ -138,7 +140,7 @@ impl Account {
     }
 }
 
-/// Reads all records and gives what `fold` makes of them.
+/// Reads all records and returns the state that `fold` accumulates from them.
 pub(crate) fn read(
     source: &mut dyn BufRead,
     key: &str,
@@ -159,8 +161,7 @@ pub(crate) fn read(
         let document = end.long.map_or_else(|| foreign_json::read(&line), |reader| reader.finish());
         match document.damage {
             None => fold(&mut account, &document.value, key),
-            // The agent died as it wrote this: whatever it was to say, the session does not hold
-            // it.
+            // The agent died while it wrote this line, so the session does not contain it.
             Some(_) if !end.newline => {}
             Some(_) if end.bytes > RECORD_LIMIT as u64 => {
                 unclear =
@@ -184,7 +185,7 @@ pub(crate) fn read(
 
 struct LineEnd {
     bytes: u64,
-    /// It is longer than `RECORD_LIMIT`, and was read as it came.
+    /// The reader for a line longer than `RECORD_LIMIT`, which is parsed while it is read.
     long: Option<Box<Reader>>,
     newline: bool,
 }

@@ -1,4 +1,4 @@
-//! What ACP agents really said, read whole, byte by byte and cut at every place.
+//! Real output of ACP agents, read whole, byte by byte and cut at every place.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// What the agent printed.
+/// Returns the agent's side of a record.
 fn theirs(record: &[u8]) -> Vec<u8> {
     let lines = record.split_inclusive(|byte| *byte == b'\n');
     lines.filter_map(|line| line.strip_prefix(b">> ")).flatten().copied().collect()
@@ -47,7 +47,7 @@ fn events(bytes: &[u8]) -> Vec<AgentEvent> {
     parse([bytes]).into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect()
 }
 
-/// As `muleteer parse acp` prints them.
+/// Returns the output of `muleteer parse acp`.
 fn printed(record: &[u8]) -> String {
     let mut out = Vec::new();
     parse_all(&Acp, record, &mut out).unwrap();
@@ -101,7 +101,7 @@ fn byte_by_byte_is_the_same() {
     }
 }
 
-/// Every place for short streams, every 997th byte for long ones.
+/// Cuts short streams at every place, long ones at every 997th byte.
 #[test]
 fn cut_anywhere_is_the_same() {
     for (name, bytes) in fixtures() {
@@ -115,7 +115,7 @@ fn cut_anywhere_is_the_same() {
     }
 }
 
-/// A stream that ends anywhere: what came before is as it would have been.
+/// A stream may end anywhere: the events before its end stay the same.
 #[test]
 fn an_end_anywhere_loses_nothing_before_it() {
     for (name, bytes) in fixtures() {
@@ -179,7 +179,7 @@ fn how_a_turn_ended() {
         ("claude_401", Some(Auth), None),
         ("claude_500", Some(ApiError), Some(500)),
         ("codex_401", Some(Auth), None),
-        // It calls a turn that its model's API broke off well ended.
+        // codex-acp reports a turn as well ended although its model's API broke it off.
         ("codex_429", Some(RateLimit), Some(429)),
         ("codex_500", Some(ApiError), None),
         ("codex_cancel", Some(Interrupted), None),
@@ -253,8 +253,8 @@ fn what_a_session_begins_with() {
     }
 }
 
-/// Codex tells of an MCP server's tool as of a command: a rule about either must not take it for
-/// the other.
+/// Codex reports a call of an MCP server's tool like a command. A rule about one must not match the
+/// other.
 #[test]
 fn a_call_of_an_mcp_server_is_named_as_rules_name_it() {
     let call = |call: Value| {

@@ -1,4 +1,4 @@
-//! What Claude Code really printed, read whole, byte by byte and cut at every place.
+//! Real output of Claude Code, read whole, byte by byte and cut at every place.
 
 #![allow(clippy::unwrap_used)]
 
@@ -102,7 +102,7 @@ fn byte_by_byte_is_the_same() {
     }
 }
 
-/// Every place for short streams, every 997th byte for long ones.
+/// Cuts short streams at every place, long ones at every 997th byte.
 #[test]
 fn cut_anywhere_is_the_same() {
     for (name, bytes) in fixtures() {
@@ -115,7 +115,7 @@ fn cut_anywhere_is_the_same() {
     }
 }
 
-/// After a crash the supervisor goes on at a line boundary with a new parser.
+/// After a crash the supervisor continues at a line boundary with a new parser.
 #[test]
 fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
     for (name, bytes) in fixtures() {
@@ -195,14 +195,14 @@ fn success_is_told_by_is_error_alone() {
     {
         assert!(results(name).iter().all(|result| result.ok && result.error.is_none()), "{name}");
     }
-    // Neither of these ever printed a result: whoever waits for one must look at the exit too.
+    // Neither of these printed a result, so code that waits for one must watch the exit as well.
     for name in ["sigint_wait", "f401"] {
         assert_eq!(results(name), vec![], "{name}");
     }
 }
 
-/// Totals go on from what the last process wrote when it ended in good order, so they are wrong
-/// after a kill; what was used since the last result never is.
+/// Totals continue from the numbers that the previous process wrote at a regular end, so they are
+/// wrong after a kill. The usage since the last result is always right.
 #[test]
 fn what_a_turn_cost_is_told_apart_from_the_total() {
     let cost = |usage: &[muleteer_model::agent::event::ModelUsage]| {

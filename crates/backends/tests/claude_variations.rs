@@ -1,5 +1,5 @@
-//! What other versions of Claude Code print, and what a line may lack: nothing costs more than
-//! itself.
+//! Output of other versions of Claude Code, and lines with missing fields: a missing field must not
+//! lose the rest of its line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -327,7 +327,7 @@ fn everything_it_asks_has_an_answer() {
         json!({"behavior": "deny", "message": "no"})
     );
     assert!(!body(answer(&ask, Verdict::Deny, ""))["message"].as_str().unwrap().is_empty());
-    // Less than nothing is said, and more than we keep.
+    // The request has fewer fields than usual, and then more text than we keep.
     assert_eq!(permission(&asked(json!({"subtype": "can_use_tool"}))).kind, AskKind::Permission);
     let large = json!({"subtype": "can_use_tool", "tool_name": "Write", "input": {"content": "x".repeat(100_000)}});
     let large = permission(&asked(large));
@@ -422,8 +422,7 @@ fn a_subagents_lines_name_the_call_that_runs_it() {
     assert_eq!(told, [theirs.as_slice(), own.as_slice()].concat(), "one model call is told once");
 }
 
-/// Each part of a message comes with the numbers of the whole call; one without an id is a call,
-/// too.
+/// Each part of a message has the numbers of the whole call. A call without an id counts as well.
 #[test]
 fn what_a_call_used_is_told_once() {
     let line = |id: Value, output: u64| {

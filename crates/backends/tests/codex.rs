@@ -1,4 +1,4 @@
-//! What Codex really printed, read whole, byte by byte and cut at every place.
+//! Real output of Codex, read whole, byte by byte and cut at every place.
 
 #![allow(clippy::unwrap_used)]
 
@@ -105,7 +105,7 @@ fn cut_anywhere_is_the_same() {
     }
 }
 
-/// After a crash the supervisor goes on at a line boundary with a new parser.
+/// After a crash the supervisor continues at a line boundary with a new parser.
 #[test]
 fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
     for (name, bytes) in fixtures() {
@@ -156,7 +156,7 @@ fn reconnecting_is_a_retry_of_the_model_api() {
     assert!(result("die_mid").ok, "it came back");
 }
 
-/// `resume` goes on with the session of `exec_command_edit`, and so do its numbers.
+/// `resume` continues the session of `exec_command_edit`, and its totals continue too.
 #[test]
 fn usage_is_the_sessions() {
     let used = |name: &str| {
@@ -209,7 +209,7 @@ fn a_list_of_things_to_do_is_a_call_that_is_done() {
     assert_eq!(all.len(), 4);
 }
 
-/// The turn's end does not repeat it, so it must not be cut.
+/// The turn's end does not repeat the document, so it must not be cut.
 #[test]
 fn a_long_result_document_stays_whole() {
     let said = |text: String| {
@@ -224,7 +224,7 @@ fn a_long_result_document_stays_whole() {
     assert!(said("é".repeat(20_000)).len() <= 4096);
 }
 
-/// Its totals go on from the resumed session's: what a turn used is what is new in them.
+/// The totals continue those of the resumed session, so a turn's usage is the difference.
 #[test]
 fn what_a_session_used_is_told_once_whichever_processes_it_had() {
     let process = |thread: &str, totals: &[u64]| {

@@ -1,4 +1,4 @@
-//! The processes backends ask for, and what is missing when they cannot.
+//! The processes that backends describe, and their errors if something is missing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use muleteer_backends::subprocess::Subprocess;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// A PATH with a `claude` and a `codex` on it, in the way.
+/// Returns a PATH with a `claude` and a `codex` on it.
 fn installed() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     for name in ["claude", "codex"] {
@@ -96,7 +96,7 @@ fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
     "#);
     assert_eq!(line.files[0].contents, "You review.");
     assert_eq!(line.stdin, StdinMode::Open);
-    // The one a person set stays.
+    // A variable that the user set is kept.
     let kept =
         NESTING.iter().filter(|name| !line.env_remove.iter().any(|removed| removed == *name));
     assert_eq!(kept.collect::<Vec<_>>(), [&"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"]);
@@ -151,7 +151,7 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
     -
     "#);
     assert_eq!(line.stdin, StdinMode::CloseAfterPrompt);
-    // What the model's API asks of a schema.
+    // The requirements of the model's API for a schema.
     let schema: serde_json::Value = serde_json::from_str(&line.files[0].contents).unwrap();
     let properties: Vec<_> = schema["properties"].as_object().unwrap().keys().collect();
     assert_eq!(schema["required"], serde_json::json!(properties));
@@ -167,7 +167,7 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
     );
 }
 
-/// Who configures what Codex may do is not overruled, and `resume` gets it too.
+/// Configured permissions of Codex are not overruled, also with `resume`.
 #[test]
 fn codex_keeps_its_own_sandbox_where_it_is_configured() {
     let (_folder, path) = installed();
@@ -254,7 +254,7 @@ fn prompts_and_interrupts_are_one_line_each() {
         let interrupt = backend.interrupt(None, "k-2").unwrap();
         assert!(serde_json::from_slice::<serde_json::Value>(&interrupt).unwrap().is_object());
     }
-    // A command runs only where it is asked for as one.
+    // A text runs as a command only if it is sent as one.
     let content = |bytes: &[u8]| {
         let value: serde_json::Value = serde_json::from_slice(bytes).unwrap();
         let text =
@@ -377,7 +377,7 @@ fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
             env.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
         let launch = LaunchSpec { path: Some(path.clone()), sandboxed_root, env, ..launch() };
         let line = ClaudeCode.command_line(&launch).unwrap();
-        // The last one counts.
+        // The last value counts.
         line.env.into_iter().rev().find(|(name, _)| name == "IS_SANDBOX").map(|(_, value)| value)
     };
     assert_eq!(set(false, &[]), None);
@@ -393,8 +393,7 @@ fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
     );
 }
 
-/// What its role says of its tools reaches the CLI by its own flags, and the stricter of mode and
-/// policy counts.
+/// The role's tools reach the CLI as flags, and the stricter of mode and policy applies.
 #[test]
 fn a_role_s_tools_reach_the_cli() {
     use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
@@ -438,8 +437,8 @@ fn a_role_s_tools_reach_the_cli() {
         "not even a question"
     );
     assert!(ClaudeCode.keeps(&toolless) && !Codex.keeps(&toolless) && !Subprocess.keeps(&toolless));
-    // Claude Code itself refuses nothing under `dontAsk`: each refusal is the policy's, and on
-    // record.
+    // Claude Code itself rejects nothing under `dontAsk`: the policy makes and records each
+    // rejection.
     let unasked = Policy {
         permission_mode: Some(PermissionMode::DontAsk),
         allow: looker.only.clone(),

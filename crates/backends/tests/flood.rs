@@ -1,4 +1,4 @@
-//! Alone in its process, because it measures the process.
+//! This test is alone in its process, because it measures the process.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -7,8 +7,7 @@ use muleteer_backends::LINE_LIMIT;
 use muleteer_backends::NAMES;
 use muleteer_backends::by_name;
 
-/// 100 MB and more, half of it one line without a newline; what the process holds does not grow
-/// with it.
+/// Parses 100 MB and more, half of it one line without a newline. Memory use must not grow.
 #[test]
 fn a_flood_keeps_memory_flat() {
     let resident = || -> u64 {

@@ -1,4 +1,4 @@
-//! Every parser, whatever it is fed and however that is cut.
+//! Tests every parser with any input, cut anywhere.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn events(name: &str, text: &str) -> Vec<AgentEvent> {
         .collect()
 }
 
-/// Lines like those of agents: events, nearly events, other people's JSON, plain text, rubbish.
+/// Lines like those of agents: events, almost events, JSON of other programs, plain text, garbage.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let words = prop::sample::select(vec![
         r#"{"type":"text","text":"hé","chars":2}"#,
@@ -75,7 +75,7 @@ proptest! {
         }
     }
 
-    /// Whoever passes over output hears all else of the same lines, and comes to the same places.
+    /// A parser that passes over output returns the same other events at the same positions.
     #[test]
     fn what_is_passed_over_is_output_and_nothing_else(lines in prop::collection::vec(line(), 0..12), cut in any::<prop::sample::Index>()) {
         let mut bytes = lines.join(&b'\n');
@@ -122,8 +122,8 @@ fn a_stretch_of_output_that_is_passed_over_is_one_line() {
     assert_eq!(places, [(31, 1), (36, 0)]);
 }
 
-/// However it comes, and whether it is passed over or not: who waits for the last line is told what
-/// is none.
+/// White space alone does not count as a line, however it is cut and whether it is passed over or
+/// not. A reader that waits for the last line depends on it.
 #[test]
 fn white_space_alone_is_told_from_a_line() {
     let bytes = b"a\n \n{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n\r\n\t\n";
@@ -169,7 +169,7 @@ fn a_line_beyond_the_limit_is_one_unknown_event_in_flat_memory() {
     }
 }
 
-/// A line that JavaScript's JSON accepts and `serde_json` refuses: with the broken place in a text.
+/// Lines that JavaScript's JSON accepts and `serde_json` rejects, with the fault inside a text.
 fn broken(line: &str) -> Vec<Vec<u8>> {
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     let with = |old: &str, new: &[u8]| {
@@ -243,7 +243,7 @@ fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
             let last = serde_json::to_value(events.last().unwrap()).unwrap();
             assert_eq!(last["type"], meant, "{name} {shown}: {events:?}");
             match events.last().unwrap() {
-                // The agent goes on with its own text, and not with the repaired one.
+                // The agent must use its own text and not the repaired one.
                 AgentEvent::Permission { ask, .. } => assert!(ask.input_cut, "{shown}"),
                 AgentEvent::Result(result) if name == "claude-code" => {
                     assert!(result.ok, "{shown}")
@@ -299,7 +299,7 @@ fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
     assert!(matches!(end("acp", line), AgentEvent::Request { id, .. } if id == "7"));
 }
 
-/// Its process is gone: what became of it decides, and not half of its last line.
+/// The process is gone: its exit decides, not half of its last line.
 #[test]
 fn a_line_that_its_process_did_not_finish_ends_no_turn() {
     for name in ["claude-code", "codex", "acp", "rehearsal"] {
@@ -313,8 +313,7 @@ fn a_line_that_its_process_did_not_finish_ends_no_turn() {
     assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{seen:?}");
 }
 
-/// A progress display, colours, a line without its newline: whatever stands beside an object on its
-/// line.
+/// A progress display, colours, a line without its newline: an object shares its line with them.
 #[test]
 fn object_that_shares_its_line_keeps_its_meaning() {
     let user = r#"{"type":"user","isReplay":true,"uuid":"k","message":{"content":"x"}}"#;
@@ -367,7 +366,7 @@ fn object_that_shares_its_line_keeps_its_meaning() {
                 }
             }
         }
-        // A second object that is cut off is as good as a line that is.
+        // A second object that is cut off counts like a line that is cut off.
         let cut = format!("{first}{}", &line[..line.len() - 2]);
         assert!(ends(name, &cut).damage.is_some(), "{name} {cut}");
     }
@@ -423,7 +422,7 @@ fn text_beside_an_object_is_told_too() {
             vec![output("50%\r99%"), text.clone(), output(" ok")],
         ),
         ("\u{1b}[0m{\"type\":\"text\",\"text\":\"hi\"}", vec![text]),
-        // A log line that quotes an event is a log line.
+        // A log line that quotes an event stays a log line.
         (
             "log: {\"type\":\"text\",\"text\":\"hi\"}",
             vec![output("log: {\"type\":\"text\",\"text\":\"hi\"}")],
@@ -454,7 +453,7 @@ fn object_inside_a_damaged_one_is_not_read() {
     );
 }
 
-/// Other programs' JSON that is cut off, or printed with indentation, is output as it was.
+/// JSON of other programs that is cut off or indented stays output.
 #[test]
 fn cut_off_line_that_is_no_result_is_output() {
     for line in [
@@ -527,7 +526,7 @@ fn a_line_of_ours_is_its_event_and_every_other_line_is_output() {
         ("", text("")),
         ("  padded ", text("  padded ")),
         (r#"{"type":"deploy","to":"prod"}"#, text(r#"{"type":"deploy","to":"prod"}"#)),
-        // Another CLI's word for something else.
+        // Another CLI uses this `type` for something else.
         (r#"{"type":"text","content":"hi"}"#, text(r#"{"type":"text","content":"hi"}"#)),
         (r#"{"type":"text","text":"hi"}"#, AgentEvent::Text { chars: 2, text: "hi".into() }),
         (r#"{"text":"hi","type":"text"}"#, AgentEvent::Text { chars: 2, text: "hi".into() }),
@@ -537,7 +536,7 @@ fn a_line_of_ours_is_its_event_and_every_other_line_is_output() {
     ] {
         let lines = format!("{line}\n");
         assert_eq!(events("subprocess", &lines), std::slice::from_ref(&event), "{line}");
-        // A rehearsed agent prints events only, so there a plain line is what nobody knows.
+        // A rehearsed agent prints only events, so a plain line of it is unknown.
         let rehearsed = match event {
             AgentEvent::Output { text } if text.is_empty() => vec![],
             AgentEvent::Output { text } => vec![unknown(&text)],
@@ -559,7 +558,7 @@ fn a_result_line_is_the_document_or_the_event() {
         doc.structured,
         Some(json!({"summary": "s", "status": "partial", "changes": ["a"]}))
     );
-    // Incomplete, but meant as one: validation names what is missing.
+    // It is incomplete, but meant as a result: validation names the missing fields.
     assert_eq!(
         result(r#"{"type":"result","summary":"s"}"#).structured,
         Some(json!({"summary": "s"}))
@@ -586,8 +585,8 @@ fn a_result_line_is_the_document_or_the_event() {
 fn every_event_of_ours_is_known_by_its_type() {
     use std::collections::BTreeSet;
     let wrong = serde_json::from_value::<AgentEvent>(json!({"type": "?"})).unwrap_err().to_string();
-    // How our own calls to an ACP agent come back, and what `parse` prints with a `parent`: nothing
-    // an agent prints by itself.
+    // Answers to our own calls to an ACP agent, and events that `parse` prints with a `parent`. No
+    // agent prints either itself.
     let inner = ["call_answer", "subagent"];
     let known: BTreeSet<_> =
         wrong.split('`').skip(3).step_by(2).filter(|name| !inner.contains(name)).collect();

@@ -1,4 +1,4 @@
-//! Scenarios: the one built in, every key, and every way to get one wrong.
+//! Scenarios: the built-in one, every key, and every kind of error.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn the_built_in_scenario_ends_in_a_valid_result() {
     }
 }
 
-/// docs/rehearsal.md shows whole scenarios; all of them must work.
+/// docs/rehearsal.md contains whole scenarios, and all of them must work.
 #[test]
 fn the_documented_scenarios_are_read() {
     let docs =
@@ -46,7 +46,7 @@ fn the_documented_scenarios_are_read() {
         Scenario::parse(block, "docs/rehearsal.md")
             .unwrap_or_else(|fault| panic!("{fault}\n{block}"));
     }
-    // And name every step there is.
+    // The page must also name every step.
     let fault = Scenario::parse("v: 1\nturns: [{steps: [{nonsense: 1}]}]", "x").unwrap_err();
     for step in fault.hint.unwrap().split(": ").nth(1).unwrap().split(", ") {
         assert!(docs.contains(&format!("`{step}`")), "{step} is not documented");

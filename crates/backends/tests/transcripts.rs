@@ -1,4 +1,4 @@
-//! What the CLIs' transcripts say about a prompt: real ones, cut everywhere, damaged, absurd.
+//! Reads what the CLIs' transcripts say about a prompt: real ones, cut everywhere, damaged, absurd.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ fn fixture(cli: &str, name: &str) -> Vec<u8> {
 
 fn read(cli: &str, bytes: &[u8], key: &str) -> Reading {
     let backend = by_name(if cli == "claude" { "claude-code" } else { cli }).unwrap();
-    // Smaller than a line, so that lines come in pieces.
+    // Smaller than a line, so that lines come in several pieces.
     backend
         .transcripts()
         .unwrap()
@@ -43,7 +43,7 @@ fn each_real_transcript_tells_where_its_prompt_stands() {
         ("claude", "folded", MidTool),
         ("claude", "answered", Answered),
         ("claude", "answered_in_form", Answered),
-        // What the CLI says in the model's name is no answer.
+        // Text that the CLI writes in the model's name is no answer.
         ("claude", "api_error", Unanswered),
         ("claude", "interrupted", MidTool),
         ("codex", "unanswered", Unanswered),
@@ -59,15 +59,15 @@ fn each_real_transcript_tells_where_its_prompt_stands() {
     }
 }
 
-/// One that waits in the CLI's own queue dies with it; one that was folded in is in the session.
+/// A prompt in the CLI's own queue is lost with the process; a folded one is in the session.
 #[test]
 fn a_prompt_sent_into_a_turn_is_taken_once_it_is_part_of_it() {
     assert_eq!(seen("claude", "queued", SECOND), Seen::Absent);
     assert_eq!(seen("claude", "folded", SECOND), Seen::Present(Standing::MidTool));
 }
 
-/// A process can be killed within any write. A prompt once in the session stays there, and nothing
-/// of it is ever unclear: a torn last line is one the session does not hold.
+/// A process can be killed within any write. A prompt that is in the session stays there, and the
+/// answer is never unclear: the session does not contain a torn last line.
 #[test]
 fn cut_anywhere_a_transcript_is_read_for_what_it_holds() {
     for (cli, name) in
@@ -88,7 +88,7 @@ fn cut_anywhere_a_transcript_is_read_for_what_it_holds() {
     }
 }
 
-/// Claude refuses both to resume and to begin such a session; Codex resumes what has a head.
+/// Claude rejects both resuming and creating such a session; Codex resumes one that has a head.
 #[test]
 fn a_session_without_a_message_is_empty() {
     let whole = fixture("claude", "answered");
@@ -126,7 +126,7 @@ fn a_damaged_record_of_the_prompt_is_unclear_and_any_other_is_passed_over() {
     }
 }
 
-/// Somebody else's words that happen to hold the key are not the prompt.
+/// A text of somebody else that contains the key is not the prompt.
 #[test]
 fn only_the_prompt_itself_counts() {
     let quoted = format!(
@@ -143,7 +143,8 @@ fn only_the_prompt_itself_counts() {
     assert_eq!(read("claude", quoted.as_bytes(), FIRST).prompt, Seen::Absent);
 }
 
-/// A record that `serde_json` refuses is no missing one: the prompt would be sent twice.
+/// A record that `serde_json` rejects is not a missing one; otherwise the prompt would be sent
+/// twice.
 #[test]
 fn a_record_that_needs_repair_is_read() {
     for (cli, name) in [("claude", "answered"), ("codex", "answered")] {
@@ -200,7 +201,7 @@ fn a_lost_session_is_known_by_the_last_words() {
 }
 
 proptest! {
-    /// Whatever stands in a file: an answer, no panic.
+    /// Any file contents give an answer and no panic.
     #[test]
     fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..2000), at in any::<prop::sample::Index>()) {
         for (cli, name) in [("claude", "folded"), ("codex", "answered")] {
@@ -220,7 +221,7 @@ fn what_the_turn_of_a_prompt_used_is_told() {
         ("claude", "unanswered", 0, 0),
         ("claude", "answered", 100, 20),
         ("claude", "between_tools", 100, 20),
-        // What the CLI says in the model's name costs nothing.
+        // Text that the CLI writes in the model's name costs nothing.
         ("claude", "api_error", 0, 0),
         ("codex", "unanswered", 0, 0),
         ("codex", "answered", 100, 20),

@@ -1,8 +1,8 @@
-//! What an agent asks of us, and our answers.
+//! Reads the agent's requests to us and writes our answers.
 //!
-//! The id of an ask is the call's own, so that it goes back as it came: agents count from 0, or
-//! name their calls. It is JSON, without the quotes of a name that is nothing else in JSON: people
-//! are to type it.
+//! The id of an ask is the call's own id, so that it can be returned unchanged: agents count from
+//! 0, or use names. The id is written as JSON, but a name that is not itself valid JSON has no
+//! quotes, so that people can type it.
 
 use crate::acp::update;
 use muleteer_model::agent::acp_handshake::INTERRUPTED;
@@ -10,22 +10,21 @@ use muleteer_model::agent::ask::{Answer, Ask, AskKind, AskOption, Verdict};
 use muleteer_model::agent::event::{AgentEvent, cut};
 use serde_json::{Value, json};
 
-/// The protocol's code for a method that is not there.
+/// The protocol's error code for an unknown method.
 const NO_SUCH_METHOD: i64 = -32601;
 
 pub(super) fn read(id: &Value, method: &str, params: &Value) -> AgentEvent {
     let id = key(id);
     match method {
         "session/request_permission" => match permission(params).bound() {
-            // Nothing could be chosen for an answer: whoever allowed it would only have cancelled
-            // the turn.
+            // No option could be chosen: allowing it would only cancel the turn.
             ask if ask.options.is_empty() => {
                 AgentEvent::Request { id, what: format!("{method} without options") }
             }
             ask => AgentEvent::Permission { id, ask: Box::new(ask) },
         },
-        // Files and terminals among them. The daemon is outside of whatever holds the agent, and
-        // does nothing there in its name; it is told so, and can do it itself.
+        // File and terminal requests end here. The daemon is outside of the agent's sandbox and
+        // does nothing there on the agent's behalf. The agent gets an error and can do it itself.
         _ => AgentEvent::Request { id, what: cut(method, 200) },
     }
 }
@@ -59,9 +58,9 @@ fn permission(params: &Value) -> Ask {
     }
 }
 
-/// What goes back.
+/// Returns the response to an ask.
 pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
-    // It was JSON when it came, or else a name.
+    // The id was JSON when it came, or else a name.
     let id: Value = serde_json::from_str(id).unwrap_or_else(|_| id.into());
     if ask.kind != AskKind::Permission {
         let message = format!("{} is not done by this client", ask.tool);
@@ -74,15 +73,17 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"outcome": outcome}})
 }
 
-/// Whether there are words for it: an answer that is none of the options only cancels the turn.
+/// Whether an option expresses the answer. An answer that no option expresses only cancels the
+/// turn.
 pub(super) fn can_say(ask: &Ask, answer: &Answer) -> bool {
     ask.kind != AskKind::Permission
         || answer.verdict != Verdict::Allow
         || chosen(ask, answer).is_some()
 }
 
-/// The option that says it. What is allowed is allowed this once where that can be said: what is
-/// asked next is for the policy to answer. Where a denial cannot be said, the turn is cancelled.
+/// Returns the option that expresses the answer. A permission is given for one time if there is
+/// such an option, so that the policy decides about the next ask. If no option denies, the turn is
+/// cancelled.
 fn chosen<'a>(ask: &'a Ask, answer: &Answer) -> Option<&'a str> {
     let of_kind =
         |kind: &str| ask.options.iter().find(|option| option.kind.as_deref() == Some(kind));

@@ -1,8 +1,8 @@
-//! Which agents ask before they act, what makes one ask, and what makes it not ask.
+//! Knows which agents ask before they act, and which settings make them ask or not ask.
 //!
-//! A permission policy holds an ACP agent only as far as the agent asks. One that is known never
-//! to, or is started with a flag or a variable that says so, is refused under a policy that has
-//! something to ask.
+//! A permission policy binds an ACP agent only as far as the agent asks. Under a policy that needs
+//! asks, an agent is rejected if it is known never to ask, or if a flag or a variable switches
+//! asking off.
 
 use crate::acp::start;
 use crate::acp::{Known, Mode};
@@ -19,13 +19,13 @@ pub(super) const OPENCODE: Mode = Mode {
     asking: r#"{"*":"ask","bash":"ask","edit":"ask","external_directory":"ask","task":"ask","webfetch":"ask"}"#,
 };
 
-/// Makes goose ask about everything: by itself it asks about nothing.
+/// Makes goose ask about everything; by default it asks about nothing.
 const GOOSE: Mode = Mode { variable: "GOOSE_MODE", unasked: None, asking: "approve" };
 
-/// Programs that run every tool of theirs without asking.
+/// Programs that run all their tools without asking.
 const NEVER: [&str; 4] = ["pi", "pi-acp", "pi-coding-agent", "mini"];
 
-/// Parts of the name of a flag that says: do not ask.
+/// Parts of flag names that switch asking off.
 const UNASKED_FLAGS: [&str; 15] = [
     "yolo",
     "dangerously",
@@ -60,12 +60,12 @@ const MODE_FLAGS: [&str; 12] = [
     "GOOSE_MODE",
 ];
 
-/// Variables that say the same where they are set.
+/// Parts of variable names that switch asking off.
 const UNASKED_VARIABLES: [&str; 5] =
     ["YOLO", "ALLOW_ALL", "AUTO_APPROVE", "SKIP_PERMISSIONS", "DANGEROUSLY"];
 
-/// Why no policy can hold the agent that is started like this; `None` where nothing is known to be
-/// in the way. `agent`: the one that is known by name.
+/// Returns why no policy can bind an agent that is started like this; `None` if nothing is known to
+/// prevent it. `agent` is the agent that was chosen by name.
 pub fn refusal<'a>(
     agent: Option<Known>,
     command: Option<&Command>,
@@ -94,8 +94,8 @@ pub fn refusal<'a>(
     set.map(|(name, _)| cannot(name)).or_else(|| given().map(|(name, _)| cannot(name)))
 }
 
-/// The name of the program that an agent is, where that can be told. `agent`: the one that is known
-/// by name.
+/// Returns the name of the agent's program, if it can be determined. `agent` is the agent that was
+/// chosen by name.
 pub fn program(agent: Option<Known>, command: Option<&Command>, args: &[String]) -> Option<String> {
     match agent {
         Some(known) => Some(known.program.into()),
@@ -103,7 +103,7 @@ pub fn program(agent: Option<Known>, command: Option<&Command>, args: &[String])
     }
 }
 
-/// The variable by which the agent that a command names is made to ask.
+/// Returns the variable that makes the agent of a command ask.
 pub(super) fn mode(command: Option<&Command>, args: &[String]) -> Option<Mode> {
     let starts = start::starts(command, args);
     starts.iter().find_map(|start| match start.program.as_deref()? {
@@ -113,14 +113,14 @@ pub(super) fn mode(command: Option<&Command>, args: &[String]) -> Option<Mode> {
     })
 }
 
-/// The options that claude-agent-acp hands to Claude Code: its tools and the rules for them, and
-/// whether the settings of its directory count.
+/// Returns the options that claude-agent-acp passes to Claude Code: its tools, the rules for them,
+/// and whether the settings of its directory apply.
 pub(super) fn meta(
     agent: &str,
     policy: &Policy,
     (settings, cwd): (ProjectSettings, &str),
 ) -> Option<Value> {
-    // Its version follows.
+    // A version may follow the name.
     let name = agent.split(' ').next().unwrap_or_default();
     if !["@agentclientprotocol/claude-agent-acp", "claude-agent-acp"].contains(&name) {
         return None;
@@ -144,7 +144,7 @@ pub(super) fn meta(
     (!options.is_empty()).then(|| json!({"claudeCode": {"options": options}}))
 }
 
-/// The word among the arguments of an agent that makes it not ask.
+/// Returns the argument that makes the agent act without asking.
 fn unasking_flag(words: &[String]) -> Option<&str> {
     words.iter().enumerate().find_map(|(n, word)| {
         let before = n.checked_sub(1).map_or("", |n| words[n].as_str());
@@ -163,7 +163,7 @@ fn is_unasking_word(word: &str, before: &str, after: &str) -> bool {
     {
         return true;
     }
-    // `--config=key=value`, or the name and the value of a variable for a container.
+    // Either `--config=key=value`, or a container's argument with a variable's name and value.
     if let Some(value) = value
         && (is_unasking_setting(name, value)
             || is_unasking_variable(name, value)
@@ -190,7 +190,7 @@ fn is_unasking_value(value: &str) -> bool {
     value == "never" || is_unasking(value) || UNASKED_FLAGS.contains(&value)
 }
 
-/// A value as TOML or a person writes it.
+/// Removes the quotes that TOML or a shell user writes around a value.
 fn unquoted(value: &str) -> &str {
     value.trim().trim_matches(['"', '\''])
 }
@@ -205,8 +205,8 @@ fn is_unasking_variable(name: &str, value: &str) -> bool {
     (named && on) || (MODE_FLAGS.contains(&name) && is_unasking_value(value))
 }
 
-/// Whether opencode's permissions leave nothing that is done unasked. What they do not name, its
-/// own settings may allow.
+/// Whether opencode's permissions leave nothing that it does without asking. Its own settings may
+/// allow tools that the permissions do not name.
 fn asks_about_all(permissions: &Value) -> bool {
     fn asks(value: &Value) -> bool {
         match value {

@@ -1,16 +1,16 @@
-//! Any agent that speaks the Agent Client Protocol (JSON-RPC, one message a line): its command line
-//! and what we say to it.
+//! Runs any agent that speaks the Agent Client Protocol (JSON-RPC, one message per line): its
+//! command line and our messages to it.
 //!
 //! One process holds one session of many turns: `initialize`, then `session/new` or `session/load`,
-//! then a `session/prompt` for each turn. What a call means is written into its id, which comes
-//! back with the answer, so that the parser need not know what was asked.
+//! then a `session/prompt` for each turn. Each call encodes its meaning in its id, which comes back
+//! with the answer, so that the parser need not remember the call.
 //!
 //! The protocol has no receipt for a prompt. Prompts carry their key in a last line, and an agent
-//! that loads a session tells its past first: what is in it was taken.
+//! that loads a session first replays its history: a prompt in the history was accepted.
 //!
-//! Architecture invariant: nothing outside of this folder knows the protocol's words. Its official
-//! types check ours in the tests and are not part of the program: they refuse lines of a version
-//! that is newer than they are, and a supervisor must not.
+//! Architecture invariant: only this folder knows the protocol's names. The official types check
+//! ours in the tests but are not part of the program: they reject lines of a newer protocol
+//! version, and a supervisor must not.
 
 mod ask;
 mod asking;
@@ -42,7 +42,7 @@ use muleteer_model::agent::prompt;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 
-/// The protocol's version that is spoken here.
+/// The protocol version that we speak.
 const VERSION: u64 = 1;
 
 /// An agent that is known by name.
@@ -51,25 +51,26 @@ pub struct Known {
     pub name: &'static str,
     pub program: &'static str,
     pub args: &'static [&'static str],
-    /// How to get it.
+    /// How to install it.
     pub get: &'static str,
-    /// The variable that sets what it does unasked, where there is one: as it is set where nobody
-    /// needs to be asked, and where somebody does.
+    /// The variable that sets which actions the agent takes without asking, if it has one, with its
+    /// values for an open policy and for one that asks.
     pub mode: Option<Mode>,
-    /// Set where nobody else did.
+    /// Variables that are set unless the user set them.
     pub env: &'static [(&'static str, &'static str)],
 }
 
-/// Agents with a sandbox of their own ask its keeper, not us, where they are left as they are.
+/// How an agent is made to ask us. With their defaults, agents that have their own sandbox ask that
+/// sandbox and not us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
     pub variable: &'static str,
-    /// `None`: what it does then is left to its own settings.
+    /// `None`: the agent's own settings decide.
     pub unasked: Option<&'static str>,
     pub asking: &'static str,
 }
 
-/// In the order in which `--backend acp` looks for one.
+/// In the order in which `--backend acp` searches for one.
 pub const KNOWN: [Known; 4] = [
     Known {
         name: "claude-agent-acp",
@@ -78,10 +79,11 @@ pub const KNOWN: [Known; 4] = [
         get: "npm install -g @agentclientprotocol/claude-agent-acp",
         mode: None,
         env: &[
-            // Else it has a next prompt thought up after each turn, which is a request more.
+            // Otherwise it has the model suggest a next prompt after each turn, which is an extra
+            // request.
             ("CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false"),
-            // It tells nobody of its tries; ten of them are minutes of silence. Who waits then is
-            // told why.
+            // It does not report its retries, and ten of them are minutes of silence. With one
+            // retry the failure and its reason are reported.
             ("CLAUDE_CODE_MAX_RETRIES", "1"),
         ],
     },
@@ -115,7 +117,7 @@ pub const KNOWN: [Known; 4] = [
     },
 ];
 
-/// The agent of that name.
+/// Returns the agent with that name.
 ///
 /// # Errors
 /// [`BackendError::UnknownAgent`], with the nearest name.
@@ -126,7 +128,7 @@ pub fn known(name: &str) -> Result<Known, BackendError> {
         .ok_or_else(|| BackendError::unknown_agent(name))
 }
 
-/// The first of the known agents on `path`.
+/// Returns the first of the known agents on `path`.
 pub fn installed(path: Option<&OsStr>) -> Option<Known> {
     KNOWN.into_iter().find(|known| find_program(known.program, path).is_some())
 }
@@ -147,7 +149,7 @@ impl Backend for Acp {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             multi_turn: true,
-            // Where the agent can; one that cannot says so when it is greeted.
+            // Agents that cannot resume say so in their answer to `initialize`.
             resumable: true,
             structured: false,
             receipts: false,
@@ -170,7 +172,7 @@ impl Backend for Acp {
             (None, None) => Some(installed(path).ok_or(BackendError::NoAgent)?),
         };
         let mut argv = match (&launch.command, known) {
-            // Arguments of ours would change what it means; `sh -c` needs none.
+            // Arguments of ours would change the meaning of the command; `sh -c` needs none.
             (Some(Command::Shell(text)), None) if !text.trim().is_empty() => {
                 ["/bin/sh", "-c", text].map(str::to_string).to_vec()
             }
@@ -183,7 +185,7 @@ impl Backend for Acp {
         argv.extend(known.iter().flat_map(|known| known.args).map(|arg| (*arg).to_string()));
         let in_a_shell = matches!((&launch.command, known), (Some(Command::Shell(_)), None));
         if in_a_shell && !launch.args.is_empty() {
-            // `$0` of the command, so that the configured arguments are its "$@".
+            // This is the command's `$0`, so that the configured arguments are its "$@".
             argv.push("sh".into());
         }
         argv.extend(launch.args.iter().cloned());
@@ -223,8 +225,7 @@ impl Backend for Acp {
                 "initialize",
                 json!({
                     "protocolVersion": VERSION,
-                    // It works in its directory with its own hands: ours are outside of what holds
-                    // it.
+                    // The agent must use its own file access: ours would bypass its sandbox.
                     "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
                     "clientInfo": {"name": "muleteer", "title": "Muleteer", "version": env!("CARGO_PKG_VERSION")},
                 }),
@@ -263,13 +264,13 @@ impl Backend for Acp {
         prompted(session, key, &prompt::mark(&prompt::literal(text), key))
     }
 
-    /// Without the mark: an agent would take it for the command's arguments.
+    /// Without the mark, because an agent would take it for the command's arguments.
     fn cli_command(&self, session: Option<&str>, key: &str, command: &str) -> Option<Vec<u8>> {
         Some(prompted(session, key, command))
     }
 
     fn interrupt(&self, session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
-        // A notification: the turn that ends is the answer.
+        // This is a notification: the end of the turn is the answer.
         Some(line(
             &json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}),
         ))
@@ -298,21 +299,21 @@ impl Backend for Acp {
     }
 }
 
-/// The ids of our calls. No other client of the protocol gives such, so an answer to a call of
-/// somebody else's (`muleteer parse`) is known by its shape.
+/// The ids of our calls. No other client of the protocol uses such ids, so an answer to another
+/// client's call (in `muleteer parse`) is recognised by its shape.
 mod id {
     pub const GREET: &str = "initialize";
     pub const NEW: &str = "session/new";
     pub const LOAD: &str = "session/load";
     pub const MODE: &str = "mode";
     pub const MODEL: &str = "model";
-    /// A change of models in a session that is open, and its key.
+    /// The id of a model change in an open session, followed by its key.
     pub const CHANGE: &str = "model/";
     pub const PROMPT: &str = "prompt/";
 }
 
-/// How a model is set: by a configuration option of the session, which is named after it, or by a
-/// call of its own.
+/// How a model is set: by a configuration option of the session, whose id follows the prefix, or by
+/// a call of its own.
 const BY_OPTION: &str = "option ";
 const BY_CALL: &str = "call";
 
@@ -335,7 +336,7 @@ fn request(id: &str, method: &str, params: Value) -> Vec<u8> {
     line(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
 }
 
-/// JSON escapes every newline, so a message is a line.
+/// Returns the message as one line; JSON escapes every newline.
 fn line(value: &Value) -> Vec<u8> {
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b'\n');

@@ -1,7 +1,8 @@
-//! What one message of an agent means: an answer to a call of ours, a notification, or a call of
-//! its own.
+//! Interprets one message of an agent: an answer to a call of ours, a notification, or a call of
+//! the agent.
 //!
-//! Read field by field, as other CLIs' lines are: agents add fields and updates with every version.
+//! It reads field by field, like the other parsers, because agents add fields and updates with
+//! every version.
 
 use crate::acp::{BY_CALL, BY_OPTION, ask, id, result, update};
 use crate::stream::lines::{Before, Meaning, Text, Understood};
@@ -40,9 +41,9 @@ impl Meaning for Messages {
         told.with_fault(&document)
     }
 
-    /// An agent may log what it sends and receives. Behind other text an answer counts, and a
-    /// request of the agent's: somebody waits for them, and the same ones again change nothing. A
-    /// notification would count twice.
+    /// An agent may log the messages that it sends and receives. Behind other text an answer or a
+    /// request of the agent still counts, because one side waits for it and a repetition changes
+    /// nothing. A notification would count twice.
     fn knows(&self, object: &Value, before: Before) -> bool {
         let method = object.get("method").and_then(Value::as_str);
         match (before, method) {
@@ -62,16 +63,16 @@ impl Meaning for Messages {
     }
 }
 
-/// Whether an answer is to a call of ours. The agent answers nobody else on its stdout, but may log
-/// that it does.
+/// Whether an answer belongs to a call of ours. On stdout the agent answers only us, but its log
+/// may quote other answers.
 fn is_ours(id: &str) -> bool {
     [id::GREET, id::NEW, id::LOAD, id::MODE, id::MODEL].contains(&id)
         || id.starts_with(id::CHANGE)
         || id.starts_with(id::PROMPT)
 }
 
-/// A message whose end is missing. An answer to a call of ours fails the call, and a call of the
-/// agent's is refused: neither side waits for it.
+/// Interprets a message whose end is missing. An answer to a call of ours fails the call, and a
+/// call of the agent is rejected, so that neither side waits for it.
 fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
@@ -85,7 +86,7 @@ fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
     }
 }
 
-/// `None` for a message of a kind this version does not know.
+/// Returns `None` for a message of a kind that this version does not know.
 fn events(message: &Value) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
@@ -94,7 +95,7 @@ fn events(message: &Value) -> Option<Vec<AgentEvent>> {
         }
         (Some(method), None) => notified(method, message.get("params")?),
         (None, Some(id)) => answered(id.as_str().unwrap_or_default(), message),
-        // An error about a message that could not be read at all.
+        // An error about a message that the agent could not read at all.
         (None, None) => None,
     }
 }
@@ -102,7 +103,7 @@ fn events(message: &Value) -> Option<Vec<AgentEvent>> {
 fn notified(method: &str, params: &Value) -> Option<Vec<AgentEvent>> {
     match method {
         "session/update" => update::read(params.get("update")?),
-        // Who is logged in: what follows from it is told as an error, if anything does.
+        // The login state. If it has consequences, an error reports them.
         "_auth/status_update" => Some(vec![]),
         _ => None,
     }
@@ -122,7 +123,7 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
             id::LOAD => acp_handshake::LOAD,
             id::MODE => acp_handshake::MODE,
             id::MODEL => acp_handshake::MODEL,
-            // Whichever call of whoever's it was, a turn is what does not come to be.
+            // Whichever call it was, the turn cannot happen.
             _ => return Some(vec![AgentEvent::Result(result::refused(key, error))]),
         };
         let (message, auth) = result::message(error);
@@ -153,7 +154,7 @@ fn answered(id: &str, message: &Value) -> Option<Vec<AgentEvent>> {
             };
             vec![session, AgentEvent::CallAnswer(reply)]
         }
-        // The answer to a call that is not ours and whose effect shows elsewhere.
+        // The answer to another client's call, whose effect shows elsewhere.
         _ => vec![],
     })
 }
@@ -194,10 +195,10 @@ fn opened(result: &Value) -> CallAnswer {
     }
 }
 
-/// Most modes kept of those that an agent offers.
+/// The most modes that are kept of those an agent offers.
 const MOST_MODES: usize = 64;
 
-/// The session's modes: by a list of their own, else by a configuration option for them.
+/// Reads the session's modes: from their own list, or from a configuration option for them.
 pub(super) fn modes(result: &Value) -> Option<Modes> {
     let text = |value: &Value, key: &str| {
         value.get(key).and_then(Value::as_str).map(|text| cut(text, ID_LIMIT))

@@ -1,10 +1,10 @@
-//! How a turn ended: the answer to `session/prompt`.
+//! Reads how a turn ended: the answer to `session/prompt`.
 
 use crate::stream::text;
 use muleteer_model::agent::event::{ModelUsage, TurnError, TurnResult};
 use serde_json::Value;
 
-/// The protocol's code for "log in first".
+/// The protocol's error code for "log in first".
 const AUTH_REQUIRED: i64 = -32000;
 
 pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
@@ -12,7 +12,7 @@ pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
         "end_turn" => None,
         "cancelled" => Some(TurnError::Interrupted),
         "max_turn_requests" => Some(TurnError::MaxTurns),
-        // Its answer was cut: more of the same would be too.
+        // The model's answer was cut. A retry would be cut as well.
         "max_tokens" => Some(TurnError::Context),
         _ => Some(TurnError::Other),
     };
@@ -34,7 +34,7 @@ pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
     }
 }
 
-/// Of this turn: by model where the agent tells it so, else in one sum.
+/// Returns the usage of this turn: by model if the agent reports that, else as one sum.
 fn used(result: &Value) -> Vec<ModelUsage> {
     let by_model = result.pointer("/_meta/quota/model_usage").and_then(Value::as_array);
     let models = by_model.into_iter().flatten().filter_map(|usage| {
@@ -49,7 +49,7 @@ fn used(result: &Value) -> Vec<ModelUsage> {
     sum.filter(|sum| sum.is_object()).map(tokens).into_iter().collect()
 }
 
-/// What came from the cache is counted apart by all who tell it.
+/// Reads token counts. All agents that report cached tokens count them separately.
 fn tokens(usage: &Value) -> ModelUsage {
     let number =
         |keys: &[&str]| keys.iter().find_map(|key| usage.get(*key)?.as_u64()).unwrap_or_default();
@@ -63,7 +63,7 @@ fn tokens(usage: &Value) -> ModelUsage {
     }
 }
 
-/// A turn that was answered with an error.
+/// Returns the result of a turn that was answered with an error.
 pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
     let (said, auth) = message(error);
     let status = status(error, &said);
@@ -77,8 +77,8 @@ pub(super) fn refused(key: Option<&str>, error: &Value) -> TurnResult {
     }
 }
 
-/// What a JSON-RPC error says, and whether it is about a login. `Internal error` says nothing;
-/// agents put the reason beside it.
+/// Returns the text of a JSON-RPC error, and whether it is about a login. `Internal error` alone
+/// says nothing; agents put the reason into `data`.
 pub(super) fn message(error: &Value) -> (String, bool) {
     let said = error.get("message").and_then(Value::as_str).unwrap_or("an error without a message");
     let data = error.get("data").and_then(|data| match data {
@@ -96,7 +96,7 @@ pub(super) fn message(error: &Value) -> (String, bool) {
     }
 }
 
-/// A turn that claims to have ended well, and was broken off: of why, there are words only.
+/// Corrects the result of a turn that claims success but broke off. The reason exists only as text.
 pub(crate) fn broken_off(result: &mut TurnResult, said: Option<&str>) {
     let said = said.unwrap_or_default().trim();
     result.ok = false;

@@ -1,20 +1,20 @@
-//! Which programs a command starts, and with what: the shells, package managers and other programs
-//! through which an agent is started are none of its own.
+//! Finds the programs that a command starts, and their arguments. Shells, package managers and
+//! other wrappers through which an agent is started are skipped.
 
 use crate::launch::Command;
 use muleteer_model::agent::permission::shell::{self, assignment, basename, script};
 
-/// Commands within commands that are read.
+/// How many levels of nested commands are read.
 const DEEPEST: usize = 8;
 
 /// One program that a command starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Start {
-    /// Its name, without a path and a version.
+    /// Its name, without path and version.
     pub program: Option<String>,
     /// Its own arguments.
     pub args: Vec<String>,
-    /// Variables that are set for it.
+    /// Variables that the command sets for it.
     pub sets: Vec<(String, String)>,
 }
 
@@ -34,7 +34,7 @@ const WRAPPERS: &[(&str, &[&str])] = &[
     ("stdbuf", &["-i", "-o", "-e"]),
 ];
 
-/// Programs that run a package, with the words that make them do so.
+/// Programs that run a package, with the subcommands that do so.
 const RUNNERS: &[(&str, &[&str])] = &[
     ("npx", &[]),
     ("bunx", &[]),
@@ -72,7 +72,7 @@ const INTERPRETERS: [&str; 11] =
 const PACKAGES: [(&str, &str); 3] =
     [("gemini-cli", "gemini"), ("opencode-ai", "opencode"), ("qwen-code", "qwen")];
 
-/// The programs that a command starts, in its order. `args` are those of the last one.
+/// Returns the programs that a command starts, in order. `args` belong to the last one.
 pub(super) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {
     let mut commands = match command {
         Some(Command::Argv(words)) => vec![words.clone()],
@@ -80,7 +80,7 @@ pub(super) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {
         None => vec![],
     };
     let mut starts = vec![];
-    // A script of a shell has them as its "$@".
+    // A shell script gets them as its "$@".
     let last = commands.pop().unwrap_or_default();
     for words in &commands {
         resolve(words, vec![], 0, &mut starts);
@@ -164,7 +164,7 @@ fn resolve(words: &[String], mut sets: Vec<(String, String)>, depth: usize, out:
     out.push(Start { program: Some(bare(name)), args: rest.to_vec(), sets });
 }
 
-/// How many words the flags take that `words` begin with.
+/// Returns how many words the leading flags of `words` take.
 fn flags(words: &[String], valued: &[&str]) -> usize {
     let mut at = 0;
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
@@ -176,7 +176,7 @@ fn flags(words: &[String], valued: &[&str]) -> usize {
     at
 }
 
-/// Where the arguments of a package manager that runs a package begin.
+/// Returns where the arguments of a package manager begin after the verb that runs a package.
 fn verb(words: &[String], verbs: &[&str]) -> Option<usize> {
     if verbs.is_empty() {
         return Some(0);
@@ -185,14 +185,14 @@ fn verb(words: &[String], verbs: &[&str]) -> Option<usize> {
     words.get(at).filter(|word| verbs.contains(&word.as_str())).map(|_| at + 1)
 }
 
-/// The package that a file belongs to, else the file's name.
+/// Returns the package to which a file belongs, or else the file's name.
 fn package(file: &str) -> String {
     let Some((_, inside)) = file.rsplit_once("node_modules/") else { return bare(basename(file)) };
     let name = inside.split('/').find(|part| !part.starts_with(['@', '.'])).unwrap_or(inside);
     bare(name)
 }
 
-/// A program's name without the version of its package.
+/// Returns a program's name without the version of its package.
 fn bare(name: &str) -> String {
     let name = name.split_once('@').map_or(name, |(name, _)| name);
     PACKAGES

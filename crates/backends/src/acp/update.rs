@@ -1,7 +1,8 @@
-//! What a `session/update` means.
+//! Interprets a `session/update` notification.
 //!
-//! Tools get the names they have with Claude, so that monitors and people read one language. A call
-//! is told in several updates, each knowing more of it: [`crate::Assembly`] makes one of them.
+//! Tools get the names that they have in Claude Code, so that monitors and people see one set of
+//! names. A call is reported in several updates, each with more detail; [`crate::Assembly`] merges
+//! them.
 
 use crate::acp::parser;
 use crate::stream::text;
@@ -11,7 +12,7 @@ use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
 use muleteer_model::agent::prompt;
 use serde_json::{Map, Value, json};
 
-/// `None` for an update this version does not know.
+/// Returns `None` for an update that this version does not know.
 pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(match update.get("sessionUpdate")?.as_str()? {
         "agent_message_chunk" => {
@@ -30,7 +31,7 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
             };
             of_message(update).into_iter().chain([thought]).collect()
         }
-        // A prompt's echo, or the past of a session that is loaded.
+        // An echo of a prompt, or the history of a session that is loaded.
         "user_message_chunk" => {
             let said = plain(update.get("content")?);
             let key = prompt::marked(&said).map(str::to_string);
@@ -39,13 +40,14 @@ pub(super) fn read(update: &Value) -> Option<Vec<AgentEvent>> {
         "tool_call" | "tool_call_update" => tool(update)?,
         "plan" => plan(update)?,
         "usage_update" => usage(update).into_iter().collect(),
-        // What a person at a screen would see change.
+        // An update for a user interface only.
         "available_commands_update" => vec![],
         "current_mode_update" => mode(update.get("currentModeId").and_then(Value::as_str)),
         "config_option_update" => {
             mode(parser::modes(update).and_then(|modes| modes.current).as_deref())
         }
-        // codex-acp says only so that the model's API failed: the turn then ends as any other.
+        // codex-acp reports a failure of the model's API only here: the turn then ends like any
+        // other.
         "session_info_update" => {
             match update.pointer("/_meta/codex/threadStatus/type").and_then(Value::as_str) {
                 Some("systemError") => vec![AgentEvent::CallAnswer(CallAnswer::BrokeOff {})],
@@ -62,7 +64,7 @@ fn mode(mode: Option<&str>) -> Vec<AgentEvent> {
     mode.map(changed).into_iter().collect()
 }
 
-/// The message that a chunk is a piece of, where the agent names it.
+/// Returns the id of the message to which a chunk belongs, if the agent gives one.
 fn of_message(update: &Value) -> Option<AgentEvent> {
     let message = cut(update.get("messageId")?.as_str()?, 200);
     Some(AgentEvent::CallAnswer(CallAnswer::Says { message }))
@@ -90,7 +92,7 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
             events.push(AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: id.clone() }));
         }
     }
-    // What is shown beside a call may only describe it.
+    // Content shown with a call may only describe it, so it does not count as output.
     let gives_out = |place: &str| update.pointer(place).is_some_and(|output| !output.is_null());
     if status == Some("in_progress")
         && (gives_out("/rawOutput") || gives_out("/_meta/terminal_output"))
@@ -108,7 +110,8 @@ fn tool(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(events)
 }
 
-/// The agent's own name for it where that is one of Claude's, else by what kind of thing it does.
+/// Returns the tool's name: the agent's own name if it is one of Claude's, else one derived from
+/// the kind of the call.
 pub(super) fn name(update: &Value) -> String {
     let string =
         |key: &str| update.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -133,8 +136,8 @@ pub(super) fn name(update: &Value) -> String {
     }
 }
 
-/// A call of an MCP server's tool as Codex tells it, of the kind `execute`: its name as Claude
-/// writes such, and what it is called with.
+/// Reads a call of an MCP server's tool as Codex reports it, with kind `execute`. Returns the
+/// tool's name in Claude's form, and its arguments.
 fn mcp(update: &Value) -> Option<(String, Option<&Value>)> {
     let raw = update.get("rawInput")?;
     let field = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -146,7 +149,7 @@ fn mcp(update: &Value) -> Option<(String, Option<&Value>)> {
     (told || titled).then(|| (cut(&format!("mcp__{server}__{tool}"), 200), raw.get("arguments")))
 }
 
-/// What it was called with, and what it works on where only that is told.
+/// Returns the input of a call, or the file it works on if only that is reported.
 pub(super) fn input(update: &Value) -> Map<String, Value> {
     let raw = mcp(update).map_or(update.get("rawInput"), |(_, arguments)| arguments);
     let mut input = match raw {
@@ -180,7 +183,7 @@ pub(super) fn input(update: &Value) -> Map<String, Value> {
     }
 }
 
-/// What a tool gave back: as the tool said it where that is told, else as it would be shown.
+/// Returns a tool's output: the raw output if it is reported, else the content for display.
 fn output(update: &Value) -> String {
     let raw = update.get("rawOutput").and_then(|raw| match raw {
         Value::String(text) => Some(text.clone()),
@@ -196,7 +199,7 @@ fn output(update: &Value) -> String {
         let parts = update.get("content").and_then(Value::as_array).into_iter().flatten();
         let texts = parts.filter_map(|part| match part.get("type").and_then(Value::as_str) {
             Some("content") => part.get("content").map(plain),
-            // The change itself was told with the call.
+            // The change itself was reported with the call.
             _ => None,
         });
         texts.collect::<Vec<_>>().join("\n")
@@ -214,7 +217,7 @@ fn exit_code(update: &Value) -> Option<i64> {
     .find_map(|place| update.pointer(place)?.as_i64())
 }
 
-/// A list is written and that is all: nothing comes back.
+/// A plan is only written; it has no result.
 fn plan(update: &Value) -> Option<Vec<AgentEvent>> {
     let todos = update.get("entries")?.as_array()?.iter().map(|entry| {
         let status = entry.get("status").and_then(Value::as_str).unwrap_or("pending");
@@ -228,7 +231,7 @@ fn plan(update: &Value) -> Option<Vec<AgentEvent>> {
     Some(vec![AgentEvent::ToolCall { id, name: "TodoWrite".into(), input }, done])
 }
 
-/// `used` is what fills the context now; tokens and models come with the turn's end.
+/// `used` is the current size of the context; tokens and models come with the turn's end.
 fn usage(update: &Value) -> Option<AgentEvent> {
     let used = update.get("used").and_then(Value::as_u64).unwrap_or_default();
     let in_dollars =
@@ -246,7 +249,7 @@ fn usage(update: &Value) -> Option<AgentEvent> {
     })
 }
 
-/// The text of a content block, or what kind of thing it is.
+/// Returns the text of a content block, or the kind of its content.
 fn plain(content: &Value) -> String {
     if let Some(text) = content.get("text").and_then(Value::as_str) {
         return text.to_string();

@@ -1,9 +1,10 @@
-//! The control protocol: what `claude` asks of whoever runs it, and what it is answered.
+//! The control protocol: the requests that `claude` sends to its parent, and our answers.
 //!
-//! Every request has an answer, or it waits for ever: one that is not known here is refused. Tried
-//! with 2.1.330: an answer to nobody's request, and a second one to the same, are passed over; one
-//! of a wrong form is a failed tool, not a hang; an interrupt takes the open request back with
-//! `control_cancel_request`; `updatedInput` may be left out, and older versions want it.
+//! Every request needs an answer, because `claude` waits for it for ever; an unknown request is
+//! rejected. Tested with 2.1.330: it ignores an answer to an unknown request and a second answer to
+//! the same one; an answer of a wrong form is a failed tool, not a hang; an interrupt withdraws the
+//! open request with `control_cancel_request`; `updatedInput` is optional, but older versions
+//! require it.
 
 use crate::claude_code::parser::string;
 use muleteer_model::agent::ask::{Answer, Ask, AskKind, AskOption, ID_LIMIT, Verdict};
@@ -11,7 +12,7 @@ use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, cut};
 use muleteer_model::agent::permission::{PermissionMode, Policy, Rule};
 use serde_json::{Map, Value, json};
 
-/// The tool by which it asks people.
+/// The tool by which the agent asks a person.
 const QUESTION: &str = "AskUserQuestion";
 
 pub(super) fn request(value: &mut Value) -> Option<Vec<AgentEvent>> {
@@ -22,7 +23,7 @@ pub(super) fn request(value: &mut Value) -> Option<Vec<AgentEvent>> {
             let ask = Box::new(can_use_tool(value.get_mut("request")?));
             Some(vec![AgentEvent::Permission { id, ask }])
         }
-        // Come only to those who registered hooks or MCP servers of their own, which we don't.
+        // Only clients that registered hooks or MCP servers get these. We register none.
         Some(what @ ("hook_callback" | "mcp_message")) => {
             Some(vec![AgentEvent::Request { id, what: what.into() }])
         }
@@ -58,7 +59,7 @@ fn labels(question: &Value) -> Vec<String> {
     options.filter_map(|option| string(option, "label")).collect()
 }
 
-/// Each question with the answers it offers, one a line.
+/// Returns each question with the answers it offers, one per line.
 fn questions(input: &Value) -> Option<String> {
     let lines: Vec<_> = listed(input)
         .filter_map(|question| {
@@ -70,7 +71,7 @@ fn questions(input: &Value) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The answers on offer, where there is one question only.
+/// Returns the offered answers if there is exactly one question.
 fn choices(input: &Value) -> Vec<AskOption> {
     match listed(input).collect::<Vec<_>>().as_slice() {
         [only] => labels(only)
@@ -81,8 +82,8 @@ fn choices(input: &Value) -> Vec<AskOption> {
     }
 }
 
-/// What came of a request of ours. With `--replay-user-messages` our own answers are echoed in the
-/// same form; they say `behavior`.
+/// Reads the response to a request of ours. With `--replay-user-messages` our own answers are
+/// echoed in the same form; those contain `behavior`.
 pub(super) fn response(response: &Value) -> Option<Vec<AgentEvent>> {
     let id = string(response, "request_id")?;
     if response.get("response").is_some_and(|body| body.get("behavior").is_some()) {
@@ -97,7 +98,7 @@ pub(super) fn response(response: &Value) -> Option<Vec<AgentEvent>> {
     Some(vec![AgentEvent::Reply { id, ok, text: cut(&text, TEXT_LIMIT) }])
 }
 
-/// The line that answers a request.
+/// Returns the line that answers a request.
 pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
     let said = |otherwise: &str| {
         if answer.text.is_empty() { otherwise.to_string() } else { answer.text.clone() }
@@ -133,7 +134,8 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
     json!({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": body}})
 }
 
-/// The questions with their answers: one a line in the order they were asked, or the same for all.
+/// Returns the questions with their answers. The answer text has one line per question in their
+/// order, or one text for all.
 fn answers(input: &Value, text: &str) -> Option<Value> {
     let asked: Vec<_> = listed(input).filter_map(|question| string(question, "question")).collect();
     if asked.is_empty() {
@@ -149,17 +151,18 @@ fn answers(input: &Value, text: &str) -> Option<Value> {
     Some(input)
 }
 
-/// What it is to ask about or to refuse by itself. What is allowed is said by us, when it asks, so
-/// that each such leave is on record.
+/// Returns the settings that make the CLI ask about, or reject, certain actions. Allowed actions
+/// are not listed: we allow them when the CLI asks, so that each permission is recorded.
 pub(crate) fn settings(policy: &Policy) -> Value {
     let ask: Vec<_> = policy.asks().map(Rule::to_string).collect();
     let deny: Vec<_> = policy.denies().map(Rule::to_string).collect();
     json!({"permissions": {"ask": ask, "deny": deny}})
 }
 
-/// The mode it is run in. The role's own counts as long as the policy has nothing to ask or to
-/// refuse that it would let pass. `dontAsk` is never passed on: Claude Code would refuse calls
-/// itself, and no refusal would be on record. It runs in `default`, and the policy refuses.
+/// Returns the permission mode of the CLI. The role's own mode applies if it would let nothing pass
+/// that the policy asks about or rejects. `dontAsk` is never passed: Claude Code would reject calls
+/// itself, and no rejection would be recorded. The CLI runs in `default` instead, and the policy
+/// rejects.
 pub(crate) fn mode(policy: &Policy) -> &'static str {
     match policy.permission_mode {
         _ if policy.is_open() => PermissionMode::BypassPermissions.as_str(),
@@ -173,8 +176,8 @@ pub(crate) fn mode(policy: &Policy) -> &'static str {
     }
 }
 
-/// The built-in tools it gets, where its role names them: it can ask a person beside. An empty list
-/// is no tool at all.
+/// Returns the built-in tools that the agent gets, if its role names them; asking a person is
+/// added. An empty list means no tools.
 pub(crate) fn tools(policy: &Policy) -> Option<Vec<String>> {
     let only = policy.only();
     if only.is_empty() {
@@ -193,7 +196,7 @@ pub(crate) fn tools(policy: &Policy) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The tools it does not get at all.
+/// Returns the tools that the agent does not get at all.
 pub(crate) fn never(policy: &Policy) -> Vec<String> {
     let mut names: Vec<String> = policy.never().map(str::to_string).collect();
     names.sort();

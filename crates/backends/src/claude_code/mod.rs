@@ -1,8 +1,8 @@
 //! Claude Code (`claude -p` with stream-json both ways): its command line.
 //!
-//! One process is one session of many turns. Prompts go in as user messages whose `uuid` is our
-//! prompt key; `--replay-user-messages` echoes each when it is taken, which is the receipt.
-//! Sessions stay on disk, since resuming them is how a crash is survived.
+//! One process holds one session of many turns. Prompts are sent as user messages whose `uuid` is
+//! our prompt key. `--replay-user-messages` echoes each when the CLI accepts it, which is the
+//! receipt. Sessions stay on disk, because a dispatch survives a crash by resuming its session.
 
 pub(crate) mod control;
 mod parser;
@@ -29,14 +29,14 @@ use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
 use serde_json::json;
 
-/// What `backend: auto` looks for on PATH.
+/// The program that `backend: auto` searches for on PATH.
 pub const PROGRAM: &str = "claude";
 
-/// How to get it.
+/// How to install it.
 pub const GET: &str = "npm install -g @anthropic-ai/claude-code";
 
-/// Variables by which one Claude Code tells another that it runs inside it; an agent of ours does
-/// not.
+/// Variables by which Claude Code tells a nested Claude Code that it runs inside another one. They
+/// are removed, because our agents are not nested.
 pub const NESTING: [&str; 7] = [
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -47,7 +47,7 @@ pub const NESTING: [&str; 7] = [
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
 ];
 
-/// Has it read `CLAUDE.md` and rules of directories that are added.
+/// Makes the CLI read `CLAUDE.md` and rules of added directories.
 pub(crate) const READ_INSTRUCTIONS: &str = "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD";
 
 const CLI: Cli = Cli {
@@ -85,17 +85,16 @@ impl Backend for ClaudeCode {
         let mut flag = |words: &[&str]| argv.extend(words.iter().map(|word| (*word).to_string()));
 
         flag(&["-p", "--output-format", "stream-json", "--input-format", "stream-json"]);
-        // stream-json output is refused without --verbose.
-        // Pieces of an answer that is being written are signs of life, and nothing else to us.
+        // stream-json output requires --verbose. Partial messages are signs of life and nothing
+        // else to us.
         flag(&["--verbose", "--replay-user-messages", "--include-partial-messages"]);
-        // Without somebody to ask it has no tool to ask a person a question with, whatever the
-        // policy.
+        // Without this flag it has no tool for asking a person a question, whatever the policy.
         flag(&["--permission-prompt-tool", "stdio"]);
         flag(&["--permission-mode", control::mode(&launch.permissions)]);
         // Under an open policy the sandbox and the clone limit the agent, not its CLI.
         if !launch.permissions.is_open() {
-            // It asks us, over the control protocol, about what it would not do unasked; these
-            // settings make it ask, or refuse, what it would.
+            // Over the control protocol it asks us about actions that it would not do unasked.
+            // These settings make it ask about, or reject, the rest.
             let path = launch.agent_dir.join("claude/permissions.json");
             flag(&["--settings", &path.to_string_lossy()]);
             if let Some(tools) = control::tools(&launch.permissions) {
@@ -110,17 +109,17 @@ impl Backend for ClaudeCode {
                 contents: control::settings(&launch.permissions).to_string(),
             });
         }
-        // A person's own settings and hooks are theirs; a project's belong to the work.
+        // The user's own settings and hooks are not used; the project's belong to the work.
         match launch.project_settings {
             ProjectSettings::Count => flag(&["--setting-sources", "project"]),
-            // Without a source it reads no instructions either, except those of a directory that is
-            // added.
+            // With no setting source it reads no instructions either, except those of an added
+            // directory.
             ProjectSettings::Ignored => {
                 flag(&["--add-dir", &launch.cwd.to_string_lossy(), "--setting-sources", ""])
             }
         }
         if let Some(text) = launch.system_prompt_append.as_deref().filter(|text| !text.is_empty()) {
-            // In a file: arguments are public, and one argument holds at most 128 KiB.
+            // In a file, because arguments are public and one argument holds at most 128 KiB.
             let path = launch.agent_dir.join("claude/system-prompt.md");
             flag(&["--append-system-prompt-file", &path.to_string_lossy()]);
             files.push(LaunchFile { path, contents: text.to_string() });
@@ -138,7 +137,7 @@ impl Backend for ClaudeCode {
             flag(&["--json-schema", &schema.to_string()]);
         }
         match (&launch.resume, &launch.session_id) {
-            // A used id with --session-id is refused, so never both.
+            // The CLI rejects a used id with --session-id, so never pass both.
             (Some(session), _) => flag(&["--resume", session]),
             (None, Some(session)) => flag(&["--session-id", session]),
             (None, None) => {}
@@ -177,7 +176,7 @@ impl Backend for ClaudeCode {
         Some(line(&control::answer(id, ask, answer)))
     }
 
-    /// Its shell can still write: whether it has is looked at afterwards.
+    /// The agent's shell can still write. Whether it did is checked afterwards.
     fn keep_from_writing(&self, args: &mut Vec<String>) {
         let named = |arg: &String| {
             arg.starts_with("--disallowedTools") || arg.starts_with("--disallowed-tools")
@@ -214,19 +213,18 @@ impl Backend for ClaudeCode {
     }
 }
 
-/// As root it refuses to work without asking, unless it is told that it is in a sandbox. What is
-/// configured comes after this and wins, and so does what comes from the asker's environment.
+/// Returns the variable that lets the CLI run as root without asking: it requires a sandbox for
+/// that. Configured variables and those inherited from the client win over it.
 pub(crate) fn in_sandbox(launch: &LaunchSpec) -> Option<(String, String)> {
     const NAME: &str = "IS_SANDBOX";
     let said = launch.inherited.iter().any(|name| name == NAME);
     (launch.sandboxed_root && !said).then(|| (NAME.into(), "1".into()))
 }
 
-/// Has it send its own spans, metrics and logs; its root span becomes a child of ours by
-/// `TRACEPARENT`. What is configured for it comes after these, and wins.
+/// Returns the variables that make the CLI send its own spans, metrics and logs. `TRACEPARENT`
+/// makes its root span a child of ours. Configured variables win over these.
 fn telemetry(collector: &Collector) -> Vec<(String, String)> {
-    // What the daemon does not send, its agents do not either; logs have no place but the common
-    // one.
+    // An agent sends only the signals that the daemon sends. Logs have only the base URL.
     let exporter = |goes: bool| if goes { "otlp" } else { "none" };
     let Collector { base, traces, metrics } = collector;
     let places = [
@@ -236,7 +234,7 @@ fn telemetry(collector: &Collector) -> Vec<(String, String)> {
     ];
     let on = [
         ("CLAUDE_CODE_ENABLE_TELEMETRY", "1"),
-        // Spans are its beta.
+        // Its spans are a beta feature.
         ("CLAUDE_CODE_ENHANCED_TELEMETRY_BETA", "1"),
         ("OTEL_TRACES_EXPORTER", exporter(traces.is_some())),
         ("OTEL_METRICS_EXPORTER", exporter(metrics.is_some())),
@@ -250,7 +248,7 @@ fn telemetry(collector: &Collector) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a person says. The CLI takes it as a command of its own where it begins with a slash.
+/// Returns the line of a user message. The CLI runs a text that begins with a slash as its command.
 fn user(key: &str, text: &str) -> Vec<u8> {
     line(&json!({
         "type": "user",
@@ -261,7 +259,8 @@ fn user(key: &str, text: &str) -> Vec<u8> {
     }))
 }
 
-/// A stdin line that is not JSON kills the process, and JSON escapes every newline.
+/// Returns the JSON as one stdin line. A line that is not JSON would kill the process; JSON escapes
+/// every newline, so the value is one line.
 fn line(value: &serde_json::Value) -> Vec<u8> {
     let mut bytes = value.to_string().into_bytes();
     bytes.push(b'\n');

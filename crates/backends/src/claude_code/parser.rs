@@ -1,7 +1,7 @@
-//! What one line of `claude --output-format stream-json` means.
+//! Interprets one line of `claude --output-format stream-json`.
 //!
-//! Lines are read as JSON values, field by field: key order is not stable, every version brings new
-//! types and fields, and a missing one must not lose the rest of its line.
+//! Lines are read as JSON values, field by field: the key order is not stable, every version adds
+//! types and fields, and a missing field must not lose the rest of its line.
 
 use crate::claude_code::{control, result};
 use crate::stream::lines::{Meaning, Text, Understood};
@@ -22,10 +22,10 @@ impl Meaning for StreamJson {
         let mut document = line.document();
         let mut value = std::mem::take(&mut document.value);
         if document.damage.is_some() && !line.ended {
-            // The process died as it wrote this, and its end is told.
+            // The process died while it wrote this. Its exit is reported separately.
             return Understood::unknown(line.bytes).with_fault(&document);
         }
-        // Of a subagent's lines every one names the tool call that runs it.
+        // Every line of a subagent names the tool call that runs it.
         let parent = string(&value, "parent_tool_use_id").filter(|id| !id.is_empty());
         let id = string(&value, "request_id");
         if document.damage.is_some() && line.is_no_object() {
@@ -33,7 +33,7 @@ impl Meaning for StreamJson {
         }
         let asks = value.get("type").and_then(Value::as_str) == Some("control_request");
         let told = match (document.damage, id) {
-            // Nobody may allow a request of which a part is missing: it is refused.
+            // Nobody may allow a request of which a part is missing, so it is rejected.
             (Some(_), Some(id)) if asks => {
                 Some((vec![AgentEvent::Request { id, what: "a damaged request".into() }], None))
             }
@@ -51,22 +51,22 @@ impl Meaning for StreamJson {
     }
 }
 
-/// An event of a line that was not read as the CLI wrote it.
+/// Corrects an event of a line that was damaged or repaired.
 fn mend(event: &mut AgentEvent, document: &Document) {
     let Some(fault) = document.fault() else { return };
     match event {
-        // The CLI keeps its own: ours would change what the tool gets.
+        // The CLI must use its own input: ours may differ from it.
         AgentEvent::Permission { ask, .. } => ask.input_cut = true,
         AgentEvent::Result(result) if document.damage.is_some() => {
             *result = std::mem::take(result).spoilt(&fault)
         }
-        // Whether it failed may stand behind the fault.
+        // The missing part may have said that the tool failed.
         AgentEvent::ToolResult { ok, .. } if document.damage.is_some() => *ok = false,
         _ => {}
     }
 }
 
-/// `None` for a line of a kind this version does not know.
+/// Returns `None` for a line of a kind that this version does not know.
 fn events(value: &mut Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
     let told_at = string(value, "timestamp").and_then(|text| text.parse::<Timestamp>().ok());
     let told_at = told_at.map(|at| at.as_millisecond() as f64 / 1000.0);
@@ -78,11 +78,11 @@ fn events(value: &mut Value) -> Option<(Vec<AgentEvent>, Option<f64>)> {
         "rate_limit_event" => rate_limit(value.get("rate_limit_info")?)?,
         "control_request" => control::request(value)?,
         "control_response" => control::response(value.get("response")?)?,
-        // The turn was interrupted, say: the answer is no longer waited for.
+        // The CLI no longer waits for the answer, for example after an interrupt.
         "control_cancel_request" => {
             vec![AgentEvent::PermissionAnswer { id: string(value, "request_id")? }]
         }
-        // Pieces of messages that come whole as well; signs of life.
+        // Chunks of messages that also arrive whole; signs of life.
         "stream_event" | "keep_alive" | "tool_progress" | "command_lifecycle" => vec![],
         _ => return None,
     };
@@ -132,7 +132,7 @@ fn system(value: &Value) -> Option<Vec<AgentEvent>> {
             let why = why.map(|text| format!(": {}", text.trim())).unwrap_or_default();
             vec![notice(format!("hook {hook} failed{why}"))]
         }
-        // News for people at a screen; what is wrong is told here, too.
+        // Messages for people at a screen. Warnings and errors are among them.
         "informational"
         | "notification"
         | "mirror_error"
@@ -148,9 +148,9 @@ fn system(value: &Value) -> Option<Vec<AgentEvent>> {
                 None => vec![],
             }
         }
-        // `permission_denied` says why; the tool's failed result follows. The others are signs of
-        // life, of the agent's own housekeeping, or of subagents and background tasks, whose calls
-        // come as such.
+        // `permission_denied` gives the reason; the tool's failed result follows. The others are
+        // signs of life or housekeeping, or concern subagents and background tasks, whose calls
+        // have their own lines.
         "status"
         | "hook_started"
         | "hook_progress"
@@ -185,7 +185,7 @@ fn notice(text: String) -> AgentEvent {
     AgentEvent::Notice { text: cut(text.trim(), TEXT_LIMIT) }
 }
 
-/// MCP servers that the agent has to do without.
+/// Returns notices about MCP servers that the agent cannot use.
 fn broken_servers(init: &Value) -> impl Iterator<Item = AgentEvent> {
     let servers = init.get("mcp_servers").and_then(Value::as_array).into_iter().flatten();
     servers.filter_map(|server| {
@@ -214,7 +214,7 @@ fn assistant(value: &mut Value) -> Option<Vec<AgentEvent>> {
     let usage = usage(message);
     let mut events: Vec<_> = match message.get_mut("content") {
         Some(Value::String(text)) if !text.is_empty() => vec![said(text)],
-        // A part that is not understood costs no other its meaning.
+        // A part that we cannot read must not lose the other parts.
         Some(Value::Array(parts)) => parts
             .iter_mut()
             .map(|part| {
@@ -225,7 +225,7 @@ fn assistant(value: &mut Value) -> Option<Vec<AgentEvent>> {
             .collect(),
         _ => vec![],
     };
-    // Last, so that it never stands between a line's other events and their numbers.
+    // Usage comes last, so that it never separates a line's other events from their numbers.
     events.extend(usage);
     Some(events)
 }
@@ -248,7 +248,7 @@ fn assistant_part(part: &mut Value) -> Option<AgentEvent> {
             text::slim(&mut input);
             AgentEvent::ToolCall { id, name, input }
         }
-        // What the API's own tools answered, in the same message.
+        // Results of the API's own tools, in the same message.
         kind if kind.ends_with("_tool_result") => {
             let content = part.get("content");
             let failed = content.and_then(|content| content.get("error_code")).is_some();
@@ -260,14 +260,14 @@ fn assistant_part(part: &mut Value) -> Option<AgentEvent> {
     })
 }
 
-/// A message comes in several lines, one for each part, each with the numbers of the whole call as
-/// they were when it began; `call` tells that they are one.
+/// Reads the usage of a message. A message arrives in several lines, one for each part. Each line
+/// has the numbers of the whole call at its beginning; `call` shows that they belong together.
 fn usage(message: &Value) -> Option<AgentEvent> {
     let usage = message.get("usage")?;
     let (input, output) = (number(usage, "input_tokens"), number(usage, "output_tokens"));
     let (cache_read, cache_write) =
         (number(usage, "cache_read_input_tokens"), number(usage, "cache_creation_input_tokens"));
-    // What the CLI itself puts in an assistant's mouth (an error, say) costs nothing.
+    // Messages that the CLI itself writes in the assistant's name (an error, say) cost nothing.
     (input | output | cache_read | cache_write > 0).then(|| AgentEvent::Usage {
         total_usd: None,
         input,
@@ -276,7 +276,7 @@ fn usage(message: &Value) -> Option<AgentEvent> {
         cache_read,
         cache_write,
         model: string(message, "model"),
-        // A call without a name is one all the same: its numbers come again in the result.
+        // A call without an id is still a call: the result repeats its numbers.
         call: Some(string(message, "id").unwrap_or_default()),
     })
 }
@@ -286,12 +286,12 @@ fn user(value: &Value) -> Option<Vec<AgentEvent>> {
     let content = value.get("message")?.get("content")?;
     if flag("isReplay") {
         let text = plain(content);
-        // The echo of a control request, not of a prompt.
+        // This echoes a control request, not a prompt.
         if text.starts_with("<local-command-") {
             return Some(vec![]);
         }
-        // A message the session already holds is echoed at once, without the moment it was taken
-        // at, and nothing more comes of it.
+        // The CLI echoes a message that the session already holds at once, without a timestamp, and
+        // does nothing more with it.
         let repeated = value.get("timestamp").is_none();
         return Some(vec![AgentEvent::Prompt {
             text: cut(&text, TEXT_LIMIT),
@@ -306,8 +306,8 @@ fn user(value: &Value) -> Option<Vec<AgentEvent>> {
             events.push(tool_result(part, value).unwrap_or_else(raw));
         }
     }
-    // What else is in a user message nobody typed: the CLI's own reminders, the task of a subagent,
-    // the note that a turn was interrupted (which its result tells).
+    // Nobody typed the other parts of a user message: they are the CLI's own reminders, the task of
+    // a subagent, or the note that a turn was interrupted (which its result reports).
     Some(events)
 }
 
@@ -326,14 +326,14 @@ fn tool_result(part: &Value, line: &Value) -> Option<AgentEvent> {
     })
 }
 
-/// A failed command's output begins with `Exit code N`.
+/// Reads the exit code from a failed command's output, which begins with `Exit code N`.
 fn exit_code(text: &str) -> Option<i64> {
     text.strip_prefix("Exit code ")?.lines().next()?.trim().parse().ok()
 }
 
 fn rate_limit(info: &Value) -> Option<Vec<AgentEvent>> {
     let status = info.get("status")?.as_str()?;
-    // `allowed` is news about a window, not about a limit.
+    // `allowed` is information about a window, not about a limit.
     if status == "allowed" {
         return Some(vec![]);
     }
@@ -344,7 +344,7 @@ fn rate_limit(info: &Value) -> Option<Vec<AgentEvent>> {
     }])
 }
 
-/// Text content as the API has it: a text, or parts of which some are text.
+/// Returns text content in either form of the API: a text, or parts of which some are text.
 fn plain(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -375,7 +375,7 @@ fn small(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// An HTTP status, as a number or in digits.
+/// Reads an HTTP status, given as a number or in digits.
 pub(super) fn status(value: Option<&Value>) -> Option<u16> {
     let value = value?;
     let number = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())?;

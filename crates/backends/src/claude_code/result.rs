@@ -1,8 +1,7 @@
-//! A `result` line: whether a turn succeeded, and if not, why.
+//! Reads a `result` line: whether a turn succeeded, and if not, why.
 //!
-//! Neither field says it alone: an API error comes as `subtype: "success", is_error: true`, older
-//! versions reach a limit with `is_error: false`, and the exit code of one that was interrupted is
-//! 0.
+//! No single field decides: an API error has `subtype: "success", is_error: true`, older versions
+//! report a limit with `is_error: false`, and the exit code after an interrupt is 0.
 
 use crate::claude_code::parser;
 use crate::stream::text;
@@ -14,8 +13,8 @@ pub(super) fn read(value: &Value) -> TurnResult {
     let status =
         parser::status(value.get("api_error_status")).or_else(|| told_status(said.as_deref()?));
     let subtype = value.get("subtype").and_then(Value::as_str).unwrap_or_default();
-    // Where it does not say, only a plain success is one. Older versions reach a limit without
-    // calling it an error.
+    // Without `is_error` only a plain success counts. Older versions report a limit without calling
+    // it an error.
     let ok = match value.get("is_error").and_then(Value::as_bool) {
         Some(is_error) => !is_error && !subtype.starts_with("error"),
         None => subtype == "success" && status.is_none(),
@@ -23,7 +22,7 @@ pub(super) fn read(value: &Value) -> TurnResult {
     let status = status.filter(|_| !ok);
     let error = (!ok).then(|| error(value, status, said.as_deref().unwrap_or_default()));
     if error == Some(TurnError::Interrupted) {
-        // What the CLI says then is about its own insides.
+        // The CLI's text about an interrupt describes its internals only.
         said = None;
     }
     TurnResult {
@@ -48,10 +47,10 @@ pub(super) fn read(value: &Value) -> TurnResult {
     }
 }
 
-/// How the CLI says that the session to resume is not on this machine.
+/// The CLI's message if the session to resume is not on this machine.
 pub(super) const UNKNOWN_SESSION: &str = "No conversation found with session ID";
 
-/// The final text, or what went wrong where there is none.
+/// Returns the final text, or the errors if there is none.
 fn said(value: &Value) -> Option<String> {
     if let Some(text) = value.get("result").and_then(Value::as_str) {
         return Some(text.to_string());
@@ -95,13 +94,14 @@ fn error(value: &Value, status: Option<u16>, said: &str) -> TurnError {
     }
 }
 
-/// `API Error: 529 …`, from versions that have no field for it.
+/// Reads `API Error: 529 …` from versions that have no field for the status.
 fn told_status(said: &str) -> Option<u16> {
     let digits = said.strip_prefix("API Error: ")?.get(..3)?;
     digits.parse().ok().filter(|status| (400..600).contains(status))
 }
 
-/// With no key at all no request is made, so there is no status to go by.
+/// Whether the text is about a missing login. Without any key the CLI sends no request, so no HTTP
+/// status says so.
 fn is_about_login(said: &str) -> bool {
     ["Not logged in", "Please run /login", "Invalid API key"]
         .iter()
@@ -113,7 +113,7 @@ fn keys(value: Option<&Value>) -> Vec<String> {
     keys.filter_map(Value::as_str).map(str::to_string).collect()
 }
 
-/// In the order of the models' names: the CLI's own order may change between two lines.
+/// Sorted by the models' names, because the CLI's order may change between two lines.
 fn per_model(value: Option<&Value>) -> Vec<ModelUsage> {
     let mut models: Vec<_> = value
         .and_then(Value::as_object)

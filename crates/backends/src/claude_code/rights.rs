@@ -1,10 +1,10 @@
-//! Arguments of the user's configuration that would let Claude Code do what its policy restricts.
+//! Finds configured arguments that would let Claude Code do what its policy restricts.
 
 use crate::claude_code::control;
 use crate::flags::Flag;
 use muleteer_model::agent::permission::{PermissionMode, Policy};
 
-/// Each replaces what Muleteer says of rights, or adds to what needs no asking.
+/// Each replaces Muleteer's permissions, or extends the list of actions that need no asking.
 const LOOSENING: [&str; 5] = [
     "--allowedtools",
     "--allowed-tools",
@@ -12,18 +12,18 @@ const LOOSENING: [&str; 5] = [
     "--setting-sources",
     "--settings",
 ];
-/// Beginnings of flags that switch the rules off.
+/// Prefixes of flags that switch the rules off.
 const UNASKED: [&str; 4] = ["--dangerously", "--allow-dangerously", "--full-auto", "--yolo"];
-/// Wherever it is said: in a mode, in the definition of a subagent.
+/// Found anywhere: in a mode, or in the definition of a subagent.
 const BYPASS: &str = "bypasspermissions";
 
-/// The first of the words by which the policy would not hold the agent.
+/// Returns the first word that would let the agent bypass the policy.
 pub(super) fn loosened_by(policy: &Policy, words: &[String]) -> Option<String> {
     let loosens = |flag: &Flag<'_>| {
         let name = flag.name.to_ascii_lowercase();
         match name.as_str() {
             "--permission-mode" => !is_as_strict(policy, flag.value),
-            // Named twice, it counts as both lists.
+            // If the flag is given twice, the CLI uses both lists.
             "--tools" => control::tools(policy).is_some(),
             name => {
                 LOOSENING.contains(&name)

@@ -1,10 +1,10 @@
-//! Claude Code's transcripts: `projects/<directory>/<session>.jsonl` in its configuration
+//! Reads Claude Code's transcripts: `projects/<directory>/<session>.jsonl` in its configuration
 //! directory.
 //!
-//! A prompt is taken when a `user` record has its uuid, or, where it came in the middle of a turn,
-//! an attachment names it. What is only `enqueue`d is dropped when the session is resumed. The
-//! record is written as the first request to the model goes out, and every tool call before its
-//! tool runs: what the transcript does not hold has had no effect.
+//! The CLI has accepted a prompt if a `user` record has its uuid, or, for a prompt that came during
+//! a turn, if an attachment names it. A prompt that is only `enqueue`d is dropped when the session
+//! is resumed. The CLI writes the record when it sends the first request to the model, and every
+//! tool call before the tool runs. So work that is not in the transcript has had no effect.
 
 use crate::transcript::{self, Account, Place, Transcripts, folder};
 use muleteer_model::agent::event::ModelUsage;
@@ -49,7 +49,7 @@ fn record(account: &mut Account, record: &Value, key: &str) {
             if text("uuid") == key {
                 account.prompted();
             } else if has_part(message, "tool_result") {
-                // The result document is handed over by a tool, and ends the turn.
+                // A tool delivers the result document and ends the turn.
                 account.now(if flag("toolEndsTurn") {
                     Standing::Answered
                 } else {
@@ -68,7 +68,8 @@ fn record(account: &mut Account, record: &Value, key: &str) {
             hold(account, record);
             let field =
                 |name: &str| message.and_then(|message| message.get(name)).and_then(Value::as_str);
-            // What the CLI puts in its mouth (an API error, a place holder) is no answer.
+            // Text that the CLI writes in the model's name (an API error, a placeholder) is no
+            // answer.
             if flag("isApiErrorMessage") || field("model") == Some("<synthetic>") {
                 return;
             }
@@ -86,7 +87,8 @@ fn record(account: &mut Account, record: &Value, key: &str) {
     }
 }
 
-/// An answer is written in parts, each with what the whole has used until then.
+/// Reads the usage of one record. An answer is written in parts, each with the usage of the whole
+/// answer so far.
 fn usage(message: &Value) -> Option<(&str, ModelUsage)> {
     let usage = message.get("usage")?;
     let number = |name: &str| usage.get(name).and_then(Value::as_u64).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Why a turn of Codex failed, and what it goes on without: it says so in words only, for people.
+//! Reads why a turn of Codex failed, or what Codex does without. Codex says so only in prose.
 
 use crate::stream::text;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 
-/// The result of a `turn.failed` that says this.
+/// Returns the result of a `turn.failed` with this message.
 pub(super) fn result(said: &str) -> TurnResult {
     let status = status(said);
     TurnResult {
@@ -15,7 +15,7 @@ pub(super) fn result(said: &str) -> TurnResult {
     }
 }
 
-/// `Reconnecting... 1/5 (why)`. It does not tell how long it waits.
+/// Reads `Reconnecting... 1/5 (why)`. Codex does not report how long it waits.
 pub(super) fn retry(said: &str) -> Option<AgentEvent> {
     let rest = said.strip_prefix("Reconnecting... ")?;
     let (attempt, rest) = rest.split_once('/')?;
@@ -29,9 +29,8 @@ pub(super) fn retry(said: &str) -> Option<AgentEvent> {
     })
 }
 
-/// A line of its log:
-/// `… WARN codex_mcp::rmcp_client: MCP server startup failed server_name="x" error=why`. Nothing
-/// that `exec --json` prints tells of it.
+/// Reads a line of its log: `… WARN codex_mcp::rmcp_client: MCP server startup failed
+/// server_name="x" error=why`. The output of `exec --json` does not report such a failure.
 pub(super) fn broken_server(line: &str) -> Option<AgentEvent> {
     let (_, rest) = line.split_once("MCP server startup failed server_name=\"")?;
     let (name, rest) = rest.split_once('"')?;
@@ -41,7 +40,7 @@ pub(super) fn broken_server(line: &str) -> Option<AgentEvent> {
     Some(AgentEvent::Notice { text })
 }
 
-/// After `unexpected status ` or `last status: `.
+/// Reads the number after `unexpected status ` or `last status: `.
 fn status(said: &str) -> Option<u16> {
     let (_, rest) =
         said.split_once("status: ").or_else(|| said.split_once("unexpected status "))?;

@@ -1,12 +1,12 @@
 //! Codex (`codex exec --json`): its command line.
 //!
-//! One process is one turn: the prompt on stdin, then its end. A further turn is another process
-//! that resumes the session. Prompts carry their key in a last line, which the session's rollout
-//! file in `$CODEX_HOME/sessions` then holds; so sessions stay on disk.
+//! One process is one turn: the prompt on stdin, then end of file. A further turn is another
+//! process that resumes the session. Prompts carry their key in a last line, which the session's
+//! rollout file in `$CODEX_HOME/sessions` then contains; so sessions stay on disk.
 //!
-//! It has no limit of turns or money, and none on how long the model's API may take to begin an
-//! answer: `model::life` counts its turns, `model::stall` bounds its silence. It reports tokens and
-//! no cost, and a turn's only at its end; `models.prices` makes money of them.
+//! Codex has no limit for turns or money, and none for the time until the model's API begins to
+//! answer: `model::life` counts its turns, `model::stall` bounds its silence. It reports tokens but
+//! no cost, and a turn's tokens only at its end; `models.prices` converts them to money.
 
 mod failure;
 mod parser;
@@ -33,13 +33,14 @@ use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
 use serde_json::Value;
 
-/// What `backend: auto` looks for on PATH, after Claude Code.
+/// The program that `backend: auto` searches for on PATH, after Claude Code.
 pub const PROGRAM: &str = "codex";
 
-/// How to get it.
+/// How to install it.
 pub const GET: &str = "npm install -g @openai/codex";
 
-/// Variables that Codex leaves for what runs inside it; an agent of ours does not.
+/// Variables that Codex sets for programs that run inside it. They are removed, because our agents
+/// do not run inside it.
 pub const NESTING: [&str; 8] = [
     "CODEX_APPLY_PATCH_PRESERVE_LINE_ENDINGS",
     "CODEX_CI",
@@ -58,12 +59,12 @@ const CLI: Cli = Cli {
     empty: "backends.codex.command is an empty list: leave it out, or name the program first",
 };
 
-/// Nobody sits at a terminal to allow anything: what an agent may do is bounded around it. The same
-/// is asked of Claude Code (`bypassPermissions`).
+/// Nobody at a terminal can allow anything, so the agent is limited from outside. Claude Code gets
+/// the same (`bypassPermissions`).
 const UNASKED: &str = "--dangerously-bypass-approvals-and-sandbox";
 
-/// What it logs on stderr: its errors, as without the variable, and the MCP servers that do not
-/// work, which it tells nowhere else.
+/// The log filter for stderr: errors, as without the variable, and MCP servers that do not work,
+/// which Codex reports nowhere else.
 const LOG: &str = "RUST_LOG";
 const BROKEN_SERVERS: &str = "error,codex_mcp::rmcp_client=warn";
 
@@ -80,7 +81,7 @@ impl Backend for Codex {
         Capabilities {
             multi_turn: false,
             resumable: true,
-            // It hands a schema to the model and does not look at what comes back.
+            // Codex passes a schema to the model and does not check the answer.
             structured: false,
             receipts: false,
             folds: false,
@@ -98,7 +99,7 @@ impl Backend for Codex {
         flag(&["exec", "--json", "--skip-git-repo-check"]);
         if rights::rights(&launch.args).is_none() {
             match launch.permissions.is_open_but_for_plan() {
-                // Its sandbox keeps it from writing, and nothing more is asked of a plan.
+                // Its sandbox forbids writing, and a plan needs nothing more.
                 true => flag(&["--sandbox", "read-only"]),
                 false => flag(&[UNASKED]),
             }
@@ -128,12 +129,12 @@ impl Backend for Codex {
         let mut env = Vec::new();
         if !given(LOG) {
             env.push((LOG.to_string(), BROKEN_SERVERS.to_string()));
-            // It is meant for Codex, not for what its tools run.
+            // The variable is meant for Codex, not for the programs that its tools run.
             flag(&["-c", "shell_environment_policy.set.RUST_LOG=\"\""]);
         }
         env.extend(launch.env.iter().cloned());
         argv.extend(launch.args.iter().cloned());
-        // After the flags: `resume` itself does not know all of them.
+        // After the flags, because the `resume` subcommand does not know all of them.
         if let Some(session) = &launch.resume {
             argv.extend(["resume".to_string(), session.clone()]);
         }
@@ -176,7 +177,8 @@ impl Backend for Codex {
     }
 }
 
-/// The model's API takes a schema only where every property is required and no other is allowed.
+/// Makes a schema strict. The model's API requires that every property is required and no other is
+/// allowed.
 fn strict(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut()
         && let Some(properties) = object.get("properties").and_then(Value::as_object)

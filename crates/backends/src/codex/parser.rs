@@ -1,7 +1,7 @@
-//! What one line of `codex exec --json` means.
+//! Interprets one line of `codex exec --json`.
 //!
-//! Read field by field, as Claude's lines are: versions add items and fields. Tools get the names
-//! they have with Claude, so that monitors and people read one language.
+//! It reads field by field, like the Claude parser, because versions add items and fields. Tools
+//! get the names that they have in Claude Code, so that monitors and people see one set of names.
 
 use crate::codex::failure;
 use crate::stream::lines::{Meaning, Text, Understood};
@@ -22,7 +22,7 @@ impl Meaning for ExecJson {
         }
         let document = line.document();
         if document.damage.is_some() && (!line.ended || line.is_no_object()) {
-            // Somebody put both of its streams into one; or the process died as it wrote this.
+            // Either somebody merged stderr into stdout, or the process died while it wrote this.
             let aside = std::str::from_utf8(line.bytes).ok().and_then(failure::broken_server);
             return aside.map_or_else(|| Understood::unknown(line.bytes), Understood::one);
         }
@@ -34,7 +34,7 @@ impl Meaning for ExecJson {
                 AgentEvent::Result(result) => {
                     *result = std::mem::take(result).spoilt(&document.fault().unwrap_or_default());
                 }
-                // Whether it failed may stand behind the fault.
+                // The missing part may have said that the tool failed.
                 AgentEvent::ToolResult { ok, .. } => *ok = false,
                 _ => {}
             }
@@ -47,7 +47,7 @@ impl Meaning for ExecJson {
     }
 }
 
-/// `None` for a line of a kind this version does not know.
+/// Returns `None` for a line of a kind that this version does not know.
 fn events(value: &Value) -> Option<Vec<AgentEvent>> {
     Some(match value.get("type")?.as_str()? {
         "thread.started" => {
@@ -57,7 +57,7 @@ fn events(value: &Value) -> Option<Vec<AgentEvent>> {
                 session_id: Some(string(value, "thread_id")?),
             }]
         }
-        // The one prompt of this process has been read: all the receipt there is.
+        // Codex has read the one prompt of this process. There is no other receipt.
         "turn.started" => {
             vec![AgentEvent::Prompt { text: String::new(), key: None, repeated: false }]
         }
@@ -70,7 +70,7 @@ fn events(value: &Value) -> Option<Vec<AgentEvent>> {
         }
         "error" => {
             let said = string(value, "message")?;
-            // What ends the turn comes again in `turn.failed`.
+            // An error that ends the turn is repeated in `turn.failed`.
             vec![failure::retry(&said).unwrap_or_else(|| notice(&said))]
         }
         "item.started" => item_started(value.get("item")?)?,
@@ -80,14 +80,14 @@ fn events(value: &Value) -> Option<Vec<AgentEvent>> {
     })
 }
 
-/// `usage` is the session's, whichever processes it had. What came from the cache is part of
-/// `input_tokens`; we count it apart.
+/// `usage` is the session's total across its processes. Cached tokens are part of `input_tokens`;
+/// we count them separately.
 fn completed(session: Option<&Value>) -> AgentEvent {
     let per_session = session.filter(|usage| usage.is_object()).map(usage).into_iter().collect();
     AgentEvent::Result(TurnResult { ok: true, per_session, ..TurnResult::default() })
 }
 
-/// Tokens as Codex tells them, in its output and in its transcript.
+/// Reads token counts in the form that Codex uses in its output and in its transcript.
 pub(super) fn usage(usage: &Value) -> ModelUsage {
     let number = |key: &str| usage.get(key).map_or(0, text::number);
     let (cache_read, cache_write) =
@@ -120,7 +120,7 @@ fn item_started(item: &Value) -> Option<Vec<AgentEvent>> {
         }
         "web_search" => vec![call(id, "WebSearch", json!({"query": item.get("query")}))],
         "todo_list" => todo(id, item)?,
-        // They come whole when they are complete.
+        // These arrive whole when they are complete.
         "agent_message" | "reasoning" | "error" => vec![],
         _ => return None,
     })
@@ -137,7 +137,7 @@ fn item_updated(item: &Value) -> Option<Vec<AgentEvent>> {
 
 fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
     let kind = item.get("type")?.as_str()?;
-    // These are known by what they say.
+    // These items are identified by their text.
     match kind {
         "agent_message" => return Some(vec![said(&string(item, "text")?)]),
         "reasoning" => {
@@ -148,7 +148,7 @@ fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
             }]);
         }
         "error" => return Some(vec![notice(&string(item, "message")?)]),
-        // Its last state was told when it was made or changed.
+        // Its last state was reported when it was created or changed.
         "todo_list" => return Some(vec![]),
         _ => {}
     }
@@ -172,12 +172,12 @@ fn item_completed(item: &Value) -> Option<Vec<AgentEvent>> {
     })
 }
 
-/// What a person may want to read and no turn ends of.
+/// Returns a message that a person may want to read and that does not end the turn.
 fn notice(said: &str) -> AgentEvent {
     AgentEvent::Output { text: cut(said, TEXT_LIMIT) }
 }
 
-/// A result document stays whole: the turn's end does not say it again.
+/// Keeps a result document whole, because the turn's end does not repeat it.
 fn said(text: &str) -> AgentEvent {
     let is_result = text.len() <= RESULT_TEXT_LIMIT && result::find_in_text(text).is_some();
     let limit = if is_result { RESULT_TEXT_LIMIT } else { TEXT_LIMIT };
@@ -193,7 +193,8 @@ fn done(id: String, ok: bool, text: &str) -> AgentEvent {
     AgentEvent::ToolResult { id, ok, text: both_ends(text, TEXT_LIMIT), exit_code: None }
 }
 
-/// The patch of one item is a call for each file: that is what scopes and loops are judged by.
+/// Splits the patch of one item into one call per file, because scope and loop monitors judge by
+/// file.
 fn changes(item: &Value) -> Option<impl Iterator<Item = (String, &'static str, Value)>> {
     let id = string(item, "id")?;
     let changes = item.get("changes")?.as_array()?;
@@ -206,7 +207,7 @@ fn changes(item: &Value) -> Option<impl Iterator<Item = (String, &'static str, V
     }))
 }
 
-/// A list is written and that is all: nothing comes back.
+/// A todo list is only written; it has no result.
 fn todo(id: String, item: &Value) -> Option<Vec<AgentEvent>> {
     let todos = item.get("items")?.as_array()?.iter().map(|entry| {
         let done = entry.get("completed").and_then(Value::as_bool).unwrap_or_default();
@@ -216,7 +217,7 @@ fn todo(id: String, item: &Value) -> Option<Vec<AgentEvent>> {
     Some(vec![call(id.clone(), "TodoWrite", input), done(id, true, "")])
 }
 
-/// The command itself, out of the shell that Codex runs it in, where its quotes are the only ones.
+/// Returns the command without the shell in which Codex runs it, if its quotes are the only ones.
 fn command(line: &str) -> &str {
     let inner = line
         .split_once(" -lc '")

@@ -1,16 +1,16 @@
-//! Whom Codex asks: the provider that `config.toml` in its home names, or its arguments do.
+//! Finds the model provider of Codex: from `config.toml` in its home, or from its arguments.
 
 use toml_edit::{Document, Item};
 
-/// The provider's address and the variable that holds its key, where they are told.
+/// The provider's URL and the variable that holds its key, if they are configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Provider {
     pub base_url: Option<String>,
     pub env_key: Option<String>,
 }
 
-/// Of a configuration and the arguments that change it. What is no TOML names no provider: Codex
-/// itself says what is wrong with it.
+/// Returns the provider that a configuration, changed by the arguments, names. A configuration that
+/// is not valid TOML names none; Codex itself reports the fault.
 pub fn provider(config: &str, args: &[String]) -> Provider {
     let document = Document::parse(config).ok();
     let look = |path: &[&str]| {
@@ -34,7 +34,7 @@ pub fn provider(config: &str, args: &[String]) -> Provider {
     }
 }
 
-/// `-c key=value`, however it is written.
+/// Returns the arguments `-c key=value`, in any of their spellings.
 fn changes(args: &[String]) -> impl Iterator<Item = (&str, &str)> {
     let after = args.iter().zip(args.iter().skip(1));
     let apart = after

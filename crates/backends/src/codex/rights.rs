@@ -1,21 +1,21 @@
-//! Arguments of the user's configuration that say what Codex may do.
+//! Finds configured arguments that set the permissions of Codex.
 
 use crate::flags::{Flag, flag_words};
 
-/// Keys of its configuration that name a sandbox or who approves.
+/// Configuration keys that name a sandbox or an approver.
 const KEYS: [&str; 3] = ["sandbox_mode", "approval_policy", "approvals_reviewer"];
-/// The configuration's own profiles of rights.
+/// Permission profiles of the configuration.
 const PROFILES: [&str; 2] = ["default_permissions", "permissions"];
 
-/// The argument by which the configuration says itself what the agent may do, so that Muleteer does
-/// not.
+/// Returns the argument by which the configuration itself sets the agent's permissions. Muleteer
+/// then sets none.
 pub(super) fn rights(args: &[String]) -> Option<String> {
     Flag::all(&flag_words(None, args))
         .find(|flag| is_about_rights(flag))
         .map(|flag| flag.to_string())
 }
 
-/// The first of the words by which the agent could write although its role says that it may not.
+/// Returns the first word that would let the agent write although its role forbids it.
 pub(super) fn loosened_by(words: &[String]) -> Option<String> {
     let loosens = |flag: &Flag<'_>| {
         is_about_rights(flag) || flag.name.starts_with("--dangerously") || names(flag, &PROFILES)
@@ -35,7 +35,7 @@ fn is_about_rights(flag: &Flag<'_>) -> bool {
         || names(flag, &KEYS)
 }
 
-/// `key=value`, `-ckey=value`, `--config=key=value`; also a key below it, and one beside blanks.
+/// Matches `key=value`, `-ckey=value` and `--config=key=value`, also with a subkey or with blanks.
 fn names(flag: &Flag<'_>, keys: &[&str]) -> bool {
     let word = ["--config=", "-c"]
         .iter()

@@ -1,8 +1,8 @@
-//! Codex's transcripts: `sessions/<year>/<month>/<day>/rollout-<moment>-<thread>.jsonl` in
+//! Reads Codex's transcripts: `sessions/<year>/<month>/<day>/rollout-<moment>-<thread>.jsonl` in
 //! `CODEX_HOME`.
 //!
-//! A prompt is taken when a user message ends with its mark. That is written before the model is
-//! asked, but after `turn.started` was printed.
+//! Codex has accepted a prompt if a user message ends with its mark. Codex writes that message
+//! before it asks the model, but after it printed `turn.started`.
 
 use crate::transcript::{self, Account, Place, Transcripts, folder};
 use muleteer_model::agent::prompt;
@@ -40,7 +40,7 @@ fn record(account: &mut Account, record: &Value, key: &str) {
         |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_string);
     let kind = text(payload, "type").unwrap_or_default();
     match text(record, "type").unwrap_or_default().as_str() {
-        // A fork repeats its parent's after its own.
+        // A forked session repeats its parent's metadata after its own.
         "session_meta" if !account.held => {
             account.held = true;
             account.session_id = text(payload, "id");

@@ -1,6 +1,6 @@
-//! A scripted agent: a real process that does what a scenario says (docs/rehearsal.md).
+//! A scripted agent: a real process that plays a scenario (docs/rehearsal.md).
 //!
-//! Here are its command line, the [`scenario`] format, and the pure part of playing one
+//! This module has its command line, the [`scenario`] format, and the pure part of playing one
 //! ([`session`], [`step`]). The process itself is `muleteer rehearse`.
 
 pub mod scenario;
@@ -28,10 +28,10 @@ use muleteer_model::agent::ask::{Answer, Ask, AskKind, Verdict};
 
 const NAME: &str = "rehearsal";
 
-/// Where a rehearsed agent keeps its sessions.
+/// The folder in which a rehearsed agent stores its sessions.
 pub const DIR_VARIABLE: &str = "MULETEER_REHEARSAL_DIR";
 
-/// Names a scenario where no `--scenario` does.
+/// Names the scenario if there is no `--scenario`.
 pub const SCENARIO_VARIABLE: &str = "MULETEER_SCENARIO";
 
 /// The backend `rehearsal`.

@@ -1,4 +1,4 @@
-//! What a rehearsed agent remembers across its own death: the contents of its session file.
+//! The state of a rehearsed agent that survives its death: the contents of its session file.
 //!
 //! ```text
 //!            take(new key)                      turn_over
@@ -8,8 +8,8 @@
 //!    │ acknowledged only      process dies, is resumed; take(new key): goes on at step n
 //! ```
 //!
-//! The file is replaced after a step's effect and before the effect is reported, so a resumed agent
-//! never does a reported step again. A step that was cut off is done again.
+//! The file is replaced after a step's effect and before the effect is reported. So a resumed agent
+//! never repeats a reported step. An interrupted step is done again.
 
 use crate::rehearsal::Vars;
 use crate::rehearsal::scenario::{Crash, Scenario, Step};
@@ -23,36 +23,36 @@ pub const VERSION: u32 = 1;
 pub struct Session {
     pub v: u32,
     pub session_id: String,
-    /// Keys of the prompts taken.
+    /// Keys of the accepted prompts.
     pub keys: Vec<String>,
-    /// How many turns were begun.
+    /// How many turns have begun.
     pub begun: u32,
-    /// Turns of the scenario that no prompt can take any more.
+    /// Turns of the scenario that no prompt can start any more.
     pub used: BTreeSet<usize>,
     pub open: Option<Open>,
-    /// Steps that happen once and have: (turn, step).
+    /// Steps with `once` that have happened: (turn, step).
     pub once: BTreeSet<(usize, usize)>,
 }
 
-/// A turn that was begun and is not over.
+/// A turn that has begun and not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// Index in the scenario; the one behind the last is `otherwise`.
+    /// Index in the scenario; the index after the last turn is `otherwise`.
     pub turn: usize,
-    /// Its number in the session, from 1.
+    /// The turn's number in the session, from 1.
     pub number: u32,
-    /// Steps that are done.
+    /// How many steps are done.
     pub done: usize,
     pub prompt: String,
 }
 
-/// What became of a prompt.
+/// The effect of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     Began,
-    /// It continues the turn that a crash cut off.
+    /// The prompt continues the turn that a crash interrupted.
     WentOn,
-    /// Its key is known: acknowledged, nothing else.
+    /// The key is known: the agent acknowledges the prompt and does nothing else.
     Known,
 }
 
@@ -69,7 +69,7 @@ impl Session {
         }
     }
 
-    /// Takes a prompt while no turn is running in this process.
+    /// Accepts a prompt while no turn is running in this process.
     pub fn take(
         &mut self,
         scenario: &Scenario,
@@ -101,8 +101,8 @@ impl Session {
         Taken::Began
     }
 
-    /// The step to do now; `None` when the turn has no more, or there is no turn. Steps that happen
-    /// once and have are passed over.
+    /// Returns the step to do now; `None` if the turn has no more steps, or there is no turn. Steps
+    /// with `once` that have happened are skipped.
     pub fn next<'a>(&mut self, scenario: &'a Scenario) -> Option<&'a Step> {
         let open = self.open.as_mut()?;
         loop {
@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// The step [`Self::next`] gave is done.
+    /// Records that the step from [`Self::next`] is done.
     pub fn step_done(&mut self, scenario: &Scenario) {
         let Some(open) = self.open.as_mut() else {
             return;
@@ -127,7 +127,7 @@ impl Session {
         open.done += 1;
     }
 
-    /// The turn has ended, with a result or by an interrupt.
+    /// Records that the turn has ended, with a result or by an interrupt.
     pub fn turn_over(&mut self) {
         self.open = None;
     }
@@ -170,7 +170,7 @@ turns:
         let mut session = Session::new("s");
         assert_eq!(session.take(&scenario, &vars, Some("k1"), "go"), Taken::Began);
         session.step_done(&scenario);
-        // A `once` crash is on file before the process dies of it.
+        // A `once` crash is stored before the process dies of it.
         session.step_done(&scenario);
         let file = serde_json::to_string(&session).unwrap();
 

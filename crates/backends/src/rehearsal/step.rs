@@ -1,5 +1,5 @@
-//! What a step means: the events before it, what is to be done, and the events that report it.
-//! Pure: doing it is the player's.
+//! Plans a step: the events before it, the action, and the events that report it. This code is
+//! pure; the player carries out the action.
 
 use crate::rehearsal::scenario::{
     Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall,
@@ -11,19 +11,19 @@ use muleteer_model::agent::result::{AgentResult, ResultStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A step, ready to be done.
+/// A step, ready to be carried out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Printed before anything is done.
+    /// Printed before the action.
     pub before: Vec<AgentEvent>,
     pub act: Act,
-    /// The tool call that [`report`] answers.
+    /// The id of the tool call that [`report`] answers.
     pub call: Option<String>,
-    /// Printed once the step is on file as done.
+    /// Printed after the session file records the step as done.
     pub after: Vec<AgentEvent>,
 }
 
-/// What the player does.
+/// An action of the player.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     Nothing,
@@ -40,18 +40,18 @@ pub enum Act {
     Commit {
         message: String,
     },
-    /// Does nothing for a while; for ever without a span. `deaf`: hears no interrupt.
+    /// Does nothing for a while, or for ever without a span. `deaf`: ignores an interrupt.
     Wait {
         span: Option<Duration>,
         deaf: bool,
     },
-    /// Waits for the answer to `id`; `answered` is printed then.
+    /// Waits for the answer to `id` and then prints `answered`.
     Ask {
         id: String,
         patience: Option<Duration>,
         answered: Box<AgentEvent>,
     },
-    /// Prints `round` after `round`, a pause behind each.
+    /// Prints one round after another, with a pause after each.
     Rounds {
         rounds: Vec<Vec<AgentEvent>>,
         every: Duration,
@@ -88,7 +88,7 @@ pub enum Noise {
     },
 }
 
-/// How the doing went.
+/// The outcome of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     pub ok: bool,
@@ -96,10 +96,10 @@ pub struct Outcome {
     pub exit_code: Option<i64>,
 }
 
-/// The plan of one step. `id` names the step within its session: tool calls are named after it.
+/// Returns the plan of one step. `id` names the step within its session; tool calls use that name.
 ///
 /// # Errors
-/// A `${name}` that stands for nothing.
+/// A `${name}` without a value.
 pub fn plan(step: &Step, id: &str, model: &str, vars: &Vars) -> Result<Plan, UnknownVariable> {
     let x = |text: &str| vars.expand(text);
     let nothing =
@@ -199,7 +199,7 @@ pub fn plan(step: &Step, id: &str, model: &str, vars: &Vars) -> Result<Plan, Unk
     })
 }
 
-/// What is printed once the step is on file as done.
+/// Returns the events to print after the session file records the step as done.
 pub fn report(plan: &Plan, outcome: &Outcome) -> Vec<AgentEvent> {
     let answer = plan.call.as_ref().map(|id| AgentEvent::ToolResult {
         id: id.clone(),
@@ -210,17 +210,18 @@ pub fn report(plan: &Plan, outcome: &Outcome) -> Vec<AgentEvent> {
     plan.after.iter().cloned().chain(answer).collect()
 }
 
-/// A turn that has no more steps: its agent is done and has returned no document.
+/// Returns the result of a turn without further steps: the agent is done and returned no document.
 pub fn silent_end() -> TurnResult {
     TurnResult { ok: true, ..TurnResult::default() }
 }
 
-/// A turn that was interrupted.
+/// Returns the result of an interrupted turn.
 pub fn interrupted() -> TurnResult {
     TurnResult { ok: false, error: Some(TurnError::Interrupted), ..TurnResult::default() }
 }
 
-/// A turn that cannot go on: a command that must not fail did, or a file could not be written.
+/// Returns the result of a turn that cannot continue: a command failed that must not, or a file
+/// could not be written.
 pub fn broken(text: &str) -> TurnResult {
     let text = cut(text, TEXT_LIMIT);
     let doc = AgentResult::new(ResultStatus::Failed, text.clone());
@@ -315,7 +316,7 @@ fn expand_value(value: &Value, vars: &Vars) -> Result<Value, UnknownVariable> {
 }
 
 impl Noise {
-    /// The bytes, in pieces that fit in memory however many there are.
+    /// Returns the bytes in pieces, so that memory use does not depend on their number.
     pub fn pieces(&self) -> Box<dyn Iterator<Item = Vec<u8>> + '_> {
         const PIECE: u64 = 64 * 1024;
         let sizes =
@@ -348,7 +349,7 @@ impl Noise {
     }
 }
 
-/// xorshift64: the same garbage for the same seed.
+/// xorshift64: the same seed gives the same garbage.
 fn random(state: &mut u64) -> u8 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

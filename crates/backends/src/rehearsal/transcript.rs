@@ -1,7 +1,7 @@
-//! A session file as the transcript of a rehearsed agent.
+//! Reads a session file as the transcript of a rehearsed agent.
 //!
-//! It is replaced whole, so it is never half a record. It holds a prompt before the agent says that
-//! it took it, and every step's effect before the step is reported.
+//! The file is replaced as a whole, so it is never incomplete. It contains a prompt before the
+//! agent reports it as accepted, and every step's effect before the agent reports the step.
 
 use crate::rehearsal::DIR_VARIABLE;
 use crate::rehearsal::session::{Session, VERSION};
@@ -10,18 +10,18 @@ use muleteer_model::agent::transcript::{self, Reading, Seen, Standing, Used};
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
-/// A session file is a list of keys and one prompt: more than this is none.
+/// A session file is a list of keys and one prompt, so a larger file is not one.
 const FILE_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// What a process says that was to go on with a session that is not there.
+/// The stderr message of a process that cannot find the session to resume.
 pub const UNKNOWN_SESSION: &str = "No conversation found with session ID";
 
-/// Where the session `id` is kept in a rehearsed agent's folder.
+/// Returns the file of the session `id` in a rehearsed agent's folder.
 pub fn session_file(folder: &Path, id: &str) -> PathBuf {
     sessions(folder).join(format!("{id}.jsonl"))
 }
 
-/// Only session files are in it.
+/// This folder contains only session files.
 fn sessions(folder: &Path) -> PathBuf {
     folder.join("sessions")
 }
@@ -84,8 +84,8 @@ mod tests {
         let scenario =
             Scenario::parse("{v: 1, turns: [{steps: [{say: a}, {say: b}]}]}", "test").unwrap();
         let mut session = Session::new("s");
-        // Begun, and the process died before it had a prompt: it must be gone on with, not begun
-        // again.
+        // The session was created, and the process died before it had a prompt. The session must be
+        // resumed, not created again.
         let begun = reading(&session, "k");
         assert_eq!(
             (begun.session, begun.session_id, begun.prompt),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What `${name}` stands for. Scenario variables and the built-in ones hide the environment's.
+/// The values of `${name}`. Scenario variables and the built-in ones hide the environment's.
 #[derive(Debug, Clone, Default)]
 pub struct Vars {
     env: BTreeMap<String, String>,
@@ -17,8 +17,8 @@ pub struct UnknownVariable {
     pub name: String,
 }
 
-/// Built-in names and the variables they are taken from (contract.md, "Variables every agent
-/// gets").
+/// Built-in names and the environment variables that hold their values (contract.md, "Variables
+/// every agent gets").
 pub const BUILT_IN: [(&str, &str); 8] = [
     ("bead", "MULETEER_BEAD_ID"),
     ("dispatch", "MULETEER_DISPATCH_ID"),
@@ -31,7 +31,8 @@ pub const BUILT_IN: [(&str, &str); 8] = [
 ];
 
 impl Vars {
-    /// The environment and the built-in names taken from it; those not in it are empty.
+    /// Takes the environment and sets the built-in names from it. A name without a variable is
+    /// empty.
     pub fn from_env(env: impl IntoIterator<Item = (String, String)>) -> Self {
         let env: BTreeMap<_, _> = env.into_iter().collect();
         let own = BUILT_IN.map(|(name, variable)| {
@@ -48,17 +49,16 @@ impl Vars {
         self.own.get(name).or_else(|| self.env.get(name)).map(String::as_str)
     }
 
-    /// All but the environment's: what a command of the scenario gets as variables of its own, so
-    /// that a prompt's text never becomes part of a command.
+    /// Returns all values except the environment's. A command of the scenario gets them as
+    /// environment variables, so that a prompt's text never becomes part of a command.
     pub fn own(&self) -> impl Iterator<Item = (&str, &str)> {
         self.own.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Replaces `${name}` and `${name:-otherwise}`; `$${` stands for `${`. Every other `$` is
-    /// itself.
+    /// Replaces `${name}` and `${name:-otherwise}`. `$${` gives `${`, and every other `$` is kept.
     ///
     /// # Errors
-    /// A name that stands for nothing and has no `:-`.
+    /// A name without a value and without `:-`.
     pub fn expand(&self, text: &str) -> Result<String, UnknownVariable> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;

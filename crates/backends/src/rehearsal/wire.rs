@@ -1,4 +1,4 @@
-//! What a rehearsed agent reads from its stdin: JSON lines.
+//! The stdin format of a rehearsed agent: JSON lines.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Input {
     Prompt {
-        /// Comes back in the `prompt` event. A key seen before is acknowledged, not worked on
-        /// again.
+        /// Returned in the `prompt` event. The agent acknowledges a known key and does not run the
+        /// prompt again.
         #[serde(default)]
         key: Option<String>,
         text: String,
@@ -43,8 +43,9 @@ pub fn line(input: &Input) -> Vec<u8> {
     bytes
 }
 
-/// Reads one line. What is not one of ours is a prompt in plain text, so that a person can try a
-/// scenario with `echo "do it" | muleteer rehearse --scenario FILE`. `None` for an empty line.
+/// Reads one line. A line that is not an [`Input`] is a prompt in plain text, so that a person can
+/// try a scenario with `echo "do it" | muleteer rehearse --scenario FILE`. `None` for an empty
+/// line.
 pub fn read(line: &str) -> Option<Input> {
     let line = line.trim();
     if line.is_empty() {

@@ -1,4 +1,4 @@
-//! `muleteer parse BACKEND < FILE`: a backend's parser over what a CLI printed.
+//! Implements `muleteer parse BACKEND < FILE`: runs a backend's parser over the output of a CLI.
 
 pub(crate) mod recorded_dialog;
 
@@ -21,12 +21,13 @@ pub enum ParseError {
 }
 
 /// Prints the events of `reader` as JSON lines (contract.md, "Streams for the monitors"). `t`
-/// counts from the first moment any line tells, never goes back, and is 0 where a line tells none.
-/// What is used is told once, in `usage`, however often the CLI repeats it. Of a record of both
-/// sides (`>> ` and `<< ` before their lines) the CLI's side is read. Memory stays flat.
+/// counts from the first time that any line contains, never decreases, and is 0 for a line without
+/// a time. Each amount of usage is reported once, in `usage`, however often the CLI repeats it. If
+/// the input is a record of both sides (`>> ` and `<< ` before the lines), only the CLI's side is
+/// read. Memory use is constant.
 ///
 /// # Errors
-/// Only of reading and writing: no input is wrong.
+/// Only read and write errors: every input is valid.
 pub fn parse_all(
     backend: &dyn Backend,
     mut reader: impl Read,
@@ -59,7 +60,7 @@ pub fn parse_all(
                 events.into_iter().try_for_each(|event| write(&mut writer, &event))?;
                 continue;
             };
-            // None of these CLIs tells a time.
+            // None of these CLIs reports times.
             let events = pieces.push(events.into_iter().map(|timed| timed.event));
             events
                 .into_iter()
@@ -75,7 +76,7 @@ pub fn parse_all(
 }
 
 fn write(writer: &mut impl Write, event: &Timed) -> Result<(), ParseError> {
-    // What is said between the harness and the agent is nothing to whoever watches.
+    // Answers to our calls concern only harness and agent, not the reader of events.
     if matches!(event.event, AgentEvent::CallAnswer(_)) {
         return Ok(());
     }
@@ -83,7 +84,8 @@ fn write(writer: &mut impl Write, event: &Timed) -> Result<(), ParseError> {
     writer.write_all(b"\n").map_err(ParseError::Write)
 }
 
-/// Puts the moment an event was read (Unix seconds) to what the line could only tell absolutely.
+/// Fills in a relative time from the time at which the event was read (Unix seconds), where the
+/// line contained only an absolute one.
 pub fn settle(event: &mut AgentEvent, unix_s: f64) {
     if let AgentEvent::RateLimit { resets_in_s, resets_at: Some(at), .. } = event
         && *resets_in_s == 0.0
@@ -101,7 +103,8 @@ struct Clock {
 impl Clock {
     fn put(&mut self, line: Line) -> Vec<Timed> {
         let told = line.told_at.map(|at| {
-            // A prompt that had to wait tells when it came, which is before what went before it.
+            // A prompt that had to wait carries its arrival time, which is before the times of
+            // earlier lines.
             let at = self.last.map_or(at, |last| last.max(at));
             self.last = Some(at);
             at - *self.first.get_or_insert(at)
@@ -109,7 +112,7 @@ impl Clock {
         let mut events = line.events;
         for timed in &mut events {
             if let Some(t) = told {
-                // To the millisecond: that is what a line tells.
+                // Rounded to milliseconds, the precision of the lines.
                 timed.t = (t * 1000.0).round() / 1000.0;
             }
             if let Some(now) = self.last {

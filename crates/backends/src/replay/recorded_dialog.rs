@@ -1,14 +1,14 @@
-//! A record of both sides of a conversation, as people keep them: `>> ` before what the CLI
-//! printed, `<< ` before what was sent to it. Only the former is the CLI's.
+//! A record of both sides of a conversation, as people store them: `>> ` before the CLI's output,
+//! `<< ` before its input.
 
 const MARK: usize = 3;
 
-/// Takes the CLI's lines out of such a record. What begins otherwise is no record, and passes as it
-/// is.
+/// Extracts the CLI's lines from such a record. Input that does not begin with a mark is not a
+/// record and passes unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Dialog {
     kind: Kind,
-    /// The beginning of the current line, until it is known whose it is.
+    /// The beginning of the current line, until its mark is known.
     head: Vec<u8>,
     line: Line,
 }
@@ -30,7 +30,7 @@ enum Line {
 }
 
 impl Dialog {
-    /// What of these bytes the CLI printed.
+    /// Returns the part of these bytes that the CLI printed.
     pub fn theirs(&mut self, bytes: &[u8]) -> Vec<u8> {
         if self.kind == Kind::Plain {
             return bytes.to_vec();
@@ -58,7 +58,7 @@ impl Dialog {
         out
     }
 
-    /// What is left when the stream has ended.
+    /// Returns the rest after the stream has ended.
     pub fn finish(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         if !self.head.is_empty() {
@@ -67,7 +67,7 @@ impl Dialog {
         out
     }
 
-    /// The line's mark is complete, or it has none.
+    /// Decides about a line once its mark is complete, or the line has none.
     fn settle(&mut self, out: &mut Vec<u8>) {
         let head = std::mem::take(&mut self.head);
         let (theirs, ours) = (head.starts_with(b">> "), head.starts_with(b"<< "));

@@ -1,9 +1,9 @@
-//! What an agent says and calls piece by piece, put together: a message is one text, a call is told
-//! once and with its input.
+//! Joins the chunks of an agent's messages and tool calls: a message becomes one text, and a call
+//! is reported once, with its input.
 //!
-//! This is the one thing here that knows something across lines, so it is no parser. What it holds
-//! back is not accounted for until it is given out: whoever forgets an assembly reads the same
-//! lines again.
+//! An assembly keeps state across lines, so it is not a parser. Text that it holds back is not
+//! accounted for until it returns it. So a daemon that loses an assembly reads the same lines
+//! again.
 
 use crate::acp::broken_off;
 use crate::stream::text::RESULT_TEXT_LIMIT;
@@ -13,30 +13,31 @@ use muleteer_model::agent::result;
 use serde_json::Value;
 use std::collections::VecDeque;
 
-/// Calls remembered as told. Pieces of an older one would be told again.
+/// How many reported calls are remembered. An update of an older call would be reported as a new
+/// call.
 const MOST_CALLS: usize = 256;
-/// A call whose input grows word by word is told after so many pieces.
+/// A call whose input grows chunk by chunk is reported after this many chunks.
 const MOST_PIECES: u32 = 4096;
-/// Costs that came between the pieces of one message and follow it.
+/// How many costs may be held back. They arrive between the chunks of a message and follow it.
 const MOST_COSTS: usize = 64;
 
 #[derive(Debug)]
 pub struct Assembly {
-    /// A message is given out at this length, in bytes, though it has no end yet.
+    /// A message is returned at this length, in bytes, although it has not ended.
     most: usize,
-    /// Prose is cut to this length, in bytes; a document is not.
+    /// Prose is cut to this length, in bytes; a result document is not.
     keep: usize,
     held: Option<Held>,
-    /// The name of the current message, if the agent names its messages.
+    /// The id of the current message, if the agent gives its messages ids.
     message: Option<String>,
-    /// The known costs of the message that is held back.
+    /// Costs that arrived during the message that is held back.
     costs: Vec<AgentEvent>,
     pieces: u32,
     told: VecDeque<String>,
-    /// The turn that runs was broken off; what is said then is why.
+    /// The running turn broke off; the text that follows gives the reason.
     broken_off: bool,
     said: Option<String>,
-    /// Cost of the session, as told last.
+    /// The cost of the session as reported last.
     total_usd: Option<f64>,
 }
 
@@ -65,13 +66,13 @@ impl Default for Assembly {
 }
 
 impl Assembly {
-    /// For a reader of whole messages: none is cut, and one of more than `most` bytes comes in
-    /// several events.
+    /// Returns an assembly for a reader of whole messages: it cuts no text, and returns a message
+    /// of more than `most` bytes as several events.
     pub fn whole(most: usize) -> Self {
         Self { most, keep: usize::MAX, ..Self::default() }
     }
 
-    /// The events of one line; what is whole now.
+    /// Takes the events of one line and returns the events that are complete now.
     pub fn push(&mut self, events: impl IntoIterator<Item = AgentEvent>) -> Vec<AgentEvent> {
         let mut out = Vec::new();
         for event in events {
@@ -80,7 +81,7 @@ impl Assembly {
         out
     }
 
-    /// What is held back, as whole as it will be.
+    /// Returns everything that is held back, complete or not.
     pub fn finish(&mut self) -> Vec<AgentEvent> {
         let held = self.take_held();
         held.into_iter().chain(std::mem::take(&mut self.costs)).collect()
@@ -90,7 +91,7 @@ impl Assembly {
         self.pieces = 0;
         Some(match self.held.take()? {
             Held::Text { chars, text } => {
-                // An answer's document stays whole; it stands at the end.
+                // A result document is at the end of the answer and must not be cut.
                 let is_result = result::find_in_text(&text).is_some();
                 if self.broken_off {
                     self.said = Some(cut(&text, TEXT_LIMIT));
@@ -113,12 +114,12 @@ impl Assembly {
         })
     }
 
-    /// It has said or called something that is held back.
+    /// Whether a message or a call is held back.
     pub fn holds(&self) -> bool {
         self.held.is_some()
     }
 
-    /// So much was said without an end that it should be given out as it is.
+    /// Whether the message or call has grown so long that it is returned without its end.
     pub fn is_full(&self) -> bool {
         match &self.held {
             Some(Held::Text { text, .. } | Held::Thinking { text, .. }) => text.len() >= self.most,
@@ -149,7 +150,7 @@ impl Assembly {
                     *name = newer;
                 }
             }
-            // What the context holds is told all the time, in the middle of everything.
+            // Agents report the context size at any time, also in the middle of a message.
             (
                 _,
                 AgentEvent::Usage {
@@ -179,13 +180,13 @@ impl Assembly {
                     call,
                 };
                 match self.held {
-                    // It follows the whole of a message of the model, so a call is complete.
+                    // Usage follows a complete message of the model, so the call is complete.
                     Some(Held::Call { .. }) => {
                         out.extend(self.finish());
                         out.push(usage);
                     }
-                    // A cost becomes a durable event, and nothing may be held back before one;
-                    // and a message that was cut here could not be read.
+                    // A cost becomes a durable event, and nothing may be held back before one.
+                    // Returning the message here would cut it, and its document could not be read.
                     Some(_) if is_cost => {
                         self.costs.push(usage);
                         if self.costs.len() >= MOST_COSTS {
@@ -235,7 +236,7 @@ impl Assembly {
     }
 }
 
-/// Written again and again, and each time it is another call.
+/// The call id of plans. An agent writes its plan repeatedly, and each time is a new call.
 pub(crate) const PLAN: &str = "plan";
 
 fn is_empty(input: &Value) -> bool {
@@ -283,7 +284,7 @@ mod tests {
         );
         assert!(told.is_empty());
         told.extend(assembly.push([AgentEvent::Output { text: "x".into() }]));
-        // It goes on telling how the call stands.
+        // The agent keeps reporting the state of the call.
         told.extend(assembly.push([call("c", json!({"command": "ls"})), done("c")]));
         let expected = [
             call("c", json!({"command": "ls"})),
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(given, [text(&"y".repeat(12_000))]);
     }
 
-    /// Agents tell what the context holds, and what it cost, at any moment.
+    /// Agents report context size and cost at any time.
     #[test]
     fn costs_between_pieces_do_not_cut_a_message() {
         let cost = |total: Option<f64>| AgentEvent::Usage {
@@ -357,7 +358,7 @@ mod tests {
         assert_eq!((*cost_usd, *total_usd), (0.5, Some(0.5)), "what it cost follows the message");
     }
 
-    /// Codex's warning about a model stands before its first message, with nothing between them.
+    /// Codex prints a warning about a model before its first message, with nothing between them.
     #[test]
     fn messages_with_names_of_their_own_are_texts_of_their_own() {
         let says =

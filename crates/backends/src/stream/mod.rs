@@ -1,5 +1,5 @@
-//! The output of an agent CLI: lines of bounded length, our own events among them, pieces that are
-//! put together, and usage that is counted once.
+//! The output of an agent CLI: it bounds lines, finds our own events, joins chunks of messages, and
+//! counts usage once.
 
 pub(crate) mod assembly;
 pub(crate) mod lines;

@@ -1,4 +1,5 @@
-//! Lines that are our own agent events (contract.md, "Streams for the monitors"), among others.
+//! Reads lines that are our own agent events (contract.md, "Streams for the monitors") among
+//! others.
 
 use crate::stream::lines::{Before, Meaning, Text, Understood, next_object};
 use crate::stream::text;
@@ -6,13 +7,13 @@ use muleteer_model::agent::event::{AgentEvent, Timed, TurnError, TurnResult};
 use muleteer_model::text::foreign_json::{Damage, Document, may_be_object};
 use serde_json::{Map, Value};
 
-/// Lines of our own agent events, among other things.
+/// Interprets lines of our own agent events among other output.
 #[derive(Debug)]
 pub(crate) struct OwnLines {
     pub plain: Plain,
 }
 
-/// What a line is that is none of our events.
+/// How a line that is not one of our events is reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Plain {
     Output,
@@ -24,7 +25,7 @@ impl Meaning for OwnLines {
         if line.is_blank() && matches!(self.plain, Plain::Unknown) {
             return Understood::default();
         }
-        // Most output is no JSON: don't ask the JSON parser about it.
+        // Most output is not JSON: skip the JSON parser for it.
         if !may_be_object(line.bytes) {
             return self.plain(line.bytes);
         }
@@ -37,7 +38,7 @@ impl Meaning for OwnLines {
             Own::Event(timed) => {
                 Understood { events: vec![*timed], told_at: None }.with_fault(&document)
             }
-            // Nobody can tell whether it was a success.
+            // Nobody can know whether it was a success.
             Own::Malformed { is_result: true } => Understood::one(AgentEvent::Result(
                 TurnResult::damaged("its fields have wrong types"),
             )),
@@ -46,8 +47,8 @@ impl Meaning for OwnLines {
         }
     }
 
-    /// A log line may quote an event; a result is taken nevertheless, because a lost `failed` would
-    /// become the success of an exit code 0.
+    /// A log line may quote an event. A quoted result counts nevertheless, because a lost `failed`
+    /// would become the success of an exit code 0.
     fn knows(&self, object: &Value, before: Before) -> bool {
         let Value::Object(object) = object else { return false };
         is_ours(object) && (before == Before::Nothing || kind(object) == "result")
@@ -68,12 +69,12 @@ impl OwnLines {
         }
     }
 
-    /// A line whose beginning only is known. One that may have been a result fails: a lost `failed`
-    /// must not become the success of an exit code 0.
+    /// Interprets a line of which only the beginning could be parsed. If it may have been a result,
+    /// it is a failure: a lost `failed` must not become the success of an exit code 0.
     fn damaged(&self, line: &Text<'_>, document: &Document) -> Understood {
         let kind = document.value.get("type").and_then(Value::as_str);
         match (may_be_result(line.bytes, document), self.plain) {
-            // The process of several turns died as it wrote this, and its end is told.
+            // A process of several turns died while it wrote this. Its exit is reported separately.
             (true, Plain::Unknown) if !line.ended => {
                 Understood::unknown(line.bytes).with_fault(document)
             }
@@ -89,22 +90,22 @@ impl OwnLines {
     }
 }
 
-/// Whether a damaged line was to be a result: the object itself says so by its `type`, and has one
-/// of a result's fields. A log line that is cut off, or the first line of an indented document, is
-/// none.
+/// Whether a damaged line was meant to be a result. Its `type` must say so, and it must have one of
+/// a result's fields. A log line that is cut off, or the first line of an indented document, is not
+/// one.
 fn may_be_result(line: &[u8], document: &Document) -> bool {
     let fault = match document.damage {
         Some(Damage::Garbled { at }) => usize::try_from(at).unwrap_or(line.len()).min(line.len()),
         _ => line.len(),
     };
     let (before, mut after) = line.split_at(fault);
-    // A list that is not closed makes a key an element, and its colon the fault.
+    // In a list that is not closed, a key becomes an element, and the fault is at its colon.
     if let Some(list) = before.trim_ascii_end().strip_suffix(b"\"type\"")
         && after.starts_with(b":")
     {
         after = &line[list.len()..];
     }
-    // The member whose value was not read to its end.
+    // The member whose value is incomplete.
     let (key, begun) = last_member(before).unwrap_or_default();
     let is_typed = match document.value.get("type") {
         Some(kind) => kind == "result",
@@ -121,8 +122,8 @@ fn may_be_result(line: &[u8], document: &Document) -> bool {
     is_typed && RESULT_FIELDS.into_iter().any(has_field)
 }
 
-/// The last key of the outermost object that has a colon, and what follows that. `text` is the
-/// beginning of a JSON document.
+/// Returns the last key of the outermost object that is followed by a colon, and the text after the
+/// colon. `text` is the beginning of a JSON document.
 fn last_member(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut at, mut depth, mut last) = (0, 0_usize, None);
     while let Some(byte) = text.get(at) {
@@ -148,7 +149,7 @@ fn last_member(text: &[u8]) -> Option<(&[u8], &[u8])> {
     last
 }
 
-/// Whether `"type": "result"` stands anywhere in a text that is not JSON.
+/// Whether `"type": "result"` occurs anywhere in a text that is not JSON.
 fn holds_type(text: &[u8]) -> bool {
     memchr::memmem::find_iter(text, b"\"type\"").any(|at| {
         let rest = text[at + b"\"type\"".len()..].trim_ascii_start().strip_prefix(b":");
@@ -156,7 +157,7 @@ fn holds_type(text: &[u8]) -> bool {
     })
 }
 
-/// Whether a key stands anywhere in a text that is not JSON, in whatever quotes.
+/// Whether a key occurs anywhere in a text that is not JSON, with any quotes.
 fn holds_key(text: &[u8], key: &[u8]) -> bool {
     memchr::memmem::find_iter(text, key).any(|at| {
         let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -168,7 +169,7 @@ fn holds_key(text: &[u8], key: &[u8]) -> bool {
 
 enum Own {
     Event(Box<Timed>),
-    /// Its `type` is ours, its fields are not.
+    /// Its `type` is ours, but its fields are not.
     Malformed {
         is_result: bool,
     },
@@ -180,7 +181,7 @@ fn kind(object: &Map<String, Value>) -> &str {
 }
 
 fn is_ours(object: &Map<String, Value>) -> bool {
-    // Words that other CLIs use too: without our field they are somebody else's.
+    // Other CLIs use these words too: without one of our fields the line is theirs.
     match kind(object) {
         "text" | "thinking" => object.contains_key("text") || object.contains_key("chars"),
         "result" => RESULT_FIELDS.iter().any(|field| object.contains_key(*field)),
@@ -195,12 +196,12 @@ fn own_event(value: Value) -> Own {
         return Own::None;
     }
     let kind = kind(&object).to_string();
-    // An agent's result document, or the event `result` with its `ok` and HTTP `status`.
+    // Either an agent's result document, or the event `result` with its `ok` and HTTP `status`.
     let says_ok = object.get("ok").is_some_and(Value::is_boolean);
     if kind == "result" && (!says_ok || object.get("status").is_some_and(Value::is_string)) {
         object.remove("type");
         let ok = object.remove("ok").and_then(|ok| ok.as_bool()).unwrap_or(true);
-        // A script need not have anything to say of what it did.
+        // A script need not give a summary.
         object.entry("summary").or_insert_with(|| Value::String(String::new()));
         let error = (!ok).then_some(TurnError::Other);
         let result = TurnResult {
@@ -251,8 +252,8 @@ pub const KINDS: [&str; 24] = [
     "unknown",
 ];
 
-/// What only the harness observes. An agent can print such a line too; it proves nothing, and
-/// whoever decides by these events takes them from the harness.
+/// Whether only the harness observes this event. An agent can print such a line as well, which
+/// proves nothing. Code that decides by these events must take them from the harness.
 pub fn is_observed(event: &AgentEvent) -> bool {
     matches!(
         event,

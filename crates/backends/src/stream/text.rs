@@ -1,20 +1,20 @@
-//! Keeping events small: the whole of everything stays in the spool.
+//! Keeps events small. The complete output stays in the spool.
 
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, both_ends, cut};
 use muleteer_model::text::fnv1a;
 use serde_json::Value;
 
-/// Longest final text of a turn. A result document may stand at its end, and is looked for there.
+/// The longest final text of a turn. A result document may be at its end, where it is searched for.
 pub const RESULT_TEXT_LIMIT: usize = 256 * 1024;
 
-/// Bytes as text, cut to [`TEXT_LIMIT`]; what is not UTF-8 is replaced.
+/// Returns bytes as text, cut to [`TEXT_LIMIT`], with invalid UTF-8 replaced.
 pub fn lossy(bytes: &[u8]) -> String {
-    // A character has at most 4 bytes, so cutting here first loses nothing that `cut` would keep.
+    // A character has at most 4 bytes, so this cut removes nothing that `cut` would keep.
     let head = &bytes[..bytes.len().min(TEXT_LIMIT + 4)];
     cut(&String::from_utf8_lossy(head), TEXT_LIMIT)
 }
 
-/// Keeps the end of a long text.
+/// Returns the end of a text that is longer than `limit` bytes.
 pub fn tail(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_string();
@@ -26,13 +26,13 @@ pub fn tail(text: &str, limit: usize) -> String {
     format!("…{}", &text[start..])
 }
 
-/// A count. A fraction is cut off, and what is below zero or no number is none.
+/// Returns a count: a fraction is truncated, and a negative value or a non-number is 0.
 pub fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_f64().map(|n| n as u64)).unwrap_or_default()
 }
 
-/// Cuts long texts inside a tool's input. The mark tells length and a checksum of the whole, so
-/// that two inputs that differ only beyond the cut stay different: a loop detector compares them.
+/// Cuts long texts inside a tool's input. The mark contains the length and a checksum of the whole
+/// text, so that two inputs that differ only after the cut stay different for the loop detector.
 pub fn slim(value: &mut Value) {
     match value {
         Value::String(text) if text.len() > TEXT_LIMIT => {

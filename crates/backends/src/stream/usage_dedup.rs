@@ -1,13 +1,13 @@
-//! What a stream says to have used, each amount once: a CLI tells the numbers of one call on
-//! several lines, or those of a session again with every turn, also across the processes it had.
+//! Counts each amount of usage in a stream once. A CLI repeats the numbers of one call on several
+//! lines, or repeats the session's totals with every turn, also across its processes.
 
 use muleteer_model::agent::event::{AgentEvent, ModelUsage, Timed};
 use std::collections::VecDeque;
 
-/// Calls and sessions remembered: the lines of one stand together.
+/// How many calls and sessions are remembered. The lines of one call are close together.
 const MOST: usize = 64;
 
-/// Input, output, and what came from the cache and went to it.
+/// Input, output, cache reads, cache writes.
 type Numbers = [u64; 4];
 
 #[derive(Debug, Default)]
@@ -17,12 +17,12 @@ pub(crate) struct Books {
     sessions: Known,
 }
 
-/// What was told of each so far, the newest last.
+/// The numbers reported so far for each name, the newest last.
 #[derive(Debug, Default)]
 struct Known(VecDeque<(String, Numbers)>);
 
 impl Known {
-    /// What is new in `now`, and whether it was known at all.
+    /// Returns the part of `now` that is new, and whether the name was known.
     fn enter(&mut self, name: &str, now: Numbers) -> (Numbers, bool) {
         if let Some((_, told)) = self.0.iter_mut().find(|(known, _)| known == name) {
             let new = std::array::from_fn(|n| now[n].saturating_sub(told[n]));
@@ -38,7 +38,7 @@ impl Known {
 }
 
 impl Books {
-    /// The event with what is new in it, and none where nothing is.
+    /// Returns the event with the new usage only, or no event if nothing is new.
     pub fn enter(&mut self, timed: Timed) -> Vec<Timed> {
         let Timed { t, mut event, parent } = timed;
         match &mut event {
@@ -67,7 +67,7 @@ impl Books {
         vec![Timed { t, event, parent }]
     }
 
-    /// What this turn used of what its session has in all.
+    /// Returns the usage of this turn, computed from the totals of its session.
     fn of_session(&mut self, usage: &ModelUsage) -> Option<AgentEvent> {
         let ModelUsage { model, input, output, cache_read, cache_write, .. } = usage;
         let name = format!("{}/{model}", self.session);

@@ -1,4 +1,4 @@
-//! Reading a scenario, and the rules that its types cannot express.
+//! Reads a scenario and checks the rules that its types cannot express.
 
 use crate::rehearsal::scenario::{Ask, Crash, Scenario, ScenarioFault, Step, VERSION};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_saphyr::Spanned;
 /// Signals a scenario may crash with.
 const SIGNALS: [&str; 5] = ["KILL", "SEGV", "ABRT", "TERM", "INT"];
 
-/// The same file again, for the places of its steps.
+/// The same file, parsed a second time for the positions of its steps.
 #[derive(Deserialize)]
 struct Places {
     turns: Vec<TurnPlaces>,
@@ -23,7 +23,7 @@ struct TurnPlaces {
 pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
     let at = |line: u64, column: u64, message: String, hint: Option<String>| {
         let snippet = line.checked_sub(1).and_then(|n| text.lines().nth(usize::try_from(n).ok()?));
-        // A very long line would hide the message; the place is told anyway.
+        // A very long line would hide the message. The position is reported anyway.
         let snippet = snippet.filter(|snippet| snippet.len() <= 200).map(str::to_string);
         ScenarioFault { file: file.to_string(), line, column, message, hint, snippet }
     };
@@ -46,7 +46,8 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
             Some("a turn is `- steps: [...]`".into()),
         ));
     }
-    // It was read once, so it can be read again; without places the faults are still named.
+    // The file was parsed once, so it can be parsed again. Without positions the faults are still
+    // reported.
     let places: Option<Places> = serde_saphyr::from_str(&yaml).ok();
     for (turn, steps) in
         scenario.turns.iter().map(|turn| &turn.steps).chain([&scenario.otherwise]).enumerate()
@@ -64,7 +65,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
     Ok(scenario)
 }
 
-/// The first step that is well formed and makes no sense.
+/// Returns the first step that is well formed but makes no sense.
 fn wrong_step(steps: &[Step]) -> Option<(usize, String, String)> {
     for (at, step) in steps.iter().enumerate() {
         let fault = |message: &str, hint: &str| Some((at, message.to_string(), hint.to_string()));
@@ -139,7 +140,7 @@ fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
             Some("see docs/rehearsal.md for the format".to_string()),
         ),
         other => {
-            // The place is told before the message.
+            // The position is reported before the message.
             let text = other.to_string();
             let text = text.lines().next().unwrap_or_default();
             (text.split(" at line ").next().unwrap_or(text).to_string(), None)

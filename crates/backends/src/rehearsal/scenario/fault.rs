@@ -1,4 +1,4 @@
-//! What is wrong with a scenario, where, and what to do.
+//! A fault of a scenario: its place, the message and a hint.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScenarioFault {
     pub file: String,
-    /// From 1; 0 where the fault has no place.
+    /// From 1; 0 if the fault has no position.
     pub line: u64,
     pub column: u64,
     pub message: String,
     pub hint: Option<String>,
-    /// The line of the file that is meant.
+    /// The faulty line of the file.
     pub snippet: Option<String>,
 }
 
 impl std::error::Error for ScenarioFault {}
 
-/// `FILE:LINE:COLUMN: message`, the line with a mark under it, and the hint.
+/// Prints `FILE:LINE:COLUMN: message`, the line with a mark under it, and the hint.
 impl fmt::Display for ScenarioFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file)?;

@@ -14,10 +14,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use values::short;
 
-/// The version this build reads.
+/// The version that this build reads.
 pub const VERSION: u32 = 1;
 
-/// What is played where no scenario is named: a small file, committed.
+/// The scenario that is played if none is named: a small file is written and committed.
 pub const DEFAULT: &str = include_str!("../default-scenario.yaml");
 
 /// A scenario that was read and checked.
@@ -27,15 +27,15 @@ pub struct Scenario {
     pub v: u32,
     #[serde(default)]
     pub description: String,
-    /// What the agent says its model is, unless `--model` says it.
+    /// The model's name in the agent's events, unless `--model` gives one.
     #[serde(default)]
     pub model: Option<String>,
-    /// More names for `${name}`; a value may use names of the environment and built-in ones.
+    /// More names for `${name}`. A value may use names of the environment and built-in ones.
     #[serde(default)]
     pub vars: BTreeMap<String, String>,
-    /// A prompt takes the first turn not yet taken whose `when` holds.
+    /// A prompt starts the first unused turn whose `when` holds.
     pub turns: Vec<Turn>,
-    /// What is done for a prompt that no turn is left for; unless given, a result that says so.
+    /// The steps for a prompt when no turn is left. The default is a result that says so.
     #[serde(default = "nothing_more")]
     pub otherwise: Vec<Step>,
 }
@@ -45,25 +45,25 @@ pub struct Scenario {
 pub struct Turn {
     #[serde(default)]
     pub when: When,
-    /// May be taken again and again.
+    /// The turn can be used repeatedly.
     #[serde(default)]
     pub repeat: bool,
     pub steps: Vec<Step>,
 }
 
-/// All that is named must hold; nothing named always holds.
+/// All named conditions must hold. Without any, it always holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// Is somewhere in the prompt.
+    /// The prompt contains this text.
     #[serde(default)]
     pub prompt: Option<String>,
-    /// Each variable has that value.
+    /// Each variable has this value.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
 }
 
-/// One thing the agent does. After it is done, a resumed agent does not do it again.
+/// One action of the agent. A resumed agent does not repeat a step that is done.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
@@ -72,15 +72,15 @@ pub enum Step {
     Write(FileText),
     Append(FileText),
     Run(Run),
-    /// Everything in the working directory; nothing to commit is no failure.
+    /// Commits everything in the working directory. An empty commit is not a failure.
     Commit(String),
     ToolCall(ToolCall),
     Usage(Usage),
     Wait(Span),
     Ask(Ask),
-    /// An agent event, as it is.
+    /// An agent event, printed unchanged.
     Emit(AgentEvent),
-    /// A line of stdout, as it is.
+    /// A line of stdout, printed unchanged.
     Print(String),
     /// A line of stderr.
     Complain(String),
@@ -103,7 +103,7 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileText {
-    /// Relative to the working directory; missing directories are made.
+    /// Relative to the working directory; missing directories are created.
     pub path: String,
     pub text: String,
 }
@@ -111,9 +111,9 @@ pub struct FileText {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     pub command: String,
-    /// Go on when it fails; else a failure ends the turn.
+    /// Continue after a failure; otherwise a failure ends the turn.
     pub may_fail: bool,
-    /// Ended after this long.
+    /// The command is terminated after this time.
     pub timeout: Option<Span>,
 }
 
@@ -158,12 +158,12 @@ pub struct Usage {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ask {
-    /// What a permission is asked for.
+    /// The action for which the agent asks permission.
     #[serde(default)]
     pub permission: Option<String>,
     #[serde(default)]
     pub question: Option<String>,
-    /// Goes on unanswered after this long; without it, waits for the answer.
+    /// Continues without an answer after this time. Without it, waits for the answer.
     #[serde(default, rename = "for")]
     pub patience: Option<Span>,
 }
@@ -176,7 +176,7 @@ pub struct Crash {
     /// `KILL`, `SEGV`, `ABRT`, `TERM` or `INT`.
     #[serde(default)]
     pub signal: Option<String>,
-    /// Only the first time: a resumed agent goes on behind it.
+    /// Only the first time: a resumed agent continues after this step.
     #[serde(default)]
     pub once: bool,
 }
@@ -186,7 +186,7 @@ pub struct Crash {
 pub struct Hang {
     #[serde(default, rename = "for")]
     pub patience: Option<Span>,
-    /// Hears no interrupt either.
+    /// Ignores interrupts as well.
     #[serde(default)]
     pub deaf: bool,
 }
@@ -233,7 +233,7 @@ pub struct LongLine {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leak {
-    /// How long the grandchild lives.
+    /// The lifetime of the grandchild process.
     #[serde(rename = "for")]
     pub life: Span,
 }
@@ -284,16 +284,16 @@ fn flood_line() -> Size {
 }
 
 impl Scenario {
-    /// Reads and checks a scenario; `file` is what its errors call it.
+    /// Reads and checks a scenario; `file` is its name in errors.
     ///
     /// # Errors
-    /// The first fault, with its place and what to do.
+    /// The first fault, with its position and a hint.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioFault> {
         check::parse(text, file)
     }
 
-    /// The steps of a turn, by the index [`crate::rehearsal::session::Session`] keeps; the one
-    /// behind the last is `otherwise`.
+    /// Returns the steps of a turn by the index that [`crate::rehearsal::session::Session`] stores.
+    /// The index after the last turn is `otherwise`.
     pub fn steps(&self, turn: usize) -> &[Step] {
         self.turns.get(turn).map_or(&self.otherwise, |turn| &turn.steps)
     }

@@ -1,4 +1,4 @@
-//! Values with a spelling of their own: spans of time, sizes, and steps with a short form.
+//! Values with their own syntax: time spans, sizes, and steps with a short form.
 
 use muleteer_model::agent::event::TurnError;
 use serde::de::{Deserializer, Error, IntoDeserializer, Visitor};
@@ -14,7 +14,7 @@ pub struct Span(pub Duration);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Size(pub u64);
 
-/// Longer spans and larger sizes are slips of the pen.
+/// Longer spans and larger sizes are typing errors.
 const LONGEST_S: f64 = 30.0 * 86400.0;
 const LARGEST: f64 = 1024.0 * 1024.0 * 1024.0 * 16.0;
 
@@ -66,7 +66,7 @@ impl Visitor<'_> for Measured {
     }
 }
 
-/// As [`TurnError`] is spelled.
+/// The spellings of [`TurnError`].
 static TURN_ERRORS: [&str; 9] = [
     "auth",
     "api_error",
@@ -79,8 +79,8 @@ static TURN_ERRORS: [&str; 9] = [
     "other",
 ];
 
-/// Why a turn fails, by one of its names; elsewhere a name that is not known is `other`, from
-/// agents newer than we are.
+/// Reads a [`TurnError`] by one of its names. Elsewhere an unknown name becomes `other`, because
+/// newer agents may use it; in a scenario it is an error.
 pub fn turn_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TurnError, D::Error> {
     let name = String::deserialize(deserializer)?;
     let error =
@@ -111,8 +111,8 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// A step written as one text or as a map. Not an untagged enum: that would hide which key of the
-/// map is wrong.
+/// Implements a step that is written as one text or as a map. An untagged enum would hide which key
+/// of the map is wrong.
 macro_rules! short {
     ($step:ident, $wanted:literal, |$text:ident| $make:expr, { $first:ident: $first_type:ty $(, $field:ident: $type:ty = $default:expr)* }) => {
         impl<'de> serde::Deserialize<'de> for $step {

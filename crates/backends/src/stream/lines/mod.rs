@@ -1,4 +1,4 @@
-//! Bytes to lines, in flat memory, whatever comes and however it is cut.
+//! Splits bytes into lines in constant memory, however long the lines are and however they are cut.
 
 use crate::stream::text;
 use muleteer_model::agent::event::{AgentEvent, Timed};
@@ -9,63 +9,66 @@ pub(crate) use split::{Before, next_object};
 
 mod split;
 
-/// Longest line kept as a whole. A screenshot or a document that an agent read comes back as one
-/// line of base64: a longer line that is a JSON object is read as it comes, with its long texts
-/// shortened. Any other line becomes one `unknown` event with its beginning.
+/// The longest line that is kept whole. A screenshot or a document that an agent read comes back as
+/// one line of base64. A longer line that is a JSON object is parsed while it arrives, with its
+/// long texts shortened. Any other longer line becomes one `unknown` event with its beginning.
 pub const LINE_LIMIT: usize = 8 * 1024 * 1024;
 
-/// Of a line that is read as it comes, so much is kept to be shown.
+/// How much of a line that is parsed while it arrives is kept for display.
 const HEAD: usize = 64 * 1024;
 
-/// Longest line of stderr that is read.
+/// The longest line of stderr that is read.
 const ASIDE_LIMIT: usize = 16 * 1024;
 
-/// Room kept between lines; what a long line took beyond it is given back.
+/// The buffer capacity kept between lines. Memory that a long line needed beyond it is freed.
 const ROOM_KEPT: usize = 64 * 1024;
 
 /// A pure function from bytes to events, fed in pieces of any size.
 ///
-/// Events depend on their own line only. So a parser made at any line boundary gives, for the rest
-/// of the stream, what the old one would have given.
+/// The events of a line depend on that line only. So a parser created at any line boundary returns,
+/// for the rest of the stream, the same events as the old one.
 pub trait Parser: Send {
-    /// The lines completed by `bytes`, in order. An incomplete last line is kept for the next call.
+    /// Returns the lines completed by `bytes`, in order. It keeps an incomplete last line for the
+    /// next call.
     fn push(&mut self, bytes: &[u8]) -> Vec<Line>;
 
-    /// The stream has ended: the last line, if it had no newline.
+    /// Ends the stream and returns the last line, if it had no newline.
     fn finish(&mut self) -> Vec<Line>;
 
-    /// From now on lines that are plain output are not told one by one: many of them come as one
-    /// [`Line`] without events, for whoever has no use for what they say. Nothing else changes.
+    /// From now on the parser does not report lines of plain output one by one: many of them come
+    /// as one [`Line`] without events. The daemon uses it, because it has no use for their text.
+    /// Nothing else changes.
     fn pass_over_output(&mut self);
 
-    /// What `bytes` of its stderr tell beside the output. They are counted nowhere.
+    /// Returns the events in `bytes` of the agent's stderr. These bytes do not count as consumed
+    /// output.
     fn aside(&mut self, bytes: &[u8]) -> Vec<AgentEvent>;
 }
 
-/// What one line of stdout means.
+/// The events of one line of stdout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// Bytes of stdout up to and including this line's newline, since the parser began.
     pub consumed: u64,
-    /// Often one, several for a message of several parts, none for what is known to mean nothing
-    /// here (an empty line, an acknowledgement).
+    /// Usually one event; several for a message of several parts; none for a line that is known to
+    /// mean nothing here (an empty line, an acknowledgement).
     pub events: Vec<Timed>,
-    /// The line was longer than [`LINE_LIMIT`] and no JSON object; its events hold its beginning
-    /// only.
+    /// The line was longer than [`LINE_LIMIT`] and not a JSON object; its events hold only its
+    /// beginning.
     pub raw_cut: bool,
-    /// The moment the line itself tells, in Unix seconds.
+    /// The time that the line itself contains, in Unix seconds.
     pub told_at: Option<f64>,
-    /// There is nothing in it but white space.
+    /// The line contains only white space.
     pub blank: bool,
 }
 
 /// One line (without its newline) that may be JSON.
 pub(crate) struct Text<'a> {
-    /// The line, or the beginning of one that was read as it came.
+    /// The line, or the beginning of a line that was parsed while it arrived.
     pub bytes: &'a [u8],
     /// A newline ended it. Without one, the process ended while it wrote the line.
     pub ended: bool,
-    /// What it says as JSON, where that is known already.
+    /// The parsed JSON, if the line was already parsed.
     read: Option<Document>,
 }
 
@@ -74,32 +77,33 @@ impl<'a> Text<'a> {
         self.read.is_none() && is_blank(self.bytes)
     }
 
-    /// It is something else than one of the objects that these lines are.
+    /// Whether the line is certainly not a JSON object.
     pub fn is_no_object(&self) -> bool {
         !may_be_object(self.bytes)
     }
 
-    /// The line as JSON.
+    /// Parses the line as JSON.
     pub fn document(&mut self) -> Document {
         self.read.take().unwrap_or_else(|| foreign_json::read(self.bytes))
     }
 }
 
-/// What one line means.
+/// Interprets the lines of one CLI.
 pub(crate) trait Meaning: Send {
     fn read(&self, line: Text<'_>) -> Understood;
 
-    /// Whether an object that shares its line with something else says anything here.
+    /// Whether an object that shares its line with other text means anything to this CLI.
     fn knows(&self, object: &Value, _before: Before) -> bool {
         ["type", "jsonrpc", "method", "id"].iter().any(|key| object.get(key).is_some())
     }
 
-    /// A line (its newline included) that can be nothing but plain output; seen without reading it.
+    /// Whether a line (with its newline) can only be plain output. This check does not parse the
+    /// line.
     fn is_output(&self, _line: &[u8]) -> bool {
         false
     }
 
-    /// What a line of stderr means: most are for people.
+    /// Interprets a line of stderr. Most such lines are for people and have no event.
     fn aside(&self, _line: &str) -> Option<AgentEvent> {
         None
     }
@@ -120,8 +124,8 @@ impl Understood {
         Self::one(AgentEvent::Unknown { raw: text::lossy(raw) })
     }
 
-    /// Puts a notice of a line's fault in front of what the line says. One text for each kind of
-    /// fault: a dispatch records each text once.
+    /// Prepends a notice about a line's fault to its events. Each kind of fault has one text,
+    /// because a dispatch records each text once.
     #[must_use]
     pub fn with_fault(mut self, document: &Document) -> Self {
         let damage = document.damage.map(|damage| match damage {
@@ -139,8 +143,8 @@ impl Understood {
 }
 
 impl Understood {
-    /// The text around a result that may be quoted is no output that follows the program's own
-    /// result.
+    /// Turns text around a quoted result into `unknown` events. As `output` it would count as
+    /// output after the program's own result.
     fn without_output_around_quotes(mut self) -> Self {
         let is_quote =
             |timed: &Timed| matches!(&timed.event, AgentEvent::Result(result) if result.quoted);
@@ -164,22 +168,21 @@ impl From<Vec<AgentEvent>> for Understood {
     }
 }
 
-/// Cuts bytes into lines and asks `M` what each means.
+/// Cuts bytes into lines and lets `M` interpret each.
 #[derive(Debug)]
 pub(crate) struct LineParser<M> {
     meaning: M,
     /// The beginning of the incomplete line, at most [`LINE_LIMIT`] bytes of it.
     partial: Vec<u8>,
-    /// More came than `partial` holds.
+    /// More bytes arrived than `partial` holds.
     cut: bool,
-    /// Reads the whole of an incomplete line of which more came than `partial` holds, if it may be
-    /// JSON.
+    /// Parses an incomplete line that is longer than `partial` can hold, if it may be JSON.
     long: Option<Box<Reader>>,
-    /// Bytes of the incomplete line, kept or not.
+    /// The number of bytes of the incomplete line, kept or not.
     pending: u64,
     consumed: u64,
     limit: usize,
-    /// Plain output is passed over.
+    /// Plain output is passed over, see [`Parser::pass_over_output`].
     passing: bool,
     /// The incomplete line of stderr, at most [`ASIDE_LIMIT`] bytes of it.
     aside: Vec<u8>,
@@ -228,7 +231,7 @@ impl<M: Meaning> LineParser<M> {
         self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// What a line means: each of its parts, where it has several.
+    /// Interprets a line, or each of its parts if it has several.
     fn understood(&self, mut line: Text<'_>) -> Understood {
         let may_be_more = match line.read {
             Some(_) => false,
@@ -260,10 +263,11 @@ impl<M: Meaning> LineParser<M> {
         understood.without_output_around_quotes()
     }
 
-    /// Ends the incomplete line, of which `last` is the end (newline included, if there was one).
+    /// Ends the incomplete line with its last bytes `last`, which include the newline if there was
+    /// one.
     fn end(&mut self, last: &[u8]) -> Line {
         let ended = last.ends_with(b"\n");
-        // A line that came in one piece is read where it lies.
+        // A line that arrived in one piece is parsed in place, without a copy.
         let whole = self.partial.is_empty() && !self.cut && last.len() <= self.limit;
         self.consumed += self.pending + last.len() as u64;
         if !whole {

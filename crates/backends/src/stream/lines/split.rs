@@ -1,26 +1,26 @@
-//! Finds the objects of a line that holds something else beside them.
+//! Finds the JSON objects of a line that contains other text as well.
 //!
 //! A program that redraws its progress ends it with `\r`; a shell resets colours with an escape
 //! sequence; two processes write to one pipe without a newline between. Each of these puts text in
-//! front of an object, or two objects on one line. Read as one document, such a line loses a
-//! `failed`, or the end of a turn that is then waited for without end.
+//! front of an object, or two objects on one line. If such a line were parsed as one document, a
+//! `failed` would be lost, or the end of a turn, for which the daemon would then wait for ever.
 
 use muleteer_model::text::foreign_json::{Document, Reader};
 use serde_json::Value;
 
-/// Parts of one line that are read one by one. An agent may print `{}` without end.
+/// The most parts of one line that are read separately. An agent may print `{}` without end.
 const PARTS: usize = 256;
 
 /// A byte order mark.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What stands in front of an object on its line.
+/// The text in front of an object on its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// Nothing, another object, or what ends with `\r` or an escape sequence: as good as a line's
-    /// beginning.
+    /// Nothing, another object, or text that ends with `\r` or an escape sequence. The object
+    /// counts as if it began the line.
     Nothing,
-    /// Other text: a log line may quote an object.
+    /// Other text, for example a log line, which may quote an object.
     Text,
 }
 
@@ -30,18 +30,18 @@ pub(crate) struct Part<'a> {
     pub bytes: &'a [u8],
     /// `None` for text.
     pub document: Option<Document>,
-    /// It is an object behind other text, which may quote it.
+    /// The object follows other text, which may quote it.
     pub is_quoted: bool,
 }
 
-/// The parts of a line that is no JSON document. `None` where it is one part only: nothing in it is
-/// an object that `means` knows, or it is one damaged object.
+/// Splits a line that is not a JSON document into its parts. Returns `None` if it has one part
+/// only: `means` knows no object in it, or it is one damaged object.
 pub(crate) fn split<'a>(
     line: &'a [u8],
     means: &dyn Fn(&Value, Before) -> bool,
 ) -> Option<Vec<Part<'a>>> {
     let mut parts = vec![];
-    // Where the text that belongs to no part yet begins, and where the last object ends.
+    // `text`: where text begins that belongs to no part yet. `last`: where the last object ends.
     let (mut text, mut last) = (0, 0);
     while parts.len() < PARTS
         && let Some(begin) = next_object(line, last)
@@ -51,7 +51,7 @@ pub(crate) fn split<'a>(
         let mut end = begin + reader.push_first(&line[begin..]);
         let document = reader.finish();
         let is_damaged = document.damage.is_some();
-        // Its fault may be anywhere in what follows. So may that of an object whose end is no end.
+        // The fault may be anywhere in the text that follows, also if the object closed too early.
         let is_unclear =
             if is_damaged { begin == 0 || before == Before::Text } else { goes_on(&line[end..]) };
         if is_unclear {
@@ -75,8 +75,8 @@ pub(crate) fn split<'a>(
     Some(parts)
 }
 
-/// Where the next object begins that has a member. A brace of prose or of code is seldom followed
-/// by a quote.
+/// Returns where the next object with a member begins. The quote after the brace excludes most
+/// braces of prose and code.
 pub(crate) fn next_object(line: &[u8], from: usize) -> Option<usize> {
     let after = &line[from..];
     let is_object = |at: &usize| after[at + 1..].trim_ascii_start().first() == Some(&b'"');
@@ -90,13 +90,13 @@ fn push_text<'a>(parts: &mut Vec<Part<'a>>, text: &'a [u8]) {
     }
 }
 
-/// Whether an object that is complete is followed by what would be inside of it, had it not ended
-/// too early.
+/// Whether the text after a complete object would belong inside it, so that the object closed too
+/// early.
 fn goes_on(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start().first(), Some(b',' | b':' | b'"' | b'}' | b']'))
 }
 
-/// Whether what follows this text stands at a line's beginning, as somebody at a screen sees it.
+/// Whether a terminal would show the text after `before` at the beginning of a line.
 fn is_apart(before: &[u8]) -> bool {
     let text = before.trim_ascii_end();
     if text.is_empty() || before[text.len()..].contains(&b'\r') || text.ends_with(MARK) {
@@ -107,7 +107,7 @@ fn is_apart(before: &[u8]) -> bool {
     is_control || escape.is_some_and(|at| escape_sequence(&text[at..]) == Some(text.len() - at))
 }
 
-/// White space, control characters and escape sequences, which say nothing.
+/// Whether the text is only white space, control characters and escape sequences.
 fn is_noise(text: &[u8]) -> bool {
     let mut rest = text.strip_prefix(MARK).unwrap_or(text);
     while let Some(first) = rest.first() {
@@ -121,7 +121,7 @@ fn is_noise(text: &[u8]) -> bool {
     true
 }
 
-/// The length of the terminal's escape sequence that `text` begins with (ECMA-48).
+/// Returns the length of the terminal escape sequence with which `text` begins (ECMA-48).
 fn escape_sequence(text: &[u8]) -> Option<usize> {
     let kind = *text.get(1)?;
     let ends = |from: usize, is_end: &dyn Fn(&u8) -> bool| {
@@ -130,10 +130,10 @@ fn escape_sequence(text: &[u8]) -> Option<usize> {
     };
     match kind {
         b'[' => ends(2, &|byte| matches!(byte, 0x40..=0x7e)),
-        // A title, say: to a bell, or to the `ESC \` that is the next sequence.
+        // For example a window title. It ends with a bell, or before the next sequence `ESC \`.
         b']' | b'P' | b'X' | b'^' | b'_' => ends(2, &|byte| matches!(byte, 0x07 | 0x1b))
             .map(|end| if text[end - 1] == 0x1b { end - 1 } else { end }),
-        // A character set: one more byte.
+        // A character set selection: one more byte.
         b' '..=b'/' => ends(2, &|byte| matches!(byte, 0x30..=0x7e)),
         _ => Some(2),
     }
