@@ -10,7 +10,7 @@ fn main() -> Result<()> {
         (numbers.next().unwrap_or(1 << 20), numbers.next().unwrap_or(65_536).max(100));
     let line = format!("{}\n", "x".repeat(99));
     let block = line.repeat(chunk / 100);
-    // Not through std's buffer, which would make writes of its own size.
+    // std's buffer would use its own write sizes.
     let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     while left > 0 {
         let size = left.min(block.len());

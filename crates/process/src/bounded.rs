@@ -1,5 +1,5 @@
-//! A command run to its end with a limit of time and of output: validations and the like, which are
-//! other people's code. Whatever it leaves behind is ended with it.
+//! Runs a command to its end with a limit of time and output. Validations and the like are code of
+//! other people, so all processes that they leave behind are ended too.
 
 use crate::clock;
 use crate::group;
@@ -13,35 +13,35 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-/// Between TERM and KILL.
+/// The time between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long ending what is left may take.
+/// The time limit for ending remaining processes.
 const SWEEP: Duration = Duration::from_secs(5);
-/// How often `stop` is asked.
+/// How often `stop` is called.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a command may use.
+/// The limits of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds<'a> {
-    /// Awake time.
+    /// The limit, in awake time.
     pub limit: Duration,
-    /// Bytes of output kept, from its end.
+    /// How many bytes of output are kept, counted from its end.
     pub tail: usize,
-    /// Marks everything it starts. A later run with the same one can find what a killed caller
-    /// left.
+    /// Marks all processes of the command. A later run with the same nonce can find processes that
+    /// a killed caller left.
     pub nonce: &'a str,
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// It ran out of time, and was killed.
+    /// The command exceeded its time and was killed.
     pub timed_out: bool,
-    /// `stop` said so, and it was killed.
+    /// `stop` returned true, and the command was killed.
     pub stopped: bool,
-    /// The end of what it printed, both streams as they came.
+    /// The end of the output, both streams interleaved as they came.
     pub output: String,
 }
 
@@ -51,10 +51,10 @@ impl Ran {
     }
 }
 
-/// Runs `command` with nothing to read, in a process group of its own. Blocks the thread.
+/// Runs `command` with an empty stdin, in its own process group. Blocks the thread.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub fn run(mut command: Command, bounds: Bounds<'_>, stop: &dyn Fn() -> bool) -> io::Result<Ran> {
     let (read, write) = pipe::pair()?;
     pipe::set_nonblocking(&read)?;
@@ -64,7 +64,7 @@ pub fn run(mut command: Command, bounds: Bounds<'_>, stop: &dyn Fn() -> bool) ->
         .process_group(0)
         .env(NONCE_VAR, bounds.nonce);
     let mut child = command.spawn()?;
-    // Its copies of the pipe would keep us from ever seeing the end.
+    // The command's copies of the pipe would prevent us from seeing end of file.
     drop(command);
     let deadline = clock::awake() + bounds.limit;
     let mut tail = Tail { bytes: vec![], keep: bounds.tail, open: true };
@@ -93,7 +93,7 @@ pub fn run(mut command: Command, bounds: Bounds<'_>, stop: &dyn Fn() -> bool) ->
     })
 }
 
-/// TERM to its group, a grace, KILL.
+/// Sends TERM to the group, and KILL after the grace period.
 fn end(child: &mut Child, read: &OwnedFd, tail: &mut Tail) -> io::Result<ExitStatus> {
     drop(group::signal_group(child.id(), libc::SIGTERM));
     let deadline = clock::awake() + GRACE;
@@ -109,7 +109,7 @@ fn end(child: &mut Child, read: &OwnedFd, tail: &mut Tail) -> io::Result<ExitSta
     child.wait()
 }
 
-/// Until it prints or ends, or a tick is over.
+/// Waits until the command prints or ends, or a tick is over.
 fn wait(read: &OwnedFd, open: bool, pidfd: Option<&OwnedFd>) {
     let mut fds = vec![];
     if open {
@@ -122,7 +122,7 @@ fn wait(read: &OwnedFd, open: bool, pidfd: Option<&OwnedFd>) {
     let _ = poll(&mut fds, tick.as_ref());
 }
 
-/// Tells of its end at once, where there is such a thing.
+/// Returns a descriptor that becomes readable when the child ends, if the host has such a thing.
 fn pidfd(child: &Child) -> Option<OwnedFd> {
     #[cfg(target_os = "linux")]
     {
@@ -143,8 +143,8 @@ struct Tail {
 }
 
 impl Tail {
-    /// Takes what is there, and forgets what is too old. One turn is bounded, so that a flood does
-    /// not keep us from looking at the clock.
+    /// Reads the available output and drops the oldest. One call is bounded, so that a flood does
+    /// not keep the caller from checking the time.
     fn read(&mut self, from: &OwnedFd) -> io::Result<()> {
         let mut buffer = [0; 16 * 1024];
         for _ in 0..64 {

@@ -1,13 +1,13 @@
-//! A cgroup (v2) of the agent's own, only where we may make one: nothing escapes it, and one write
-//! kills all of it.
+//! The cgroup (v2) of an agent, if we may create one: no process escapes it, and one write kills
+//! all of it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Whether a cgroup of our own can be made here, by making one and removing it: where it would be.
+/// Tests whether we can create a cgroup here, by creating and removing one. Returns the place.
 ///
 /// # Errors
-/// Why not.
+/// Says why not.
 pub fn probe() -> Result<PathBuf, String> {
     let own = own().ok_or("there is no cgroup v2 hierarchy, or this process is outside it")?;
     let path = own.join(format!("muleteer-probe-{}", std::process::id()));
@@ -17,12 +17,12 @@ pub fn probe() -> Result<PathBuf, String> {
     if can_kill { Ok(own) } else { Err("this kernel's cgroups have no cgroup.kill (5.14)".into()) }
 }
 
-/// Makes the cgroup `name` below `own` ([`own`]). `None` where there is no permission; that is
-/// usual, as it is that there is no v2 hierarchy, and containment then rests on descent and nonce.
+/// Creates the cgroup `name` below [`own`]. `None` without permission or without a v2 hierarchy;
+/// both are usual. Containment then relies on descent and nonce.
 pub fn create(own: &Path, name: &str) -> Option<PathBuf> {
     let path = own.join(name);
     std::fs::create_dir(&path).ok()?;
-    // A hierarchy that cannot kill is no help.
+    // A cgroup that cannot kill its members is useless here.
     if path.join("cgroup.kill").exists() {
         return Some(path);
     }
@@ -30,26 +30,26 @@ pub fn create(own: &Path, name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Moves a process into it. Whoever can be born there has no need of this (see
+/// Moves a process into the cgroup. A child that is created there does not need it (see
 /// [`crate::spawn::Program::hold`]).
 pub fn enter(cgroup: &Path, pid: u32) -> bool {
     let members = std::fs::File::options().write(true).open(cgroup.join("cgroup.procs"));
     members.and_then(|mut file| file.write_all(pid.to_string().as_bytes())).is_ok()
 }
 
-/// Kills everything in it and below it, at once.
+/// Kills everything in the cgroup and below it, at once.
 pub fn kill(cgroup: &Path) {
     let _ = std::fs::write(cgroup.join("cgroup.kill"), "1");
 }
 
-/// The living processes in it.
+/// Returns the living processes in the cgroup.
 pub fn members(cgroup: &Path) -> Vec<u32> {
     std::fs::read_to_string(cgroup.join("cgroup.procs"))
         .map(|text| text.lines().filter_map(|line| line.parse().ok()).collect())
         .unwrap_or_default()
 }
 
-/// Removes it if it is empty. What was just killed may take a moment to leave it.
+/// Removes the cgroup if it is empty. Killed processes may need a moment to leave it.
 pub fn remove(cgroup: &Path) {
     for _ in 0..20 {
         match std::fs::remove_dir(cgroup) {
@@ -61,11 +61,11 @@ pub fn remove(cgroup: &Path) {
     }
 }
 
-/// The directory of this process's cgroup; `None` where there is no v2 hierarchy.
+/// Returns the directory of this process's cgroup; `None` without a v2 hierarchy.
 pub fn own() -> Option<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    // Where it mostly is; the list of mounts may be long, and each shim asks.
+    // The usual place. The list of mounts may be long, and every shim asks.
     let usual = Path::new("/sys/fs/cgroup").join(path);
     if usual.join("cgroup.procs").exists() {
         return Some(usual);

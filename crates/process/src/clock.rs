@@ -1,34 +1,34 @@
-//! The clocks. Deadlines count awake time, because laptops sleep and an agent that could not run
+//! The clocks. Deadlines count awake time, because laptops sleep, and an agent that could not run
 //! did not waste its time.
 
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
-/// Time since some fixed point during which this machine was awake.
+/// Returns the time since a fixed point during which this machine was awake.
 pub fn awake() -> Duration {
     read(AWAKE)
 }
 
-/// Time since the same kind of point, including suspension. On hosts without such a clock it
-/// equals [`awake`], and no suspension is ever seen.
+/// Returns the time since such a point, including suspension. On hosts without such a clock it
+/// equals [`awake`], and no suspension is ever detected.
 pub fn boot() -> Duration {
     read(BOOT)
 }
 
-/// Milliseconds since 1970, for records that people read. Never for deadlines.
+/// Returns milliseconds since 1970, for records that people read. Never use it for deadlines.
 pub fn wall_ms() -> u64 {
     read(libc::CLOCK_REALTIME).as_millis() as u64
 }
 
-/// When this machine was started, by the clock of files: before now at the latest where that is not
-/// known.
+/// Returns when this machine was started, by the clock of file times. If that is unknown, the
+/// result may be too late, but never later than now.
 pub fn booted() -> std::time::SystemTime {
     let now = std::time::SystemTime::now();
     now.checked_sub(boot()).unwrap_or(std::time::SystemTime::UNIX_EPOCH)
 }
 
-/// Whether a file that was written then may have been lost in part when the machine went down.
+/// Whether a file that was written at that time may have lost data when the machine went down.
 pub fn is_before_boot(written: std::time::SystemTime) -> bool {
     written < booted()
 }
@@ -42,7 +42,7 @@ pub fn awake_ms() -> u64 {
 const AWAKE: libc::clockid_t = libc::CLOCK_MONOTONIC;
 #[cfg(target_os = "linux")]
 const BOOT: libc::clockid_t = libc::CLOCK_BOOTTIME;
-// On macOS CLOCK_MONOTONIC goes on during sleep and CLOCK_UPTIME_RAW does not.
+// On macOS CLOCK_MONOTONIC continues during sleep and CLOCK_UPTIME_RAW does not.
 #[cfg(target_vendor = "apple")]
 const AWAKE: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
 #[cfg(not(target_os = "linux"))]
@@ -57,21 +57,21 @@ fn read(clock: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
-/// Tells suspensions of the machine from the two clocks drifting apart.
+/// Detects suspensions of the machine by the difference of the two clocks.
 #[derive(Debug)]
 pub struct SuspendWatch {
     apart: Duration,
 }
 
 impl SuspendWatch {
-    /// Shorter than this is jitter of reading two clocks.
+    /// A shorter difference is jitter of reading two clocks.
     const LEAST: Duration = Duration::from_millis(500);
 
     pub fn new() -> Self {
         Self { apart: boot().saturating_sub(awake()) }
     }
 
-    /// How long the machine slept since the last call that said so.
+    /// Returns how long the machine slept since the last call that returned a time.
     pub fn slept(&mut self) -> Option<Duration> {
         let apart = boot().saturating_sub(awake());
         let slept = apart.saturating_sub(self.apart);

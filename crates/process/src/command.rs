@@ -1,12 +1,12 @@
-//! The one place where a `std` command is made.
+//! The only place that creates a `std` command.
 //!
 //! Short-lived helpers (git, ps) and shims start here; agents start from [`crate::spawn`]. Every
-//! descriptor of this program is close-on-exec, so a helper inherits nothing but what it is given.
+//! descriptor of this program is close-on-exec, so a helper inherits only its own streams.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// A command with nothing to read: a helper that asks for a password must fail, not hang.
+/// Returns a command with an empty stdin: a helper that asks for a password must fail, not hang.
 #[allow(clippy::disallowed_methods, reason = "this is the place the lint points to")]
 pub fn helper(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);

@@ -1,14 +1,14 @@
-//! Leaves word of a crash: the next process learns that this one ended itself, and was not killed.
+//! Records a crash: the next process learns that this one crashed by itself and was not killed.
 //!
-//! A stack overflow, an abort and a wild access end a process before any code of its own can say
-//! so. A handler of their signals writes one byte to a file that was opened before. SIGKILL leaves
-//! no word, and neither does a signal that another process sent: a service manager's watchdog sends
+//! A stack overflow, an abort or a wild memory access ends a process before its own code can report
+//! it. A handler for their signals writes one byte to a file that was opened before. SIGKILL leaves
+//! no record, and neither does a signal of another process: a service manager's watchdog sends
 //! SIGABRT.
 //!
-//! These handlers are not `signal-hook`'s, as all others are ([`crate::signals`]). That library
-//! forbids SEGV, ILL and FPE. Its unchecked registration looks the signal up on the heap, which the
-//! fault may have destroyed, and calls Rust's own handler first: that one takes its own action
-//! away, and a signal of another process would then be lost.
+//! Unlike all other handlers ([`crate::signals`]), these are not `signal-hook`'s. That library
+//! forbids SEGV, ILL and FPE. Its unchecked registration looks up the signal on the heap, which the
+//! fault may have destroyed, and calls Rust's own handler first: that handler uninstalls itself,
+//! and a signal of another process would then be lost.
 
 #![allow(unsafe_code)]
 
@@ -24,11 +24,11 @@ const SIGNALS: [i32; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIG
 
 static WORD: AtomicI32 = AtomicI32::new(-1);
 
-/// Whether the process that called this last for `file` crashed; from now on the file tells of this
-/// one. Call it once, as the only process that uses the file.
+/// Returns whether the last process that called this for `file` crashed. From now on the file
+/// records this process. Call it once, as the only process that uses the file.
 ///
 /// # Errors
-/// When the file cannot be read or written.
+/// If the file cannot be read or written.
 pub fn watch(file: &Path) -> io::Result<bool> {
     let crashed = match file.metadata() {
         Ok(meta) => meta.len() > 0,
@@ -45,11 +45,11 @@ pub fn watch(file: &Path) -> io::Result<bool> {
     Ok(crashed)
 }
 
-/// Has the handler called for a signal, once.
+/// Installs the handler for a signal.
 fn catch(signo: i32) -> io::Result<()> {
-    // SAFETY: an all-zero sigaction is valid. The handler is async-signal-safe: atomics, write(2)
-    // and sigaction(2). It runs on the alternate stack that Rust gives each of its threads, for a
-    // full stack has no room for it.
+    // SAFETY: an all-zero sigaction is valid. The handler is async-signal-safe: it uses atomics,
+    // write(2) and sigaction(2). It runs on the alternate stack that Rust gives each of its
+    // threads, because a full stack has no room for it.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_crash;
@@ -60,7 +60,7 @@ fn catch(signo: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What a signal did before: Rust's own handler reports a stack overflow.
+/// Returns the storage for a signal's previous action: Rust's own handler reports a stack overflow.
 fn before(signo: i32) -> *mut libc::sigaction {
     static mut BEFORE: std::mem::MaybeUninit<[libc::sigaction; SIGNALS.len()]> =
         std::mem::MaybeUninit::zeroed();
@@ -82,11 +82,11 @@ extern "C" fn on_crash(signo: i32, info: *mut libc::siginfo_t, _context: *mut li
             libc::write(word, c"!".as_ptr().cast(), 1);
         }
         if is_sent {
-            // Nothing would send it again.
+            // Nothing else would send the signal again.
             libc::signal(signo, libc::SIG_DFL);
             libc::raise(signo);
         } else {
-            // What the signal did before is done when the faulting instruction is run again.
+            // The faulting instruction runs again and triggers the previous action.
             libc::sigaction(signo, before(signo), std::ptr::null_mut());
         }
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
 
-    /// Handlers are the process's, so the test program runs itself for each way to end.
+    /// Handlers belong to the process, so the test program runs itself for each way to end.
     const VAR: &str = "MULETEER_TEST_CRASH";
 
     fn overflow(depth: u64) -> u64 {

@@ -1,17 +1,18 @@
-//! Named points at which a test may end the process, compiled in only with `fault-points`.
+//! Fault points: named points at which a test may end the process. They are compiled in only with
+//! `fault-points`.
 //!
 //! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop|abort][*<times>]`: at the nth (default first)
-//! passing of the point, and at the following ones as often as is said, the process is sent
-//! SIGKILL, panics, is sent SIGSTOP, or aborts. Every name stands in [`POINTS`], so
-//! `cargo xtask crash` can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that
-//! can create the file is hit, so that the successor of a killed shim is not killed in turn.
+//! time that the process passes the point, and at the next times up to `times`, it gets SIGKILL,
+//! panics, gets SIGSTOP, or aborts. [`POINTS`] lists every name, so that `cargo xtask crash` can
+//! try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that creates the file is hit,
+//! so that the successor of a killed shim is not killed as well.
 
-/// A process with this variable takes its value for the name of the machine's boot: to a daemon
-/// with another one, the machine was started anew.
+/// A process with this variable uses its value as the id of the machine's boot. A daemon with
+/// another value behaves as after a reboot.
 #[cfg(feature = "fault-points")]
 pub const BOOT_VAR: &str = "MULETEER_FAULT_BOOT";
 
-/// Every named point, in the order of a dispatch's life.
+/// The fault points of a dispatch, in the order of its life.
 pub const POINTS: &[&str] = &[
     "ledger.before_write",
     "ledger.after_write",
@@ -57,7 +58,7 @@ pub const POINTS: &[&str] = &[
     "tasks.outcome_written",
 ];
 
-/// Those of a spec run, in the order of its life.
+/// The fault points of a spec run, in the order of its life.
 pub const RUN_POINTS: &[&str] = &[
     "run.before_started",
     "run.before_freeze",
@@ -84,20 +85,21 @@ pub const RUN_POINTS: &[&str] = &[
     "run.after_pr",
 ];
 
-/// Those around each call that changes something in the real `tbd`.
+/// The fault points around each call that changes data in the real `tbd`.
 pub const TBD_POINTS: &[&str] = &["tbd.before_call", "tbd.after_call"];
 
-/// Those around bringing home the work of a run that ends before it passed, and its end.
+/// The fault points around forwarding the work of a run that ends before it passed, and around its
+/// end.
 pub const KEEP_POINTS: &[&str] = &["run.before_kept", "run.after_kept", "run.before_rest"];
 
-/// Those of a daemon that sets a run aside with which others crashed.
+/// The fault points of a daemon that sets aside a run with which other daemons crashed.
 pub const ASIDE_POINTS: &[&str] = &["aside.counted", "aside.noted", "aside.rested", "aside.kept"];
 
-/// Those around the undoing of a push to a run's hub, which only an agent leads to that does what
-/// it must not.
+/// The fault points around undoing a push to a run's hub. Only an agent that breaks the rules gets
+/// there.
 pub const PUSH_POINTS: &[&str] = &["hub.push_noted", "hub.push_undone"];
 
-/// Passes the named point. Does nothing unless compiled with `fault-points` and asked to.
+/// Passes a fault point. Does nothing unless compiled with `fault-points` and requested.
 #[inline(always)]
 pub fn point(name: &'static str) {
     #[cfg(feature = "fault-points")]
@@ -171,8 +173,8 @@ mod armed {
         }
     }
 
-    /// To this very thread: one that is sent to the process may be another's to take, and this one
-    /// would pass the point meanwhile.
+    /// Stops this very thread. Another thread could take a signal that is sent to the process, and
+    /// this one would pass the point meanwhile.
     #[allow(unsafe_code)]
     fn stop() {
         // SAFETY: it takes a number, and no memory of ours.

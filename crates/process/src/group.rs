@@ -1,5 +1,5 @@
-//! Ending everything an agent started, wherever it went: by process group, by descent, by cgroup,
-//! and by the nonce in the environment.
+//! Ends everything that an agent started: by process group, by descent, by cgroup, and by the nonce
+//! in the environment.
 
 use crate::cgroup;
 use crate::host::{Stat, host};
@@ -9,30 +9,29 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a sweep did.
+/// The outcome of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SweepReport {
     /// Processes killed.
     pub killed: u32,
-    /// Two sweeps in a row found nothing. Only then may a successor be started.
+    /// Two searches in a row found nothing. Only then may a successor be started.
     pub clean: bool,
-    /// What still lived when time was up.
+    /// The processes that still lived at the deadline.
     pub survivors: Vec<u32>,
 }
 
-/// Whether somebody has looked before a [`sweep`], when nothing could begin any more, and found
-/// nothing.
+/// Whether a search before a [`sweep`] found nothing, at a time when no new process could begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     Nobody,
     FoundNothing,
 }
 
-/// Kills every process with one of these values of `MULETEER_NONCE` in its environment or in
-/// `cgroup`, until two looks in a row found none, the one `before` included, for at most `limit`.
-/// Removes the cgroup at the end.
+/// Kills all processes of the given nonces (`MULETEER_NONCE` in their environment) and of `cgroup`.
+/// It repeats until two searches in a row found none, or for at most `limit`; the search `before`
+/// counts. It removes the cgroup at the end.
 ///
-/// Never this process itself. Blocks the thread.
+/// It never kills this process. It blocks the thread.
 pub fn sweep(
     nonces: &[&str],
     cgroup: Option<&Path>,
@@ -42,7 +41,7 @@ pub fn sweep(
     let deadline = crate::clock::awake() + limit;
     let mut report = SweepReport::default();
     let mut killed = HashSet::new();
-    // How many looks in a row found nothing.
+    // How many searches in a row found nothing.
     let mut quiet = u32::from(before == Before::FoundNothing);
     let mut looked = false;
     loop {
@@ -51,7 +50,7 @@ pub fn sweep(
         }
         let (mut found, unclear) = look(nonces);
         if unclear && !looked {
-            // What cannot be told now could perhaps not be told then.
+            // A process that is unclear now may have been unclear in the search before.
             quiet = 0;
         }
         looked = true;
@@ -65,7 +64,7 @@ pub fn sweep(
                     || cgroup.is_some_and(|cgroup| cgroup::members(cgroup).contains(&pid))
             };
             let Ok(pinned) = Pinned::open(pid) else { continue };
-            // Looked at again once pinned: the pid may have passed to somebody else in between.
+            // Checked again after pinning: another process may have got the pid in between.
             if !marked() {
                 continue;
             }
@@ -89,13 +88,13 @@ pub fn sweep(
         if crate::clock::awake() >= deadline {
             return report;
         }
-        // Time for the killed to go, and for one just being forked or exec'd to become visible.
+        // Time for killed processes to end, and for processes in a fork or exec to become visible.
         let pause = if quiet == 0 || unclear { 20 } else { 2 };
         std::thread::sleep(Duration::from_millis(pause));
     }
 }
 
-/// Every living process but this one whose environment carries the nonce.
+/// Returns every living process except this one whose environment has the nonce.
 pub fn by_nonce(nonce: &str) -> Vec<u32> {
     look(&[nonce]).0
 }
@@ -110,10 +109,10 @@ pub fn any_with(name: &str, value: &str) -> bool {
     host().pids().into_iter().filter(is_it).any(is_alive)
 }
 
-/// Those of [`by_nonce`], and whether there is a process of which it cannot be told: in the middle
-/// of an exec it has no environment, like one that was started with none.
+/// Returns the processes of [`by_nonce`], and whether some process is unclear: in the middle of an
+/// exec it has no environment, like one that was started with an empty one.
 fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
-    /// The parent of all threads of the Linux kernel, which have no environment either.
+    /// The parent of all kernel threads of Linux, which have no environment either.
     const KERNEL: u32 = 2;
     let own = std::process::id();
     let (mut marked, mut unclear) = (vec![], false);
@@ -132,8 +131,8 @@ fn look(nonces: &[&str]) -> (Vec<u32>, bool) {
     (marked, unclear)
 }
 
-/// Whether a living program whose name begins with `name` may stand below one of `places`. One of
-/// which that cannot be known may.
+/// Whether a living program whose name begins with `name` may have its working directory below one
+/// of `places`. If its directory cannot be read, the answer is yes.
 pub fn may_be_at_work(name: &str, places: &[&Path]) -> bool {
     let is_there = |pid: u32| {
         let cwd = host().cwd(pid);
@@ -158,24 +157,25 @@ fn holds(environ: &[u8], nonces: &[&str]) -> bool {
     })
 }
 
-/// Every process below `root`, zombies included, nearest first. One may be left out while others
-/// go: who must know that there is none asks [`children_of_this_thread`].
+/// Returns every process below `root`, zombies included, nearest first. It may miss one while
+/// others end: a caller that must be certain uses [`children_of_this_thread`].
 pub fn descendants(root: u32) -> Vec<Stat> {
     walk_down(root).unwrap_or_else(|| search(root))
 }
 
-/// By what the system tells of each process's children: the machine's other processes cost nothing.
+/// Walks down by the lists of children that the system reports. Its cost does not depend on the
+/// machine's other processes.
 fn walk_down(root: u32) -> Option<Vec<Stat>> {
-    /// Who forks as fast as we walk would lead us on and on: then it is the search, which has an
-    /// end.
+    /// A process that forks as fast as we walk would keep the walk from ending. Beyond this number
+    /// the search is used, which always ends.
     const MOST: usize = 1 << 16;
     let (mut found, mut known, mut next) = (vec![], HashSet::from([root]), 0);
     let mut parents = vec![root];
     while let Some(&parent) = parents.get(next) {
         next += 1;
         for pid in host().children(parent)? {
-            // The pid may have passed to somebody else since, and its parent may have died and left
-            // it to one above.
+            // Another process may have got the pid, or the parent may have died and left the child
+            // to a process above.
             let Some(stat) = host().stat(pid).filter(|stat| known.contains(&stat.parent)) else {
                 continue;
             };
@@ -192,7 +192,7 @@ fn walk_down(root: u32) -> Option<Vec<Stat>> {
     Some(found)
 }
 
-/// By who says that it is whose child, among all processes.
+/// Searches all processes for those whose parent is known.
 fn search(root: u32) -> Vec<Stat> {
     let mut children: HashMap<u32, Vec<Stat>> = HashMap::new();
     for stat in host().pids().into_iter().filter_map(|pid| host().stat(pid)) {
@@ -209,28 +209,31 @@ fn search(root: u32) -> Vec<Stat> {
     found
 }
 
-/// Cpu time used by everything below the shim `shim`, the dead that were waited for included; not
-/// what the shim itself used. It falls when a process ends that nobody waits for.
+/// Returns the cpu time used by everything below the shim `shim`, including dead processes that
+/// were waited for, but not the shim itself. It decreases when a process ends that nobody waits
+/// for.
 pub fn cpu_below(shim: u32) -> Option<Duration> {
     let reaped = host().stat(shim)?.reaped_cpu;
     let living = descendants(shim).into_iter().map(|stat| stat.cpu + stat.reaped_cpu);
     Some(reaped + living.sum::<Duration>())
 }
 
-/// Cpu time used by a process group, the dead that its living members waited for included.
+/// Returns the cpu time used by a process group, including the dead that its living members waited
+/// for.
 pub fn cpu_of_group(leader: u32) -> Duration {
     let stats = host().pids().into_iter().filter_map(|pid| host().stat(pid));
     stats.filter(|stat| stat.group == leader).map(|stat| stat.cpu + stat.reaped_cpu).sum()
 }
 
-/// The children of the calling thread, zombies included; `None` where the kernel does not tell.
+/// Returns the children of the calling thread, zombies included; `None` if the kernel does not list
+/// them.
 pub fn children_of_this_thread() -> Option<Vec<u32>> {
     let text = std::fs::read_to_string("/proc/thread-self/children").ok()?;
     text.split_ascii_whitespace().map(|pid| pid.parse().ok()).collect()
 }
 
-/// Signals a process group. The caller must know that the group is still the one it means, that is,
-/// its leader must live or be an unreaped zombie of the caller's.
+/// Signals a process group. The caller must know that the group number still means this group: its
+/// leader must live, or be an unreaped zombie of the caller.
 pub fn signal_group(leader: u32, signo: i32) -> io::Result<()> {
     Ok(rustix::process::kill_process_group(raw(leader)?, signal(signo)?)?)
 }
@@ -241,7 +244,7 @@ mod tests {
     use super::*;
     use std::process::Child;
 
-    /// A process that waits for us, with this environment alone.
+    /// Starts a process that waits for its stdin, with only this environment.
     fn waiting(env: Option<(&str, &str)>) -> Child {
         let mut child = crate::command::helper("/bin/cat")
             .env_clear()
@@ -250,14 +253,14 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        // What it echoes shows that it is past its exec.
+        // The echoed byte shows that the process is past its exec.
         std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"x").unwrap();
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         child
     }
 
-    /// One that is in the middle of an exec looks like one without an environment: no look that met
-    /// such a one may be followed by the next after the short pause.
+    /// A process in the middle of an exec looks like one without an environment. After a search
+    /// that met such a process, the next one must not follow after the short pause.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_process_without_an_environment_leaves_it_unclear() {
@@ -296,7 +299,7 @@ mod tests {
         children.iter_mut().for_each(|child| assert!(!child.wait().unwrap().success()));
     }
 
-    /// What is below a process is the same, whichever way it is found out.
+    /// Both ways must find the same descendants.
     #[test]
     #[cfg(target_os = "linux")]
     fn who_is_below_is_walked_to_and_searched_for_alike() {
@@ -316,7 +319,7 @@ mod tests {
         let settled = (0..200).find_map(|_| {
             let (walked, searched) =
                 (sorted(walk_down(shell.id()).unwrap()), sorted(search(shell.id())));
-            // Two of the four may be on their way.
+            // Two of the four may not have started yet.
             let settled = walked.len() >= 4 && walked == searched;
             if !settled {
                 std::thread::sleep(Duration::from_millis(10));

@@ -1,10 +1,10 @@
-//! OS processes: identity, groups, signals, locks, clocks, the trampoline an agent starts from, and
-//! the points at which tests crash us.
+//! Processes of the operating system: identity, groups, signals, locks, clocks, the trampoline that
+//! starts an agent, and the fault points at which tests crash us.
 //!
-//! Invariants: this crate and `shim` are the only ones with unsafe code; nothing here is async;
-//! no signal goes to a raw pid where the kernel offers something that cannot be reused (a pidfd, a
-//! process group whose leader we have not reaped). What only Linux can do sits behind
-//! [`host::Host`], with a portable fallback that compiles everywhere.
+//! Invariants: only this crate and `shim` have unsafe code. Nothing here is async. No signal goes
+//! to a raw pid if the kernel offers a handle that cannot be reused (a pidfd, or a process group
+//! whose leader we have not reaped). Abilities that only Linux has are behind [`host::Host`], with
+//! a portable fallback that compiles everywhere.
 
 pub mod bounded;
 pub mod cgroup;

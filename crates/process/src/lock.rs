@@ -1,8 +1,8 @@
-//! Locks that say who lives: an flock on a file that is never unlinked.
+//! Locks that show whether a process lives: an flock on a file that is never unlinked.
 //!
-//! A pid in a file can be reused, and of "stale, remove, create" both sides can win. An flock is
-//! given back by the kernel when the last descriptor of its open file is closed, which is exactly
-//! when the holder, and whoever inherited the descriptor from it, is dead.
+//! A pid in a file can be reused, and with "stale, remove, create" two processes can win. The
+//! kernel releases an flock when the last descriptor of its open file is closed: exactly when the
+//! holder, and every process that inherited the descriptor, is dead.
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Serialize, de::DeserializeOwned};
@@ -12,22 +12,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A held lock. Dropping it closes this descriptor and nothing else: a child that inherited the
-/// open file goes on holding the lock (an explicit unlock would take it from the child).
+/// A held lock. Dropping it closes only this descriptor: a child that inherited the open file keeps
+/// the lock. An explicit unlock would take it from the child.
 #[derive(Debug)]
 pub struct LockGuard {
     file: File,
 }
 
 impl LockGuard {
-    /// Takes over a descriptor on which a lock is already held, as inherited from a parent.
+    /// Takes over a descriptor, inherited from a parent, through which a lock is already held.
     /// `None` if the lock is not held through it and cannot be taken.
     pub fn inherit(fd: OwnedFd) -> io::Result<Option<Self>> {
-        // flock on an open file that holds the lock already succeeds and changes nothing.
+        // flock on an open file that already holds the lock succeeds and changes nothing.
         Ok(flock(fd.as_fd())?.then(|| Self { file: File::from(fd) }))
     }
 
-    /// A second descriptor of the same open file, close-on-exec, to hand to a child.
+    /// Returns a second descriptor of the same open file, close-on-exec, to pass to a child.
     pub fn share(&self) -> io::Result<OwnedFd> {
         Ok(self.file.try_clone()?.into())
     }
@@ -46,24 +46,25 @@ impl AsFd for LockGuard {
     }
 }
 
-/// Takes the lock at `path` (created 0600 if absent), or answers `None` if another holds it.
+/// Takes the lock at `path` (created 0600 if absent); `None` if another process holds it.
 pub fn try_lock(path: &Path) -> io::Result<Option<LockGuard>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
     LockGuard::inherit(fd)
 }
 
-/// Like [`try_lock`], but waits up to `limit`. After a kill -9 the end of a dead process's socket
-/// may be seen before its lock is free, so whoever comes next waits a moment (the daemon: 2 s).
+/// Works like [`try_lock`], but waits up to `limit`. After a kill -9 the end of a dead process's
+/// socket may be visible before its lock is free, so its successor waits a moment (the daemon: 2
+/// s).
 ///
-/// Blocks the calling thread.
+/// It blocks the calling thread.
 pub fn lock_within(path: &Path, limit: Duration) -> io::Result<Option<LockGuard>> {
     lock_unless(path, limit, || false)
 }
 
-/// Like [`lock_within`], but gives up as soon as `vain` says that there is no use in waiting.
+/// Works like [`lock_within`], but gives up as soon as `vain` returns true.
 ///
-/// Blocks the calling thread.
+/// It blocks the calling thread.
 pub fn lock_unless(
     path: &Path,
     limit: Duration,
@@ -77,21 +78,20 @@ pub fn lock_unless(
         if vain() || crate::clock::awake() >= deadline {
             return Ok(None);
         }
-        // flock knows no time limit, and a thread blocked in it could not be called back.
+        // flock has no time limit, and a thread blocked in it could not be cancelled.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Somebody holds it exclusively. Asking takes it for a moment, as one of many: who wants it waits
-/// that long.
+/// Whether a process holds the lock exclusively. The check takes a shared lock for a moment, during
+/// which an exclusive lock fails.
 pub fn is_held(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let asked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
     matches!(asked, Err(rustix::io::Errno::WOULDBLOCK))
 }
 
-/// Writes what informs people about the holder beside the lock, at `<path>.json`. Nobody decides
-/// anything by it.
+/// Writes information about the holder for people to `<path>.json`. No code decides by it.
 pub fn write_note(path: &Path, note: &impl Serialize) -> io::Result<()> {
     let target = note_path(path);
     let mut temporary = target.clone().into_os_string();
@@ -100,7 +100,7 @@ pub fn write_note(path: &Path, note: &impl Serialize) -> io::Result<()> {
     std::fs::rename(&temporary, &target)
 }
 
-/// The newest note beside the lock; `None` if there is none that can be read.
+/// Returns the note beside the lock; `None` if there is none that can be read.
 pub fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&std::fs::read(note_path(path)).ok()?).ok()
 }
@@ -143,7 +143,8 @@ mod tests {
         assert!(lock_within(&path, Duration::from_secs(2)).unwrap().is_some());
     }
 
-    /// It would wait for an hour, and take over from a daemon that was told to stop meanwhile.
+    /// Otherwise it would wait for an hour, and take over from a daemon that was told to stop
+    /// meanwhile.
     #[test]
     fn who_sees_no_use_in_waiting_does_not_wait() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Signals as a descriptor that becomes readable, so that one poll waits for them too.
+//! Turns signals into a descriptor that becomes readable, so that one poll waits for them too.
 //!
-//! `signal-hook` owns the handlers of this process; it shares them with tokio, which hears of ended
-//! children through the same registry. [`crate::crash`] alone installs handlers of its own, and
-//! says why. A child that this crate starts has every signal's default action and an empty mask
-//! ([`crate::spawn`]).
+//! `signal-hook` owns the signal handlers of this process. It shares them with tokio, which learns
+//! of ended children through the same registry. Only [`crate::crash`] installs its own handlers,
+//! and says why. A child that this crate starts has the default action for every signal and an
+//! empty mask ([`crate::spawn`]).
 
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
-/// Caught signals. The descriptor is readable when a signal came.
+/// Caught signals. The descriptor is readable when a signal has arrived.
 ///
-/// Several of these may catch the same signal: each of them receives it. After the last one is
-/// dropped the signal does nothing, for its default action does not come back. `R` is the end of a
-/// socket pair that the caller waits on.
+/// Several of these may catch the same signal, and each receives it. After the last one is dropped,
+/// the signal is ignored, because its default action is not restored. `R` is the end of a socket
+/// pair on which the caller waits.
 #[derive(Debug)]
 pub struct Signals<R = UnixStream> {
     delivery: SignalDelivery<R, SignalOnly>,
@@ -25,7 +25,7 @@ impl Signals {
     /// Catches these signals from now on.
     ///
     /// # Errors
-    /// When the system gives no descriptors or no handler.
+    /// If the system provides no descriptors or no handler.
     ///
     /// # Panics
     /// For a signal that cannot be caught (KILL, STOP), and for SEGV, ILL and FPE: a handler that
@@ -37,7 +37,7 @@ impl Signals {
 }
 
 impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
-    /// As [`Signals::catch`], with a socket pair of the caller: `read` becomes readable.
+    /// Works like [`Signals::catch`], with a socket pair of the caller: `read` becomes readable.
     ///
     /// # Errors
     /// As [`Signals::catch`].
@@ -49,23 +49,23 @@ impl<R: AsRawFd + Send + Sync + 'static> Signals<R> {
         Ok(Self { delivery })
     }
 
-    /// What becomes readable. Bytes that are read from it are no signals: [`Self::take`] returns
+    /// Returns the end that becomes readable. Its bytes are not signals: [`Self::take`] returns
     /// those.
     pub fn reader(&mut self) -> &mut R {
         self.delivery.get_read_mut()
     }
 
-    /// The signals that came since the last call, each of them once. Does not block.
+    /// Returns the signals that arrived since the last call, each once. Does not block.
     pub fn take(&mut self) -> Vec<i32> {
         self.delivery.pending().collect()
     }
 }
 
-/// Ends this process by a signal, whatever handler or mask it has: Rust's own handler of SEGV takes
-/// the first and returns. Returns only where the signal does not end a process.
+/// Ends this process by a signal, whatever handler or mask it has: Rust's own handler of SEGV would
+/// take the first one and return. It returns only if the signal does not end a process.
 ///
 /// # Errors
-/// When the signal is unknown.
+/// If the signal is unknown.
 pub fn end_by(signo: i32) -> io::Result<()> {
     signal_hook::low_level::emulate_default_handler(signo)
 }
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(first.take(), [urg]);
     }
 
-    /// A signal ends the process that has a say in it, so the test program runs itself for each.
+    /// A signal ends the test process itself, so the test program runs itself for each signal.
     #[test]
     fn end_by_ends_a_process_that_catches_the_signal() {
         const VAR: &str = "MULETEER_TEST_END_BY";

@@ -1,4 +1,4 @@
-//! The trampoline: a child that exists, and can be recorded, before anything of the agent runs.
+//! Forks a child that exists, and can be recorded, before anything of the agent runs.
 //!
 //! ```text
 //!   parent                              child
@@ -9,8 +9,8 @@
 //!                          8 bytes      ◀── exec failed: errno and stage, _exit(127)
 //! ```
 //!
-//! So there is no moment in which an unrecorded agent runs, and a parent that dies anywhere before
-//! the byte leaves nothing behind.
+//! So no unrecorded agent ever runs, and a parent that dies before it writes the byte leaves
+//! nothing behind.
 
 #![allow(unsafe_code)]
 
@@ -23,8 +23,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What to run once released. Everything is made ready before the fork: the child allocates
-/// nothing.
+/// The program to run after the release. Everything is prepared before the fork, because the child
+/// must not allocate.
 #[derive(Debug)]
 pub struct Program {
     path: CString,
@@ -42,7 +42,7 @@ pub struct Stdio {
     pub stderr: OwnedFd,
 }
 
-/// A forked child that waits to be released. Dropping it ends the child.
+/// A forked child that waits for its release. Dropping this value ends the child.
 #[derive(Debug)]
 pub struct Held {
     id: ProcessId,
@@ -51,7 +51,7 @@ pub struct Held {
     status: OwnedFd,
 }
 
-/// A released child that may or may not have reached its program.
+/// A released child, which may not have executed its program yet.
 #[derive(Debug)]
 pub struct Released {
     status: OwnedFd,
@@ -77,7 +77,7 @@ pub enum Stage {
 }
 
 impl Program {
-    /// `InvalidInput` if a string holds a NUL.
+    /// Prepares the program. Returns `InvalidInput` if a string contains a NUL.
     pub fn new<'a>(
         path: &Path,
         argv: impl IntoIterator<Item = &'a str>,
@@ -100,10 +100,10 @@ impl Program {
         })
     }
 
-    /// Forks the child and holds it before the program. It leads a process group of its own, and on
-    /// Linux is killed when the calling *thread* ends: call this from a single-threaded process. It
-    /// is in `cgroup` from its first moment where the kernel can (5.7), else moved there while it
-    /// is held; [`Held::contained`] says whether it got there.
+    /// Forks the child and holds it before its program. The child leads its own process group. On
+    /// Linux the kernel kills it when the calling *thread* ends, so call this from a
+    /// single-threaded process. The child is created in `cgroup` if the kernel can do that (5.7),
+    /// else it is moved there while it is held; [`Held::contained`] says whether it is there.
     pub fn hold(&self, stdio: Stdio, cgroup: Option<&Path>) -> io::Result<Held> {
         let (release_read, release) = pipe::pair()?;
         let (status, status_write) = pipe::pair()?;
@@ -136,7 +136,7 @@ impl Program {
             // SAFETY: we are the only thread of the child; the pointers outlive it.
             0 => unsafe { child.run() },
             pid => {
-                // In both, so that neither can be ahead of the group's existence.
+                // Parent and child both call it, so that neither continues before the group exists.
                 if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                     let _ = rustix::process::setpgid(Some(pid), Some(pid));
                 }
@@ -155,21 +155,21 @@ impl Held {
         self.id
     }
 
-    /// It is in the cgroup it was to be in.
+    /// Whether the child is in the requested cgroup.
     pub fn contained(&self) -> bool {
         self.contained
     }
 
-    /// Lets the child go on to its program.
+    /// Lets the child execute its program.
     pub fn release(self) -> io::Result<Released> {
-        // A child that was killed meanwhile makes this EPIPE; its exit status tells.
+        // EPIPE means that the child was killed meanwhile; its exit status says so.
         let _ = rustix::io::write(&self.release, b"G");
         Ok(Released { status: self.status })
     }
 }
 
 impl Released {
-    /// Asks without waiting.
+    /// Returns the status without waiting.
     pub fn status(&self) -> ExecStatus {
         let mut bytes = [0; 8];
         match rustix::io::read(&self.status, &mut bytes) {
@@ -192,13 +192,13 @@ impl AsFd for Released {
     }
 }
 
-/// `fork` into a cgroup. To move a living process into one makes the kernel wait for all of its
-/// cores (15 ms were seen), one such move at a time on the whole machine; to be born there costs
-/// nothing. `None` where it cannot be done.
+/// Forks into a cgroup. `None` if the kernel cannot do it. Moving a living process into a cgroup
+/// makes the kernel wait for all of its cores (up to 15 ms), and the whole machine does one such
+/// move at a time. Creating the process there costs nothing.
 ///
 /// # Safety
-/// As of `fork` in a process of one thread, whose child calls nothing but async-signal-safe
-/// functions: libc's own preparations for a child that goes on as a program are left out.
+/// As for `fork` in a process of one thread, whose child calls only async-signal-safe functions:
+/// this skips the preparations of libc for a child that keeps running this program.
 #[cfg(target_os = "linux")]
 unsafe fn fork_into(cgroup: BorrowedFd<'_>) -> Option<libc::pid_t> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -218,20 +218,21 @@ unsafe fn fork_into(_: BorrowedFd<'_>) -> Option<libc::pid_t> {
     None
 }
 
-/// Forks a brother: a copy of this process whose parent is *our* parent, who reaps it. `None` in
-/// the brother, its pid here. By the old `clone`: a filter cannot look into what `clone3` is given,
-/// so container engines have it answer ENOSYS.
+/// Forks a sibling: a copy of this process whose parent is *our* parent, which reaps it. Returns
+/// `None` in the sibling, and the sibling's pid here. It uses the old `clone`, because a seccomp
+/// filter cannot read the arguments of `clone3`, so container engines let `clone3` fail with
+/// ENOSYS.
 ///
 /// # Errors
-/// As of `fork`; always `Unsupported` but on Linux.
+/// As for `fork`; always `Unsupported` except on Linux.
 ///
 /// # Safety
-/// Only in a process of one thread: of others the brother would have what they were in the middle
-/// of, and not them.
+/// Only in a process of one thread: the sibling would have the unfinished work of other threads,
+/// but not the threads.
 #[cfg(target_os = "linux")]
 pub unsafe fn fork_brother() -> io::Result<Option<u32>> {
-    // A brother's death is told as ours would be. Which architecture has flags and stack the other
-    // way round: see clone(2).
+    // The parent gets the same signal for the sibling's death as for ours. On s390x flags and stack
+    // are in the opposite order, see clone(2).
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     let (first, second) = if cfg!(target_arch = "s390x") { (0, flags) } else { (flags, 0) };
     // SAFETY: without CLONE_VM and a stack the brother is a copy of us, as after `fork`; and there
@@ -243,6 +244,8 @@ pub unsafe fn fork_brother() -> io::Result<Option<u32>> {
     }
 }
 
+/// Always fails on this system.
+///
 /// # Errors
 /// Always.
 ///
@@ -275,19 +278,19 @@ impl Child {
             libc::setpgid(0, 0);
             #[cfg(target_os = "linux")]
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            // The parent may have died before that took hold.
+            // The parent may have died before prctl took effect.
             if libc::getppid() as u32 != self.parent {
                 libc::_exit(0);
             }
-            // Exec resets handlers but keeps what is ignored, and Rust ignores SIGPIPE; until exec
-            // the parent's handlers would swallow a TERM that is meant for us.
+            // Exec resets handlers but keeps ignored signals ignored, and Rust ignores SIGPIPE.
+            // Until exec, the parent's handlers would swallow a TERM that is meant for the child.
             for signo in 1..32 {
                 libc::signal(signo, libc::SIG_DFL);
             }
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut none);
             libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-            // Our own copy would keep the pipe from ever ending.
+            // With the child's own copy of the write end, its read would never see end of file.
             libc::close(self.release);
             for (target, &fd) in self.stdio.iter().enumerate() {
                 libc::dup2(fd, target as RawFd);
@@ -300,8 +303,8 @@ impl Child {
                     _ => libc::_exit(0),
                 }
             }
-            // Everything from 3 up is close-on-exec by construction; this holds when a library is
-            // not.
+            // All descriptors from 3 up should be close-on-exec already. This call also covers
+            // descriptors of a library that forgot the flag.
             #[cfg(target_os = "linux")]
             libc::syscall(
                 libc::SYS_close_range,
@@ -340,13 +343,13 @@ pub struct Exit {
     pub signal: Option<i32>,
 }
 
-/// Looks for an ended child without reaping it: a zombie keeps its pid, and its group's number,
-/// from being reused. `None` as pid: any child.
+/// Returns an ended child without reaping it: a zombie keeps its pid, and its group's number, from
+/// being reused. Without a pid, it checks all children.
 pub fn peek_exit(pid: Option<u32>) -> Option<Exit> {
     wait_for(pid, libc::WNOWAIT)
 }
 
-/// Reaps an ended child; `None` if it has not ended, or is no child.
+/// Reaps an ended child; `None` if it has not ended or is not a child.
 pub fn reap(pid: u32) -> Option<Exit> {
     wait_for(Some(pid), 0)
 }
@@ -372,8 +375,7 @@ fn wait_for(pid: Option<u32>, flags: libc::c_int) -> Option<Exit> {
     })
 }
 
-/// Finds the program a name means: as exec would, but on a given `PATH`, and with the error exec
-/// would give.
+/// Resolves a program name like exec does, but on a given `PATH`. A failure has the error of exec.
 pub fn find_program(name: &str, path: Option<&str>, cwd: &Path) -> io::Result<PathBuf> {
     let name = OsStr::new(name);
     if name.as_bytes().contains(&b'/') {
@@ -400,8 +402,8 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
-/// Closes every descriptor from 3 up but this one, in a process that was just started and has
-/// opened nothing else yet.
+/// Closes every descriptor from 3 up except `keep`. Only for a process that was just started and
+/// has opened nothing else yet.
 pub fn close_others(keep: &impl AsFd) {
     let keep = keep.as_fd().as_raw_fd() as u32;
     // SAFETY: descriptors below 3 and `keep` stay; nothing in this process owns any other yet.
@@ -441,7 +443,7 @@ mod tests {
         program.expect("words").hold(stdio, cgroup).expect("a child")
     }
 
-    /// Ends it and says how it ended.
+    /// Ends the child and returns its exit code.
     fn end(held: Held) -> Option<i32> {
         let pid = held.id().pid;
         drop(held);
@@ -469,7 +471,7 @@ mod tests {
         );
     }
 
-    /// A blocked or ignored signal would pass through exec, and a TERM would not end the agent.
+    /// Exec passes on blocked and ignored signals, and then a TERM would not end the agent.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_child_has_no_blocked_and_no_ignored_signals() {
@@ -516,7 +518,7 @@ mod tests {
         let found = std::fs::read_to_string(&output).expect("its output");
         let mask = |name: &str| {
             let of = found.lines().find_map(|line| line.strip_prefix(name)).expect("a mask");
-            // Real-time signals are the C library's own.
+            // The C library uses the real-time signals itself.
             u64::from_str_radix(of.trim(), 16).expect("a number") & 0x7fff_ffff
         };
         assert_eq!((mask("SigBlk:"), mask("SigIgn:")), (0, 0), "{found}");

@@ -39,7 +39,7 @@ impl Host for Linux {
                 Ok(text) => children.extend(
                     text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()),
                 ),
-                // A thread that has ended, or a kernel that was built without.
+                // Either the thread has ended, or the kernel was built without this file.
                 Err(_) if !task.path().exists() => {}
                 Err(_) => return None,
             }
@@ -65,7 +65,7 @@ impl Host for Linux {
     fn environ(&self, pid: u32) -> Option<Vec<u8>> {
         let environ = kernel_file(&format!("/proc/{pid}/environ"))?;
         if environ.is_empty() && self.stat(pid).is_some_and(|stat| stat.leader_gone) {
-            // The first thread has ended and took its view of the memory along; others go on.
+            // The first thread has ended and released its view of the memory; others still run.
             let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
             return tasks
                 .flatten()
@@ -110,17 +110,16 @@ impl Host for Linux {
 
 /// A name of at most 64 bytes and fifty numbers of at most 20 digits.
 const STAT: usize = 2048;
-/// Such a name, a newline, and room to see that there is no more.
+/// Such a name, a newline, and spare room that shows that the file ended.
 const COMM: usize = 128;
 
-/// One of the kernel's files of one line, which come whole with the first read if there is room.
+/// Reads a one-line kernel file. The kernel returns it whole with the first read if there is room.
 fn kernel_line<'a>(path: &str, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let len = File::open(path).ok()?.read(room).ok()?;
     (len < room.len()).then_some(&room[..len])
 }
 
-/// The whole of one of the kernel's files. They say that they are empty, so nobody is asked how
-/// long they are.
+/// Reads a whole kernel file. Such files report length 0, so the length is not asked for.
 fn kernel_file(path: &str) -> Option<Vec<u8>> {
     const USUAL: usize = 4096;
     let mut file = File::open(path).ok()?;
@@ -140,8 +139,8 @@ fn kernel_file(path: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Parses `/proc/PID/stat`. The name in parentheses may hold spaces and parentheses of its own, so
-/// fields are counted from the last closing one.
+/// Parses `/proc/PID/stat`. The name in parentheses may contain spaces and parentheses, so fields
+/// are counted from the last closing one.
 fn parse_stat(line: &[u8]) -> Option<Stat> {
     let open = line.iter().position(|&byte| byte == b'(')?;
     let close = line.iter().rposition(|&byte| byte == b')')?;
@@ -199,7 +198,7 @@ mod tests {
         assert_eq!(stat.rss, 3 * rustix::param::page_size() as u64);
     }
 
-    /// One that is ending stands nowhere any more, which is not the same as nobody knowing where.
+    /// A process that is ending has no directory any more. That differs from an unknown directory.
     #[test]
     fn where_a_process_stands_is_known_until_it_ends() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,9 @@
-//! What the C library's allocator keeps of memory that nobody uses any more. There is one shim for
-//! each agent, so a page that each of them keeps is a page for each agent.
+//! Returns unused memory that the C library's allocator keeps. Each agent has a shim, so a page
+//! that a shim keeps is a page for each agent.
 
 #![allow(unsafe_code)]
 
-/// Gives the kernel back all whole pages that are free. Does nothing where the C library has no way
-/// to.
+/// Returns all whole free pages to the kernel. Does nothing if the C library cannot do that.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it takes the allocator's own locks, and touches nothing that is in use.
@@ -13,36 +12,35 @@ pub fn give_back() {
     }
 }
 
-/// Gives the kernel back what deeper calls than this one have left on the stack. Does nothing but
-/// on Linux.
+/// Returns the stack pages that deeper calls have used to the kernel. Does nothing except on Linux.
 ///
 /// # Safety
-/// Only on a process's first thread, whose stack nothing else lies near to: the kernel keeps a
+/// Only on a process's first thread, because nothing else is near its stack: the kernel keeps a
 /// megabyte free below it.
 #[inline(never)]
 pub unsafe fn give_back_stack() {
     #[cfg(target_os = "linux")]
     {
-        /// Deeper than anything has called that was worth the while.
+        /// Deeper than any call whose stack is worth returning.
         const DEEPEST: usize = 256 << 10;
         let here = 0_u8;
         let page = rustix::param::page_size();
-        // The page we are in, and one more: what is called from here, and a signal's handler, need
-        // no more.
+        // Keeps the current page and one more, which is enough for the calls from here and a
+        // signal's handler.
         let end = (&raw const here).addr() / page * page - page;
-        // SAFETY: nobody has anything left to find below the stack's end; what was never used is
-        // skipped with an error.
+        // SAFETY: nothing below the stack's end is in use. Pages that were never used give an
+        // error, which is ignored.
         unsafe {
             libc::madvise((end - DEEPEST) as *mut libc::c_void, DEEPEST, libc::MADV_DONTNEED);
         }
     }
 }
 
-/// Lets all threads share `count` arenas: each has free room of its own that the others cannot use.
-/// To be called before there are threads. Does nothing where the C library knows no arenas.
+/// Makes all threads share `count` arenas, because free memory of one arena is useless to the
+/// others. Call it before there are threads. Does nothing if the C library has no arenas.
 pub fn share_arenas(count: u8) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it sets a number that is looked at when a thread allocates for the first time.
+    // SAFETY: it sets a number that the allocator reads when a thread allocates for the first time.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, count.into());
     }

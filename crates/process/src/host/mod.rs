@@ -1,8 +1,8 @@
-//! What differs between operating systems, behind one trait.
+//! Hides the differences between operating systems behind one trait.
 //!
-//! [`Linux`] has the real mechanisms; [`Portable`] does what POSIX and `ps` allow, compiles
-//! everywhere (so that it cannot rot unseen), and is what runs elsewhere. `doctor` names what is
-//! best effort.
+//! [`Linux`] uses the real mechanisms. [`Portable`] does what POSIX and `ps` allow and runs on
+//! other systems; it compiles everywhere, so that every build checks it. `doctor` names the
+//! abilities that are best effort.
 
 pub mod descriptors;
 pub mod memory;
@@ -28,23 +28,23 @@ pub struct Stat {
     pub parent: u32,
     pub group: u32,
     pub session: u32,
-    /// In a unit of the host's own; with the pid it names one process of one boot.
+    /// In the host's own unit. Together with the pid it identifies one process of one boot.
     pub start_time: u64,
-    /// Ended, and only waits to be reaped: as good as dead.
+    /// It has ended and waits to be reaped, so it counts as dead.
     pub zombie: bool,
-    /// Its first thread has ended, which looks like a zombie; other threads go on.
+    /// Its first thread has ended, which looks like a zombie; other threads still run.
     pub leader_gone: bool,
-    /// Stopped by a signal, until one tells it to go on. Not by a debugger.
+    /// Stopped by a signal until it gets SIGCONT. Not stopped by a debugger.
     pub stopped: bool,
     /// Resident memory in bytes; 0 if not known.
     pub rss: u64,
     /// Cpu time it has used.
     pub cpu: Duration,
-    /// Cpu time of the descendants that ended and were waited for; zero if not known.
+    /// Cpu time of descendants that ended and were waited for; zero if not known.
     pub reaped_cpu: Duration,
 }
 
-/// What `doctor` and `status` say holds an agent to its shim on this host.
+/// The abilities of this host that tie an agent to its shim. `doctor` and `status` show them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     pub pidfd: bool,
@@ -53,43 +53,44 @@ pub struct Abilities {
 }
 
 pub trait Host: std::fmt::Debug + Sync {
-    /// Every process that can be seen.
+    /// Returns every visible process.
     fn pids(&self) -> Vec<u32>;
-    /// `None` when there is no such process (or it cannot be seen).
+    /// Returns a process's state; `None` if it does not exist or cannot be seen.
     fn stat(&self, pid: u32) -> Option<Stat>;
     /// Whether one [`Stat::start_time`] is certainly before another.
     fn began_before(&self, _start_time: u64, _other: u64) -> bool {
         false
     }
-    /// Its children, zombies included; none when it is gone, `None` where the host does not tell. A
-    /// child may be left out while another one goes.
+    /// Returns the children of a process, zombies included. The list is empty if the process is
+    /// gone; `None` if the host does not report it. It may miss a child while another one ends.
     fn children(&self, pid: u32) -> Option<Vec<u32>>;
-    /// Its name, as `ps` shows it; `None` when it is gone.
+    /// Returns a process's name, as `ps` shows it; `None` if the process is gone.
     fn name(&self, pid: u32) -> Option<String>;
-    /// The directory it stands in; `None` when it has let go of it, because it is ending. An error
-    /// if that cannot be known.
+    /// Returns a process's working directory; `None` if the process is ending and has released it.
+    /// An error if it cannot be known.
     fn cwd(&self, pid: u32) -> io::Result<Option<PathBuf>>;
-    /// The environment a process was started with, NUL-separated; `None` if it cannot be read.
+    /// Returns the environment with which a process was started, NUL-separated; `None` if it cannot
+    /// be read.
     fn environ(&self, pid: u32) -> Option<Vec<u8>>;
-    /// Names this boot of this machine.
+    /// Returns the id of this boot of this machine.
     fn boot_id(&self) -> String;
-    /// Names the pid namespace this process is in; 0 where there is only one.
+    /// Returns the id of this process's pid namespace; 0 if there is only one.
     fn pid_namespace(&self) -> u64;
-    /// A descriptor of the process that stays its own when the pid is reused, and becomes
-    /// readable when it ends.
+    /// Returns a descriptor of the process. It keeps meaning that process when the pid is reused,
+    /// and becomes readable when the process ends.
     fn pin(&self, pid: u32) -> io::Result<Option<OwnedFd>>;
-    /// Orphans below this process become its children.
+    /// Makes orphans below this process its children.
     fn become_subreaper(&self) -> bool;
     fn abilities(&self) -> Abilities;
 }
 
-/// The host this was built for.
+/// Returns the host for which this was built.
 #[cfg(target_os = "linux")]
 pub fn host() -> &'static dyn Host {
     &Linux
 }
 
-/// The host this was built for.
+/// Returns the host for which this was built.
 #[cfg(not(target_os = "linux"))]
 pub fn host() -> &'static dyn Host {
     &Portable

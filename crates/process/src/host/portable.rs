@@ -1,6 +1,5 @@
-//! Any POSIX system: `ps` tells what the kernel knows. Slower, and without anything that pins a
-//! process: a pid is compared with its start time right before it is used, which narrows the race
-//! to microseconds and cannot close it.
+//! Any POSIX system, by `ps`. It is slower, and nothing pins a process: a pid is compared with its
+//! start time right before it is used, which narrows the race to microseconds but cannot close it.
 
 use crate::command::helper;
 use crate::host::{Abilities, Host, Stat};
@@ -83,8 +82,8 @@ fn run(command: &mut Command) -> String {
         .map_or_else(|_| String::new(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// One line of `pid ppid pgid rss stat time lstart`. The start time is `lstart`'s text hashed: it
-/// is only ever compared.
+/// Parses one line of `pid ppid pgid rss stat time lstart`. The start time is a hash of the text of
+/// `lstart`, because it is only compared.
 fn parse(line: &str) -> Option<Stat> {
     let mut fields = line.split_ascii_whitespace();
     let mut number = || fields.next()?.parse::<u32>().ok();
@@ -110,7 +109,7 @@ fn parse(line: &str) -> Option<Stat> {
     })
 }
 
-/// `[[days-]hours:]minutes:seconds`, the seconds with a fraction on some systems.
+/// Parses `[[days-]hours:]minutes:seconds`; on some systems the seconds have a fraction.
 fn cpu_time(text: &str) -> Duration {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let mut seconds = 0.0;

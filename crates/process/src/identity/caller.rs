@@ -1,22 +1,23 @@
-//! The process on whose behalf this one was called: an agent CLI, past the shells that it starts
-//! for one command.
+//! Finds the process that called this one: an agent CLI, skipping the shells that it starts for one
+//! command.
 
 use crate::host::host;
 use crate::identity::{Ancestry, NONCE_VAR, ProcessId, ancestry, nonce_of};
 
-/// Deeper than any honest tree.
+/// Deeper than any real tree.
 const DEEPEST: usize = 64;
-/// A process above may end while it is looked at, which leaves this one to another.
+/// How often the walk is tried: a process above may end during it, and its child gets another
+/// parent.
 const LOOKS: usize = 3;
-/// What a shim is called, as the system shows it.
+/// The process name of a shim, as the system shows it.
 const SHIM: &str = "muleteer-shim";
 const SHELLS: [&str; 9] = ["sh", "bash", "dash", "zsh", "ash", "ksh", "mksh", "fish", "busybox"];
-/// Programs that run another one, and end with it.
+/// Programs that run another one and end with it.
 const WRAPPERS: [&str; 14] = [
     "timeout", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "flock", "xargs",
     "sudo", "doas", "su", "unshare",
 ];
-/// What the agent CLIs are called, as the system shows it.
+/// The process names of the agent CLIs, as the system shows them.
 const AGENTS: [&str; 10] = [
     "claude",
     "codex",
@@ -46,7 +47,7 @@ impl Above {
         self.is_shell() || WRAPPERS.contains(&self.name.as_str())
     }
 
-    /// It ends with what it was started for.
+    /// Whether it ends with the command for which it was started.
     fn is_for_one_command(&self) -> bool {
         WRAPPERS.contains(&self.name.as_str()) || self.is_shell() && is_for_one_command(self.id.pid)
     }
@@ -56,8 +57,8 @@ impl Above {
     }
 }
 
-/// The agent CLI that called this process, directly or through shells; `None` if it was called by
-/// something else.
+/// Returns the agent CLI that called this process, directly or through shells; `None` if something
+/// else called it.
 pub fn agent() -> Option<ProcessId> {
     above()
         .into_iter()
@@ -66,8 +67,8 @@ pub fn agent() -> Option<ProcessId> {
         .map(|one| one.id)
 }
 
-/// The process whose hook this is: the agent CLI that called it through shells, else the nearest
-/// process that is no shell for a single command.
+/// Returns the process to which this hook belongs: the agent CLI that called it through shells,
+/// else the nearest process that is not a shell for a single command.
 pub fn session() -> Option<ProcessId> {
     let above = above();
     let agent = above.iter().find(|one| !one.runs_another()).filter(|one| one.is_agent());
@@ -75,11 +76,11 @@ pub fn session() -> Option<ProcessId> {
     caller.map(|one| one.id)
 }
 
-/// Whether this process works for an agent or a validation, as far as the system shows it: it, or a
-/// process above it, carries [`NONCE_VAR`] or is a shim. A cleared environment, a new session and a
-/// double fork do not hide that: an agent's orphans are left to its shim.
+/// Whether this process works for an agent or a validation, as far as the system shows: it, or a
+/// process above it, has [`NONCE_VAR`] or is a shim. A cleared environment, a new session or a
+/// double fork cannot hide that, because an agent's orphans become children of its shim.
 pub fn is_for_an_agent() -> bool {
-    // The first process of an agent's pid namespace is above all others, and no walk asks about it.
+    // In an agent's pid namespace, process 1 is the topmost, and the walk does not check it.
     let marked = std::env::var_os(NONCE_VAR).is_some() || is_marked(1);
     let above = |process: ProcessId| is_marked(process.pid) || is_shim(process.pid);
     marked
@@ -95,7 +96,7 @@ fn is_shim(pid: u32) -> bool {
     host().name(pid).is_some_and(|name| name.starts_with(SHIM))
 }
 
-/// The processes above this one, nearest first.
+/// Returns the processes above this one, nearest first.
 fn above() -> Vec<Above> {
     let mut found = vec![];
     let mut at = host().stat(std::process::id()).map(|stat| stat.parent);
@@ -114,7 +115,7 @@ fn is_for_one_command(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |words| runs_one_command(&words))
 }
 
-/// The same, by the words that the shell was started with.
+/// Decides the same from the arguments of the shell.
 fn runs_one_command(words: &[u8]) -> bool {
     let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let flag = words

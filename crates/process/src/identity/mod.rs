@@ -1,5 +1,5 @@
-//! Who a process is. A pid alone proves nothing: it is reused, and means something else in
-//! another boot or pid namespace.
+//! The identity of a process. A pid alone proves nothing: it is reused, and means another process
+//! in another boot or pid namespace.
 
 #![allow(unsafe_code)]
 
@@ -12,30 +12,31 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The variable that marks an agent's processes, whatever they fork and wherever they go.
+/// The variable that marks all of an agent's processes, also forked and detached ones.
 pub const NONCE_VAR: &str = "MULETEER_NONCE";
 
 /// One process of this boot and pid namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     pub pid: u32,
-    /// In the host's own unit; only ever compared, by
-    /// [`Host::began_before`](crate::host::Host::began_before) for order.
+    /// In the host's own unit. It is only compared;
+    /// [`Host::began_before`](crate::host::Host::began_before) compares the order.
     pub start_time: u64,
 }
 
 impl ProcessId {
-    /// This process.
+    /// Returns this process.
     pub fn current() -> Self {
         Self::of(std::process::id()).unwrap_or(Self { pid: std::process::id(), start_time: 0 })
     }
 
-    /// The process that has `pid` now, zombie or not.
+    /// Returns the process that has `pid` now, zombie or not.
     pub fn of(pid: u32) -> Option<Self> {
         host().stat(pid).map(Self::from)
     }
 
-    /// Still there and not a zombie. Where pid 1 does not reap, the dead stay zombies for ever.
+    /// Whether the process still exists and is not a zombie. If pid 1 does not reap, the dead stay
+    /// zombies for ever.
     pub fn is_alive(self) -> bool {
         host().stat(self.pid).is_some_and(|stat| Self::from(stat) == self && !stat.zombie)
     }
@@ -47,8 +48,8 @@ impl From<Stat> for ProcessId {
     }
 }
 
-/// Says who this process is to `ps`, which otherwise shows the file it was run from. At most 15
-/// bytes count; only the first thread's call does, and only on Linux.
+/// Sets the name that `ps` shows for this process instead of its executable's. At most 15 bytes
+/// count. Only the first thread's call works, and only on Linux.
 pub fn name_this_process(name: &std::ffi::CStr) {
     #[cfg(target_os = "linux")]
     // SAFETY: the kernel copies at most 16 bytes of a string that ends with NUL.
@@ -59,7 +60,7 @@ pub fn name_this_process(name: &std::ffi::CStr) {
     let _ = name;
 }
 
-/// The words this process was started with, where the system looks them up for `ps`.
+/// The memory of this process's arguments, which the system reads for `ps`.
 #[derive(Debug, Clone, Copy)]
 pub struct Title {
     start: usize,
@@ -67,11 +68,11 @@ pub struct Title {
 }
 
 impl Title {
-    /// `None` where the system does not tell.
+    /// Returns `None` if the system does not report the place.
     #[cfg(target_os = "linux")]
     pub fn of_this_process() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // Fields 48 and 49 of proc_pid_stat(5); the third comes after the name, which may hold
+        // Fields 48 and 49 of proc_pid_stat(5). The third follows the name, which may contain
         // anything.
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut fields = rest.split_ascii_whitespace().skip(48 - 3);
@@ -81,17 +82,17 @@ impl Title {
         Some(Self { start, len })
     }
 
-    /// `None`: the system does not tell.
+    /// Returns `None`: this system does not report the place.
     #[cfg(not(target_os = "linux"))]
     pub fn of_this_process() -> Option<Self> {
         None
     }
 
-    /// Shows other words, cut to the room that the first ones took.
+    /// Replaces the shown arguments, cut to the length of the original ones.
     ///
     /// # Safety
-    /// It is of this process, or of the one this was forked from; and neither `std::env::args` nor
-    /// whatever was kept of the words where they lay is used again.
+    /// `self` must belong to this process, or to the one it was forked from. Neither
+    /// `std::env::args` nor any pointer into the original arguments may be used afterwards.
     pub unsafe fn show(self, words: &[&[u8]]) {
         let mut text = words.join(&0);
         text.resize(self.len - 1, 0);
@@ -102,7 +103,7 @@ impl Title {
     }
 }
 
-/// Names this boot of this machine.
+/// Returns the id of this boot of this machine.
 pub fn boot_id() -> String {
     #[cfg(feature = "fault-points")]
     if let Ok(other) = std::env::var(crate::fault::BOOT_VAR) {
@@ -111,16 +112,16 @@ pub fn boot_id() -> String {
     host().boot_id()
 }
 
-/// Names this process's pid namespace; 0 where there is only one.
+/// Returns the id of this process's pid namespace; 0 if the system has only one.
 pub fn pid_namespace() -> u64 {
     host().pid_namespace()
 }
 
-/// A process held so that its pid cannot come to mean another while we look or signal.
+/// A handle on a process. While it is held, the pid cannot come to mean another process.
 #[derive(Debug)]
 pub struct Pinned {
     id: ProcessId,
-    /// When it was pinned.
+    /// The parent at the time of pinning.
     parent: u32,
     fd: Option<OwnedFd>,
 }
@@ -129,13 +130,13 @@ impl Pinned {
     /// Pins the process that has `pid` now. `NotFound` if there is none, or only a zombie.
     pub fn open(pid: u32) -> io::Result<Self> {
         let fd = host().pin(pid).map_err(gone)?;
-        // Read after pinning: had the pid been reused in between, the pin would be of the new one.
+        // Read after pinning: if the pid was reused in between, both belong to the new process.
         let stat = host().stat(pid).filter(|stat| !stat.zombie).ok_or(io::ErrorKind::NotFound)?;
         let pinned = Self { id: stat.into(), parent: stat.parent, fd };
         if pinned.wait(Duration::ZERO) { Err(io::ErrorKind::NotFound.into()) } else { Ok(pinned) }
     }
 
-    /// Pins exactly this process. `NotFound` if it is gone, even if its pid lives on.
+    /// Pins exactly this process. `NotFound` if it is gone, even if its pid was reused.
     pub fn open_exact(id: ProcessId) -> io::Result<Self> {
         let pinned = Self::open(id.pid)?;
         if pinned.id == id { Ok(pinned) } else { Err(io::ErrorKind::NotFound.into()) }
@@ -145,12 +146,12 @@ impl Pinned {
         self.id
     }
 
-    /// Becomes readable when the process ends; `None` where the host has no such thing.
+    /// A descriptor that becomes readable when the process ends; `None` if the host has none.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// `NotFound` if it is gone already.
+    /// Sends a signal. `NotFound` if the process is already gone.
     pub fn signal(&self, signo: i32) -> io::Result<()> {
         let signal = signal(signo)?;
         let sent = match &self.fd {
@@ -189,7 +190,7 @@ impl Pinned {
     }
 }
 
-/// The value of [`NONCE_VAR`] in the environment `pid` was started with.
+/// Returns the value of [`NONCE_VAR`] in the environment with which `pid` was started.
 pub fn nonce_of(pid: u32) -> Option<String> {
     let environ = host().environ(pid)?;
     let value = environ
@@ -198,11 +199,11 @@ pub fn nonce_of(pid: u32) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Who is at the other end of a unix socket, as the kernel saw it when it connected.
+/// The process at the other end of a unix socket, as the kernel saw it when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
-    /// `None` if it is in a pid namespace we cannot see into, or the host does not tell.
+    /// `None` if it is in a pid namespace that we cannot see, or if the host does not report it.
     pub pid: Option<u32>,
 }
 
@@ -212,7 +213,8 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let size = size_of::<libc::ucred>() as libc::socklen_t;
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size;
-    // Not rustix's: its pid cannot be zero, and the kernel's is, for a peer in a namespace apart.
+    // rustix's call cannot return pid 0, which the kernel reports for a peer in an unrelated
+    // namespace.
     // SAFETY: the pointers are to a ucred and its length.
     let done = unsafe {
         let into = (&raw mut credentials).cast();
@@ -238,39 +240,39 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer { uid, pid: None })
 }
 
-/// What walking up from a process found.
+/// The result of walking up from a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ancestry {
-    /// This one of the processes asked about is the process or above it.
+    /// The start of the walk, or a process above it, satisfied the predicate: this one.
     Below(ProcessId),
-    /// The walk reached the top, or what is older than all of them, and none was met.
+    /// The walk reached the top, or processes older than all candidates, and found none.
     Apart,
-    /// Its parent is init: started by it, or orphaned, perhaps to hide where it comes from.
+    /// Its parent is init: init started it, or it was orphaned, perhaps to hide its origin.
     Orphan,
-    /// The process, or one above it, went away while we looked, or cannot be seen.
+    /// The process, or one above it, ended during the walk or cannot be seen.
     Unknown,
 }
 
-/// Walks from `pid` to the top, asking `is_it` of each process on the way. Where the `oldest` that
-/// it may be is known, no further than to what was there before: a process's parent is older than
-/// itself, also one that it was left to.
+/// Walks from `pid` to the top and calls `is_it` for each process on the way. `oldest` is the
+/// oldest process that can satisfy `is_it`, if known: the walk then stops at processes that began
+/// before it, because a parent, also a foster parent, is always older than its child.
 ///
-/// Each step is pinned, and the parent is read again after pinning it, so that a pid reused in the
-/// middle cannot lead the walk elsewhere.
+/// Each process is pinned, and its child's parent is read again after pinning, so that a pid that
+/// is reused meanwhile cannot lead the walk elsewhere.
 pub fn ancestry(
     pid: u32,
     oldest: Option<ProcessId>,
     is_it: impl Fn(ProcessId) -> bool,
 ) -> Ancestry {
-    /// Deeper than any honest tree; a loop cannot be, but we don't bet on it.
+    /// Deeper than any real tree. A loop should be impossible, but the limit does not rely on it.
     const DEEPEST: usize = 4096;
     if let Some(oldest) = oldest
         && let Some(stat) = host().stat(pid).filter(|stat| !stat.zombie && !is_it((*stat).into()))
         && let Some(above) = host().stat(stat.parent)
         && host().began_before(above.start_time, oldest.start_time)
     {
-        // It had this pid before `oldest` began, so it is whose pid we have just read: nothing has
-        // to be pinned.
+        // The process above had this pid before `oldest` began, so both readings belong together
+        // and nothing needs to be pinned.
         return Ancestry::Apart;
     }
     let Ok(mut here) = Pinned::open(pid) else { return Ancestry::Unknown };
@@ -336,7 +338,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Who is asked about begins after this process, so nobody above this process is looked at.
+    /// The candidate began after this process, so the walk must not look above this process.
     #[test]
     #[cfg(target_os = "linux")]
     fn what_is_older_than_the_one_asked_about_is_not_below_it() {

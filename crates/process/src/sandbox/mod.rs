@@ -1,5 +1,5 @@
-//! The sandbox of an agent: a user, mount, pid and ipc namespace in which a [`Plan`] says what is
-//! to be seen and written (docs/design/sandbox.md).
+//! The sandbox of an agent: a user, mount, pid and ipc namespace. A [`Plan`] says which paths the
+//! agent can see and write (docs/design/sandbox.md).
 //!
 //! ```text
 //!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, every descriptor closed
@@ -7,9 +7,10 @@
 //!   └─ ends as the agent ended ◀── its status, by a pipe
 //! ```
 //!
-//! The first two change the calling process for good and are for one with a single thread that was
-//! started for it. Signals reach the agent as a member of the process group; init is deaf to them
-//! by nature. When the agent has ended, init ends, and the kernel with it whatever the agent left.
+//! The first two processes change themselves permanently, so [`run`] is only for a process with a
+//! single thread that was started for it. Signals reach the agent as a member of the process group;
+//! the kernel does not deliver them to init. When the agent has ended, init ends, and the kernel
+//! then kills everything that the agent left.
 
 #![allow(unsafe_code)]
 
@@ -27,24 +28,24 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The exit code where the sandbox could not be made; nothing of the agent ran then.
+/// The exit code if the sandbox could not be set up. The agent did not run then.
 pub const CANNOT: u8 = 125;
 const VERSION: u16 = 1;
-/// More than anybody is given between TERM and KILL (10 s by default): who ended its own shell has
-/// no more either.
+/// Longer than any grace period between TERM and KILL (10 s by default), so that the killer's own
+/// deadline decides.
 #[cfg(target_os = "linux")]
 const GRACE: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// What is seen in the sandbox. Everything that no place covers is as outside, and read-only.
+/// Which paths the sandbox shows. Everything that no place covers is as outside, but read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub v: u16,
     pub places: Vec<Place>,
 }
 
-/// A path, by its real name, and what it is in the sandbox: where it is a link, that stays as it
-/// is. Of two, the one further down wins; of two for the same path, the one that stands later in
-/// [`What`]. One that does not exist outside is left out.
+/// A path, by its real name, and its form in the sandbox. A symbolic link stays a link. Of two
+/// places the deeper one wins; of two for the same path, the one with the later variant of
+/// [`What`]. A path that does not exist outside is left out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     pub path: PathBuf,
@@ -52,8 +53,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where `path`, which is in this place, lies outside; `None` where it is not, or lies where it
-    /// seems to.
+    /// Returns the outside path of `path`, which is in this place. `None` if `path` is not in it,
+    /// or if both paths are the same.
     pub fn instead_of(&self, path: &Path) -> Option<PathBuf> {
         let What::Instead(other) = &self.what else { return None };
         let rest = path.strip_prefix(&self.path).ok()?;
@@ -64,21 +65,21 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// An empty directory that stays so.
+    /// An empty directory that stays empty.
     Hidden,
-    /// An empty directory of the agent's own, gone with it.
+    /// An empty directory of the agent, which disappears with it.
     Scratch,
     /// As outside, read-only.
     Show,
-    /// As outside, to be written.
+    /// As outside, writable.
     Write,
-    /// What lies at another path, to be written.
+    /// Another path, writable.
     Instead(PathBuf),
-    /// A socket that nobody answers at: what is read-only can be connected to.
+    /// A socket without a listener, because a client can connect to a read-only socket.
     Closed,
 }
 
-/// Which step failed, and the system's word.
+/// The step that failed, and the system's error.
 #[derive(Debug)]
 pub struct SandboxError {
     pub step: String,
@@ -103,8 +104,10 @@ impl Plan {
         Self { v: VERSION, places }
     }
 
+    /// Reads a plan from a file.
+    ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Says what is wrong with the file.
     pub fn read(path: &Path) -> io::Result<Self> {
         let plan: Self = serde_json::from_slice(&std::fs::read(path)?)?;
         match plan.v {
@@ -116,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// Parents before what is in them.
+    /// Returns the places, parents before their contents.
     #[cfg(any(target_os = "linux", test))]
     fn in_order(&self) -> Vec<&Place> {
         let mut places: Vec<&Place> = self.places.iter().collect();
@@ -125,8 +128,8 @@ impl Plan {
     }
 }
 
-/// Runs the program in the sandbox of `plan` and ends as it ends. Only from a process with one
-/// thread that was started for this.
+/// Runs the program in the sandbox of `plan` and ends with its exit status or signal. Only for a
+/// process with one thread that was started for this.
 #[cfg(target_os = "linux")]
 pub fn run(
     plan: &Plan,
@@ -162,7 +165,8 @@ pub fn run(_: &Plan, _: &Path, _: &[CString]) -> Result<std::convert::Infallible
     Err(at("sandbox")(io::ErrorKind::Unsupported.into()))
 }
 
-/// Signals go to the whole group: the agent answers them, and we answer for the agent.
+/// Ignores signals that go to the whole group: the agent reacts to them, and this process ends as
+/// the agent does.
 #[cfg(target_os = "linux")]
 fn deaf() {
     for signo in
@@ -181,7 +185,7 @@ fn unshare(parent: libc::pid_t) -> Result<(), SandboxError> {
     if unsafe { libc::unshare(flags) } != 0 {
         return Err(at("unshare")(io::Error::last_os_error()));
     }
-    // New credentials have undone it.
+    // The new credentials have cleared the parent-death signal.
     die_with(Some(parent));
     std::fs::write("/proc/self/setgroups", "deny").map_err(at("setgroups"))?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(at("uid_map"))?;
@@ -189,7 +193,7 @@ fn unshare(parent: libc::pid_t) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Dies when its parent does; at once, if that has happened.
+/// Makes the kernel kill this process when its parent dies; exits if the parent is already dead.
 #[cfg(target_os = "linux")]
 fn die_with(parent: Option<libc::pid_t>) {
     // SAFETY: prctl with plain numbers; getppid and _exit have no preconditions.
@@ -209,9 +213,9 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(errno("private mounts".into()))?;
     let places = plan.in_order();
-    // Taken while everything is still to be seen, and to be written.
+    // Opened while everything is still visible and writable.
     let mut trees: Vec<Option<OwnedFd>> = vec![];
-    // A link is a place itself: what it leads to, if it matters, is another.
+    // A link is a place itself. If its target matters, that is another place.
     let clone = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
@@ -238,8 +242,8 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
         let (path, shown) = (&place.path, place.path.display());
         match &place.what {
             What::Hidden | What::Scratch => {
-                // Below what is hidden or scratch it is gone, and may be needed; elsewhere it never
-                // was.
+                // A directory below a hidden or scratch one has disappeared and may be needed.
+                // Elsewhere it never existed.
                 if !path.is_dir() && std::fs::create_dir_all(path).is_err() {
                     continue;
                 }
@@ -248,7 +252,7 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
                 mount("tmpfs", path, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(mode))
                     .map_err(errno(format!("tmpfs over {shown}")))?;
             }
-            // Where it is hidden it is closed.
+            // A socket in a hidden directory is already unreachable.
             What::Closed if path.symlink_metadata().is_err() => {}
             What::Show | What::Write | What::Instead(_) | What::Closed => {
                 let Some(tree) = tree else { continue };
@@ -270,14 +274,14 @@ fn mount_all(plan: &Plan) -> Result<(), SandboxError> {
             }
         }
     }
-    // What was made in them to mount on is there now.
+    // The mount points inside them have been created by now.
     for path in hidden {
         set_read_only(path, false).map_err(at(format!("read-only {}", path.display())))?;
     }
     Ok(())
 }
 
-/// Something to mount on, where a hidden directory has left nothing.
+/// Creates a mount point if a hidden directory has none.
 #[cfg(target_os = "linux")]
 fn make_target(path: &Path, is_dir: bool) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
@@ -322,11 +326,12 @@ pub(crate) fn set_read_only(path: &Path, recursive: bool) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The first process of the pid namespace. Never returns.
+/// Runs the first process of the pid namespace. Never returns.
 #[cfg(target_os = "linux")]
 fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
     die_with(None);
-    // Our parent holds the other end: where that is closed, it died before we could die with it.
+    // Our parent holds the other end. If it is closed, the parent died before the parent-death
+    // signal was set.
     let mut fds = [rustix::event::PollFd::new(alive, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     if rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
@@ -344,7 +349,8 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
         }
         0 => become_agent(argv),
         agent => {
-            // A pipe's reader must hear its end when the agent ends, not when we do.
+            // A reader of the agent's pipes must see end of file when the agent ends, not when we
+            // do.
             let keep = tell.as_raw_fd();
             // SAFETY: nothing else in this process uses a descriptor from here on.
             unsafe {
@@ -372,9 +378,9 @@ fn init(alive: &OwnedFd, tell: OwnedFd, argv: &[CString]) -> ! {
     }
 }
 
-/// Its agent is most often a shell that ran the real one, and that was told to end like itself: all
-/// of them have the time that comes with that, and whoever gives it kills us at its end. Our own
-/// end takes the whole namespace along.
+/// Waits for the other processes after the agent died of TERM. Usually the agent is a shell that
+/// ran the real one, and the whole group got the TERM: all of them have the same grace period, and
+/// the sender of the TERM kills us at its end. Our own end takes the whole namespace along.
 #[cfg(target_os = "linux")]
 fn outlive_grace() {
     let begun = std::time::Instant::now();
@@ -401,7 +407,7 @@ fn close_all_but(keep: RawFd) {
     }
 }
 
-/// A `/proc` of this namespace, through which nothing of the system is set.
+/// Mounts a `/proc` of this namespace. Its files for system settings are read-only.
 #[cfg(target_os = "linux")]
 fn own_proc() -> Result<(), SandboxError> {
     use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
@@ -440,7 +446,7 @@ fn become_agent(argv: &[CString]) -> ! {
     }
 }
 
-/// No capabilities, none to be had, and no set-uid program that brings any.
+/// Drops all capabilities for good, and lets no set-uid program grant any.
 #[cfg(target_os = "linux")]
 fn give_up_rights() -> Result<(), SandboxError> {
     const NO_ROOT_LOCKED: libc::c_ulong = 0b11;
@@ -462,7 +468,7 @@ fn give_up_rights() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// The agent's wait status; `None` when init died without having told one.
+/// Returns the agent's wait status; `None` if init died before it reported one.
 #[cfg(target_os = "linux")]
 fn wait_for_init(heard: &OwnedFd, init: libc::pid_t) -> Option<i32> {
     let mut told = [0; 4];
@@ -507,7 +513,7 @@ fn exit(code: u8) -> ! {
     unsafe { libc::_exit(i32::from(code)) }
 }
 
-/// On standard error, where the agent's own last words would stand.
+/// Writes to standard error, where the agent's own last message would be.
 fn complain(error: &SandboxError) {
     let line = format!("muleteer: sandbox: {error}\n");
     // SAFETY: descriptor 2 is this process's; where it is closed, nobody listens.
@@ -515,7 +521,8 @@ fn complain(error: &SandboxError) {
     let _ = rustix::io::write(stderr.as_fd(), line.as_bytes());
 }
 
-/// `confine PLAN CWD WORD…`: what a shim runs in an agent's place. Ends with the agent's end.
+/// Implements `confine PLAN CWD WORD…`, which a shim runs in the agent's place. It ends as the
+/// agent ends.
 pub fn main(args: impl IntoIterator<Item = std::ffi::OsString>) -> std::process::ExitCode {
     let mut args = args.into_iter();
     let (Some(plan), Some(cwd)) = (args.next(), args.next()) else { return CANNOT.into() };

@@ -1,19 +1,19 @@
-//! Whether this host really does what the sandbox needs: found out by doing it, because sysctls,
-//! security modules and containers each forbid it in a way of their own.
+//! Tests whether this host supports the sandbox, by setting one up: sysctls, security modules and
+//! containers each forbid it in their own way.
 //!
-//! [`namespaces`] and [`landlock()`] change the calling process for good. They are for a child that
-//! was started for this and ends right after (`muleteer probe WHAT`).
+//! [`namespaces`] and [`landlock()`] change the calling process permanently. They are for a child
+//! that was started for this and ends right after (`muleteer probe WHAT`).
 
 use std::io;
 use std::path::Path;
 
-/// Makes user, mount and pid namespaces, mounts a private `/tmp`, which it takes, puts elsewhere
-/// and makes read-only as the sandbox does (newer calls, that a container's filter may not know),
-/// and a fresh `/proc`, and runs this program once more in there. The calling process must have one
-/// thread.
+/// Makes the namespaces and mounts of the sandbox, and runs this program again inside them. It
+/// mounts a private `/tmp`, clones, moves and makes it read-only as the sandbox does (newer calls,
+/// which a container's filter may not know), and mounts a fresh `/proc`. The calling process must
+/// have one thread.
 ///
 /// # Errors
-/// The step that failed, and the system's word.
+/// The step that failed, with the system's error.
 #[cfg(target_os = "linux")]
 pub fn namespaces() -> Result<String, String> {
     use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
@@ -22,8 +22,8 @@ pub fn namespaces() -> Result<String, String> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare().map_err(step("unshare"))?;
     std::fs::write("/proc/self/setgroups", "deny").map_err(step("setgroups"))?;
-    // Root in there, since whoever is not loses what it may do by an exec, which the second half
-    // begins with. The sandbox itself forks, and stays who it is.
+    // Root inside, because another user would lose its capabilities by the exec that begins the
+    // second half. The sandbox itself only forks and keeps its uid.
     std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("uid_map"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(step("gid_map"))?;
     let errno = |what: &'static str| {
@@ -54,10 +54,10 @@ pub fn namespaces() -> Result<String, String> {
     }
 }
 
-/// The second half of [`namespaces`], as the first process of the new pid namespace.
+/// Runs the second half of [`namespaces`], as the first process of the new pid namespace.
 ///
 /// # Errors
-/// The step that failed, and the system's word.
+/// The step that failed, with the system's error.
 #[cfg(target_os = "linux")]
 pub fn inner() -> Result<String, String> {
     use rustix::mount::{MountFlags, mount};
@@ -75,10 +75,10 @@ pub fn inner() -> Result<String, String> {
     }
 }
 
-/// Limits this process to writing below `allowed`, and tries to write a file in `forbidden`.
+/// Restricts this process to writing below `allowed`, and tries to write a file in `forbidden`.
 ///
 /// # Errors
-/// What failed, or that nothing was held back.
+/// Says which step failed, or that the forbidden write succeeded.
 #[cfg(target_os = "linux")]
 pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
     use landlock::{
@@ -121,7 +121,7 @@ fn unshare() -> io::Result<()> {
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// None of this exists here.
+/// Not supported on this system.
 ///
 /// # Errors
 /// Always.
@@ -130,7 +130,7 @@ pub fn namespaces() -> Result<String, String> {
     Err(absent())
 }
 
-/// None of this exists here.
+/// Not supported on this system.
 ///
 /// # Errors
 /// Always.
@@ -139,7 +139,7 @@ pub fn inner() -> Result<String, String> {
     Err(absent())
 }
 
-/// None of this exists here.
+/// Not supported on this system.
 ///
 /// # Errors
 /// Always.
