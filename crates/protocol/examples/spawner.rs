@@ -1,11 +1,12 @@
-//! Starts many processes at once, bare or through a daemon, and prints when it began, in
+//! Starts many processes at once, directly or through a daemon, and prints when it began, in
 //! nanoseconds of the monotonic clock (`cargo xtask bench`).
 //!
-//! `spawner bare COUNT PROGRAM ARGS…` `spawner respawn PROGRAM FILE ARGS…`: kills the program once
-//! it has written to FILE, and starts it again; what is printed is when it was killed.
-//! `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
+//! - `spawner bare COUNT PROGRAM ARGS…`
+//! - `spawner respawn PROGRAM FILE ARGS…`: kills the program once it has written to FILE, starts it
+//!   again, and prints when it killed it.
+//! - `spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM ARGS…`
 
-// It measures what starting a process costs, so it starts some.
+// The benchmark measures the cost of starting processes, so it starts some itself.
 #![allow(clippy::disallowed_methods)]
 
 use muleteer_protocol::client::Client;
@@ -14,8 +15,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::path::Path;
 
-/// Requests under way at the same time: as many as the gate lets one person have, and more than it
-/// needs.
+/// How many requests are sent at the same time: as many as the gate allows one user, and more than
+/// it needs.
 const CONNECTIONS: usize = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -120,7 +121,7 @@ async fn through_daemon(
     Ok(())
 }
 
-/// Unlike those of other rounds.
+/// Returns an id that differs from those of other rounds.
 fn id(begun: i128, number: usize) -> String {
     format!("b{:x}n{number:x}", begun / 1000)
 }

@@ -1,7 +1,8 @@
-//! The client's end of the daemon's socket: connect, shake hands, ask, stream.
+//! The client's end of the daemon's socket: connect, shake hands, request, stream.
 //!
-//! One connection answers one question at a time; who needs two at once opens two. So there is no
-//! task to own, no map of pending requests, and dropping the client is all the clean-up there is.
+//! One connection handles one request at a time; a client that needs two at once opens two
+//! connections. So there is no task to own and no map of pending requests, and dropping the client
+//! cleans up everything.
 
 use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
 use crate::socket::{self, Stream as Socket};
@@ -14,27 +15,27 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long a daemon may take to accept a connection and to answer the greeting.
+/// How long a daemon may take to accept a connection and to answer `Hello`.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there: no daemon, or a socket left by a dead one.
+    /// No process listens there: there is no daemon, or a dead one left the socket.
     #[error("no daemon answers at {}", .path.display())]
     NoDaemon { path: PathBuf, source: io::Error },
     #[error("cannot connect to {}", .path.display())]
     Connect { path: PathBuf, source: io::Error },
     #[error("the daemon refused the connection: {}", .0.message)]
     Refused(WireError),
-    /// The connection ended before the answer: whether the request was taken is not known, and it
-    /// may be sent again with the same id or key.
+    /// The connection ended before the answer. The daemon may have accepted the request, and the
+    /// client may repeat it with the same id or key.
     #[error("the connection to the daemon was lost before it answered")]
     Lost,
     #[error("the daemon does not speak our protocol")]
     Frame(#[source] FrameError),
     #[error("the daemon did not answer within {}s", .0.as_secs())]
     Slow(Duration),
-    /// The daemon's answer is an error.
+    /// The daemon answered with an error.
     #[error("{}", .0.message)]
     Remote(WireError),
     #[error("the daemon's answer is of a kind this version does not know: {0}")]
@@ -42,8 +43,8 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the same request may be sent again on a new connection: the daemon went away, rather
-    /// than said no.
+    /// Whether the client may repeat the same request on a new connection, because the daemon went
+    /// away instead of rejecting it.
     pub fn is_lost(&self) -> bool {
         match self {
             Self::NoDaemon { .. } | Self::Lost => true,
@@ -72,11 +73,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon at `path` and shakes hands. `name` is for its logs.
+    /// Connects to the daemon at `path` and shakes hands. `name` is for the daemon's logs.
     ///
     /// # Errors
-    /// [`ClientError::NoDaemon`] when nobody listens; the others say that something does, and why
-    /// it is of no use.
+    /// [`ClientError::NoDaemon`] if no process listens; the others mean that one listens but cannot
+    /// be used, and say why.
     pub async fn connect(
         path: &Path,
         name: &str,
@@ -84,7 +85,8 @@ impl Client {
     ) -> Result<Self, ClientError> {
         let slow = |_| ClientError::Slow(HANDSHAKE_DEADLINE);
         let failed = |source: io::Error| match source.kind() {
-            // Reset: it was killed between taking our place in its queue and looking at it.
+            // Reset: the daemon was killed after the kernel queued our connection and before it
+            // accepted.
             io::ErrorKind::NotFound
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::ConnectionReset
@@ -108,22 +110,22 @@ impl Client {
         }
     }
 
-    /// What the daemon said of itself and of us.
+    /// Returns the daemon's answer to `Hello`.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// The W3C `traceparent` that every later request carries.
+    /// Sets the W3C `traceparent` that every later request carries.
     pub fn set_trace(&mut self, trace: Option<String>) {
         self.trace = trace;
     }
 
-    /// Asks, and waits for the one answer, however long it takes (`wait` may take days).
+    /// Sends a request and waits for its reply, however long that takes (`wait` may take days).
     ///
     /// Not cancel safe: after a dropped call the client must be dropped too.
     ///
     /// # Errors
-    /// [`ClientError::Remote`] carries the daemon's own error; see [`ClientError::is_lost`].
+    /// [`ClientError::Remote`] has the daemon's own error; see [`ClientError::is_lost`].
     pub async fn call(&mut self, body: Request) -> Result<Reply, ClientError> {
         let mut stream = self.stream(body).await?;
         let mut ahead = vec![];
@@ -143,15 +145,15 @@ impl Client {
         }
     }
 
-    /// Waits until the daemon has ended the connection, as it does when it ends. Cancel safe.
+    /// Waits until the daemon has closed the connection, as it does when it ends. Cancel safe.
     pub async fn closed(mut self) {
         while let Ok(Some(_)) = self.reader.next::<ServerFrame>().await {}
     }
 
-    /// Asks for a stream of items, which [`Stream::next`] hands over one by one.
+    /// Requests a stream of items; [`Stream::next`] returns them one by one.
     ///
     /// # Errors
-    /// When the request cannot be sent.
+    /// If the request cannot be sent.
     pub async fn stream(&mut self, body: Request) -> Result<Stream<'_>, ClientError> {
         let id = self.next_id;
         self.next_id += 1;
@@ -160,16 +162,16 @@ impl Client {
     }
 }
 
-/// What a stream hands over.
+/// An element of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
     Item(Item),
-    /// The last: the reply that ends the stream.
+    /// The last element: the reply that ends the stream.
     End(Reply),
 }
 
-/// A running reply. Items arrive only while credits last; they are granted again as items are
-/// *taken*, so a slow reader holds up its own stream and nobody else's.
+/// A streamed reply. Items arrive only while credits last. The client grants more as the caller
+/// *takes* items, so a slow reader delays only its own stream.
 #[derive(Debug)]
 pub struct Stream<'a> {
     client: &'a mut Client,
@@ -178,10 +180,10 @@ pub struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// The next item, or the reply that ends the stream.
+    /// Returns the next item, or the reply that ends the stream.
     ///
-    /// Cancel safe only between items: a call dropped while it grants credits spoils the client.
-    /// A caller that selects on it and then goes away need not care.
+    /// Cancel safe only between items: if a call is dropped while it grants credits, the client is
+    /// unusable. That does not matter to a caller that drops the client as well.
     ///
     /// # Errors
     /// As [`Client::call`].
@@ -189,7 +191,7 @@ impl Stream<'_> {
         if self.taken >= INITIAL_CREDITS / 2 {
             let credit = ClientFrame::Credit { id: self.id, n: self.taken };
             self.taken = 0;
-            // A daemon that has gone may have sent the rest before: only reading tells.
+            // A daemon that ended may have sent the rest before, so ignore the error and read on.
             drop(self.client.writer.write(&credit).await);
         }
         loop {
@@ -202,18 +204,19 @@ impl Stream<'_> {
                 ServerFrame::Error { id, error } if id == self.id => {
                     return Err(ClientError::Remote(error));
                 }
-                // The daemon ends a connection so when it cannot go on with it.
+                // The daemon ends a connection with this frame if it cannot continue it.
                 ServerFrame::Refused { error } => return Err(ClientError::Refused(error)),
-                // Left over from a stream that was cancelled, or from a newer daemon.
+                // Left over from a cancelled stream, or sent by a newer daemon.
                 _ => {}
             }
         }
     }
 
-    /// Asks the daemon to end the stream and waits until it has, so the client can be used again.
+    /// Asks the daemon to end the stream and waits for its end, so that the client can be used
+    /// again.
     ///
     /// # Errors
-    /// When the connection fails; a remote error counts as the end.
+    /// If the connection fails; an error of the daemon counts as the end.
     pub async fn cancel(mut self) -> Result<(), ClientError> {
         self.client.writer.write(&ClientFrame::Cancel { id: self.id }).await?;
         loop {
@@ -227,7 +230,7 @@ impl Stream<'_> {
 }
 
 impl Welcome {
-    /// The daemon's part of `status --json`, as it introduced itself.
+    /// Returns the daemon's part of `status --json`.
     pub fn daemon_status(&self, socket: &Path) -> DaemonStatus {
         DaemonStatus {
             running: true,

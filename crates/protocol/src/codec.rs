@@ -1,16 +1,16 @@
-//! Framing of the daemon's socket: a `u32` length, big-endian, then one rmp-serde value with named
+//! Framing of the daemon's socket: a big-endian `u32` length, then one rmp-serde value with named
 //! fields.
 //!
-//! Both ends read what a stranger wrote, so the limits live here and not with the callers:
+//! Both ends read data of a peer that they cannot trust, so the limits are here and not in the
+//! callers:
 //!
-//! - a frame longer than the limit is refused *before* its body is read, and a body is buffered as
-//!   it arrives, never allocated from the length a peer claims;
-//! - a frame that began must be whole within [`FRAME_DEADLINE`] (a half-open or dripping peer),
-//!   while silence *between* frames is nobody's fault;
-//! - nesting is bounded, so a frame cannot overflow the stack that decodes it.
+//! - a frame longer than the limit is rejected *before* its body is read, and a body is buffered as
+//!   it arrives, never allocated from the length that a peer claims;
+//! - a frame that began must be complete within [`FRAME_DEADLINE`] (against half-open and slow
+//!   peers), while silence *between* frames is not an error;
+//! - nesting is bounded, so that decoding a frame cannot overflow the stack.
 //!
-//! An error ends the connection it came from. Nothing here can be resynchronised, and nothing
-//! tries.
+//! An error ends its connection. The stream cannot be resynchronised, and this code does not try.
 
 use bytes::{Buf, BytesMut};
 use serde::Serialize;
@@ -22,19 +22,19 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::v1::{ClientFrame, Request, VERSIONS};
 
-/// Longest prompt the daemon takes, in bytes.
+/// The longest prompt that the daemon accepts, in bytes.
 pub const PROMPT_LIMIT: usize = 8 << 20;
-/// Longest frame of a peer that has not said who it is.
+/// The longest frame of a peer that has not identified itself.
 pub const HELLO_LIMIT: usize = 64 << 10;
-/// Longest request that carries no prompt.
+/// The longest request without a prompt.
 pub const REQUEST_LIMIT: usize = 1 << 20;
-/// Longest frame either end reads after the handshake: a prompt and what surrounds it.
+/// The longest frame that either end reads after the handshake: a prompt with its request.
 pub const FRAME_LIMIT: usize = PROMPT_LIMIT + REQUEST_LIMIT;
-/// A frame whose first byte has arrived must be whole within this time.
+/// A frame whose first byte has arrived must be complete within this time.
 pub const FRAME_DEADLINE: Duration = Duration::from_secs(10);
-/// A peer that does not take what we write for this long is given up.
+/// A connection is closed if the peer does not read our data for this long.
 pub const WRITE_DEADLINE: Duration = Duration::from_secs(30);
-/// Deepest nesting decoded; the actor tree with its processes is under twenty.
+/// The deepest nesting that is decoded; the actor tree with its processes is below twenty.
 const DEPTH_LIMIT: usize = 96;
 
 const HEADER: usize = 4;
@@ -58,15 +58,16 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Picks the version both sides speak, the best of ours first; none when there is none.
+/// Returns the best version that both sides speak; `None` if there is none.
 pub fn negotiate(theirs: &[u16]) -> Option<u16> {
     VERSIONS.iter().copied().find(|ours| theirs.contains(ours))
 }
 
-/// One frame with its length in front, ready to be written.
+/// Encodes one frame with its length in front.
 ///
 /// # Errors
-/// When `value` cannot be encoded, or is longer than [`FRAME_LIMIT`]: the peer would hang up on it.
+/// If `value` cannot be encoded, or is longer than [`FRAME_LIMIT`]: the peer would close the
+/// connection.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; HEADER];
     let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
@@ -81,7 +82,7 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, FrameError> {
 /// Decodes the body of one frame (without its length). Every byte must belong to the value.
 ///
 /// # Errors
-/// [`FrameError::Malformed`] for anything that is not one whole `T`.
+/// [`FrameError::Malformed`] for anything that is not exactly one `T`.
 pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
     if body.is_empty() {
         return Err(FrameError::Empty);
@@ -98,10 +99,11 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
     }
 }
 
-/// Only what carries a prompt may be longer than [`REQUEST_LIMIT`]. `len` is of the frame's body.
+/// Checks the length of a frame's body. Only a request with a prompt may be longer than
+/// [`REQUEST_LIMIT`].
 ///
 /// # Errors
-/// [`FrameError::TooLong`], naming the limit that was passed.
+/// [`FrameError::TooLong`], with the limit that was exceeded.
 pub fn check_size(frame: &ClientFrame, len: usize) -> Result<(), FrameError> {
     let (prompt, limit) = match frame {
         ClientFrame::Request { body: Request::Spawn(spawn), .. } => {
@@ -125,7 +127,7 @@ pub struct FrameReader<R> {
     inner: R,
     buffer: BytesMut,
     limit: usize,
-    /// By when the frame that has begun must be whole.
+    /// The deadline of the frame that has begun.
     deadline: Option<Instant>,
 }
 
@@ -134,14 +136,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { inner, buffer: BytesMut::new(), limit, deadline: None }
     }
 
-    /// Changes the limit, once the peer is known.
+    /// Changes the limit once the peer is known.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// The next frame; none when the peer ended the connection between two frames.
+    /// Returns the next frame; `None` if the peer ended the connection between two frames.
     ///
-    /// Cancel safe: what was read stays buffered, and a frame's deadline goes on running.
+    /// Cancel safe: data already read stays buffered, and a frame's deadline keeps running.
     ///
     /// # Errors
     /// Any error ends the connection: the reader must not be used again.
@@ -149,7 +151,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.next_sized().await?.map(|(frame, _)| frame))
     }
 
-    /// As [`Self::next`], with the length of the frame's body, for [`check_size`].
+    /// Like [`Self::next`], with the length of the frame's body, for [`check_size`].
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -179,10 +181,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// As [`Self::next_sized`], of a peer that must begin a frame within `idle`.
+    /// Like [`Self::next_sized`], for a peer that must begin a frame within `idle`.
     ///
     /// # Errors
-    /// As [`Self::next`], and [`FrameError::Slow`] when nothing came.
+    /// As [`Self::next`], and [`FrameError::Slow`] if no frame began.
     pub async fn next_within<T: DeserializeOwned>(
         &mut self,
         idle: Duration,
@@ -191,16 +193,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             match timeout(idle, self.next_sized()).await {
                 Ok(next) => return next,
                 Err(_) if self.buffer.is_empty() => return Err(FrameError::Slow(idle)),
-                // It has begun one, which has a deadline of its own.
+                // The peer has begun a frame, which has its own deadline.
                 Err(_) => {}
             }
         }
     }
 
-    /// A first frame that must come within `wait`, whether or not it has begun.
+    /// Returns a first frame that must be complete within `wait`, whether or not it has begun.
     ///
     /// # Errors
-    /// As [`Self::next`], and [`FrameError::Slow`] when nothing came.
+    /// As [`Self::next`], and [`FrameError::Slow`] if none was complete.
     pub async fn first<T: DeserializeOwned>(
         &mut self,
         wait: Duration,
@@ -236,10 +238,10 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 
     /// Writes one frame and flushes it.
     ///
-    /// Not cancel safe: a dropped call may leave half a frame, so the connection is then spent.
+    /// Not cancel safe: a dropped call may leave half a frame, and the connection is then unusable.
     ///
     /// # Errors
-    /// [`FrameError::Slow`] when the peer did not take it within [`WRITE_DEADLINE`].
+    /// [`FrameError::Slow`] if the peer did not read it within [`WRITE_DEADLINE`].
     pub async fn write<T: Serialize>(&mut self, frame: &T) -> Result<(), FrameError> {
         let bytes = encode(frame)?;
         let write = async {

@@ -1,4 +1,4 @@
-//! The daemon's local socket, for both of its ends. No other module uses `interprocess`.
+//! The daemon's local socket, for both ends. No other module uses `interprocess`.
 
 use interprocess::ConnectWaitMode;
 use interprocess::local_socket::tokio::prelude::*;
@@ -20,24 +20,25 @@ use tokio::task::coop::poll_proceed;
 
 /// Only the owner may connect.
 const MODE: u16 = 0o600;
-/// The kernel's limit on the path of a socket, with its terminating zero.
+/// The kernel's limit for a socket's path, including the terminating zero.
 const SUN_PATH: usize = 108;
-/// Between two attempts to get into the kernel's queue of a socket.
+/// The pause between two attempts to connect while the kernel's queue of a socket is full.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket that clients can connect to. Dropping it leaves the file.
+/// A socket to which clients can connect. Dropping it leaves the file.
 #[derive(Debug)]
 pub struct Listener(LocalListener);
 
 impl Listener {
-    /// Listens at `path`, and replaces what is there: the caller holds a lock that says nobody else
-    /// listens.
+    /// Listens at `path` and replaces an existing file: the caller holds a lock that says that no
+    /// other process listens.
     ///
-    /// A socket has its name before it listens, and refuses a client that connects in between.
-    /// Therefore it is bound under another name and renamed: a client that sees `path` can connect.
+    /// A socket has its name before it listens, and the kernel refuses a client that connects in
+    /// between. Therefore it is bound under another name and renamed: a client that sees `path` can
+    /// connect.
     ///
     /// # Errors
-    /// When the folder is missing or the socket cannot be made in it.
+    /// If the folder is missing or the socket cannot be created in it.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let new = unlistened(path);
         remove(&new)?;
@@ -45,7 +46,7 @@ impl Listener {
         let name = short.path.as_path().to_fs_name::<GenericFilePath>()?;
         // Reclaiming the name would remove the file of a later listener.
         let options = ListenerOptions::new().name(name).reclaim_name(false);
-        // Linux takes the mode before the socket has a name; macOS does not.
+        // Linux applies the mode before the socket has a name; macOS does not.
         let early = cfg!(target_os = "linux");
         let options = if early { options.mode(MODE.into()) } else { options };
         let listener = options.create_tokio()?;
@@ -60,23 +61,23 @@ impl Listener {
         Ok(Self(listener))
     }
 
-    /// The next client. Cancel safe.
+    /// Returns the next client. Cancel safe.
     ///
     /// # Errors
-    /// For example when descriptors run out; the next call may succeed.
+    /// For example if descriptors run out; the next call may succeed.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream(Arc::new(self.0.accept().await?)))
     }
 }
 
-/// The name of a socket until it listens, beside the one that it gets.
+/// Returns the name of a socket until it listens, in the folder of its final name.
 fn unlistened(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let pid = std::process::id();
     path.with_file_name(if cfg!(target_os = "linux") {
         format!(".{name}.{pid}")
     } else {
-        // As short as can be: there is no shorter way to a socket with a long path.
+        // As short as possible, because this system has no shortcut to a socket with a long path.
         format!(".{}", pid % 1000)
     })
 }
@@ -88,10 +89,10 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects, and waits for a place where the kernel's queue of the socket is full.
+/// Connects. If the kernel's queue of the socket is full, it waits for a place.
 ///
 /// # Errors
-/// `NotFound` and `ConnectionRefused` when nobody listens there.
+/// `NotFound` and `ConnectionRefused` if no process listens there.
 pub async fn connect(path: &Path) -> io::Result<Stream> {
     let short = ShortPath::of(path)?;
     let name = short.path.as_path().to_fs_name::<GenericFilePath>()?;
@@ -111,7 +112,7 @@ pub async fn connect(path: &Path) -> io::Result<Stream> {
     }
 }
 
-/// Whether somebody listens at `path`. Blocks while the kernel's queue of the socket is full.
+/// Whether a process listens at `path`. Blocks while the kernel's queue of the socket is full.
 pub fn answers(path: &Path) -> bool {
     let connect = || {
         let short = ShortPath::of(path)?;
@@ -121,8 +122,7 @@ pub fn answers(path: &Path) -> bool {
     connect().is_ok()
 }
 
-/// One end of a connection. Clones share it: one reads and one writes. It closes with the last of
-/// them.
+/// One end of a connection. Clones share it: one reads and one writes. The last clone closes it.
 #[derive(Debug, Clone)]
 pub struct Stream(Arc<LocalStream>);
 
@@ -130,26 +130,26 @@ pub struct Stream(Arc<LocalStream>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
-    /// 0 for a process of a pid namespace that is hidden from ours; none where the system does not
-    /// say.
+    /// 0 for a process of a pid namespace that we cannot see; `None` if the system does not report
+    /// it.
     pub pid: Option<u32>,
 }
 
 impl Stream {
-    /// The process that connected.
+    /// Returns the process that connected.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// If the system does not report it.
     pub fn peer(&self) -> io::Result<Peer> {
-        // `peer_creds` of `interprocess` fails for a process of a hidden pid namespace, whose uid
-        // is known.
+        // `peer_creds` of `interprocess` fails for a process of a hidden pid namespace, although
+        // its uid is known.
         let credentials = self.socket().peer_cred()?;
         let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
         Ok(Peer { uid: credentials.uid(), pid })
     }
 
-    /// False where the kernel's queue of the socket was full: `interprocess` takes that answer for
-    /// a connection under way, which Linux does not know for local sockets.
+    /// Returns false if the kernel's queue of the socket was full. `interprocess` takes that answer
+    /// for a connection in progress, which does not exist for local sockets on Linux.
     fn is_connected(&self) -> bool {
         !self.socket().peer_addr().is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
     }
@@ -160,8 +160,8 @@ impl Stream {
     }
 }
 
-/// Does `poll` within the task's budget. `interprocess` reads and writes without one, so that a
-/// peer who sends without end would keep its task from ever seeing a deadline.
+/// Runs `poll` within the task's budget. `interprocess` reads and writes without one, so a peer
+/// that sends without end would keep its task from ever seeing a deadline.
 fn within_budget<T>(
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
@@ -202,11 +202,11 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A name for a socket's path that is short enough for the kernel: an agent's socket lies as deep
-/// as its state directory. Where there is no `/proc`, the kernel's own error has to do.
+/// A name for a socket's path that is short enough for the kernel, because an agent's socket is as
+/// deep as its state directory. Without `/proc` the kernel reports a long path as an error.
 struct ShortPath {
     path: PathBuf,
-    /// Open for as long as the name is used.
+    /// Kept open while the name is used.
     _folder: Option<std::fs::File>,
 }
 

@@ -1,7 +1,7 @@
 //! Version 1 of the daemon's protocol.
 //!
-//! Every enum that a peer may extend has a catch-all (`Unknown`), so an older peer skips what it
-//! does not know. Fields are only ever added, with `#[serde(default)]`.
+//! Every enum that a peer may extend has a catch-all (`Unknown`), so an older peer skips values
+//! that it does not know. Fields are only ever added, with `#[serde(default)]`.
 //!
 //! ```text
 //! client                                daemon
@@ -16,13 +16,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The versions this build speaks, best first.
+/// The versions that this build speaks, best first.
 pub const VERSIONS: &[u16] = &[1];
-/// The code of an error that says no more than a lost connection would: the daemon ends, and
-/// whether it has done what it was asked is not known. The same request may be sent to the next
-/// one.
+/// The error code of a daemon that is ending. Like a lost connection, it does not say whether the
+/// request was carried out. The client may send the same request to the next daemon.
 pub const ENDING: &str = "E_DAEMON_ENDING";
-/// Items a stream may have in flight before the client grants more.
+/// How many items a stream may have in flight before the client grants more.
 pub const INITIAL_CREDITS: u32 = 64;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,7 +51,8 @@ pub struct Hello {
     pub versions: Vec<u16>,
     /// Program and version, for logs only.
     pub client: String,
-    /// Contents of `operator.key` in hex, if the client may read it and is no agent's.
+    /// The contents of `operator.key` in hex, if the client may read it and does not work for an
+    /// agent.
     #[serde(default)]
     pub operator_key: Option<String>,
 }
@@ -88,20 +88,21 @@ pub struct Welcome {
     /// `operator`, `agent` or `unknown` (read-only).
     pub identity: String,
     pub state_dir: String,
-    /// What this daemon exports; told to the operator only, and not by older daemons.
+    /// Where this daemon exports its telemetry. Only the operator gets it, and older daemons omit
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Telemetry>,
 }
 
-/// Where a daemon's spans and metrics go.
+/// Where a daemon sends its spans and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telemetry {
-    /// The collector it was started with; None: it exports nothing.
+    /// The collector that the daemon was started with; None if it exports nothing.
     #[serde(default)]
     pub endpoint: Option<String>,
 }
 
-/// An error as a user is to see it; codes are `E_…` names of the contract.
+/// An error as it is shown to the user. Codes are `E_…` names of the contract.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct WireError {
     pub code: String,
@@ -118,7 +119,7 @@ pub struct WireError {
     pub line: Option<u64>,
     #[serde(default)]
     pub column: Option<u64>,
-    /// The line at fault, as it stands in the file.
+    /// The faulty line of the file, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snippet: Option<String>,
 }
@@ -133,9 +134,9 @@ pub enum Request {
         id: Option<String>,
     },
     Tree,
-    /// Streams [`Item::Event`]; ends after the newest unless `follow`.
+    /// Streams [`Item::Event`]. Ends after the newest event unless `follow`.
     Events {
-        /// First sequence number wanted.
+        /// The first sequence number that is wanted.
         #[serde(default)]
         from_seq: u64,
         #[serde(default)]
@@ -143,10 +144,10 @@ pub enum Request {
     },
     Send {
         id: String,
-        /// Chosen by the client; a repeated key is answered, not repeated.
+        /// Chosen by the client. A request with a known key is answered, but not carried out again.
         key: String,
         text: String,
-        /// `text` is a command of the agent's own CLI, and no prompt.
+        /// `text` is a command of the agent's own CLI, not a prompt.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cli_command: bool,
     },
@@ -158,38 +159,38 @@ pub enum Request {
         #[serde(default)]
         reason: Option<String>,
     },
-    /// Answers what an agent asked.
+    /// Answers an ask of an agent.
     Answer {
         id: String,
-        /// Which of several; a unique beginning of its id.
+        /// Which of several asks; a unique prefix of its id.
         #[serde(default)]
         request: Option<String>,
         /// `allow`, `deny`, or a text.
         answer: String,
-        /// Chosen by the client; a repeated key is answered, not repeated.
+        /// Chosen by the client. A request with a known key is answered, but not carried out again.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         key: String,
     },
-    /// Goes on with another model.
+    /// Switches to another model.
     SetModel {
         id: String,
-        /// Chosen by the client; a repeated key is answered, not repeated.
+        /// Chosen by the client. A request with a known key is answered, but not carried out again.
         key: String,
         model: String,
     },
-    /// Removes what is kept of the agents of dispatches that ended so long ago. Answered when it is
-    /// gone.
+    /// Removes the agent files of dispatches that ended at least this long ago. Answered after the
+    /// removal.
     Prune {
         /// Seconds.
         older_than_s: u64,
-        /// Only says what would be removed.
+        /// Only reports what would be removed.
         #[serde(default)]
         dry_run: bool,
-        /// Those that were made by this event or later ones; an answer says where to go on.
+        /// Only dispatches created by this event or a later one. The reply says where to continue.
         #[serde(default)]
         from_seq: u64,
     },
-    /// Answered when every one of `ids` has ended.
+    /// Answered when all of `ids` have ended.
     Wait {
         ids: Vec<String>,
     },
@@ -198,13 +199,13 @@ pub enum Request {
         agents: String,
     },
     Ping,
-    /// An operation on the beads of the asking agent's run, as JSON; `key` makes a repeated create
-    /// one.
+    /// An operation on the beads of the calling agent's run, as JSON. With the same `key`, a
+    /// repeated create makes one bead.
     Bead {
         key: String,
         op: String,
     },
-    /// Begins a run, or goes on with one. Answered when it is under way.
+    /// Starts or resumes a run. Answered when the run is under way.
     Run(Box<Run>),
     /// Streams the lines of a run's own events; with `follow` until the run rests or has ended.
     RunEvents {
@@ -214,17 +215,18 @@ pub enum Request {
         #[serde(default)]
         follow: bool,
     },
-    /// Ends the run's agents and lets it rest. Answered when it does.
+    /// Ends the run's agents and lets the run rest. Answered when it rests.
     RunStop {
         run_id: String,
     },
-    /// Works through a task list; answered when the run is durable.
+    /// Works through a task list. Answered when the run is durable.
     TasksRun(Box<TasksRun>),
     /// Answered when the run has ended.
     TasksWait {
         id: String,
     },
-    /// Ends a run: after the tasks in hand, or `now`. `id` is its own or its root.
+    /// Ends a run of a task list: after the current tasks, or `now`. `id` is the run's id or its
+    /// root.
     TasksStop {
         id: String,
         #[serde(default)]
@@ -234,13 +236,13 @@ pub enum Request {
     Unknown,
 }
 
-/// A run of a task list (docs/task-list.md). `id` is the client's choice, as a dispatch's.
+/// A run of a task list (docs/task-list.md). The client chooses `id`, as for a dispatch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct TasksRun {
     pub id: String,
-    /// The directory that holds `harness-tasks.json`, absolute.
+    /// The directory with `harness-tasks.json`, absolute.
     pub root: String,
-    /// What each task's dispatch is made from; `id`, `project` and `prompt` are each task's own.
+    /// The template of each task's dispatch; each task has its own `id`, `project` and `prompt`.
     pub dispatch: Spawn,
     #[serde(default)]
     pub concurrency: u32,
@@ -248,8 +250,8 @@ pub struct TasksRun {
     pub max_tasks: Option<u64>,
 }
 
-/// A dispatch to be made. `id` is the client's choice: sent again after a lost reply, the same
-/// id with the same content is answered, not repeated.
+/// A dispatch to create. The client chooses `id`: if it repeats the request after a lost reply, the
+/// same id with the same content is answered and not carried out again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Spawn {
     pub id: String,
@@ -276,10 +278,10 @@ pub struct Spawn {
     pub timeout_s: Option<u64>,
     #[serde(default)]
     pub worktree: bool,
-    /// The asking client's environment, already reduced to the names that may pass.
+    /// The client's environment, already reduced to the names that may pass.
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// `--env K=V`: added whatever the pass list says.
+    /// `--env K=V`: added even if the pass list does not name it.
     #[serde(default)]
     pub extra_env: Vec<(String, String)>,
     /// `--config`, absolute.
@@ -287,13 +289,13 @@ pub struct Spawn {
     pub config: Option<String>,
 }
 
-/// A run to be begun or gone on with. `run_id` is the client's choice, as in [`Spawn`].
+/// A run to start or resume. The client chooses `run_id`, as in [`Spawn`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
 pub struct Run {
     pub run_id: String,
     /// Absolute path of the repository's top.
     pub repo: String,
-    /// The run exists; what was decided when it was frozen stays.
+    /// The run exists. Decisions from its freeze stay.
     #[serde(default)]
     pub resume: bool,
     /// Absolute path; absent when resumed.
@@ -323,11 +325,11 @@ pub struct Run {
     /// The acceptance criteria wait for approval before anything is planned.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preview_acceptance: bool,
-    /// What waits for approval is approved.
+    /// Approve everything that waits for approval.
     #[serde(default)]
     pub yes: bool,
-    /// `implement`, `maintain` or `judge`: go on from this phase of a run that has ended.
-    /// `judge-only`: have it judged, and begin no further iteration.
+    /// `implement`, `maintain` or `judge`: continue a run that has ended from this phase.
+    /// `judge-only`: have the run judged, and start no further iteration.
     #[serde(default)]
     pub from_phase: Option<String>,
     #[serde(default)]
@@ -336,8 +338,8 @@ pub struct Run {
     pub extra_env: Vec<(String, String)>,
     #[serde(default)]
     pub config: Option<String>,
-    /// What only the push and the pull request at the end are given, and no agent; never kept on
-    /// disk.
+    /// Variables for the final push and pull request only. No agent gets them, and they are never
+    /// stored on disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub push_env: Vec<(String, String)>,
 }
@@ -354,8 +356,8 @@ pub enum Command {
 pub enum Item {
     /// One line of `events.jsonl`, without its newline.
     Event { seq: u64, line: String },
-    /// One dispatch of an answer to `status` or `wait` that would be too long for one frame: those
-    /// the reply itself has come after it.
+    /// One dispatch of a `status` or `wait` answer that is too long for one frame. It precedes the
+    /// dispatches in the reply itself.
     Dispatch(Box<DispatchStatus>),
     #[serde(other)]
     Unknown,
@@ -366,37 +368,37 @@ pub enum Item {
 pub enum Reply {
     Spawned {
         dispatch_id: String,
-        /// What was asked for and cannot be kept, for people.
+        /// Requests that the daemon could not fulfil, as text for people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
     Status(StatusReport),
     Tree(TreeNode),
-    /// Send: the prompt is durable. `queued` when a turn is running.
+    /// Send: the prompt is durable. `queued` if a turn is running.
     Sent {
         dispatch_id: String,
         queued: bool,
     },
-    /// Interrupt, kill: the request is durable and was carried to the agent (or found needless).
+    /// Interrupt, kill: the request is durable and has reached the agent, or was not necessary.
     Done {
         dispatch_id: String,
         #[serde(default)]
         note: Option<String>,
     },
-    /// Answer: it is durable. `answer` is `allow`, `deny` or `text`.
+    /// Answer: the answer is durable. `answer` is `allow`, `deny` or `text`.
     Answered {
         dispatch_id: String,
         request_id: String,
         answer: String,
     },
     Pruned {
-        /// How many dispatches' files are gone, or would be.
+        /// How many dispatches' files were removed, or would be.
         dispatches: u64,
         bytes: u64,
-        /// There are more: ask again from here.
+        /// There are more: continue from here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next_seq: Option<u64>,
-        /// What could not be removed, for people; at most a few.
+        /// At most a few removals that failed, as text for people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         faults: Vec<String>,
     },
@@ -427,7 +429,7 @@ pub enum Reply {
     Unknown,
 }
 
-/// How a run of a task list ended, or (`status` is `running`) that it has not.
+/// How a run of a task list ended. `status` is `running` if it has not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct TasksEnded {
     pub id: String,
@@ -468,7 +470,7 @@ pub struct DispatchStatus {
     pub since: String,
     pub backend: String,
     pub model: Option<String>,
-    /// Which layer the model came from: `flag`, `role`, `category`, `default`, or null.
+    /// The layer that the model came from: `flag`, `role`, `category`, `default`, or null.
     #[serde(default)]
     pub model_source: Option<String>,
     pub session_id: Option<String>,
@@ -480,17 +482,17 @@ pub struct DispatchStatus {
     pub worktree: Option<String>,
     pub journal: Option<String>,
     pub pid: Option<u32>,
-    /// Why it is in this state, in a few words.
+    /// The reason for this state, in a few words.
     #[serde(default)]
     pub reason: Option<String>,
-    /// What holds the agent to its shim here (`cgroup`, `pdeathsig+sweep`, …).
+    /// The mechanisms that tie the agent to its shim here (`cgroup`, `pdeathsig+sweep`, …).
     #[serde(default)]
     pub containment: Option<String>,
-    /// What its agent asked and nobody has answered, oldest first.
+    /// The asks of its agent that nobody has answered, oldest first.
     #[serde(default)]
     pub waiting_for: Vec<AskStatus>,
     pub result: Option<ResultDoc>,
-    /// What came home from its clone when it ended last; null without `--worktree`.
+    /// The work that was fetched from its clone when it ended last; null without `--worktree`.
     #[serde(default)]
     pub work: Option<WorkDoc>,
 }
@@ -498,22 +500,22 @@ pub struct DispatchStatus {
 /// The work of a clone, and where it is now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct WorkDoc {
-    /// The branch in the person's repository; null where no commit came home.
+    /// The branch in the user's repository; null if no commit was fetched.
     pub branch: Option<String>,
     pub commit: Option<String>,
     /// How many commits the agent made on the branch.
     #[serde(default)]
     pub commits: Option<u32>,
-    /// What was on no branch, as refs of the person's repository.
+    /// Work that was on no branch, as refs of the user's repository.
     #[serde(default)]
     pub left: Vec<LeftDoc>,
-    /// What is only in the clone, with the reason.
+    /// Work that is only in the clone, with the reason.
     #[serde(default)]
     pub skipped: Vec<String>,
     /// Why the commits are only in the clone.
     #[serde(default)]
     pub trouble: Option<String>,
-    /// All of this on one line, for people.
+    /// A summary of all of this on one line, for people.
     pub summary: String,
 }
 
@@ -524,18 +526,18 @@ pub struct LeftDoc {
     pub what: String,
 }
 
-/// What an agent waits to be told.
+/// A permission or question for which an agent waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct AskStatus {
     pub request_id: String,
     /// `permission` or `question`.
     pub kind: String,
     pub tool: String,
-    /// What the tool is to work on.
+    /// The target of the tool.
     pub target: String,
     /// The question, or the agent's reason.
     pub text: String,
-    /// Answers it offers.
+    /// The answers that the agent offers.
     #[serde(default)]
     pub options: Vec<String>,
     /// RFC 3339.

@@ -29,7 +29,7 @@ impl Peer {
         self.writer.write(&frame).await.expect("write");
     }
 
-    /// Hears a request and gives its id.
+    /// Receives a request and returns its id.
     async fn request(&mut self) -> (u64, Request) {
         match self.hear().await {
             ClientFrame::Request { id, body, .. } => (id, body),
@@ -49,7 +49,7 @@ fn welcome() -> ServerFrame {
     })
 }
 
-/// In a directory that goes with its guard.
+/// The socket is in a directory that its guard removes.
 fn socket() -> (TempDir, PathBuf, UnixListener) {
     let dir = tempfile::tempdir().expect("dir");
     let path = dir.path().join("sock");
@@ -57,7 +57,7 @@ fn socket() -> (TempDir, PathBuf, UnixListener) {
     (dir, path, listener)
 }
 
-/// Runs a client against what `script` answers after the greeting.
+/// Runs a client against a script of answers that follow the handshake.
 async fn against<F: Future<Output = ()>, T>(
     script: impl FnOnce(Peer) -> F,
     client: impl AsyncFnOnce(Client) -> T,
@@ -106,7 +106,7 @@ async fn an_error_of_the_daemon_comes_as_it_is() {
     let sent = error.clone();
     let script = |mut peer: Peer| async move {
         let (id, _) = peer.request().await;
-        // Another request's answer, and a frame from the future, are not ours.
+        // The client must ignore the reply to another request, and an unknown frame.
         peer.say(ServerFrame::Reply { id: id + 9, body: Reply::Pong }).await;
         peer.say(ServerFrame::Unknown).await;
         peer.say(ServerFrame::Error { id, error: sent }).await;
@@ -124,8 +124,8 @@ async fn a_lost_answer_is_known_as_lost() {
     assert!(answer.expect_err("lost").is_lost());
 }
 
-/// It answered, and yet says no more than that it is gone: what it was asked may be asked of the
-/// next one.
+/// An ending daemon's error says no more than a lost connection, so the request may be sent to the
+/// next daemon.
 #[tokio::test]
 async fn a_daemon_that_is_ending_is_as_good_as_lost() {
     for (code, lost) in [(ENDING, true), ("E_BUSY", false)] {
@@ -139,7 +139,7 @@ async fn a_daemon_that_is_ending_is_as_good_as_lost() {
     }
 }
 
-/// Dispatches of an answer too long for one frame go ahead of it, and it is whole again.
+/// Dispatches of an answer too long for one frame precede it, and the client joins them again.
 #[tokio::test]
 async fn dispatches_that_came_ahead_are_part_of_the_answer() {
     let dispatch = |id: &str| DispatchStatus { id: id.into(), ..frames::status() };

@@ -1,4 +1,4 @@
-//! Framing under every treatment a stranger can give it.
+//! Framing against every kind of bad input.
 
 mod frames;
 
@@ -125,7 +125,7 @@ async fn a_half_open_frame_has_a_deadline_and_silence_between_frames_has_none() 
     let quiet =
         tokio::time::timeout(Duration::from_secs(86_400), reader.next::<ClientFrame>()).await;
     assert!(quiet.is_err(), "silence is no error");
-    // A drip of one byte before each deadline must not keep it alive.
+    // One byte before each deadline must not extend the deadline.
     theirs.write_all(&[0, 0]).await.expect("write");
     let drip = async {
         tokio::time::sleep(FRAME_DEADLINE / 2).await;

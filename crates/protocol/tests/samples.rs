@@ -1,7 +1,7 @@
 //! Every frame of version 1 is checked in as bytes, and must decode for ever.
 //!
-//! `MULETEER_WRITE_SAMPLES=1 cargo test -p muleteer-protocol --test samples` writes the samples
-//! that are missing. One that exists is never written again: it is what an old peer sends.
+//! `MULETEER_WRITE_SAMPLES=1 cargo test -p muleteer-protocol --test samples` writes missing
+//! samples. An existing one is never changed, because old peers send it.
 
 mod frames;
 

@@ -65,7 +65,7 @@ fn from_shim() -> Vec<(&'static str, FromShim)> {
     ]
 }
 
-/// The stored bytes of a frame; written once when absent, never changed after.
+/// Returns the stored bytes of a frame. The file is written once if absent and never changed.
 fn sample(name: &str, encoded: &[u8]) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("samples/shim-v1")

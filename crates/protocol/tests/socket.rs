@@ -1,4 +1,4 @@
-//! The daemon's socket without a daemon.
+//! Tests the daemon's socket without a daemon.
 
 use muleteer_protocol::socket::{Listener, Peer, answers, connect};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -70,7 +70,7 @@ async fn a_socket_deeper_than_the_kernel_takes_is_bound_and_reached() {
     client.and(server).expect("a connection");
 }
 
-/// The kernel refuses a client with EAGAIN then, and no such connection is under way.
+/// The kernel then refuses a client with EAGAIN, and no connection is in progress.
 #[cfg(target_os = "linux")]
 #[tokio::test(start_paused = true)]
 async fn a_client_waits_while_the_queue_of_the_socket_is_full() {
@@ -110,7 +110,7 @@ async fn a_client_waits_while_the_queue_of_the_socket_is_full() {
     assert_eq!(rustix::io::read(&server, &mut heard), Ok(1));
 }
 
-/// A reader that always finds something must give way to the deadline beside it.
+/// A reader that always finds data must yield to the deadline beside it.
 #[tokio::test]
 async fn a_peer_that_sends_without_end_does_not_keep_a_task_to_itself() {
     const MANY: usize = 4096;

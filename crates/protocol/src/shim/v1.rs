@@ -1,5 +1,5 @@
-//! Version 1 of the shim's protocol: a fixed little-endian layout, no serde, no allocation but for
-//! the bytes a frame carries.
+//! Version 1 of the shim's protocol: a fixed little-endian layout without serde. Only the bytes of
+//! a frame are allocated.
 //!
 //! ```text
 //!  0      4      6      8            16
@@ -16,29 +16,30 @@
 //!                                              ◀──      Nudge {epoch, offset} | Exited {…}
 //! ```
 //!
-//! Invariants: every frame carries the daemon's generation, so a frame that was buffered for an
-//! older daemon is told apart; a body may grow at its end, and a reader ignores what it does not
-//! know there; an unknown kind decodes to `Unknown` and is skipped.
+//! Invariants: every frame carries the daemon's generation, so that a frame buffered for an older
+//! daemon can be recognised. A body may grow at its end, and a reader ignores an unknown rest. An
+//! unknown kind decodes to `Unknown` and is skipped.
 
-/// The number both ends name in `Hello`.
+/// The version number that both ends name in `Hello`.
 pub const VERSION: u16 = 1;
-/// Bytes before the body.
+/// The number of bytes before the body.
 pub const HEADER: usize = 16;
-/// Stdin bytes one `WriteStdin` may carry: the longest prompt, escaped. The shim queues no more.
+/// The most stdin bytes of one `WriteStdin`: the longest prompt, escaped. The shim queues no more.
 pub const MAX_STDIN: usize = 16 << 20;
-/// The largest body a peer may announce; more ends the connection.
+/// The largest body that a peer may announce; a larger one ends the connection.
 pub const MAX_BODY: usize = MAX_STDIN + 64;
-/// The largest body before `Hello` was accepted: a stranger can make the shim hold no more.
+/// The largest body before `Hello` was accepted, so that an unknown peer cannot make the shim
+/// buffer more.
 pub const MAX_HELLO_BODY: usize = 256;
-/// Versions one `Hello` may name.
+/// The most versions that one `Hello` may name.
 pub const MAX_VERSIONS: usize = 16;
-/// Longest text in `Refused`, longest nonce in `HelloOk`; longer ones are cut when encoding.
+/// The longest text in `Refused` and nonce in `HelloOk`; longer ones are cut when encoding.
 pub const MAX_TEXT: usize = 256;
 
-/// Names one command, so that a repeated one is answered and not repeated.
+/// The idempotency key of a command. A repeated command is answered, but not carried out again.
 pub type Idem = [u8; 16];
 
-/// What the daemon sends.
+/// A frame from the daemon to the shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToShim {
     Hello {
@@ -47,25 +48,25 @@ pub enum ToShim {
         /// The contents of `agents/<id>/key`.
         key: [u8; 16],
     },
-    /// Appends to the agent's stdin, then closes it if `close`. Answered when the last byte has
-    /// been written to the pipe, or when it is known that it never will be.
+    /// Appends to the agent's stdin, then closes it if `close`. Answered when the last byte was
+    /// written to the pipe, or when it is certain that it never will be.
     WriteStdin { idem: Idem, close: bool, bytes: Vec<u8> },
-    /// To the agent, or to its whole process group.
+    /// Sends a signal to the agent, or to its whole process group.
     Signal { idem: Idem, signo: i32, group: bool },
-    /// TERM to the whole group, `grace_ms` of awake time, KILL to everything that is left.
-    /// Answered when it has begun; [`FromShim::Exited`] tells the end.
+    /// Sends TERM to the whole group and, after `grace_ms` of awake time, KILL to everything that
+    /// is left. Answered when it has begun; [`FromShim::Exited`] reports the end.
     Terminate { idem: Idem, grace_ms: u64 },
     /// Renews the lease to `lease_ms` of awake time from now. Answered by `Status`.
     Heartbeat { lease_ms: u64 },
-    /// Everything before this place is durable elsewhere.
+    /// Everything before this position is durable elsewhere.
     Ack { epoch: u32, offset: u64 },
     /// Answered by `Status`.
     Query,
-    /// A kind this version does not know.
+    /// A kind that this version does not know.
     Unknown { kind: u16 },
 }
 
-/// What the shim sends.
+/// A frame from the shim to the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromShim {
     HelloOk {
@@ -74,13 +75,13 @@ pub enum FromShim {
         shim_pid: u32,
         /// 0 before the agent was forked.
         agent_pid: u32,
-        /// End of the newest complete record.
+        /// The end of the newest complete record.
         offset: u64,
         state: AgentState,
-        /// Equal to `meta.json`'s, else another process answers at this path.
+        /// The nonce of `meta.json`. Another value means that another process answers at this path.
         nonce: String,
     },
-    /// The connection ends after it.
+    /// The shim then closes the connection.
     Refused {
         code: RefusedCode,
         text: String,
@@ -89,12 +90,13 @@ pub enum FromShim {
         idem: Idem,
         outcome: Outcome,
     },
-    /// Records up to `offset` are complete in the spool.
+    /// The spool's records up to `offset` are complete.
     Nudge {
         epoch: u32,
         offset: u64,
     },
-    /// The agent has exited and its `exited` record is complete; `offset` is that record's end.
+    /// The agent has exited and its `exited` record is complete; `offset` is the end of that
+    /// record.
     Exited {
         epoch: u32,
         offset: u64,
@@ -103,7 +105,7 @@ pub enum FromShim {
         epoch: u32,
         offset: u64,
         state: AgentState,
-        /// The spool has no room: the shim does not read the agent's output.
+        /// The spool has no room, so the shim does not read the agent's output.
         blocked: bool,
         stdin_open: bool,
         stdin_queued: u32,
@@ -111,50 +113,51 @@ pub enum FromShim {
         acked_epoch: u32,
         acked_offset: u64,
     },
-    /// A kind this version does not know.
+    /// A kind that this version does not know.
     Unknown {
         kind: u16,
     },
 }
 
-/// Where an agent is in its life.
+/// The state of an agent's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentState {
     /// Not yet released to exec, or exec has not yet succeeded.
     Starting,
     Running,
-    /// Asked to end (terminate, lease, limits), still there.
+    /// Asked to end (terminate, lease, limits), but still alive.
     Ending,
-    /// Its end is recorded; what it left behind is being ended.
+    /// Its end is recorded; the shim is ending the processes that it left.
     Exited,
     Unknown(u8),
 }
 
-/// How a command ended. Only a transient refusal (`QueueFull`) may be sent again under its key.
+/// The outcome of a command. Only after `QueueFull`, which is transient, may the daemon retry with
+/// the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Ok,
-    /// Stdin was closed, by us or by the agent, before the last byte was written.
+    /// We or the agent closed stdin before the last byte was written.
     StdinClosed,
-    /// Too much waits for the agent to read it; nothing of this command was queued.
+    /// Too much input waits for the agent; nothing of this command was queued.
     QueueFull,
     /// The agent has exited, or never ran.
     NoAgent,
-    /// The kernel said no (unknown signal, no permission).
+    /// The kernel rejected it (unknown signal, no permission).
     Failed {
         errno: i32,
     },
     Unknown(u8),
 }
 
-/// Why a connection was refused.
+/// The reason why a connection was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedCode {
     BadKey,
     /// A newer daemon has spoken to this shim.
     StaleGeneration,
     NoCommonVersion,
-    /// Another uid, one of the shim's own descendants, or a process that cannot be read.
+    /// Another uid, a descendant of the shim, or a process that cannot be inspected.
     BadPeer,
     Malformed,
     /// A frame took longer than its deadline.
@@ -163,7 +166,7 @@ pub enum RefusedCode {
     Unknown(u8),
 }
 
-/// Why bytes are not a frame. The connection ends; nothing else does.
+/// Why bytes are not a frame. The error ends this connection only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("frame body of {0} bytes is over the limit")]
@@ -174,7 +177,7 @@ pub enum DecodeError {
     Invalid { kind: u16 },
 }
 
-/// A decoded frame and how many bytes of the input it took.
+/// A decoded frame, and how many bytes of the input it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded<T> {
     pub frame: T,
@@ -241,7 +244,7 @@ impl ToShim {
         });
     }
 
-    /// The frame at the start of `input`; `None` while it is incomplete.
+    /// Decodes the frame at the start of `input`; `None` while it is incomplete.
     ///
     /// `max_body` is [`MAX_HELLO_BODY`] until a `Hello` was accepted and [`MAX_BODY`] after.
     pub fn decode(input: &[u8], max_body: usize) -> Result<Option<Decoded<Self>>, DecodeError> {
@@ -343,7 +346,7 @@ impl FromShim {
         });
     }
 
-    /// The frame at the start of `input`; `None` while it is incomplete.
+    /// Decodes the frame at the start of `input`; `None` while it is incomplete.
     pub fn decode(input: &[u8]) -> Result<Option<Decoded<Self>>, DecodeError> {
         decode(input, MAX_BODY, |kind, body| {
             Some(match kind {
@@ -513,7 +516,8 @@ fn decode<T>(
     else {
         return Ok(None);
     };
-    // Refused on the header alone: nobody makes us wait for, or hold, what we will not take.
+    // Rejected by its header alone, so that no peer makes us wait for, or buffer, a body that we
+    // will not accept.
     if len as usize > max_body {
         return Err(DecodeError::TooLarge(len.into()));
     }
@@ -526,7 +530,7 @@ fn decode<T>(
     }
 }
 
-/// What is left of a body. Every read answers `None` when there is too little.
+/// The unread part of a body. Every read returns `None` if too little is left.
 struct Body<'a> {
     rest: &'a [u8],
     invalid: bool,

@@ -1,12 +1,12 @@
-//! One of every frame, with every field filled. A new variant does not compile until it has a name
-//! here, and does not pass until it has a sample.
+//! One sample of every frame, with every field filled. A new variant does not compile until it has
+//! a name here, and its test fails until it has a sample.
 
-// Each test that shares this uses another part of it.
+// Each test that shares this module uses another part of it.
 #![allow(dead_code)]
 
 use muleteer_protocol::v1::*;
 
-/// Makes the function that names a frame and the list of all names, from one table.
+/// Generates the function that names a frame and the list of all names from one table.
 macro_rules! names {
     ($name:ident, $all:ident, $frame:ty, { $($pattern:pat => $text:literal,)* }) => {
         pub const $all: &[&str] = &[$($text),*];
@@ -183,7 +183,7 @@ pub fn client_samples() -> Vec<(&'static str, ClientFrame)> {
         ),
         ("request_interrupt", Request::Interrupt { id: id.clone() }),
         ("request_kill", Request::Kill { id: id.clone(), reason: text("superseded") }),
-        // Of a client that knows of no keys.
+        // The request of a client that does not know keys.
         (
             "request_answer",
             Request::Answer {
@@ -244,7 +244,7 @@ fn error() -> WireError {
         file: text("/home/u/c.yaml"),
         line: Some(3),
         column: Some(5),
-        // Came later: the samples without it must go on decoding.
+        // Added later: samples without it must still decode.
         snippet: None,
     }
 }
@@ -280,7 +280,7 @@ pub fn status() -> DispatchStatus {
             questions: texts(&["why?"]),
             pr_url: text("https://example.org/pr/1"),
         }),
-        // Came later.
+        // Added later.
         work: None,
     }
 }
