@@ -1,13 +1,13 @@
-//! How the shim is linked: there is one for each agent, so what it costs to start and to keep
-//! counts.
+//! Links the shim. Each agent has one, so the cost of its start and its memory matter.
 //!
-//! At a fixed place, since relocations are most of the private memory of a program this small. And
-//! statically, where the C library can be had so: the loader's work is a quarter of what its exec
-//! takes, and its tables a third of the memory. `target-feature=+crt-static` would say it for
-//! everything that is built; this says it for one program.
+//! It is linked at a fixed address, because relocations are most of the private memory of such a
+//! small program. If the C library has an archive, it is linked statically: the loader takes a
+//! quarter of the time of an exec, and its tables take a third of the memory.
+//! `target-feature=+crt-static` would apply to all programs of the build; this script applies to
+//! one.
 //!
-//! It also names what is built, by a hash of the sources: a `muleteer` and a `muleteer-shim` that
-//! were built at different times can tell.
+//! It also embeds a hash of the sources, so that a `muleteer` and a `muleteer-shim` that were built
+//! at different times can detect it.
 
 #![allow(clippy::disallowed_methods)] // At build time there is no `process` to start them.
 
@@ -22,7 +22,7 @@ fn main() {
         return;
     }
     println!("cargo::rustc-link-arg-bin=muleteer-shim=-no-pie");
-    // Of another machine's compiler nothing is known here.
+    // About the compiler of another machine nothing is known here.
     let native = std::env::var("HOST").is_ok() && std::env::var("HOST") == std::env::var("TARGET");
     let Some(out) = std::env::var_os("OUT_DIR").map(PathBuf::from) else { return };
     if native && archives(&out.join("static")).is_some() {
@@ -31,8 +31,8 @@ fn main() {
     }
 }
 
-/// A hash (FNV-1a) of all that the shim is made of here. Of a crate that is packed alone it is that
-/// crate.
+/// Returns a hash (FNV-1a) of all sources of the shim that are here. For a crate that is packaged
+/// alone, these are its own sources.
 fn sources() -> u64 {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> =
@@ -51,9 +51,9 @@ fn sources() -> u64 {
     })
 }
 
-/// Puts in place of the shared libraries that rustc names (it was not told that this one program is
-/// static) scripts of the linker's that name the archives instead. `None` where the C library's
-/// archive is not installed, or a program cannot be linked that way.
+/// Replaces the shared libraries that rustc names (it does not know that this one program is
+/// static) by linker scripts that name the archives. `None` if the C library's archive is not
+/// installed, or if a test program cannot be linked that way.
 fn archives(dir: &Path) -> Option<()> {
     const LIBRARIES: [(&str, &str); 7] = [
         ("gcc_s", "GROUP(-lgcc_eh -l:libc.a)"),
@@ -73,7 +73,7 @@ fn archives(dir: &Path) -> Option<()> {
     let mut compiler = Command::new("cc");
     compiler.args(["-no-pie", "-static"]).arg("-L").arg(dir).arg(&source).arg("-Wl,-Bdynamic");
     compiler.args(LIBRARIES.map(|(name, _)| format!("-l{name}"))).arg("-o").arg(&program);
-    // What it complains about is nobody's business: there is another way.
+    // Its errors do not matter, because there is a fallback.
     let linked = compiler.output().ok()?.status.success();
     (linked && Command::new(&program).status().ok()?.success()).then_some(())
 }

@@ -1,9 +1,9 @@
 //! Starts many agents by a zygote and without a daemon, and prints when it began, in nanoseconds of
-//! the monotonic clock (`cargo xtask bench`): what their shims alone cost, which no daemon can go
-//! below.
+//! the monotonic clock (`cargo xtask bench`). It measures the cost of the shims alone, which is a
+//! lower bound for any daemon.
 //!
-//! `starter SHIM DIRECTORY COUNT PROGRAM ARGS…`: the agents' directories are made in DIRECTORY
-//! before the clock starts, and their shims ended before this does.
+//! `starter SHIM DIRECTORY COUNT PROGRAM ARGS…`: creates the agents' directories in DIRECTORY
+//! before the clock starts, and ends their shims before it exits.
 
 use muleteer_process::lock::{LockGuard, try_lock};
 use muleteer_shim::launch::Launch;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let answer = zygote::hear(socket.as_fd())?.ok_or("the zygote is ready twice")?;
         shims.push(answer.outcome.map_err(std::io::Error::from_raw_os_error)?);
     }
-    // They end with their agents.
+    // The shims end with their agents.
     for pid in shims {
         waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::empty())?;
     }
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An agent's directory, whose shim can be asked for.
+/// The prepared directory of an agent, for which a shim can be requested.
 struct Prepared {
     dir: File,
     lock: std::os::fd::OwnedFd,

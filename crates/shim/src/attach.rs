@@ -1,4 +1,4 @@
-//! The daemon's side of finding a shim again: does it live, and where is it reached.
+//! The daemon's side of finding a shim again: whether it lives, and how to reach it.
 
 use crate::meta::{self, Meta};
 use crate::start::read_key;
@@ -21,20 +21,20 @@ use std::time::Duration;
 pub const SOCKET: &str = "sock";
 /// The lock's name in the agent's directory.
 pub const LOCK: &str = "lock";
-/// What a shim is called by the system.
+/// The process name of a shim.
 const NAME: &str = "muleteer-shim";
 
 /// Whether an agent's shim lives.
 #[derive(Debug)]
 pub enum Liveness {
-    /// Somebody holds the lock: the shim, or for a moment whoever was forked with it.
+    /// A process holds the lock: the shim, or for a moment a process forked from its starter.
     Alive,
-    /// Nobody held it. The caller holds it now, so nothing can be started meanwhile; it sweeps,
-    /// then starts a successor with this very guard, or drops it.
+    /// No process held the lock. The caller holds it now, so that nothing can be started meanwhile.
+    /// It sweeps, then starts a successor with this guard, or drops it.
     Dead(LockGuard),
 }
 
-/// Probes an agent's lock. Only the holder of `daemon.lock` may: probing takes the lock.
+/// Probes an agent's lock. Only the holder of `daemon.lock` may do this, because it takes the lock.
 pub fn probe(agent_dir: &Path) -> io::Result<Liveness> {
     probe_within(agent_dir, Duration::ZERO)
 }
@@ -44,8 +44,8 @@ pub fn probe_within(agent_dir: &Path, limit: Duration) -> io::Result<Liveness> {
     Ok(lock::lock_within(&agent_dir.join(LOCK), limit)?.map_or(Liveness::Alive, Liveness::Dead))
 }
 
-/// The process that is the agent's shim, if one lives and can be seen: as `meta.json` says, and
-/// before the shim has said it, by its name and where it stands.
+/// Returns the agent's shim, if one lives and is visible: from `meta.json`, or, before the shim has
+/// written that, by its name and its working directory.
 pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
     let told = meta::read(agent_dir).ok().flatten();
     let ours = |meta: &Meta| {
@@ -59,19 +59,20 @@ pub fn shim_of(agent_dir: &Path) -> Option<ProcessId> {
         host().name(pid).as_deref() == Some(NAME)
             && host().cwd(pid).is_ok_and(|cwd| cwd.as_ref() == Some(&dir))
     };
-    // What an older one has forked, and not yet made an agent of, has the same name.
+    // A process that an older shim has forked, and that has not yet executed the agent, has the
+    // same name. So take the oldest.
     let found = host().pids().into_iter().filter(|pid| is_it(*pid)).filter_map(ProcessId::of);
     found.filter(|shim| shim.is_alive()).min_by_key(|shim| (shim.start_time, shim.pid))
 }
 
-/// Where to connect to a shim. A socket's path has room for about 107 bytes, so one that is longer
-/// leads through an open descriptor of the agent's directory, which must live until the connection
-/// stands.
+/// Returns the path for connecting to a shim. A socket's path is limited to about 107 bytes, so a
+/// longer one goes through an open descriptor of the agent's directory, which must stay open until
+/// the connection is made.
 ///
-/// Elsewhere than on Linux there is no such way, and the directory's own path has to be short.
+/// On other systems than Linux this is impossible, and the directory's own path must be short.
 ///
 /// # Errors
-/// When the directory cannot be opened.
+/// If the directory cannot be opened.
 pub fn socket_path(agent_dir: &Path) -> io::Result<(PathBuf, Option<File>)> {
     const ROOM: usize = 100;
     let path = agent_dir.join(SOCKET);
@@ -82,12 +83,12 @@ pub fn socket_path(agent_dir: &Path) -> io::Result<(PathBuf, Option<File>)> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())), Some(dir)))
 }
 
-/// Connects to the shim of an agent and says hello, without waiting for anybody: the connection
-/// does not block. With it comes what the shim's `meta.json` says, against which its answer is to
-/// be held (see [`check`]).
+/// Connects to the shim of an agent and sends `Hello` without blocking; the connection is
+/// non-blocking. It also returns the shim's `meta.json`, against which [`check`] compares the
+/// answer.
 ///
 /// # Errors
-/// When nobody listens, or too many already wait to be heard.
+/// If no process listens, or too many connections already wait.
 pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), String> {
     let say = || {
         let key = read_key(agent_dir)?;
@@ -99,7 +100,7 @@ pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), St
         let mut hello = vec![];
         ToShim::Hello { versions: vec![VERSION], key }.encode(generation, &mut hello);
         let mut stream = UnixStream::from(socket);
-        // Nothing was sent before, so there is room for it whole.
+        // Nothing was sent before, so all of it fits.
         stream.write_all(&hello)?;
         Ok::<_, io::Error>(stream)
     };
@@ -108,10 +109,10 @@ pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), St
     Ok((stream, meta.ok_or("the shim has not said who it is yet")?))
 }
 
-/// Whether this is the answer to [`greet`] of the shim that `meta` tells of.
+/// Checks that this answer to [`greet`] comes from the shim that `meta` describes.
 ///
 /// # Errors
-/// Who or what it is instead.
+/// Says which answer came instead.
 pub fn check(answer: FromShim, meta: &Meta) -> Result<(), String> {
     match answer {
         FromShim::HelloOk { nonce, .. } if nonce == meta.nonce => Ok(()),
@@ -121,11 +122,11 @@ pub fn check(answer: FromShim, meta: &Meta) -> Result<(), String> {
     }
 }
 
-/// Waits until `deadline` (of [`awake`]) for the answer to [`greet`]; what came before is taken
-/// also later. Returns what came with it, too. Blocks the thread.
+/// Waits until `deadline` (of [`awake`]) for the answer to [`greet`]; data that has already arrived
+/// is read even after it. Returns the bytes after the answer. Blocks the thread.
 ///
 /// # Errors
-/// Those of [`check`], and when the deadline or the connection ends.
+/// Those of [`check`], and if the deadline passes or the connection ends.
 pub fn hear_answer(
     stream: &mut UnixStream,
     meta: &Meta,
@@ -158,7 +159,7 @@ pub fn hear_answer(
     }
 }
 
-/// A blocking client, for tests and tools.
+/// A blocking client for tests and tools.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
@@ -167,20 +168,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and says hello with the agent's own key. The answer is the first frame
-    /// [`Client::receive`] gives.
+    /// Connects and sends `Hello` with the agent's own key. [`Client::receive`] returns the answer
+    /// as its first frame.
     pub fn connect(agent_dir: &Path, generation: u64) -> io::Result<Self> {
         Self::connect_with(agent_dir, generation, read_key(agent_dir)?)
     }
 
-    /// Connects and says hello with any key.
+    /// Connects and sends `Hello` with any key.
     pub fn connect_with(agent_dir: &Path, generation: u64, key: [u8; 16]) -> io::Result<Self> {
         let mut client = Self::connect_silently(agent_dir, generation)?;
         client.send(&ToShim::Hello { versions: vec![VERSION], key })?;
         Ok(client)
     }
 
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub fn connect_silently(agent_dir: &Path, generation: u64) -> io::Result<Self> {
         let (path, _dir) = socket_path(agent_dir)?;
         let stream = UnixStream::connect(path)?;
@@ -193,12 +194,12 @@ impl Client {
         self.send_raw(&bytes)
     }
 
-    /// Sends bytes that may be no frame.
+    /// Sends bytes that need not be a frame.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// The next frame. `UnexpectedEof` when the shim closed the connection, `TimedOut` after
+    /// Returns the next frame. `UnexpectedEof` if the shim closed the connection, `TimedOut` after
     /// `limit`.
     pub fn receive(&mut self, limit: Duration) -> io::Result<FromShim> {
         let deadline = awake() + limit;

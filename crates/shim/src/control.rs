@@ -1,4 +1,5 @@
-//! What the shim itself records, on the spool's control stream: versioned JSON, a line per record.
+//! The records of the shim itself on the spool's control stream: versioned JSON, one line per
+//! record.
 
 use muleteer_process::identity::ProcessId;
 use serde::{Deserialize, Serialize};
@@ -9,39 +10,39 @@ pub const VERSION: u16 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "t", rename_all = "snake_case")]
 pub enum Control {
-    /// The agent's process exists and is recorded; it is released to exec right after.
+    /// The agent's process exists and is recorded; its release to exec follows at once.
     Spawned {
         agent: ProcessId,
         shim: ProcessId,
-        /// What holds the agent to its shim: `cgroup+pdeathsig+sweep`, `pdeathsig+sweep`, `sweep`.
+        /// The mechanisms that tie the agent to its shim: `cgroup+pdeathsig+sweep`,
+        /// `pdeathsig+sweep`, `sweep`.
         containment: String,
     },
-    /// The program could not be started: nothing of it ever ran. The last record but
-    /// [`Control::Ended`].
+    /// The program could not be started: nothing of it ever ran. Only [`Control::Ended`] follows.
     StartFailed { errno: i32, text: String },
-    /// A `WriteStdin` has ended: all its bytes were taken by the pipe, or never will be.
+    /// A `WriteStdin` has ended: the pipe took all its bytes, or never will.
     StdinWritten { idem: String, ok: bool },
-    /// The spool has no room (`on`) or has room again: while on, silence is ours.
+    /// The spool has no room (`on`) or has room again. While it is on, the shim causes the silence.
     Blocked { on: bool, reason: BlockReason },
-    /// A signal was sent because a daemon asked.
+    /// A signal was sent because a daemon requested it.
     Signalled { idem: String, signo: i32, group: bool },
-    /// A daemon asked to end the agent.
+    /// A daemon requested the end of the agent.
     Terminating { idem: String, grace_ms: u64 },
     /// The machine slept.
     Suspended { ms: u64 },
-    /// No daemon renewed the lease: stdin was closed, the rest follows.
+    /// No daemon renewed the lease: stdin was closed, and TERM follows.
     LeaseExpired,
-    /// A daemon came back in time; stdin stays closed, but the agent may finish its turn.
+    /// A daemon renewed the lease in time. Stdin stays closed, but the agent may finish its turn.
     LeaseRenewed,
     /// A limit of the launch was reached: the agent is being ended.
     PolicyKill { what: Policy, detail: String },
-    /// Output that could not be kept: the disk was full when the agent had already gone.
+    /// Output was lost: the disk was full when the agent had already ended.
     Lost { stream: String, bytes: u64 },
-    /// The agent's own process has ended, and all it had printed stands before this record. Output
-    /// after it is of processes it left behind.
+    /// The agent's own process has ended, and all its output is before this record. Later output
+    /// comes from processes that it left.
     Exited { code: Option<i32>, signal: Option<i32>, cause: Cause },
-    /// Everything the agent left behind is gone (`survivors` is 0), or could not be ended. The last
-    /// record of an epoch.
+    /// All processes that the agent left are gone (`survivors` is 0), or some could not be ended.
+    /// The last record of an epoch.
     Ended { survivors: u32 },
     /// Written by a newer shim.
     #[serde(other)]
@@ -52,11 +53,11 @@ pub enum Control {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// By itself, or by a signal nobody here sent.
+    /// By itself, or by a signal that the shim did not send.
     Exited,
-    /// A daemon asked for it.
+    /// A daemon requested it.
     Terminated,
-    /// Deadline, processes or memory.
+    /// A limit: deadline, processes or memory.
     ShimPolicy,
     LeaseExpired,
     #[serde(other)]
@@ -76,7 +77,7 @@ pub enum Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockReason {
-    /// Nobody acknowledged enough of the spool.
+    /// The daemon has not acknowledged enough of the spool.
     Cap,
     /// The disk is full.
     Disk,
@@ -92,25 +93,25 @@ struct Versioned<'a> {
 }
 
 impl Control {
-    /// The payload of a control record.
+    /// Returns the payload of a control record.
     pub fn encode(&self) -> Vec<u8> {
-        // Plain data with string keys: serialisation has no way to fail.
+        // Serialising plain data with string keys cannot fail.
         serde_json::to_vec(&Versioned { v: VERSION, control: self }).unwrap_or_default()
     }
 
-    /// Reads a payload. What is not understood is [`Control::Unknown`]; nothing is an error,
-    /// because a record's checksum already vouches for it, and a newer shim may have written it.
+    /// Reads a payload. An unreadable one is [`Control::Unknown`] and not an error: the record's
+    /// checksum was right, so a newer shim may have written it.
     pub fn decode(payload: &[u8]) -> Self {
         serde_json::from_slice(payload).unwrap_or(Self::Unknown)
     }
 
-    /// After this record the agent is known not to run.
+    /// Whether the agent is known not to run after this record.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Exited { .. } | Self::StartFailed { .. })
     }
 }
 
-/// An idempotency key as records show it.
+/// Returns an idempotency key in the form that records use.
 pub fn hex(key: &[u8]) -> String {
     use std::fmt::Write;
     key.iter().fold(String::new(), |mut text, byte| {

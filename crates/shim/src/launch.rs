@@ -1,27 +1,28 @@
-//! `launch-<epoch>.json`: all a shim needs to know, written by the daemon before it starts one.
-//! 0600, because the agent's environment may hold secrets.
+//! `launch-<epoch>.json`: all the data that a shim needs. The daemon writes it before it starts the
+//! shim, with mode 0600, because the agent's environment may contain secrets.
 
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The `v` this build writes, and the newest it reads.
+/// The `v` that this build writes, and the newest that it reads.
 pub const VERSION: u16 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     pub v: u16,
-    /// One more than any epoch this agent directory has seen; from 1.
+    /// One more than any epoch of this agent directory so far; from 1.
     pub epoch: u32,
-    /// Of the daemon that starts it; only it or a newer one may speak to the shim.
+    /// The generation of the daemon that starts it. Only this daemon or a newer one may command the
+    /// shim.
     pub generation: u64,
-    /// Put into the agent's environment as `MULETEER_NONCE`; its processes are found again by it.
-    /// Only ASCII letters, digits, `-` and `_`.
+    /// Added to the agent's environment as `MULETEER_NONCE`, by which its processes are found
+    /// again. Only ASCII letters, digits, `-` and `_`.
     pub nonce: String,
-    /// The program, found on the `PATH` of `env` unless it has a slash, and its arguments.
+    /// The program and its arguments. It is searched on the `PATH` of `env` unless it has a slash.
     pub argv: Vec<String>,
-    /// The agent's whole environment; nothing is inherited from the shim.
+    /// The agent's whole environment; the agent inherits nothing from the shim.
     pub env: Vec<(String, String)>,
     /// Absolute.
     pub cwd: PathBuf,
@@ -33,7 +34,7 @@ pub struct Launch {
     pub spool: SpoolLimits,
     #[serde(default)]
     pub timing: Timing,
-    /// Try to give the agent a cgroup of its own.
+    /// Try to give the agent its own cgroup.
     #[serde(default = "yes")]
     pub cgroup: bool,
 }
@@ -41,22 +42,22 @@ pub struct Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StdinMode {
-    /// Open until a `WriteStdin` with `close`, or the lease's end, closes it.
+    /// Open until a `WriteStdin` with `close`, or the end of the lease, closes it.
     #[default]
     Pipe,
     /// `/dev/null`.
     Null,
 }
 
-/// Enforced by the shim alone, with or without a daemon. Zero means none.
+/// Limits that the shim enforces alone, with or without a daemon. Zero means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// Awake time from the start, milliseconds.
+    /// Awake time since the start, in milliseconds.
     pub deadline_ms: u64,
-    /// Processes of this agent at once, sampled.
+    /// The most processes of this agent at once, sampled.
     pub max_procs: u32,
-    /// Resident bytes of all of them together, sampled.
+    /// The most resident bytes of all of them together, sampled.
     pub max_memory_bytes: u64,
 }
 
@@ -64,9 +65,9 @@ pub struct Limits {
 #[serde(default)]
 pub struct SpoolLimits {
     pub segment_bytes: u64,
-    /// At this much on disk the shim stops reading the agent's output.
+    /// At this size on disk the shim stops reading the agent's output.
     pub cap_bytes: u64,
-    /// How much is kept although it is acknowledged.
+    /// How many bytes are kept although they are acknowledged.
     pub retain_bytes: u64,
 }
 
@@ -77,9 +78,9 @@ impl Default for SpoolLimits {
 }
 
 impl SpoolLimits {
-    /// The same limits made possible to keep: with too large segments, or too much retained, a full
-    /// spool could never become less full. Segments go as a whole, so where little is retained they
-    /// are small.
+    /// Returns limits that can be kept. With too large segments, or too much retained, a full spool
+    /// could never shrink. Segments are deleted as a whole, so they are small if little is
+    /// retained.
     pub fn sane(self) -> Self {
         const SMALL: u64 = 1 << 20;
         let cap_bytes = self.cap_bytes.max(64 << 10);
@@ -95,16 +96,16 @@ impl SpoolLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timing {
-    /// Without a heartbeat for this long the agent is let go.
+    /// Without a heartbeat for this long, the shim closes stdin and begins to end the agent.
     pub lease_ms: u64,
-    /// From closing stdin, so that a CLI can finish its turn, to TERM.
+    /// The time from closing stdin to TERM, so that a CLI can finish its turn.
     pub lease_grace_ms: u64,
-    /// From TERM to KILL, whoever asked but [`Terminate`](muleteer_protocol::shim::v1::ToShim),
+    /// The time from TERM to KILL, except for [`Terminate`](muleteer_protocol::shim::v1::ToShim),
     /// which names its own.
     pub term_grace_ms: u64,
-    /// From KILL to giving up on processes that will not die.
+    /// The time from KILL until the shim gives up on processes that do not die.
     pub kill_grace_ms: u64,
-    /// Between two looks at processes and memory, if they are limited.
+    /// The interval of sampling processes and memory, if they are limited.
     pub sample_ms: u64,
 }
 
@@ -121,7 +122,7 @@ impl Default for Timing {
 }
 
 impl Launch {
-    /// A launch with default limits.
+    /// Returns a launch with default limits.
     pub fn new(
         epoch: u32,
         generation: u64,
@@ -145,7 +146,7 @@ impl Launch {
         }
     }
 
-    /// The file's path below the agent's directory.
+    /// Returns the file's path in the agent's directory.
     pub fn path(dir: &Path, epoch: u32) -> PathBuf {
         dir.join(format!("launch-{epoch:08}.json"))
     }
@@ -169,7 +170,7 @@ impl Launch {
         Ok(launch)
     }
 
-    /// Writes it, 0600, in one step.
+    /// Writes the file atomically with mode 0600.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         write_private(&Self::path(dir, self.epoch), &serde_json::to_vec_pretty(self)?)
     }
@@ -193,12 +194,12 @@ fn yes() -> bool {
     true
 }
 
-/// Replaces `path` by a file of mode 0600 in one step.
+/// Replaces `path` atomically by a file of mode 0600.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
-    // A crash may have left one; its mode may not be ours.
+    // A crash may have left one, perhaps with another mode.
     let _ = std::fs::remove_file(&temporary);
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;

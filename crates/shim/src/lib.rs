@@ -1,5 +1,5 @@
-//! The shim: one small process per agent, which outlives the daemon, spools what the agent
-//! prints, and ends everything the agent started.
+//! The shim: one small process per agent. It outlives the daemon, writes the agent's output to the
+//! spool, and ends everything that the agent started.
 //!
 //! ```text
 //! daemon side                      files in agents/<id>/            the shim (`muleteer-shim`)
@@ -10,9 +10,9 @@
 //!   attach::Client, or your own  ◀──────── sock ──────────────▶       run::peers
 //! ```
 //!
-//! Invariants: the shim is single-threaded and parses nothing an agent prints; its memory does
-//! not grow with an agent's output; it appends only to spool segments of its own epoch; each epoch
-//! ends in exactly one of `exited`, `start_failed`, or (the shim was killed) neither.
+//! Invariants: the shim is single-threaded and does not parse the agent's output. Its memory does
+//! not grow with that output. It appends only to spool segments of its own epoch. Each epoch ends
+//! with exactly one of `exited` and `start_failed`, or, if the shim was killed, with neither.
 
 pub mod attach;
 pub mod control;

@@ -1,5 +1,5 @@
-//! `meta.json`: who the newest shim of an agent is, for whoever finds the directory later. The lock
-//! says whether it lives; this says what to look for.
+//! `meta.json`: identifies the newest shim of an agent for a later daemon. The lock says whether
+//! that shim lives.
 
 use crate::launch::write_private;
 use muleteer_process::identity::ProcessId;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The `v` this build writes, and the newest it reads.
+/// The `v` that this build writes, and the newest that it reads.
 pub const VERSION: u16 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,22 +22,22 @@ pub struct Meta {
     /// Pids mean nothing in another boot or namespace.
     pub boot_id: String,
     pub pid_namespace: u64,
-    /// As in the agent's environment, and in `HelloOk`.
+    /// The nonce in the agent's environment and in `HelloOk`.
     pub nonce: String,
     #[serde(default)]
     pub containment: String,
-    /// The agent's own cgroup, to be swept and removed.
+    /// The agent's own cgroup, for the sweep, which also removes it.
     #[serde(default)]
     pub cgroup: Option<PathBuf>,
     /// Milliseconds since 1970.
     pub started_ms: u64,
-    /// Of the shim's binary, for logs only.
+    /// The version of the shim's binary, for logs only.
     #[serde(default)]
     pub version: String,
 }
 
 impl Meta {
-    /// The file's path below the agent's directory.
+    /// Returns the file's path in the agent's directory.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("meta.json")
     }
@@ -47,7 +47,7 @@ impl Meta {
     }
 }
 
-/// Reads `meta.json`; `None` if no shim ever got that far.
+/// Reads `meta.json`; `None` if no shim has written one.
 pub fn read(dir: &Path) -> Result<Option<Meta>, MetaError> {
     let path = Meta::path(dir);
     let bytes = match std::fs::read(&path) {

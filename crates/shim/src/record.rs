@@ -10,22 +10,23 @@
 //!   ├ hcrc ┼ len ┼ seq ┼ wall ms ┼ awake ms ┼ stream ┼ 000 ┼ pcrc ┤ payload (len bytes)
 //! ```
 //!
-//! `hcrc` is the CRC-32C of the header behind it (in a segment: before it), `pcrc` of the payload;
-//! a header of its own checksum tells a damaged length from a record that is not yet complete. A
-//! record's offset counts the bytes of records of its epoch before it, without segment headers, so
-//! `base` plus the place in the file minus [`SEGMENT_HEADER`] is the offset.
+//! `hcrc` is the CRC-32C of the header after it (in a segment: before it), `pcrc` that of the
+//! payload. The header has its own checksum so that a damaged length can be distinguished from a
+//! record that is not yet complete. A record's offset is the number of bytes of all earlier records
+//! of its epoch, without segment headers: the offset is `base` plus the position in the file minus
+//! [`SEGMENT_HEADER`].
 
 use std::path::{Path, PathBuf};
 
 pub const MAGIC: [u8; 4] = *b"MSPL";
-/// Of the segment format.
+/// The version of the segment format.
 pub const VERSION: u16 = 1;
 pub const SEGMENT_HEADER: usize = 32;
 pub const RECORD_HEADER: usize = 40;
-/// The longest payload; the shim's read buffer.
+/// The longest payload, and the size of the shim's read buffer.
 pub const MAX_PAYLOAD: usize = 64 << 10;
 
-/// A place between two records.
+/// A position between two records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Cursor {
     pub epoch: u32,
@@ -33,7 +34,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The beginning of an epoch.
+    /// Returns the beginning of an epoch.
     pub fn start_of(epoch: u32) -> Self {
         Self { epoch, offset: 0 }
     }
@@ -43,7 +44,7 @@ impl Cursor {
 pub enum Stream {
     Stdout,
     Stderr,
-    /// The shim's own: [`Control`](crate::control::Control).
+    /// Records of the shim itself: [`Control`](crate::control::Control).
     Control,
     /// Written by a newer shim.
     Unknown(u8),
@@ -95,7 +96,7 @@ impl Header {
         bytes
     }
 
-    /// `None` unless the bytes are a header, undamaged.
+    /// Returns `None` unless the bytes are an undamaged header.
     pub fn decode(bytes: &[u8; RECORD_HEADER]) -> Option<Self> {
         let header = Self {
             len: u32_at(bytes, 4),
@@ -109,13 +110,13 @@ impl Header {
         (whole && header.len as usize <= MAX_PAYLOAD).then_some(header)
     }
 
-    /// Header and payload.
+    /// Returns the size of header and payload.
     pub fn total(&self) -> u64 {
         RECORD_HEADER as u64 + u64::from(self.len)
     }
 }
 
-/// The first bytes of a segment.
+/// Returns the first bytes of a segment.
 pub fn segment_header(start: Cursor) -> [u8; SEGMENT_HEADER] {
     let mut bytes = [0; SEGMENT_HEADER];
     bytes[..4].copy_from_slice(&MAGIC);
@@ -127,19 +128,20 @@ pub fn segment_header(start: Cursor) -> [u8; SEGMENT_HEADER] {
     bytes
 }
 
-/// What a segment's first bytes are.
+/// The result of reading a segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentHead {
-    /// Where its first record begins.
+    /// The position of its first record.
     Good(Cursor),
-    /// Of a version this build does not know.
+    /// The segment has a version that this build does not know.
     Newer(u16),
     Damaged,
 }
 
 pub fn read_segment_header(bytes: &[u8; SEGMENT_HEADER]) -> SegmentHead {
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-    // This header's layout is the same in every version, so a damaged one can be told from a newer.
+    // The layout of this header is the same in every version, so a damaged one can be distinguished
+    // from a newer one.
     if bytes[..4] != MAGIC || u32_at(bytes, 24) != crc32c::crc32c(&bytes[..24]) {
         SegmentHead::Damaged
     } else if version > VERSION {
@@ -149,12 +151,12 @@ pub fn read_segment_header(bytes: &[u8; SEGMENT_HEADER]) -> SegmentHead {
     }
 }
 
-/// The file of the segment that begins at `start`.
+/// Returns the file of the segment that begins at `start`.
 pub fn segment_path(spool: &Path, start: Cursor) -> PathBuf {
     spool.join(format!("{:08}-{:016}.seg", start.epoch, start.offset))
 }
 
-/// Where the segment of this name begins; `None` for files that are no segments.
+/// Returns where the segment with this name begins; `None` for other files.
 pub fn parse_segment_name(name: &str) -> Option<Cursor> {
     let (epoch, base) = name.strip_suffix(".seg")?.split_once('-')?;
     let number =

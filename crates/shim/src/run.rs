@@ -46,15 +46,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Records of ours that wait for a disk without room, at most. What ends an epoch always waits.
+/// The most control records that wait for room on the disk. Final records of an epoch are always
+/// queued.
 const MAX_UNSAID: usize = 256;
 /// Room that only the last records of an epoch may use.
 const LAST_WORDS: u64 = 16 << 10;
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
 /// Runs a shim with these arguments (without the program's name): `--epoch N`, the agent's
-/// directory as working directory, and its lock as standard input. Started by
-/// [`crate::start::launch`] only.
+/// directory as working directory, and its lock as standard input. Only [`crate::start::launch`]
+/// starts it.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     if args.next_if(|word| word == zygote::WORD).is_some() {
@@ -74,7 +75,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     shim(epoch, &Place::find())
 }
 
-/// The shim of one epoch, in the agent's directory and with its lock as standard input.
+/// Runs the shim of one epoch, in the agent's directory and with its lock as standard input.
 pub(crate) fn shim(epoch: u32, place: &Place) -> ExitCode {
     identity::name_this_process(c"muleteer-shim");
     let started = Shim::start(epoch, place);
@@ -92,17 +93,17 @@ pub(crate) fn shim(epoch: u32, place: &Place) -> ExitCode {
     }
 }
 
-/// The word at which a shim says by what it was built: see [`build`].
+/// The argument that makes a shim print its build: see [`build`].
 pub const BUILD_WORD: &str = "--build";
 
-/// The version, the protocol and the sources of this shim. Where `muleteer-shim` answers otherwise
-/// than the `muleteer` that starts it, the two were not built together.
+/// Returns the version, the protocol and the source hash of this shim. If `muleteer-shim` prints
+/// another text than the `muleteer` that starts it expects, the two were not built together.
 pub fn build() -> String {
     let (version, protocol) = (env!("CARGO_PKG_VERSION"), muleteer_protocol::shim::v1::VERSION);
     format!("muleteer-shim {version} protocol {protocol} sources {}", env!("MULETEER_SHIM_SOURCES"))
 }
 
-/// The first word where this program is to run an agent in its sandbox.
+/// The first argument that makes this program run an agent in its sandbox.
 pub const CONFINE: &str = "confine";
 
 fn epoch_of(args: impl IntoIterator<Item = OsString>) -> Option<u32> {
@@ -112,7 +113,7 @@ fn epoch_of(args: impl IntoIterator<Item = OsString>) -> Option<u32> {
         let value = args.next()?;
         match name.to_str()? {
             "--epoch" => epoch = Some(value.to_str()?.parse().ok()?),
-            // Only for people who look at `ps`.
+            // Only for people who read the output of `ps`.
             "--agent" => {}
             _ => return None,
         }
@@ -120,12 +121,12 @@ fn epoch_of(args: impl IntoIterator<Item = OsString>) -> Option<u32> {
     epoch
 }
 
-/// Where a shim runs: the same for all that one daemon starts.
+/// Where a shim runs: the same for all shims of one daemon.
 #[derive(Debug)]
 pub(crate) struct Place {
     boot_id: String,
     pid_namespace: u64,
-    /// Of the daemon; an agent's own is made below it.
+    /// The daemon's cgroup; an agent's own is created below it.
     cgroup: Option<PathBuf>,
 }
 
@@ -139,7 +140,7 @@ impl Place {
     }
 }
 
-/// Where the agent is. Times are awake time.
+/// The state of the agent. Times are awake time.
 #[derive(Debug)]
 enum Phase {
     Starting(Released),
@@ -154,7 +155,7 @@ enum Phase {
     Killing {
         give_up_at: Duration,
     },
-    /// The agent's own end is recorded; what it left behind was asked to end.
+    /// The agent's own end is recorded; the processes that it left were sent TERM.
     Clearing {
         kill_at: Duration,
     },
@@ -167,7 +168,7 @@ enum Phase {
 
 struct Shim {
     launch: Launch,
-    /// Held, and closed by our death alone.
+    /// Held for the process's life; only our death releases it.
     _lock: LockGuard,
     key: [u8; 16],
     writer: Writer,
@@ -175,7 +176,7 @@ struct Shim {
     agent: ProcessId,
     cgroup: Option<PathBuf>,
     phase: Phase,
-    /// Why the agent will have ended, if it was us.
+    /// Why the agent will have ended, if the shim ended it.
     cause: Option<Cause>,
     output: Output,
     stdin: stdin::Stdin,
@@ -183,7 +184,7 @@ struct Shim {
     peers: peers::Peers,
     listener: UnixListener,
     signals: Signals,
-    /// Control records the spool had no room for.
+    /// Control records for which the spool had no room.
     unsaid: VecDeque<Control>,
     blocked: Option<BlockReason>,
     retry_at: Option<Duration>,
@@ -196,22 +197,23 @@ struct Shim {
 }
 
 impl Shim {
-    /// Everything up to an agent that is recorded and released. In a box, and in a frame of its
-    /// own: what this needs of the stack is to be given back.
+    /// Starts everything up to an agent that is recorded and released. The result is in a box and
+    /// the function has its own stack frame, so that the stack it used can be returned to the
+    /// system.
     #[inline(never)]
     fn start(epoch: u32, place: &Place) -> io::Result<Box<Self>> {
         let dir = Path::new(".");
         let _ = rustix::process::setsid();
         fault::point("shim.begun");
         let lock = take_over_lock(dir)?;
-        // Sockets and files of ours are nobody else's, from the moment they exist.
+        // The shim's sockets and files are private from the moment they exist.
         let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let launch = Launch::read(dir, epoch).map_err(io::Error::other)?;
         let key = crate::start::read_key(dir)?;
         let signals = Signals::catch(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
         let subreaper = host().become_subreaper();
         let mut writer = Writer::create(&dir.join("spool"), epoch, launch.spool)?;
-        // The lock is ours, so whatever has this name is a dead shim's.
+        // We hold the lock, so a file with this name is a dead shim's.
         let _ = std::fs::remove_file(dir.join(SOCKET));
         let listener = UnixListener::bind(SOCKET)?;
         listener.set_nonblocking(true)?;
@@ -298,7 +300,7 @@ impl Shim {
         if matches!(shim.phase, Phase::Gone) {
             shim.say(Control::Ended { survivors: 0 });
         }
-        // The agent has it now, and what was read and made for its start is not needed again.
+        // The agent has its environment now, and the memory of its start is not needed again.
         shim.launch.env = vec![];
         memory::give_back();
         output::wake_in_time();
@@ -331,7 +333,7 @@ impl Shim {
                 self.write_stdin();
             }
             self.serve_peers(&ready);
-            // After reading: what the agent printed last is then mostly on its way already.
+            // After reading, because the agent's last output has then mostly been read already.
             if ready.signals {
                 self.reap();
             }
@@ -340,7 +342,7 @@ impl Shim {
         let _ = std::fs::remove_file(SOCKET);
         self.writer.finish();
         self.peers.flush();
-        // The zombie has kept the group's number from being reused until here.
+        // Until here the zombie has kept the group's number from being reused.
         spawn::reap(self.agent.pid);
         if let Some(cgroup) = &self.cgroup {
             cgroup::remove(cgroup);
@@ -370,7 +372,7 @@ impl Shim {
         }
     }
 
-    /// Has exec passed or failed?
+    /// Checks whether exec has passed or failed.
     fn look_at_exec(&mut self) {
         let Phase::Starting(released) = &self.phase else { return };
         match released.status() {
@@ -389,7 +391,7 @@ impl Shim {
         }
     }
 
-    /// Everything that is due.
+    /// Does everything that is due.
     fn on_time(&mut self, now: Duration) {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
@@ -420,7 +422,7 @@ impl Shim {
         self.advance_ending(now);
     }
 
-    /// A limit of the launch was reached.
+    /// Ends the agent because a limit of the launch was reached.
     fn break_rule(&mut self, what: Policy, detail: String) {
         if matches!(self.phase, Phase::Starting(_) | Phase::Running | Phase::Letting { .. }) {
             self.say(Control::PolicyKill { what, detail });
@@ -430,9 +432,8 @@ impl Shim {
     }
 }
 
-/// Makes the standard input we were started with, which is the agent's lock, our own, and closes
-/// all else we may have inherited: a descriptor of somebody's pipe would keep that somebody
-/// waiting.
+/// Takes over the agent's lock from standard input, and closes all other inherited descriptors: a
+/// copy of another process's pipe would keep that pipe open.
 fn take_over_lock(dir: &Path) -> io::Result<LockGuard> {
     let not_ours = || io::Error::other("standard input is not this agent's lock");
     let inherited = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -475,7 +476,7 @@ fn hold(
     for end in [&stdout, &stderr] {
         pipe::set_nonblocking(end)?;
     }
-    // A user has 16,384 pages for all pipes, and these two carry little.
+    // The kernel limits a user's pipes to 16,384 pages in total, and these two carry little.
     #[cfg(target_os = "linux")]
     for pipe in stdin.iter().chain([&stderr]) {
         let _ = rustix::pipe::fcntl_setpipe_size(pipe, 8 << 10);

@@ -1,7 +1,7 @@
-//! An agent's output on disk: written by its shim alone, read by the daemon, by cursor.
+//! An agent's output on disk: only its shim writes it, and the daemon reads it by cursor.
 //!
-//! `write(2)` survives any kill; only a power cut loses the tail, and then no agent is alive to
-//! disagree. Every shim opens a new epoch and never appends to an older one.
+//! Data passed to `write(2)` survives any kill. A power cut loses the tail, but then no agent is
+//! alive that could contradict. Every shim opens a new epoch and never appends to an older one.
 
 mod reader;
 mod writer;
@@ -14,7 +14,7 @@ use crate::record::{parse_segment_name, segment_path};
 use std::io;
 use std::path::Path;
 
-/// The segments in a spool directory, in the order of their records.
+/// Returns the segments in a spool directory, in the order of their records.
 pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {
     let mut found: Vec<Cursor> = std::fs::read_dir(spool)?
         .filter_map(|entry| parse_segment_name(entry.ok()?.file_name().to_str()?))
@@ -23,7 +23,7 @@ pub fn segments(spool: &Path) -> io::Result<Vec<Cursor>> {
     Ok(found)
 }
 
-/// The newest epoch a spool knows; 0 if none, or if there is no spool.
+/// Returns the newest epoch of a spool; 0 if it has none, or if there is no spool.
 pub fn newest_epoch(spool: &Path) -> io::Result<u32> {
     match segments(spool) {
         Ok(found) => Ok(found.last().map_or(0, |cursor| cursor.epoch)),
@@ -32,8 +32,8 @@ pub fn newest_epoch(spool: &Path) -> io::Result<u32> {
     }
 }
 
-/// Deletes the oldest segments of a spool that nobody writes any more, as long as at least
-/// `retain_bytes` are left behind them. The newest segment always stays.
+/// Deletes the oldest segments of a spool without a writer, as long as at least `retain_bytes` are
+/// left after them. The newest segment always stays.
 pub fn trim(spool: &Path, retain_bytes: u64) -> io::Result<()> {
     let mut sizes = Vec::new();
     for segment in segments(spool)? {

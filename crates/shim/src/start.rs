@@ -1,4 +1,4 @@
-//! The daemon's side of starting a shim. Blocking, but short: file writes and one spawn.
+//! The daemon's side of starting a shim. It blocks, but briefly: file writes and one spawn.
 
 use crate::launch::{Launch, write_private};
 use muleteer_process::command::helper;
@@ -12,27 +12,27 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The log a shim complains to is cut to nothing at a start when it has grown beyond this.
+/// A start truncates the shim's log if it is larger than this.
 const LOG_LIMIT: u64 = 64 << 10;
 
-/// The program a shim runs, held open from the daemon's start: a package upgrade that replaces or
-/// removes the file disturbs nobody.
+/// The program of a shim, held open since the daemon's start, so that a package upgrade that
+/// replaces or removes the file has no effect.
 #[derive(Debug)]
 pub struct ShimProgram {
     file: File,
     path: PathBuf,
-    /// Words before the shim's own, `shim` when the program is `muleteer`.
+    /// The words before the shim's own arguments: `shim` if the program is `muleteer`.
     words: Vec<OsString>,
 }
 
 impl ShimProgram {
-    /// `muleteer-shim` beside the running executable, else that executable with `shim`.
+    /// Finds `muleteer-shim` beside the running executable, else uses that executable with `shim`.
     pub fn locate() -> io::Result<Self> {
         let own = std::env::current_exe()?;
         let beside = own.with_file_name("muleteer-shim");
         match Self::open(&beside, &[]) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // The link stays good when the file was replaced since we were started.
+                // The link stays valid if the file was replaced since we were started.
                 let link = Path::new("/proc/self/exe");
                 Self::open(if link.exists() { link } else { &own }, &["shim"])
             }
@@ -40,14 +40,14 @@ impl ShimProgram {
         }
     }
 
-    /// Opens a given program; `words` come before the shim's own arguments.
+    /// Opens the given program; `words` precede the shim's own arguments.
     pub fn open(path: &Path, words: &[&str]) -> io::Result<Self> {
         let file = File::open(path)?;
         Ok(Self { file, path: path.to_owned(), words: words.iter().map(OsString::from).collect() })
     }
 
-    /// The words that run a program in the sandbox that `plan` describes, before that program's
-    /// own. `muleteer` is the program to use where this one has no name of its own.
+    /// Returns the words that run a program in the sandbox of `plan`; the program's own words
+    /// follow. `muleteer` is the program to use if this one needs the word `shim`.
     pub fn confining(&self, muleteer: &Path, plan: &Path, cwd: &Path) -> Vec<String> {
         let program = if self.words.is_empty() { self.path.as_path() } else { muleteer };
         let words = self.words.iter().map(|word| word.to_string_lossy().into_owned());
@@ -60,17 +60,17 @@ impl ShimProgram {
             .collect()
     }
 
-    /// With the environment of every shim, and this as its name.
+    /// Returns the command with the environment of every shim and with `name` as its process name.
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = if cfg!(target_os = "linux") {
             helper(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
         } else {
             helper(&self.path)
         };
-        // We are run by a descriptor's name; `ps` is to show who we are.
+        // The program is executed through a descriptor, so arg0 gives `ps` a readable name.
         command.arg0(name).args(&self.words);
         command.env_clear();
-        // The nonce: if this daemon is itself something an agent started, its shims are found with
+        // The nonce is passed on: if an agent started this daemon, the daemon's shims are found by
         // it.
         for name in [
             "PATH",
@@ -88,8 +88,8 @@ impl ShimProgram {
     }
 }
 
-/// Makes the agent's directory complete for `launch`: the directory (0700), `spool/`, `prompt/`,
-/// `key` (kept if present and whole), and `launch-<epoch>.json`. May be repeated.
+/// Completes the agent's directory for `launch`: the directory (0700), `spool/`, `prompt/`, `key`
+/// (kept if present and whole), and `launch-<epoch>.json`. May be repeated.
 pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
@@ -98,7 +98,7 @@ pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     }
     match read_key(agent_dir) {
         Ok(_) => {}
-        // A power cut may have left an empty one.
+        // A power cut may have left an empty file.
         Err(error)
             if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) =>
         {
@@ -111,7 +111,7 @@ pub fn prepare(agent_dir: &Path, launch: &Launch) -> io::Result<()> {
     launch.write(agent_dir)
 }
 
-/// The 128-bit key of this agent's shims. `InvalidData` if the file has another length.
+/// Reads the 128-bit key of this agent's shims. `InvalidData` if the file has another length.
 pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
     let key = std::fs::read(agent_dir.join("key"))?;
     key.try_into()
@@ -120,13 +120,12 @@ pub fn read_key(agent_dir: &Path) -> io::Result<[u8; 16]> {
 
 /// Starts the shim of a prepared launch and gives it `lock`, the guard of `agents/<id>/lock`.
 ///
-/// The caller keeps its own guard until it drops it: drop it soon after, or the agent looks alive
-/// as long as the daemon lives. Closing it frees nothing while the shim lives. The child must be
-/// reaped by the caller; until it is, its zombie counts as dead everywhere here.
+/// The caller must drop its own guard soon after, or the agent looks alive as long as the daemon
+/// lives. Dropping it does not release the lock while the shim lives. The caller must reap the
+/// child; until then its zombie counts as dead everywhere here.
 ///
-/// The lock is handed over as the shim's standard input: that way it needs no code between fork and
-/// exec, and no other child of the daemon, started at the same moment, can inherit it past its
-/// exec.
+/// The shim gets the lock as its standard input: so no code is needed between fork and exec, and no
+/// other child that the daemon starts at the same moment can inherit the lock past its exec.
 pub fn launch(
     agent_dir: &Path,
     program: &ShimProgram,
@@ -136,7 +135,7 @@ pub fn launch(
     let log = shim_log(agent_dir)?;
     let mut command = program.command("muleteer-shim");
     command.arg("--epoch").arg(epoch.to_string());
-    // Only so that `ps` tells one shim from another.
+    // Only lets `ps` distinguish the shims.
     if let Some(name) = agent_dir.file_name() {
         command.arg("--agent").arg(name);
     }
@@ -148,7 +147,7 @@ pub fn launch(
         .spawn()
 }
 
-/// The log of the agent's shims, to be appended to.
+/// Opens the log of the agent's shims for appending.
 pub fn shim_log(agent_dir: &Path) -> io::Result<File> {
     let log =
         File::options().append(true).create(true).mode(0o600).open(agent_dir.join("shim.log"))?;
@@ -158,10 +157,10 @@ pub fn shim_log(agent_dir: &Path) -> io::Result<File> {
     Ok(log)
 }
 
-/// Bytes of the end of a shim's log in which its last words are looked for.
+/// How many bytes at the end of a shim's log are searched for its last message.
 const LAST_WORDS: u64 = 4096;
 
-/// Why the shim of this epoch ended, if it could say so.
+/// Returns why the shim of this epoch ended, if its log says so.
 pub fn last_words(agent_dir: &Path, epoch: u32) -> Option<String> {
     let mut log = File::open(agent_dir.join("shim.log")).ok()?;
     let skipped = log.metadata().ok()?.len().saturating_sub(LAST_WORDS);

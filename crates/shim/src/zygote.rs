@@ -1,7 +1,7 @@
-//! The zygote: a shim without an agent, started with the daemon, which forks shims when it is
-//! asked. That costs neither an exec nor what a program does before its `main`, and what all shims
-//! of a daemon have in common is found out once. It keeps nothing: the daemon can do without (see
-//! [`crate::start::launch`]), and ends with it.
+//! The zygote: a shim without an agent that forks shims on request. The daemon starts it. A fork
+//! costs neither an exec nor the code before a program's `main`, and facts that are common to all
+//! shims of a daemon are determined once. The zygote keeps no state: the daemon can do without it
+//! (see [`crate::start::launch`]), and it ends with the daemon.
 //!
 //! ```text
 //!   daemon                            zygote                           shim
@@ -12,8 +12,8 @@
 //!   reaps the shim, a child of its own ◀──────────────────────────────┘
 //! ```
 //!
-//! One message is one packet. Both ends come from one build of one package, but a package may be
-//! half installed: so each packet begins with the version.
+//! One message is one packet. Both ends usually come from the same build, but a package may be half
+//! installed, so each packet begins with the version.
 
 use crate::run::{self, Place};
 use crate::start::ShimProgram;
@@ -39,7 +39,7 @@ mod flags {
     pub const SEND: SendFlags = SendFlags::NOSIGNAL;
     pub const RECEIVE: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 }
-/// Of systems where [`spawn`] makes none.
+/// For systems on which [`spawn`] starts no zygote.
 #[cfg(not(target_os = "linux"))]
 mod flags {
     use rustix::net::{RecvFlags, SendFlags, SocketFlags};
@@ -48,11 +48,11 @@ mod flags {
     pub const RECEIVE: RecvFlags = RecvFlags::empty();
 }
 
-/// The first word of a shim that is to be a zygote.
+/// The first argument that makes a shim a zygote.
 pub const WORD: &str = "zygote";
 /// The first byte of every packet.
 pub const VERSION: u8 = 1;
-/// What a zygote says first: it can be asked.
+/// The first packet of a zygote: it accepts requests.
 pub const READY: [u8; 4] = [VERSION, 0, 0, 0];
 
 /// Version, three zeros, epoch, number; then the agent's name.
@@ -61,36 +61,35 @@ const ASK: usize = 16;
 const ANSWER: usize = 20;
 /// A file's name has at most 255 bytes.
 const NAME: usize = 255;
-/// Room for a shim's own words where the zygote's stand.
+/// Space for a shim's arguments in the memory of the zygote's.
 const ROOM: usize = 128;
 
-/// What a shim is started with. The descriptors are the agent's directory, its lock, and the log
-/// the shim complains to.
+/// A request for a shim. The descriptors are the agent's directory, its lock, and the shim's log.
 #[derive(Debug)]
 pub struct Ask<'a> {
-    /// Of the asker's choice; the answer has it too.
+    /// Chosen by the caller; the answer repeats it.
     pub number: u64,
     pub epoch: u32,
-    /// The directory's name, for `ps`. What is too long is cut.
+    /// The directory's name, for `ps`. A long name is cut.
     pub agent: &'a OsStr,
     pub dir: BorrowedFd<'a>,
     pub lock: BorrowedFd<'a>,
     pub log: BorrowedFd<'a>,
 }
 
-/// What became of an [`Ask`].
+/// The outcome of an [`Ask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     pub number: u64,
-    /// The shim's pid, to be reaped by the daemon, or the errno of the fork.
+    /// The shim's pid, which the daemon must reap, or the errno of the fork.
     pub outcome: Result<u32, i32>,
 }
 
-/// Starts a zygote: our end of its socket, which does not block, and the child. It can be asked
-/// once it has said [`READY`]; before, it may be a program that does not know how.
+/// Starts a zygote. Returns our end of its socket, which does not block, and the child. It accepts
+/// requests once it has sent [`READY`]; before that it may be a program that cannot do it.
 ///
 /// # Errors
-/// As of any start of a process; `Unsupported` where there are no zygotes.
+/// As for any start of a process; `Unsupported` on systems without zygotes.
 pub fn spawn(program: &ShimProgram) -> io::Result<(OwnedFd, Child)> {
     if !cfg!(target_os = "linux") {
         return Err(io::ErrorKind::Unsupported.into());
@@ -98,17 +97,17 @@ pub fn spawn(program: &ShimProgram) -> io::Result<(OwnedFd, Child)> {
     let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags::PAIR, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     let mut command = program.command("muleteer-zygote");
-    // The words of its shims lie where its own do, so it is given room.
+    // Its shims write their arguments over its own, so it gets spare room.
     command.arg(WORD).arg(" ".repeat(ROOM));
     let child = command.current_dir("/").stdin(Stdio::from(its)).stdout(Stdio::null()).spawn()?;
     Ok((ours, child))
 }
 
-/// Sends a request. What was sent may be carried out whatever happens to us.
+/// Sends a request. The zygote may carry it out even if this process ends.
 ///
 /// # Errors
-/// Nothing was sent: `BrokenPipe` or `ConnectionReset` when there is no zygote any more,
-/// `WouldBlock` when it does not keep up.
+/// Nothing was sent: `BrokenPipe` or `ConnectionReset` if the zygote is gone, `WouldBlock` if it
+/// does not keep up.
 pub fn ask(socket: BorrowedFd<'_>, ask: &Ask<'_>) -> io::Result<()> {
     let mut packet = vec![VERSION, 0, 0, 0];
     packet.extend(ask.epoch.to_le_bytes());
@@ -125,11 +124,11 @@ pub fn ask(socket: BorrowedFd<'_>, ask: &Ask<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The next packet of a zygote: `None` for [`READY`].
+/// Reads the next packet of a zygote: `None` for [`READY`].
 ///
 /// # Errors
-/// `WouldBlock` when there is none yet, `UnexpectedEof` when there will be no more, `InvalidData`
-/// for what is neither.
+/// `WouldBlock` if there is none yet, `UnexpectedEof` if there will be no more, `InvalidData` for
+/// any other packet.
 pub fn hear(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
     let mut packet = [0; ANSWER + 1];
     let (length, _) = recv(socket, &mut packet[..], RecvFlags::empty())?;
@@ -164,7 +163,7 @@ impl Answer {
     }
 }
 
-/// What arrived of an [`Ask`].
+/// A received [`Ask`].
 struct Asked {
     number: u64,
     epoch: u32,
@@ -172,16 +171,16 @@ struct Asked {
     descriptors: [OwnedFd; 3],
 }
 
-/// The zygote, with its socket as standard input; returns when the daemon is gone, and in each shim
-/// when that ends.
+/// Runs the zygote, with its socket as standard input. Returns when the daemon is gone, and in each
+/// shim when that shim ends.
 pub(crate) fn main() -> ExitCode {
     identity::name_this_process(c"muleteer-zygote");
-    // A key that is pressed at the daemon's terminal is not meant for us.
+    // A new session, so that a key pressed at the daemon's terminal does not signal us.
     let _ = rustix::process::setsid();
     let place = Place::find();
     let title = Title::of_this_process();
-    // Finds out what the processor can do, for all: in a virtual machine that is a journey to its
-    // host each time.
+    // Detects the processor's features once for all shims: in a virtual machine each detection is a
+    // round trip to the host.
     let _ = crc32c::crc32c(&[]);
     match serve(&place, title) {
         Ok(code) => code,
@@ -204,7 +203,7 @@ fn serve(place: &Place, title: Option<Title>) -> io::Result<ExitCode> {
             Err(error) => Err(error.raw_os_error().unwrap_or(libc::EAGAIN)),
         };
         fault::point("zygote.forked");
-        // Its lock must be the shim's alone before anybody hears of it.
+        // The lock must belong to the shim alone before the daemon knows about the shim.
         let number = asked.number;
         drop(asked);
         send(rustix::stdio::stdin(), &Answer { number, outcome }.encode(), flags::SEND)?;
@@ -212,7 +211,7 @@ fn serve(place: &Place, title: Option<Title>) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The next request; `None` when nobody can ask any more.
+/// Returns the next request; `None` if no process can send one any more.
 fn next() -> io::Result<Option<Asked>> {
     let mut packet = [0; ASK + NAME];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -249,7 +248,7 @@ fn next() -> io::Result<Option<Asked>> {
     Ok(Some(Asked { number, epoch, agent: name.to_vec(), descriptors }))
 }
 
-/// In the fork: everything an exec would have arranged.
+/// Prepares the fork to be a shim: everything that an exec would have prepared.
 #[allow(unsafe_code)]
 fn become_shim(asked: Asked, place: &Place, title: Option<Title>) -> ExitCode {
     let Asked { epoch, agent, descriptors, .. } = asked;
@@ -258,11 +257,12 @@ fn become_shim(asked: Asked, place: &Place, title: Option<Title>) -> ExitCode {
         .and_then(|()| rustix::stdio::dup2_stdout(log))
         .and_then(|()| rustix::stdio::dup2_stderr(log))
         .and_then(|()| rustix::process::fchdir(dir.as_fd()));
-    // What is left of them is closed with everything else that is not the shim's.
+    // The shim closes the remaining copies with all other foreign descriptors.
     drop(descriptors);
     if let Some(title) = title {
         let epoch = epoch.to_string();
-        // SAFETY: of the process we were forked from; the words were read long ago.
+        // SAFETY: the title is of the process that we were forked from, and the arguments were read
+        // before.
         unsafe { title.show(&[b"muleteer-shim", b"--epoch", epoch.as_bytes(), b"--agent", &agent]) }
     }
     match arranged {

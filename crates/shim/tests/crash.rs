@@ -102,7 +102,7 @@ fn a_cgroup_holds_even_what_hides_its_environment() {
         wait_for("the grandchild's death", || (!grandchild.is_alive()).then_some(()));
         assert!(!meta.cgroup.unwrap().exists());
     } else {
-        // Nothing else could have found it, and nobody claims that.
+        // Nothing else could have found it, and the containment does not claim so.
         eprintln!("no cgroup can be made here: {}", meta.containment);
         let _ = muleteer_process::identity::Pinned::open_exact(grandchild)
             .and_then(|pinned| pinned.signal(libc::SIGKILL));

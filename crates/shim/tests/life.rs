@@ -30,8 +30,8 @@ fn an_agent_runs_prints_and_exits() {
     assert!(!agent.dir().join("sock").exists());
 }
 
-/// What an agent leaves behind when it dies, some of it dead already, ends with it, and the shim
-/// waits for no grace that nobody needs.
+/// Processes that an agent leaves when it dies, some of them already dead, are ended at once, and
+/// the shim waits for no unneeded grace period.
 #[test]
 fn what_outlives_the_agent_goes_at_once_where_it_obeys() {
     let mut agent =
@@ -41,7 +41,7 @@ fn what_outlives_the_agent_goes_at_once_where_it_obeys() {
     let id = agent.agent_id();
     wait_for("its output", || (agent.stdout() == "up\n").then_some(()));
     let shim = agent.shim.as_ref().unwrap().id();
-    // On Linux `ps` says who it is, whatever file it was run from.
+    // On Linux `ps` shows the shim's name, whatever file it was executed from.
     if let Ok(name) = std::fs::read_to_string(format!("/proc/{shim}/comm")) {
         assert_eq!(name, "muleteer-shim\n");
     }
@@ -124,7 +124,7 @@ fn prompts_go_in_and_answers_come_out() {
     let mut client = agent.attached();
     client.send(&write(1, "first\n", false)).unwrap();
     assert_eq!(outcome(&mut client, 1), Outcome::Ok);
-    // Repeated: answered, not repeated.
+    // Repeated: answered, but not carried out again.
     client.send(&write(1, "first\n", false)).unwrap();
     assert_eq!(outcome(&mut client, 1), Outcome::Ok);
     client.send(&write(2, "second\n", true)).unwrap();
@@ -149,7 +149,7 @@ fn a_prompt_of_megabytes_does_not_stop_the_loop() {
     let mut client = agent.attached();
     let big = "x".repeat(9 << 20);
     client.send(&write(1, &big, false)).unwrap();
-    // The agent reads nothing yet beyond a line that never ends; the shim still answers.
+    // The agent reads nothing yet after a line that never ends; the shim still answers.
     client.send(&ToShim::Query).unwrap();
     client
         .receive_until(PATIENCE, |frame| matches!(frame, FromShim::Status { .. }).then_some(()))
@@ -171,7 +171,7 @@ fn adoption_finds_the_agent_as_it_was() {
     let mut first = agent.attached();
     first.send(&ToShim::Query).unwrap();
     drop(first);
-    // A new daemon, of a newer generation, after the old one died.
+    // A new daemon of a newer generation, after the old one died.
     let meta = meta::read(&agent.dir()).unwrap().unwrap();
     assert_eq!(meta.agent, Some(id));
     assert_eq!(meta.shim.pid, agent.shim.as_ref().unwrap().id());
@@ -232,7 +232,7 @@ fn a_wrong_key_and_garbage_end_only_their_connection() {
         early.receive(PATIENCE).unwrap(),
         FromShim::Refused { code: RefusedCode::Malformed, .. }
     ));
-    // Half-open ones, more than there are places.
+    // Half-open connections, more than the limit.
     let strangers: Vec<_> =
         (0..20).map(|_| Client::connect_silently(&agent.dir(), 1).unwrap()).collect();
     let mut second = agent.attached();
@@ -378,7 +378,8 @@ fn signals_reach_the_agent_and_are_not_repeated() {
 
 #[test]
 fn an_agent_cannot_command_its_own_shim() {
-    // It can read the key, being the same user; its descent betrays it.
+    // The agent can read the key, because it has the same uid; the shim recognises it by its
+    // descent.
     let mut agent = Agent::script("true");
     let own = std::env::current_exe().unwrap();
     agent.launch.argv = vec![
@@ -395,7 +396,7 @@ fn an_agent_cannot_command_its_own_shim() {
     assert!(agent.stdout().contains("answer: Ok(Refused { code: BadPeer"), "{}", agent.stdout());
 }
 
-/// Not a test by itself: what [`an_agent_cannot_command_its_own_shim`] runs as the agent.
+/// Not a test by itself: [`an_agent_cannot_command_its_own_shim`] runs it as the agent.
 #[test]
 fn as_an_agent() {
     let Some(dir) = std::env::var_os("MULETEER_TEST_AGENT_DIR") else { return };
@@ -443,7 +444,7 @@ fn a_peer_that_does_not_read_is_dropped_and_costs_nothing() {
     let mut agent = Agent::new(&["cat"]);
     agent.start();
     let mut deaf = agent.attached();
-    // Every query is answered; the answers are never taken.
+    // Every query is answered, but the peer never reads the answers.
     let mut sent = 0;
     while deaf.send(&ToShim::Query).is_ok() {
         sent += 1;

@@ -42,7 +42,7 @@ fn a_gigabyte_line_meets_the_cap_and_memory_stays_flat() {
     assert!(matches!(status(&mut client), FromShim::Status { blocked: true, .. }));
     let pid = agent.shim.as_ref().unwrap().id();
     let before = private_kb(pid);
-    // A daemon that reads and acknowledges; the shim goes on as it does.
+    // A daemon reads and acknowledges, and the shim continues at its pace.
     let mut reader = Reader::open(&agent.spool());
     let mut cursor = Cursor::start_of(1);
     let (mut read, mut exited) = (0, None);
@@ -97,7 +97,7 @@ fn a_blocked_agent_can_still_be_ended_and_its_end_is_told() {
     assert!(printed.chunks(2).all(|line| line == b"y\n" || line == b"y"), "torn in the middle");
 }
 
-/// A file system of one megabyte; gone with its owner.
+/// A file system of one megabyte; unmounted with its owner.
 struct TinyDisk(std::path::PathBuf);
 
 impl TinyDisk {
@@ -155,7 +155,7 @@ fn on_a_full_disk_the_last_words_fit() {
     agent.control("back-pressure", |c| {
         *c == Control::Blocked { on: true, reason: BlockReason::Disk }
     });
-    // Nor may anybody else have left a byte.
+    // No other file may use the remaining space either.
     let _ = std::fs::write(agent.dir().join("filler"), vec![0; 1 << 20]);
     let mut client = agent.attached();
     client.send(&ToShim::Terminate { idem: [1; 16], grace_ms: 20_000 }).unwrap();

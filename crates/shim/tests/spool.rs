@@ -22,7 +22,7 @@ fn write_some(spool: &Path, epoch: u32, limits: SpoolLimits, payloads: &[Vec<u8>
     writer.cursor()
 }
 
-/// Everything readable, going on behind each damage, which is counted.
+/// Reads everything readable. It continues after each damage and counts the damages.
 fn read_all(spool: &Path, max_bytes: usize) -> (Vec<Record>, usize) {
     let mut reader = Reader::open(spool);
     let (mut records, mut cursor, mut damages) = (vec![], Cursor::default(), 0);
@@ -93,7 +93,7 @@ fn a_reader_keeps_up_with_a_writer() {
     assert_eq!(bytes(&read), lines(500).concat());
     let kept = segments(dir.path()).unwrap();
     assert!(kept[0].offset > 0, "acknowledged segments were deleted");
-    // Whoever comes from before that is told so.
+    // A reader at an earlier position gets an error that says so.
     match reader.read(Cursor::start_of(1), 100) {
         Err(ReadError::Missing { resume: Some(resume), .. }) => assert_eq!(resume, kept[0]),
         other => panic!("{other:?}"),
@@ -144,7 +144,7 @@ fn a_flipped_bit_is_named_and_costs_one_record() {
         let (records, damages) = read_all(dir.path(), 1 << 20);
         let tail = at >= last;
         assert_eq!(records.len(), 59, "byte {at}");
-        // At the very end of all it cannot be told from a write that was cut.
+        // At the very end of the spool, damage looks like a write that was cut.
         assert!(damages == 1 || (tail && damages <= 1), "byte {at}: {damages}");
         let position = records.windows(2).position(|pair| pair[0].seq + 1 != pair[1].seq);
         assert!(position.is_some() || records[0].seq == 1 || tail, "byte {at}");
@@ -173,8 +173,7 @@ fn zeros_at_the_end_are_a_torn_tail() {
     );
 }
 
-/// A write that was cut short before its writer began another segment: what it left was never a
-/// record.
+/// A write was cut short before its writer began another segment. Its bytes never were a record.
 #[test]
 fn half_a_record_before_the_next_segment_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,8 +244,8 @@ proptest! {
     }
 }
 
-/// The checked-in files of version 1 must stay readable for ever. `MULETEER_BLESS=1` makes absent
-/// ones.
+/// The checked-in files of version 1 must stay readable for ever. `MULETEER_BLESS=1` creates
+/// missing ones.
 #[test]
 fn the_samples_load() {
     let samples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("samples");
@@ -316,7 +315,7 @@ fn bless(samples: &Path) {
     writer.finish();
 }
 
-/// Segments go as a whole: what is kept is at most one of them more than was asked for.
+/// Segments are deleted as a whole, so the spool keeps at most one of them more than requested.
 #[test]
 fn where_little_is_retained_segments_are_small() {
     let segment =

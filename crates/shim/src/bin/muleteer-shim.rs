@@ -1,4 +1,5 @@
-//! The shim as a program of its own: a fifth of the memory it would take inside `muleteer`.
+//! The shim as its own program: it needs a fifth of the memory that it would need inside
+//! `muleteer`.
 
 fn main() -> std::process::ExitCode {
     muleteer_shim::main(std::env::args_os().skip(1))

@@ -1,4 +1,4 @@
-//! What a daemon asks for. Each command is carried out once per key and answered after its effect.
+//! Carries out the daemon's commands: each once per key, and answered after its effect.
 
 use super::keys::Seen;
 use super::{Phase, Shim};
@@ -11,7 +11,8 @@ use muleteer_protocol::shim::v1::{AgentState, FromShim, Idem, Outcome, ToShim};
 use std::time::Duration;
 
 impl Shim {
-    /// Carries out one frame of an accepted connection; what to answer at once, if anything.
+    /// Carries out one frame of an accepted connection; returns an immediate answer, if there is
+    /// one.
     pub(super) fn command(&mut self, frame: ToShim) -> Option<FromShim> {
         match frame {
             ToShim::WriteStdin { idem, close, bytes } => self.once(idem, |shim| {
@@ -28,7 +29,7 @@ impl Shim {
                 if !shim.agent_lives() {
                     return Some(Outcome::NoAgent);
                 }
-                // The agent is our unreaped child: neither number can mean anybody else.
+                // The agent is our unreaped child, so neither number can mean another process.
                 let sent = if group {
                     signal_group(shim.agent.pid, signo)
                 } else {
@@ -63,13 +64,13 @@ impl Shim {
                 None
             }
             ToShim::Query => Some(self.status()),
-            // A second hello changes nothing; an unknown kind is a newer daemon's.
+            // A second hello changes nothing; an unknown kind comes from a newer daemon.
             ToShim::Hello { .. } | ToShim::Unknown { .. } => None,
         }
     }
 
-    /// Tells everyone connected how a command ended. Whoever asked may have been replaced
-    /// meanwhile.
+    /// Reports the outcome of a command to all connected daemons, because the sender may have been
+    /// replaced meanwhile.
     pub(super) fn answer(&mut self, idem: &Idem, outcome: Outcome) {
         self.keys.end(idem, outcome);
         self.peers.tell(&FromShim::Done { idem: *idem, outcome });
@@ -90,7 +91,7 @@ impl Shim {
         self.agent_state() != AgentState::Exited
     }
 
-    /// Runs a command unless its key is known. `run` gives the outcome, or `None` if that comes
+    /// Runs a command unless its key is known. `run` returns the outcome, or `None` if that comes
     /// later.
     fn once(
         &mut self,
@@ -102,7 +103,7 @@ impl Shim {
             Seen::Pending => None,
             Seen::New => {
                 let outcome = run(self);
-                // A full queue is nothing lasting: the same key may try again.
+                // A full queue is transient: the same key may be retried.
                 if outcome != Some(Outcome::QueueFull) {
                     self.keys.begin(idem);
                 }

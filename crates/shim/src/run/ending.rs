@@ -1,4 +1,5 @@
-//! Ending the agent, and everything it started: TERM, a while, KILL; recorded in the right order.
+//! Ends the agent and everything it started: TERM, a grace period, KILL, recorded in the right
+//! order.
 
 use super::{Phase, Shim};
 use crate::control::{Cause, Control, Policy};
@@ -12,11 +13,12 @@ use muleteer_process::spawn::{self, Exit};
 use muleteer_protocol::shim::v1::FromShim;
 use std::time::Duration;
 
-/// Between two looks at what is left while something is being killed.
+/// The time between two searches for remaining processes while something is being killed.
 const RESCAN: Duration = Duration::from_millis(20);
 
 impl Shim {
-    /// TERM to everything now, KILL after `grace`. Once begun, only the time can become shorter.
+    /// Sends TERM to everything now, and KILL after `grace`. A second call can only shorten the
+    /// time.
     pub(super) fn terminate(&mut self, grace: Duration, cause: Cause) {
         let kill_at = awake() + grace;
         match &mut self.phase {
@@ -32,12 +34,12 @@ impl Shim {
         }
     }
 
-    /// Deals with ended children.
+    /// Handles ended children.
     pub(super) fn reap(&mut self) {
         let agent = self.agent.pid;
         if self.agent_is_ours() {
-            // Not reaped: as a zombie it keeps its pid, and so its group's number, from being
-            // reused until we are done with signalling them.
+            // The agent is not reaped: as a zombie it keeps its pid, and so its group's number,
+            // from being reused until we no longer signal them.
             if let Some(exit) = spawn::peek_exit(Some(agent)) {
                 self.agent_ended(exit);
             }
@@ -55,7 +57,7 @@ impl Shim {
     }
 
     fn agent_ended(&mut self, exit: Exit) {
-        // A failed exec is an end too, and must not pass for the agent's.
+        // A failed exec ends the child too, and must not count as the agent's end.
         self.look_at_exec();
         if !self.agent_is_ours() {
             return;
@@ -72,12 +74,13 @@ impl Shim {
             Phase::Killing { give_up_at } => Phase::ClearKilling { give_up_at },
             _ => Phase::Clearing { kill_at: now + grace },
         };
-        // Unless it still waits for a disk without room: then the record is what tells.
+        // Skipped if a record still waits for room on the disk: then the record itself reports the
+        // end.
         if self.unsaid.is_empty() {
             let end = self.writer.cursor();
             self.peers.tell(&FromShim::Exited { epoch: end.epoch, offset: end.offset });
         }
-        // An agent that ended by itself and alone is the usual case, and is spared the search.
+        // The usual case is an agent that ended by itself and left nothing. It needs no search.
         if self.cause.is_none() && self.is_alone() == Some(true) {
             return self.finish(0);
         }
@@ -85,7 +88,7 @@ impl Shim {
         self.scan_at = Some(Duration::ZERO);
     }
 
-    /// What is due in ending.
+    /// Does everything that is due while ending.
     pub(super) fn advance_ending(&mut self, now: Duration) {
         let give_up_at = now + Duration::from_millis(self.launch.timing.kill_grace_ms);
         match self.phase {
@@ -98,7 +101,8 @@ impl Shim {
                 self.kill_all();
                 self.scan_at = Some(now + RESCAN);
             }
-            // Never given up: while the agent itself cannot be killed, our lock says that it lives.
+            // It never gives up: while the agent itself cannot be killed, our lock says that it
+            // lives.
             Phase::Killing { give_up_at } if self.scan_at.is_some_and(|at| at <= now) => {
                 self.kill_all();
                 self.scan_at = Some(now + if give_up_at <= now { RESCAN * 50 } else { RESCAN });
@@ -119,8 +123,8 @@ impl Shim {
         }
     }
 
-    /// Nothing of the dead agent's is left, as far as our children and its cgroup tell: below a
-    /// subreaper every orphan becomes its child. `None` where the system does not tell.
+    /// Whether the dead agent left no process, judged by our children and its cgroup: below a
+    /// subreaper every orphan becomes its child. `None` if the system does not report children.
     fn is_alone(&self) -> Option<bool> {
         let mut others = group::children_of_this_thread()?;
         others.retain(|&pid| pid != self.agent.pid && spawn::reap(pid).is_none());
@@ -129,15 +133,15 @@ impl Shim {
         Some(others.is_empty() && !outside())
     }
 
-    /// Looks whether anything is left behind, and kills it or waits for its end.
+    /// Checks whether processes are left, and kills them or waits for their end.
     fn clear(&mut self, now: Duration, kill: bool, give_up: bool) {
         if !kill && self.is_alone() == Some(false) {
-            // The search is for the end: the death of each of them reaches us.
+            // The search waits for their end: we get SIGCHLD for the death of each of them.
             self.scan_at = None;
             return;
         }
         let left = self.left_behind();
-        // Children of dead children become ours, and somebody has to reap them.
+        // Children of dead children become ours, and we must reap them.
         for stat in left.iter().filter(|stat| stat.zombie && stat.parent == self.own.pid) {
             spawn::reap(stat.pid);
         }
@@ -148,18 +152,19 @@ impl Shim {
         if kill {
             self.kill_all();
         }
-        // The death of the last one always reaches us as a SIGCHLD; the dying are looked at again.
+        // The death of the last one always sends us SIGCHLD. Processes that were killed are checked
+        // again.
         self.scan_at = kill.then_some(now + RESCAN);
     }
 
-    /// The last words.
+    /// Writes the last records of the epoch.
     pub(super) fn finish(&mut self, survivors: u32) {
         self.drain();
         self.phase = Phase::Gone;
         self.say(Control::Ended { survivors });
     }
 
-    /// Everything of the agent's but the agent itself, zombies included.
+    /// Returns all processes of the agent except the agent itself, zombies included.
     fn left_behind(&self) -> Vec<Stat> {
         let agent = self.agent.pid;
         let mut left: Vec<Stat> =
@@ -185,7 +190,7 @@ impl Shim {
         let agent = self.agent.pid;
         let _ = signal_group(agent, signo);
         for stat in self.left_behind() {
-            // The group has had it already.
+            // The group already got the signal.
             if stat.group != agent && !stat.zombie {
                 let _ = Pinned::open(stat.pid).and_then(|pinned| pinned.signal(signo));
             }
@@ -199,7 +204,7 @@ impl Shim {
         self.signal_all(libc::SIGKILL);
     }
 
-    /// Looks at the limits that can only be sampled.
+    /// Checks the limits that can only be sampled.
     pub(super) fn sample(&mut self) {
         if !matches!(self.phase, Phase::Running | Phase::Letting { .. }) {
             return;

@@ -1,9 +1,11 @@
-//! Idempotency keys of the newest commands: a repeated one is answered, not repeated.
+//! Remembers idempotency keys of the newest commands: a repeated command is answered, but not
+//! carried out again.
 
 use muleteer_protocol::shim::v1::{Idem, Outcome};
 use std::collections::VecDeque;
 
-/// Kept at most; a daemon repeats what it never got an answer to, which is never this old.
+/// The most keys that are kept. A daemon repeats only an unanswered command, which is never this
+/// old.
 const KEPT: usize = 256;
 
 #[derive(Debug, Default)]
@@ -11,11 +13,11 @@ pub(super) struct Keys {
     known: VecDeque<(Idem, Option<Outcome>)>,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     New,
-    /// Its command is being carried out.
+    /// The command is being carried out.
     Pending,
     Done(Outcome),
 }
@@ -31,8 +33,8 @@ impl Keys {
 
     pub fn begin(&mut self, idem: Idem) {
         if self.known.len() >= KEPT {
-            // A pending one must stay: forgotten, it could be begun twice. Fewer are pending than
-            // kept.
+            // A pending key must stay, because a forgotten one could be started twice. Fewer keys
+            // are pending than kept.
             let oldest_done = self.known.iter().position(|(_, outcome)| outcome.is_some());
             self.known.remove(oldest_done.unwrap_or(0));
         }

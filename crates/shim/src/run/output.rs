@@ -1,4 +1,4 @@
-//! From the agent's pipes to the spool: one buffer, whatever the agent prints.
+//! Copies the agent's output from its pipes to the spool, through one buffer.
 
 use super::{LAST_WORDS, Shim, wait::Ready};
 use crate::control::{BlockReason, Control};
@@ -9,11 +9,12 @@ use muleteer_process::fault;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Reads of fewer bytes than this, close upon another, are worth waiting a moment for more.
+/// After a read of fewer bytes than this, shortly after another, it pays to wait for more.
 const SMALL: usize = 16 << 10;
-/// The longest wait, and how close the previous read must have been.
+/// The longest wait.
 const HOLD: Duration = Duration::from_micros(500);
-/// What is waited for: less than a pipe holds, so that whoever writes need not wait for us.
+/// How many bytes the wait should gather: less than a pipe holds, so that the agent need not wait
+/// for us.
 const GATHERED: usize = 24 << 10;
 const CLOSE: Duration = Duration::from_millis(1);
 
@@ -23,19 +24,19 @@ pub(super) const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 #[derive(Debug)]
 pub(super) struct Output {
     pub pipes: [Option<OwnedFd>; 2],
-    /// Until then a stream is not read, so that its pipe gathers what comes in drops.
+    /// Until then a stream is not read, so that its pipe gathers small writes.
     pub held_until: [Option<Duration>; 2],
     read_at: [Duration; 2],
-    /// What came since a read last found little, and when that was.
+    /// How many bytes came since a read last found little, and when that was.
     pace: [(usize, Duration); 2],
     buffer: Buffer,
-    /// The buffer's first bytes are of this stream and could not be written yet.
+    /// The stream whose first bytes in the buffer could not be written yet, and how many they are.
     pending: Option<(usize, usize)>,
 }
 
-/// Room for one read. Made when it is first needed: by then what the start took has been given
-/// back, so it is fresh, and its pages are not touched until they are used. A quiet agent's shim
-/// stays small.
+/// The buffer for one read. It is allocated at its first use: the memory of the start has been
+/// returned by then, so the pages are fresh and stay untouched until they are used. A quiet agent's
+/// shim stays small.
 #[derive(Debug, Default)]
 struct Buffer(Vec<u8>);
 
@@ -47,7 +48,7 @@ impl Buffer {
         &mut self.0
     }
 
-    /// What the last read left in its first `n` bytes.
+    /// Returns the first `n` bytes of the last read.
     fn read(&self, n: usize) -> &[u8] {
         &self.0[..n]
     }
@@ -65,7 +66,7 @@ impl Output {
         }
     }
 
-    /// Settles when a stream that was read is read next.
+    /// Decides when a stream that was just read is read next.
     fn pace(&mut self, index: usize, n: usize, now: Duration) {
         let close = now.saturating_sub(self.read_at[index]) < CLOSE;
         self.read_at[index] = now;
@@ -81,22 +82,21 @@ impl Output {
     }
 }
 
-/// How long it takes to gather enough, if it goes on coming as it came.
+/// Returns how long it takes to gather enough bytes at the same rate.
 fn hold_for(came: usize, took: Duration) -> Duration {
     let enough = took.as_nanos().saturating_mul(GATHERED as u128) / came.max(1) as u128;
     u64::try_from(enough).map_or(HOLD, Duration::from_nanos).min(HOLD)
 }
 
-/// Has the system wake this thread when it is time: by itself it may be a twentieth of a
-/// millisecond late, and a pipe that was to be half full is full by then. The agent was forked
-/// before, and has what everybody has.
+/// Makes the system wake this thread on time. By default it may be 50 µs late, and a pipe that
+/// should be half full is full by then. The agent was forked before and keeps the default.
 pub(super) fn wake_in_time() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
 impl Shim {
-    /// Reads once from each stream that has something, if the spool has room.
+    /// Reads once from each stream that has data, if the spool has room.
     pub(super) fn read_output(&mut self, ready: &Ready) {
         for index in 0..STREAMS.len() {
             if ready.output[index] && self.blocked.is_none() {
@@ -114,8 +114,8 @@ impl Shim {
             Ok(0) => self.output.pipes[index] = None,
             Ok(n) => {
                 if self.writer.append(STREAMS[index], self.output.buffer.read(n)).is_err() {
-                    // There was room a moment ago. What was read must not be lost: it waits in
-                    // the buffer, which nobody reads into while we are blocked.
+                    // There was room a moment ago. The bytes must not be lost: they stay in the
+                    // buffer, which is not used for reading while we are blocked.
                     self.output.pending = Some((index, n));
                     return self.block(BlockReason::Disk);
                 }
@@ -130,13 +130,13 @@ impl Shim {
     fn block(&mut self, reason: BlockReason) {
         self.blocked = Some(reason);
         self.say(Control::Blocked { on: true, reason });
-        // Nobody tells when a disk has room again; an acknowledgement tells about the cap.
+        // No event says that a disk has room again, so retry. An acknowledgement ends the cap.
         if reason == BlockReason::Disk {
             self.retry_at.get_or_insert(awake() + super::DISK_RETRY);
         }
     }
 
-    /// Goes on reading if there is room again.
+    /// Resumes reading if there is room again.
     pub(super) fn look_for_room(&mut self) {
         let Some(reason) = self.blocked else { return };
         match self.writer.room() {
@@ -160,9 +160,9 @@ impl Shim {
         }
     }
 
-    /// Spools what the pipes hold at this moment, room or not: the agent that wrote it is dead, and
-    /// its end must not be recorded before it. More than that may come for ever, from processes it
-    /// left behind, and is not waited for.
+    /// Spools the current contents of the pipes, even without room: the agent that wrote them is
+    /// dead, and its end must not be recorded before them. Processes that the agent left may write
+    /// more for ever, so it does not wait for that.
     pub(super) fn drain(&mut self) {
         if let Some((index, n)) = self.output.pending.take() {
             self.keep_or_lose(index, n);
@@ -187,7 +187,7 @@ impl Shim {
     }
 
     fn keep_or_lose(&mut self, index: usize, n: usize) {
-        // Asked so that it is allocated, or the segment changed, where that can be.
+        // This call also allocates room or rotates the segment, if possible.
         let room = self.writer.room() == Room::Yes || self.writer.reserve() > LAST_WORDS + n as u64;
         if !room || self.writer.append(STREAMS[index], self.output.buffer.read(n)).is_err() {
             let stream = if index == 0 { "stdout" } else { "stderr" };

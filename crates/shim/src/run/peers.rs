@@ -1,4 +1,4 @@
-//! Connections: who may speak, how much they may make us hold, and how long they may take.
+//! Connections: which peers may command the shim, and limits for their buffers and times.
 
 use super::Shim;
 use super::wait::Ready;
@@ -12,20 +12,20 @@ use rustix::buffer::spare_capacity;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Connections at once.
+/// The most connections at once.
 pub(super) const MAX_PEERS: usize = 8;
-/// A frame, once begun, and the first one, must be whole within this time.
+/// The deadline of the first frame, and of any frame once it has begun.
 const FRAME_DEADLINE: Duration = Duration::from_secs(10);
-/// A peer that lets this much wait does not read.
+/// A peer with more unsent data than this does not read, and is disconnected.
 const MAX_UNSENT: usize = 64 << 10;
-/// Between two nudges.
+/// The shortest time between two nudges.
 const NUDGE_GAP: Duration = Duration::from_millis(2);
 const READ: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct Peers {
     pub connected: Vec<Peer>,
-    /// Of the newest daemon that proved itself.
+    /// The generation of the newest daemon that proved its identity.
     generation: u64,
 }
 
@@ -37,9 +37,9 @@ pub(super) struct Peer {
     unsent: Vec<u8>,
     /// Since when a frame is incomplete.
     since: Option<Duration>,
-    /// Up to where it was told of records.
+    /// The position of the last nudge.
     nudged: Cursor,
-    /// To be closed once what is unsent has been tried.
+    /// The connection is closed after one attempt to send the unsent data.
     closing: bool,
 }
 
@@ -89,7 +89,7 @@ impl Peers {
         Self { connected: vec![], generation }
     }
 
-    /// Sends to everyone who said hello.
+    /// Sends a frame to every peer whose hello was accepted.
     pub fn tell(&mut self, frame: &FromShim) {
         let generation = self.generation;
         for peer in self.connected.iter_mut().filter(|peer| peer.accepted && !peer.closing) {
@@ -101,7 +101,7 @@ impl Peers {
         self.connected.iter_mut().for_each(Peer::flush);
     }
 
-    /// When the next slow frame is due.
+    /// Returns when the next slow frame times out.
     pub fn due(&self) -> Option<Duration> {
         self.connected
             .iter()
@@ -132,7 +132,7 @@ impl Shim {
         self.peers.connected.retain(|peer| !peer.closing);
     }
 
-    /// Tells that there are new records, once per gap, to those who took what we sent before.
+    /// Reports new records, once per gap, to the peers that have read everything we sent before.
     pub(super) fn nudge(&mut self) {
         let now = awake();
         if self.nudge_due().is_none_or(|due| now < due) {
@@ -173,8 +173,8 @@ impl Shim {
         if !self.may_speak(peer.fd.as_fd()) {
             peer.refuse(generation, RefusedCode::BadPeer, "not a process this shim listens to");
         } else if self.peers.connected.len() >= MAX_PEERS {
-            // Strangers cannot keep the daemon out: the one that has said nothing longest makes
-            // room.
+            // Unknown peers cannot lock the daemon out: the oldest connection without an accepted
+            // hello is closed.
             match self.peers.connected.iter().position(|peer| !peer.accepted) {
                 Some(stranger) => drop(self.peers.connected.remove(stranger)),
                 None => peer.refuse(generation, RefusedCode::Busy, "too many connections"),
@@ -187,7 +187,7 @@ impl Shim {
         }
     }
 
-    /// The same user, and not something the agent started.
+    /// Whether the peer has the same uid and is not a descendant of this shim.
     fn may_speak(&self, socket: BorrowedFd<'_>) -> bool {
         let Ok(peer) = identity::peer(socket) else { return false };
         if peer.uid != rustix::process::geteuid().as_raw() {
@@ -242,7 +242,7 @@ impl Shim {
         let progressed = used > 0;
         peer.input.drain(..used);
         if peer.input.is_empty() {
-            // A prompt of megabytes is not kept for the life of the connection.
+            // The memory of a large prompt is not kept for the life of the connection.
             peer.input.shrink_to(READ);
         }
         peer.since = match (peer.accepted && peer.input.is_empty(), progressed) {
@@ -259,7 +259,8 @@ impl Shim {
         let ToShim::Hello { versions, key } = frame else {
             return peer.refuse(newest, RefusedCode::Malformed, "hello comes first");
         };
-        // In constant time, as far as the language promises; a guess of 128 bits needs no more.
+        // The comparison takes constant time, as far as the language promises. More is not needed
+        // against guessing 128 bits.
         let differing = key.iter().zip(&self.key).fold(0, |bits, (a, b)| bits | (a ^ b));
         if differing != 0 {
             return peer.refuse(newest, RefusedCode::BadKey, "wrong key");
@@ -286,7 +287,7 @@ impl Shim {
         );
         if generation > newest {
             self.peers.generation = generation;
-            // With whatever frames of theirs we had not looked at yet.
+            // Their frames that we have not read yet are dropped as well.
             for (other, peer) in self.peers.connected.iter_mut().enumerate() {
                 if other != index && peer.accepted {
                     peer.refuse(

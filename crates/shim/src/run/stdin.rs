@@ -1,4 +1,4 @@
-//! The agent's standard input: a bounded queue in front of a pipe that is never waited for.
+//! The agent's standard input: a bounded queue in front of a pipe, which never blocks the shim.
 
 use super::Shim;
 use crate::control::{Control, hex};
@@ -7,7 +7,7 @@ use muleteer_protocol::shim::v1::{Idem, MAX_STDIN, Outcome};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Writes that may wait.
+/// The most writes that may wait.
 const MAX_WRITES: usize = 64;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Stdin {
     pub pipe: Option<OwnedFd>,
     queue: VecDeque<Write>,
     queued: usize,
-    /// A write that closes is queued: nothing may follow it.
+    /// A write that closes stdin is queued, so no other write may follow.
     closing: bool,
 }
 
@@ -44,7 +44,7 @@ impl Stdin {
         self.queued
     }
 
-    /// Why this much cannot be queued now.
+    /// Returns why this many bytes cannot be queued now.
     pub fn refusal(&self, len: usize) -> Option<Outcome> {
         if !self.is_open() {
             Some(Outcome::StdinClosed)
@@ -65,7 +65,7 @@ impl Stdin {
 }
 
 impl Shim {
-    /// Writes what the pipe takes.
+    /// Writes as much as the pipe accepts.
     pub(super) fn write_stdin(&mut self) {
         while let (Some(pipe), Some(write)) = (&self.stdin.pipe, self.stdin.queue.front_mut()) {
             if write.done < write.bytes.len() {
@@ -95,7 +95,7 @@ impl Shim {
         }
     }
 
-    /// Closes the pipe; what was queued will never be written.
+    /// Closes the pipe. Queued writes fail.
     pub(super) fn close_stdin(&mut self) {
         self.stdin.pipe = None;
         self.stdin.queued = 0;

@@ -1,4 +1,4 @@
-//! What the loop waits for.
+//! Waits for the events of the loop.
 
 use super::output::STREAMS;
 use super::peers::MAX_PEERS;
@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// What poll found.
+/// The result of poll.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     pub signals: bool,
@@ -17,7 +17,7 @@ pub(super) struct Ready {
     pub status: bool,
     pub stdin: bool,
     pub output: [bool; STREAMS.len()],
-    /// In the order of the connections before anything else was done.
+    /// By the index of the connections before anything else was done.
     pub peers: [bool; MAX_PEERS],
 }
 
@@ -90,7 +90,7 @@ impl Shim {
             Phase::Starting(_) | Phase::Running => Some(self.lease_at),
             Phase::Letting { term_at } => Some(term_at),
             Phase::Terminating { kill_at } | Phase::Clearing { kill_at } => Some(kill_at),
-            // Looked at again and again.
+            // These are checked repeatedly.
             Phase::Killing { .. } | Phase::ClearKilling { .. } | Phase::Gone => None,
         };
         let ending =

@@ -1,7 +1,7 @@
-//! Reading a spool by cursor, while its shim may be writing it.
+//! Reads a spool by cursor, also while its shim writes it.
 //!
-//! The reader keeps no state that matters: everything is in the cursor, so a new reader goes on
-//! where an old one, or an old daemon, left off.
+//! All state that matters is in the cursor, so a new reader continues where an old one, or an old
+//! daemon, stopped.
 
 use crate::control::Control;
 use crate::record::{
@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// One record, whole and with its checksum verified.
+/// One complete record with a verified checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Where it begins.
@@ -24,41 +24,41 @@ pub struct Record {
     pub stream: Stream,
     /// Milliseconds since 1970.
     pub wall_ms: u64,
-    /// Milliseconds this machine was awake.
+    /// Milliseconds during which this machine was awake.
     pub awake_ms: u64,
     pub bytes: Vec<u8>,
 }
 
 impl Record {
-    /// What the shim says in it, if it is a control record.
+    /// Returns the shim's message, if this is a control record.
     pub fn control(&self) -> Option<Control> {
         (self.stream == Stream::Control).then(|| Control::decode(&self.bytes))
     }
 }
 
-/// What one [`Reader::read`] gave.
+/// The result of one [`Reader::read`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub records: Vec<Record>,
-    /// Where to go on. May name a newer epoch than the last record's.
+    /// Where to continue. It may name a newer epoch than the last record's.
     pub next: Cursor,
     pub state: State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// There is more to read at once.
+    /// More can be read at once.
     More,
     /// Everything complete has been read.
     CaughtUp,
-    /// So has it, and this many bytes follow that are no complete record: of a living shim, one
-    /// being written; of a dead one, the end, and the bytes are lost.
+    /// Everything complete has been read, and this many bytes of an incomplete record follow. If
+    /// the shim lives, it is writing them; if it is dead, they are lost.
     Torn { bytes: u64 },
 }
 
-/// Why a spool cannot be read on here. `resume`, where present, is the next place at which a good
-/// record (or the next epoch) begins: going on there loses what lies between, and must be
-/// recorded by whoever does.
+/// Why a spool cannot be read at this position. `resume`, if present, is the next position at which
+/// a good record (or the next epoch) begins. A reader that continues there loses the data between,
+/// and must record that.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("spool {dir} cannot be read")]
@@ -72,7 +72,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Where reading can go on, if anywhere yet.
+    /// Returns where reading can continue, if anywhere yet.
     pub fn resume(&self) -> Option<Cursor> {
         match self {
             Self::Io { .. } => None,
@@ -87,37 +87,37 @@ impl ReadError {
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
-    /// The segment read last, kept open: one deleted meanwhile stays readable.
+    /// The segment that was read last, kept open so that it stays readable after its deletion.
     open: Option<(Cursor, File)>,
-    /// How far it was read, where that was not into another epoch.
+    /// How far it was read, unless that was into another epoch.
     reached: Option<Cursor>,
 }
 
 /// How far one segment could be read.
 struct Scanned {
-    /// Behind the last complete record.
+    /// The position after the last complete record.
     next: Cursor,
-    /// Bytes after it that are no complete record.
+    /// How many bytes of an incomplete record follow it.
     left: u64,
     /// The batch is full.
     full: bool,
 }
 
 impl Reader {
-    /// `spool` is `agents/<id>/spool`. It need not exist yet.
+    /// Opens a reader; `spool` is `agents/<id>/spool` and need not exist yet.
     pub fn open(spool: &Path) -> Self {
         Self { dir: spool.to_owned(), open: None, reached: None }
     }
 
     /// Reads whole records from `from` until their payloads reach `max_bytes`; at least one if one
-    /// is complete. At the end of an epoch it goes on with the next one.
+    /// is complete. At the end of an epoch it continues with the next one.
     ///
-    /// Blocks for the disk. `from` must be a cursor that a batch gave, or the start of an epoch (of
+    /// It blocks for the disk. `from` must be a cursor from a batch, or the start of an epoch (of
     /// epoch 0: everything there is).
     pub fn read(&mut self, from: Cursor, max_bytes: usize) -> Result<Batch, ReadError> {
         let mut batch = Batch { records: vec![], next: from, state: State::CaughtUp };
-        // Whoever goes on where it was is in the open segment, or at its end, which is found below:
-        // one that keeps up lists the directory once each time.
+        // A reader that continues where it stopped is in the open segment, or at its end, which is
+        // detected below. So a reader that keeps up lists the directory only once per read.
         let mut known =
             self.open.as_ref().filter(|_| self.reached == Some(from)).map(|(start, _)| *start);
         self.reached = None;
@@ -133,7 +133,7 @@ impl Reader {
             let scanned = match self.scan(start, batch.next, max_bytes, &mut batch.records) {
                 Ok(scanned) => scanned,
                 Err(error) if batch.records.is_empty() => return Err(error),
-                // What stands before the trouble is good; the next call meets the trouble alone.
+                // The records before the error are good; the next call returns the error alone.
                 Err(_) => Scanned {
                     next: batch.records.last().map_or(batch.next, |record| record.end),
                     left: 0,
@@ -146,8 +146,8 @@ impl Reader {
                 batch.state = State::More;
                 return Ok(batch);
             }
-            // Listed after reading to the end: a follower may have appeared meanwhile, and then
-            // this segment may have grown before it did.
+            // Listed after reading to the end: a following segment may have appeared meanwhile, and
+            // this one may have grown before that.
             let follower = self.segments()?.into_iter().find(|other| *other > start);
             if follower.is_some()
                 && self.length(start)?
@@ -167,7 +167,7 @@ impl Reader {
                         return Ok(batch);
                     }
                 }
-                // What may follow the last record here was never one: nothing is missing.
+                // The bytes after the last record here never were a record, so nothing is missing.
                 Some(follower) if follower == batch.next => known = Some(follower),
                 Some(_) if !batch.records.is_empty() => {
                     batch.state = State::More;
@@ -185,7 +185,8 @@ impl Reader {
         }
     }
 
-    /// The segment that holds `at`, or the first of the next epoch if `at`'s has none.
+    /// Returns the segment that contains `at`, or the first of the next epoch if `at`'s epoch has
+    /// none.
     fn locate(&mut self, at: Cursor) -> Result<Option<Cursor>, ReadError> {
         let segments = self.segments()?;
         let holder = segments
@@ -195,7 +196,7 @@ impl Reader {
         if let Some(holder) = holder {
             return Ok(Some(*holder));
         }
-        // It was deleted, but we still hold it open.
+        // It was deleted, but we still have it open.
         if let Some((start, _)) = self.open
             && start.epoch == at.epoch
             && start.offset <= at.offset
@@ -206,7 +207,7 @@ impl Reader {
         match segments.iter().find(|start| **start > at) {
             None => Ok(None),
             Some(next) if next.offset == 0 && next.epoch > at.epoch => Ok(Some(*next)),
-            // The shim deletes only what was acknowledged: this cursor lies before that.
+            // The shim deletes only acknowledged segments: this cursor is before them.
             Some(next) => {
                 Err(ReadError::Missing { dir: self.dir.clone(), wanted: at, resume: Some(*next) })
             }
@@ -243,7 +244,8 @@ impl Reader {
                     resume,
                 });
             }
-            // It says what the name says too, and each record vouches for itself: nothing is lost.
+            // The name has the same information, and each record has its own checksum: nothing is
+            // lost.
             SegmentHead::Damaged => {}
         }
         let mut taken: usize = records.iter().map(|record| record.bytes.len()).sum();
@@ -302,7 +304,7 @@ impl Reader {
         }
     }
 
-    /// The first good record from `at` on in this segment, else the next segment's start.
+    /// Returns the first good record from `at` on in this segment, else the next segment's start.
     fn resync(&self, start: Cursor, mut at: u64, length: u64) -> Result<Option<Cursor>, ReadError> {
         const STEP: usize = 1 << 20;
         let mut chunk = vec![0; STEP + RECORD_HEADER];
@@ -322,12 +324,12 @@ impl Reader {
         self.behind(start)
     }
 
-    /// The start of the segment after this one.
+    /// Returns the start of the segment after this one.
     fn behind(&self, start: Cursor) -> Result<Option<Cursor>, ReadError> {
         Ok(self.segments()?.into_iter().find(|other| *other > start))
     }
 
-    /// A power cut can leave a file longer than what was written to it: zeros to its end.
+    /// Whether the rest is zeros: a power cut can leave a file longer than the data written to it.
     fn only_zeros(&self, start: Cursor, mut at: u64, length: u64) -> Result<bool, ReadError> {
         let mut chunk = [0; 4096];
         while at < length {
@@ -381,7 +383,7 @@ fn torn(left: u64) -> State {
     if left == 0 { State::CaughtUp } else { State::Torn { bytes: left } }
 }
 
-/// A piece of a segment in memory, so that small records don't cost a system call each.
+/// A part of a segment in memory, so that small records do not cost a system call each.
 #[derive(Default)]
 struct Window {
     at: u64,
@@ -402,7 +404,7 @@ impl Window {
         Ok(<&[u8; RECORD_HEADER]>::try_from(bytes).ok().and_then(Header::decode))
     }
 
-    /// `len` bytes at `at`, which must lie below `length`.
+    /// Returns `len` bytes at `at`, which must end before `length`.
     fn bytes(
         &mut self,
         reader: &Reader,

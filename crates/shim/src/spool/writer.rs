@@ -1,13 +1,13 @@
-//! Writing a spool: append only, one write per record, with room kept for the last words.
+//! Writes a spool: append only, one write per record, with reserved room for the last records.
 //!
 //! ```text
 //!   segment file:  ├ header ┼ records ………… end ┤┄┄ RESERVE ┄┄┄ reserved ┤
 //!                                          file size   blocks allocated beyond it
 //! ```
 //!
-//! Blocks are allocated ahead of the file's end, at least [`RESERVE`] of them before any output is
-//! accepted. So when the disk is full, output is refused but what the shim itself has to say, and
-//! what the agent's pipes still hold when it dies, always fits.
+//! Blocks are allocated beyond the file's end, at least [`RESERVE`] bytes before any output is
+//! accepted. So when the disk is full, the shim stops reading output, but its own records, and the
+//! contents of the agent's pipes when it dies, always fit.
 
 use crate::control::BlockReason;
 use crate::launch::SpoolLimits;
@@ -21,12 +21,12 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Kept beyond the end: two pipes' worth of output at the end of an agent, and control records.
+/// Reserved beyond the end: the contents of two pipes at the end of an agent, and control records.
 const RESERVE: u64 = 160 << 10;
 /// How much is allocated at once beyond the reserve.
 const AHEAD: std::ops::Range<u64> = (64 << 10)..(1 << 20);
 
-/// May output be accepted?
+/// Whether output can be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     Yes,
@@ -42,20 +42,21 @@ pub struct Writer {
     epoch: u32,
     segment: Cursor,
     file: File,
-    /// End of the newest complete record.
+    /// The end of the newest complete record.
     end: u64,
-    /// Up to which place in the current file blocks are allocated; `None` where the file system
-    /// cannot do that, and a full disk is met by trying again.
+    /// How far blocks are allocated in the current file. `None` if the file system cannot do that;
+    /// on a full disk the write is then retried.
     reserved: Option<u64>,
     seq: u64,
     acked: Cursor,
-    /// All segments on disk with their file sizes, of this epoch and older ones, the current last.
+    /// All segments on disk with their file sizes, of this epoch and older ones, the current one
+    /// last.
     on_disk: Vec<(Cursor, u64)>,
 }
 
 impl Writer {
-    /// Opens `epoch` in `spool`. Refused if the epoch has segments already: nobody ever appends to
-    /// an older shim's file.
+    /// Opens `epoch` in `spool`. Fails if the epoch has segments already, because nobody may append
+    /// to an older shim's file.
     pub fn create(spool: &Path, epoch: u32, limits: SpoolLimits) -> io::Result<Self> {
         let mut on_disk = vec![];
         for segment in super::segments(spool)? {
@@ -84,7 +85,7 @@ impl Writer {
         })
     }
 
-    /// End of the newest complete record.
+    /// Returns the end of the newest complete record.
     pub fn cursor(&self) -> Cursor {
         Cursor { epoch: self.epoch, offset: self.end }
     }
@@ -98,7 +99,8 @@ impl Writer {
         let full = self.on_disk.iter().map(|(_, size)| size).sum::<u64>() >= self.limits.cap_bytes;
         let in_file = self.in_file();
         let rotated = full || in_file < self.limits.segment_bytes || self.rotate().is_ok();
-        // At the cap too: our own records go on, and must not eat up the room for the last ones.
+        // Also at the cap: the shim still writes its own records, which must not use up the room
+        // for the last ones.
         let allocated = self.allocate(RESERVE + (MAX_PAYLOAD + RECORD_HEADER) as u64).is_ok();
         match (full, rotated && allocated) {
             (true, _) => Room::No(BlockReason::Cap),
@@ -107,10 +109,10 @@ impl Writer {
         }
     }
 
-    /// Appends one record (payloads longer than [`MAX_PAYLOAD`] become several), without asking for
-    /// room: the caller has, or it is something that has a right to the reserve.
+    /// Appends one record (a payload longer than [`MAX_PAYLOAD`] becomes several). It does not
+    /// check for room: the caller has done that, or may use the reserve.
     ///
-    /// On an error nothing of the failed record remains, and it may be tried again.
+    /// After an error nothing of the failed record remains, and the caller may retry.
     pub fn append(&mut self, stream: Stream, payload: &[u8]) -> io::Result<()> {
         if payload.is_empty() {
             return self.append_one(stream, payload);
@@ -118,8 +120,8 @@ impl Writer {
         payload.chunks(MAX_PAYLOAD).try_for_each(|chunk| self.append_one(stream, chunk))
     }
 
-    /// Everything before `acked` is durable elsewhere: old segments go, but for a retained tail. A
-    /// cursor beyond our own end is no promise anyone could make, and is ignored.
+    /// Records that everything before `acked` is durable elsewhere, and deletes old segments except
+    /// for a retained tail. A cursor beyond our own end is invalid and is ignored.
     pub fn ack(&mut self, acked: Cursor) {
         if acked <= self.acked || acked > self.cursor() {
             return;
@@ -139,12 +141,13 @@ impl Writer {
         }
     }
 
-    /// Bytes that are sure to fit whatever happens to the disk, if the file system can promise any.
+    /// Returns how many bytes are sure to fit whatever happens to the disk, if the file system can
+    /// promise any.
     pub fn reserve(&self) -> u64 {
         self.reserved.map_or(u64::MAX, |reserved| reserved.saturating_sub(self.in_file()))
     }
 
-    /// Gives back what was allocated beyond the end. Nothing is appended after it.
+    /// Frees the blocks beyond the end. Nothing is appended after it.
     pub fn finish(&mut self) {
         let _ = self.file.set_len(self.in_file());
         self.reserved = None;
@@ -161,7 +164,7 @@ impl Writer {
         };
         let start = self.in_file();
         if let Err(error) = write_all_at(&self.file, &header.encode(), payload, start) {
-            // A short write on a full disk would glue the next record to its half.
+            // After a short write on a full disk the next record would follow half a record.
             let _ = self.file.set_len(start);
             self.reserved = self.reserved.map(|_| start);
             return Err(error);
@@ -175,7 +178,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Place in the current file at which the next record begins.
+    /// Returns the position in the current file at which the next record begins.
     fn in_file(&self) -> u64 {
         SEGMENT_HEADER as u64 + self.end - self.segment.offset
     }
@@ -197,7 +200,7 @@ impl Writer {
         if reserved >= in_file + least {
             return Ok(());
         }
-        // Grows with the file: an agent that says little holds little.
+        // The allocation grows with the file, so that an agent with little output uses little disk.
         let target = in_file + least + in_file.clamp(AHEAD.start, AHEAD.end);
         self.reserved = allocate(&self.file, reserved, target)?;
         Ok(())
@@ -218,7 +221,7 @@ fn create_segment(spool: &Path, start: Cursor) -> io::Result<(File, Option<u64>)
     made.map(|reserved| (file, reserved))
 }
 
-/// Allocates blocks up to `to` without changing the file's size. `None` where that cannot be done.
+/// Allocates blocks up to `to` without changing the file's size. `None` if that is not supported.
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -238,7 +241,7 @@ fn allocate(_: &File, _: u64, _: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// One pwritev, and more only if it was short.
+/// Writes with one pwritev, and more only after a short write.
 fn write_all_at(file: &File, head: &[u8], tail: &[u8], mut at: u64) -> io::Result<()> {
     let (mut head, mut tail) = (head, tail);
     while !head.is_empty() || !tail.is_empty() {

@@ -1,5 +1,5 @@
-//! A daemon's hands for tests: starts real shims with real agents, reads their spools, and leaves
-//! nothing running, whatever happened.
+//! The daemon's role in tests: starts real shims with real agents, reads their spools, and leaves
+//! nothing running, whatever happens.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use muleteer_process::clock::awake;
@@ -18,7 +18,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Longer than anything takes on a loaded machine; reached only by a failure.
+/// Longer than anything takes on a loaded machine. Only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Agent {
@@ -29,7 +29,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that runs this shell script; not yet started.
+    /// Prepares an agent that runs this shell script, without starting it.
     pub fn script(script: &str) -> Self {
         Self::new(&["/bin/sh", "-c", script])
     }
@@ -53,18 +53,19 @@ impl Agent {
         self.dir().join("spool")
     }
 
-    /// Starts the shim; the "daemon" keeps nothing of it but the child to reap.
+    /// Starts the shim; the "daemon" keeps only the child, to reap it.
     pub fn start(&mut self) -> &mut Self {
         self.start_faulty(None)
     }
 
-    /// Starts it with a fault armed.
+    /// Starts the shim with a fault point armed.
     pub fn start_faulty(&mut self, fault: Option<&str>) -> &mut Self {
         let dir = self.dir();
         start::prepare(&dir, &self.launch).unwrap();
         let Liveness::Dead(lock) = attach::probe(&dir).unwrap() else { panic!("already alive") };
         let program = match fault {
-            // Its own environment is set by the daemon's; a wrapper sets it for this one alone.
+            // The daemon's environment becomes the shim's, so a wrapper sets the variable for this
+            // shim only.
             Some(fault) => ShimProgram::open(
                 Path::new("/usr/bin/env"),
                 &[&format!("MULETEER_FAULT={fault}"), BINARY],
@@ -85,7 +86,7 @@ impl Agent {
         wait_for("the shim's socket", || Client::connect(&dir, generation).ok())
     }
 
-    /// Connected and past the handshake.
+    /// Returns a connection after the handshake.
     pub fn attached(&self) -> Client {
         let mut client = self.client();
         match client.receive(PATIENCE).unwrap() {
@@ -95,7 +96,7 @@ impl Agent {
         client
     }
 
-    /// Reads all of the spool there is now.
+    /// Reads the whole spool as it is now.
     pub fn read(&self) -> (Vec<Record>, State) {
         let mut reader = Reader::open(&self.spool());
         let (mut records, mut cursor) = (vec![], Cursor::default());
@@ -156,7 +157,7 @@ impl Agent {
         }
     }
 
-    /// kill -9 of the shim alone.
+    /// Sends kill -9 to the shim alone.
     pub fn kill_shim(&mut self) {
         let shim = self.shim.as_mut().unwrap();
         shim.kill().unwrap();
@@ -190,7 +191,7 @@ impl Drop for Agent {
 
 const BINARY: &str = env!("CARGO_BIN_EXE_muleteer-shim");
 
-/// Asks until there is an answer.
+/// Polls until there is an answer.
 pub fn wait_for<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
     let deadline = awake() + PATIENCE;
     loop {
@@ -206,7 +207,7 @@ pub fn write(idem: u8, text: &str, close: bool) -> ToShim {
     ToShim::WriteStdin { idem: [idem; 16], close, bytes: text.as_bytes().to_vec() }
 }
 
-/// The outcome of the command with this key.
+/// Returns the outcome of the command with this key.
 pub fn outcome(client: &mut Client, idem: u8) -> muleteer_protocol::shim::v1::Outcome {
     client
         .receive_until(PATIENCE, |frame| match frame {
