@@ -1,5 +1,5 @@
-//! One durable event through the log, in turns with a bare write of as many bytes and fdatasync
-//! (`cargo xtask bench append`). Prints `floor_us ours_us` for each round.
+//! Appends one durable event to the log, alternating with a plain write of the same number of bytes
+//! and fdatasync (`cargo xtask bench append`). Prints `floor_us ours_us` for each round.
 //!
 //! `append DIR ROUNDS`
 

@@ -1,15 +1,17 @@
-//! What the spec run's own machinery costs, without agents and git
-//! (`cargo xtask bench run_ schedule_`). Prints `floor_us ours_us` for each round; a floor of 0
-//! where there is none.
+//! Measures the cost of a spec run's own machinery, without agents and git
+//! (`cargo xtask bench run_ schedule_`). Prints `floor_us ours_us` for each round; the floor is 0 if
+//! there is none.
 //!
 //! ```text
-//! pipeline schedule  wide|deep BEADS ROUNDS   a schedule made from nothing, and its first choice
-//! pipeline step      wide|deep BEADS ROUNDS   one bead closed, and the next choice
-//! pipeline beads     DIR wide|deep BEADS      only makes a bead store
-//! pipeline fold      DIR BEADS ROUNDS         a run's log read and folded; floor: the file read
-//! pipeline checkpoint DIR BEADS ROUNDS        both snapshots; floor: their bytes, replaced as durably
-//! pipeline transitions DIR BEADS              a whole run, every transition durable; a line for each bead, in which
-//!                                             its two transitions (done, the next given out) share the time
+//! pipeline schedule    wide|deep BEADS ROUNDS  creates a schedule and makes its first choice
+//! pipeline step        wide|deep BEADS ROUNDS  closes one bead and makes the next choice
+//! pipeline beads       DIR wide|deep BEADS     only creates a bead store
+//! pipeline fold        DIR BEADS ROUNDS        reads and folds a run's log; floor: reads the file
+//! pipeline checkpoint  DIR BEADS ROUNDS        writes both snapshots; floor: replaces their bytes
+//!                                              as durably
+//! pipeline transitions DIR BEADS               a whole run, every transition durable; prints a line
+//!                                              per bead, in which its two transitions (done, the
+//!                                              next given out) share the time
 //! ```
 
 use jiff::Timestamp;
@@ -50,7 +52,7 @@ fn say(floor: Duration, ours: Duration) {
     println!("{} {}", floor.as_secs_f64() * 1e6, ours.as_secs_f64() * 1e6);
 }
 
-/// `deep`: each on the one before it. `wide`: each on up to three somewhere before it.
+/// Returns the needed beads. `deep`: the one before. `wide`: up to three earlier ones.
 fn needs(shape: &str, at: usize) -> Vec<usize> {
     match (shape, at) {
         (_, 0) => vec![],
@@ -71,7 +73,7 @@ fn tasks(shape: &str, count: usize) -> Vec<Task> {
     let task = |at: usize| Task {
         id: name(at),
         priority: u8::try_from(at % 5).unwrap_or_default(),
-        // As if made one after the other, and listed in another order.
+        // The beads look as if they were created one after the other but listed in another order.
         created_at: format!(
             "2026-02-{:02}T{:02}:{:02}:{:02}Z",
             1 + at % 28,
@@ -179,14 +181,14 @@ fn settings() -> RunSettings {
     }
 }
 
-/// A run whose every event goes through a log on disk, as the actor has it: durable, then folded,
-/// then, for all that follows from one end, the snapshots.
+/// A run with a log on disk that works like the actor: each event is durable, then folded, and the
+/// snapshots follow once per ended agent.
 struct Play {
     dir: PathBuf,
     log: EventLog,
     run: Run,
     bytes: usize,
-    /// So many batches of events were made durable.
+    /// How many batches of events were made durable.
     transitions: u32,
 }
 
@@ -330,7 +332,7 @@ fn transitions(dir: &Path, count: usize) -> Done {
         if !play.end_first()? {
             return Ok(());
         }
-        // One bead is done, and the next one given out; with what both of them share.
+        // One bead is done and the next one given out. The two transitions share the time.
         say(Duration::ZERO, begun.elapsed() / (play.transitions - before).max(1));
     }
 }

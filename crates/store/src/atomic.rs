@@ -1,4 +1,4 @@
-//! Files that are replaced whole or not at all, and directories that survive a power failure.
+//! Files that are replaced atomically, and directories that survive a power failure.
 
 use crate::error::StoreError;
 use std::ffi::OsStr;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Temporary files are `.<name>.tmp-<pid>-<n>`.
 const MARK: &str = ".tmp-";
 
-/// Replaces `path` by `bytes`: temporary file beside it, fsync, rename, fsync of the directory.
-/// Whoever reads `path` sees all of the old or all of the new, also after a power failure.
-/// `mode` is exact: the umask does not change it.
+/// Replaces `path` by `bytes` atomically: temporary file beside it, fsync, rename, fsync of the
+/// directory. A reader of `path` sees all of the old file or all of the new one, also after a power
+/// failure. `mode` is exact: the umask does not change it.
 ///
 /// # Errors
-/// `E_STORE_IO`. The old file is as it was, unless only the directory's fsync failed: then the new
+/// `E_STORE_IO`. The old file is unchanged, unless only the directory's fsync failed: then the new
 /// one is there, but may be gone after a power failure.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
     durable(path, bytes, mode)?.rename(path)
 }
 
-/// As [`write_atomic`], if `still` says so when nothing is left to do but to put the new file in
-/// the old one's place; whether it did.
+/// Works like [`write_atomic`], but asks `still` right before the rename, and replaces the file
+/// only if it returns true. Returns whether it replaced the file.
 ///
 /// # Errors
 /// As [`write_atomic`].
@@ -40,15 +40,15 @@ pub fn write_atomic_if(
     temporary.rename(path).map(|()| true)
 }
 
-/// Writes files that nobody counts on before this returns, in place and with `mode` (less the
-/// umask), and makes them and the directories durable; they wait for the disk together. The
-/// directories are there, and among them is each that got a new entry.
+/// Writes files in place with `mode` (less the umask), and makes them and the directories durable,
+/// with one common wait for the disk. No reader may rely on the files before this returns. The
+/// directories must exist and must include each one that got a new entry.
 ///
 /// # Errors
-/// `E_STORE_IO`. Any of the files may be there then, whole or in part, as when we are killed: call
-/// it again.
+/// `E_STORE_IO`. Any of the files may then exist, complete or in part, as after a kill: call it
+/// again.
 pub fn write_first(files: &[(&Path, &[u8])], dirs: &[&Path], mode: u32) -> Result<(), StoreError> {
-    /// More would wait for one another in the kernel, and each is a thread.
+    /// More threads would wait for one another in the kernel.
     const LANES: usize = 2;
     let mut lanes: [Vec<(&Path, File)>; LANES] = Default::default();
     let mut count = 0;
@@ -73,17 +73,17 @@ pub fn write_first(files: &[(&Path, &[u8])], dirs: &[&Path], mode: u32) -> Resul
     together(&lanes, sync).into_iter().collect()
 }
 
-/// Replaces `path` for whoever reads it, all or nothing, and waits for no disk: after a power
-/// failure it may be old, new, empty or gone. For what can be made anew from elsewhere.
+/// Replaces `path` atomically for readers, without waiting for the disk: after a power failure the
+/// file may be old, new, empty or gone. For data that can be regenerated.
 ///
 /// # Errors
-/// `E_STORE_IO`; the old file is as it was then.
+/// `E_STORE_IO`; the old file is then unchanged.
 pub fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
     let (temporary, _) = filled(path, bytes, mode)?;
     fs::rename(&temporary.0, path).map_err(StoreError::io(path, "replace"))
 }
 
-/// What is to be at `path`, beside it.
+/// Writes the future contents of `path` to a temporary file beside it.
 fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<(Temporary, File), StoreError> {
     let fail = |doing| StoreError::io(path, doing);
     let temporary = Temporary::beside(path).map_err(fail("write"))?;
@@ -98,17 +98,16 @@ fn filled(path: &Path, bytes: &[u8], mode: u32) -> Result<(Temporary, File), Sto
     Ok((temporary, file))
 }
 
-/// As [`filled`], and on the disk.
+/// Works like [`filled`], and makes the file durable.
 fn durable(path: &Path, bytes: &[u8], mode: u32) -> Result<Temporary, StoreError> {
     let (temporary, file) = filled(path, bytes, mode)?;
     file.sync_all().map_err(StoreError::io(path, "make durable"))?;
     Ok(temporary)
 }
 
-/// Replaces several snapshots at once, each whole or not at all, for what can be made anew from
-/// elsewhere: the old one may be back after a power failure, since nobody waits for the directory.
-/// They wait for the disk together. The results are in the files' order; an error is as of
-/// [`write_atomic`].
+/// Replaces several snapshots at once, each atomically, with one common wait for the disk. For data
+/// that can be regenerated: after a power failure the old file may be back, because the directory
+/// is not synced. The results are in the files' order; an error is as of [`write_atomic`].
 pub fn replace_snapshots(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), StoreError>> {
     together(files, |(path, bytes)| {
         let temporary = durable(path, bytes, mode)?;
@@ -116,8 +115,8 @@ pub fn replace_snapshots(files: &[(&Path, &[u8])], mode: u32) -> Vec<Result<(), 
     })
 }
 
-/// Does the same to each, at the same time: what waits for the disk waits once. Few of them: each
-/// has a thread.
+/// Does the same to each item concurrently, so that all wait for the disk at the same time. For few
+/// items: each has a thread.
 fn together<I: Sync, T: Send>(items: &[I], one: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let Some((first, rest)) = items.split_first() else { return vec![] };
     let one = &one;
@@ -130,7 +129,7 @@ fn together<I: Sync, T: Send>(items: &[I], one: impl Fn(&I) -> T + Sync) -> Vec<
                 Ok(thread) => {
                     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 }
-                // The system has no room for another thread: then one after the other.
+                // The system has no room for another thread, so this item is done here.
                 Err(_) => one(item),
             });
         }
@@ -138,7 +137,7 @@ fn together<I: Sync, T: Send>(items: &[I], one: impl Fn(&I) -> T + Sync) -> Vec<
     })
 }
 
-/// The temporary file of one replacement; removed again unless renamed.
+/// The temporary file of one replacement; removed on drop unless renamed.
 pub(crate) struct Temporary(pub PathBuf);
 
 impl Temporary {
@@ -153,14 +152,14 @@ impl Temporary {
             COUNT.fetch_add(1, Ordering::Relaxed)
         ));
         let temporary = path.with_file_name(hidden);
-        // Of a killed process that had our pid: nobody else uses this name.
+        // A file with this name is from a killed process that had our pid.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(Self(temporary)),
         }
     }
 
-    /// Puts it in place of `path`, durably.
+    /// Renames it to `path`, durably.
     pub(crate) fn rename(self, path: &Path) -> Result<(), StoreError> {
         fs::rename(&self.0, path).map_err(StoreError::io(path, "replace"))?;
         sync_dir(parent(path))
@@ -169,16 +168,16 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename there is nothing by this name.
+        // After a rename no file has this name.
         drop(fs::remove_file(&self.0));
     }
 }
 
 /// Creates `path` and its missing parents, each with `mode` (less the umask) and durable in its
-/// parent. One that exists is left as it is.
+/// parent. An existing directory is unchanged.
 ///
 /// # Errors
-/// `E_STORE_IO`, also when something else than a directory has that name.
+/// `E_STORE_IO`, also if something other than a directory has that name.
 pub fn create_dir_durable(path: &Path, mode: u32) -> Result<(), StoreError> {
     if path.is_dir() {
         return Ok(());
@@ -191,11 +190,11 @@ pub fn create_dir_durable(path: &Path, mode: u32) -> Result<(), StoreError> {
     sync_dir(above)
 }
 
-/// Creates `path`, whose parent is there, with `mode` (less the umask) and leaves it to the caller
-/// to make that durable. One that exists is left as it is.
+/// Creates `path`, whose parent exists, with `mode` (less the umask). The caller must make it
+/// durable. An existing directory is unchanged.
 ///
 /// # Errors
-/// `E_STORE_IO`, also when something else than a directory has that name.
+/// `E_STORE_IO`, also if something other than a directory has that name.
 pub fn create_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -203,7 +202,7 @@ pub fn create_dir(path: &Path, mode: u32) -> Result<(), StoreError> {
     }
 }
 
-/// Makes the entries of a directory (what was created, renamed or removed in it) durable.
+/// Makes the entries of a directory durable: created, renamed and removed files.
 ///
 /// # Errors
 /// `E_STORE_IO`.
@@ -213,20 +212,19 @@ pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
         .map_err(StoreError::io(path, "make durable"))
 }
 
-/// Gives a folder that was made beside its place its name: whoever finds it there finds all of it,
-/// also after a power failure. Each file and folder in it is synced, so it is one of ours and of
-/// few.
+/// Renames a finished folder to its final name. A process that finds it there finds all of it, also
+/// after a power failure. Each file and folder in it is synced, so it must be a small folder of our
+/// own.
 ///
 /// # Errors
-/// `E_STORE_IO`. It has its name then only if no more than the folder around it could not be made
-/// durable.
+/// `E_STORE_IO`. The folder has its final name then only if just the sync of its parent failed.
 pub fn put_dir(made: &Path, place: &Path) -> Result<(), StoreError> {
     sync_all_below(made)?;
     fs::rename(made, place).map_err(StoreError::io(place, "create"))?;
     sync_dir(parent(place))
 }
 
-/// Makes a file durable that somebody else has written.
+/// Makes a file durable that another program has written.
 ///
 /// # Errors
 /// `E_STORE_IO`.
@@ -249,8 +247,8 @@ fn sync_all_below(dir: &Path) -> Result<(), StoreError> {
     sync_dir(dir)
 }
 
-/// Removes what [`write_atomic`] left in `dir` when it was killed; returns how many. Call it only
-/// where nobody else writes: it would take a living writer's file away.
+/// Removes temporary files that a killed [`write_atomic`] left in `dir`; returns how many. Call it
+/// only if no other process writes there, because it would remove a living writer's file.
 ///
 /// # Errors
 /// `E_STORE_IO`.
@@ -277,7 +275,7 @@ fn is_leftover(name: &OsStr) -> bool {
         && numbers.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b))
 }
 
-/// The directory a name is in; `.` for a bare name.
+/// Returns the directory that contains a path; `.` for a bare name.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(above) if above.as_os_str().is_empty() => Path::new("."),

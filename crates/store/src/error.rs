@@ -1,10 +1,10 @@
-//! Named errors. Each has a code (contract.md, "Output"), the file and line it is about, and a hint
-//! that says what a person can do.
+//! The errors of this crate. Each has a code (contract.md, "Output"), the affected file and line,
+//! and a hint that says how to fix it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What keeps a file from being opened, read or written.
+/// Why a file cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{}, line {line} (byte {offset}): {why}", .file.display())]
@@ -25,7 +25,7 @@ pub enum StoreError {
     UnknownEvent { file: PathBuf, line: u64, event: String },
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
-    /// `file` is the log, which is what lacks something.
+    /// `file` is the log, because events are missing there.
     #[error("the database beside {} has events up to seq {applied} in it, but the log ends at {last}", .file.display())]
     DbAhead { file: PathBuf, applied: u64, last: u64 },
     #[error("{} has events up to seq {applied} in it; seq {given} cannot follow", .file.display())]
@@ -55,19 +55,19 @@ pub enum StoreError {
     },
 }
 
-/// Why a batch was not appended. In every case none of it may be considered durable.
+/// Why a batch was not appended. In every case no part of it counts as durable.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// A state, not a crash: nothing was appended and the file is as it was. Try again when there
-    /// is room; until then no effect may run.
+    /// A state, not a crash: nothing was appended and the file is unchanged. Retry when there is
+    /// room; until then no effect may run.
     #[error("no room to append to {}", .file.display())]
     Full {
         file: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The file is not appended to again by this process: exit. Whether the batch is durable is
-    /// unknown until the next start reads the file.
+    /// This process must not append to the file again: exit. The next start reads the file and
+    /// finds out whether the batch is durable.
     #[error("{} cannot be trusted any more: {why}", .file.display())]
     Poisoned {
         file: PathBuf,
@@ -75,8 +75,8 @@ pub enum AppendError {
         #[source]
         source: Option<io::Error>,
     },
-    /// This entry could not be read back, so it was not written, nor was the rest of its batch.
-    /// `index` is its place in the batch. The log is unharmed.
+    /// This entry could not be read back, so neither it nor the rest of its batch was written.
+    /// `index` is its index in the batch. The log is undamaged.
     #[error("event `{id}` cannot be written: {why}")]
     Refused { index: usize, id: String, why: String },
 }
@@ -121,7 +121,7 @@ impl StoreError {
         }
     }
 
-    /// Counted from 1; `None` where the error is not about a line.
+    /// Returns the line, counted from 1; `None` if the error is not about a line.
     pub fn line(&self) -> Option<u64> {
         match self {
             Self::Corrupt { line, .. }
@@ -133,7 +133,7 @@ impl StoreError {
         }
     }
 
-    /// What a person can do about it.
+    /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> String {
         match self {
             Self::Corrupt { offset, .. } | Self::Unreadable { offset, .. } | Self::Gap { offset, .. } => format!(
@@ -165,7 +165,7 @@ impl StoreError {
     }
 }
 
-/// A write failed for want of room: what helps is to make some, or to be allowed more.
+/// Whether a write failed because there was no room or a size limit was reached.
 pub fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -179,7 +179,7 @@ impl AppendError {
             Self::Refused { .. } => "E_EVENT_REFUSED",
         }
     }
-    /// What a person can do about it.
+    /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Full { .. } => "make room on the disk: it goes on by itself",

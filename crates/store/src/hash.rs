@@ -1,8 +1,8 @@
-//! What files and names are recognised by.
+//! The hashes by which files and names are recognised.
 
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of some bytes as `sha256sum` prints it: 64 hex digits, small letters.
+/// Returns the SHA-256 of some bytes as `sha256sum` prints it: 64 lower-case hex digits.
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

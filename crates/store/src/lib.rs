@@ -1,6 +1,7 @@
-//! Data that survives the process: events, a database projected from them, files replaced whole.
+//! Data that survives the process: events, a database projected from them, and files that are
+//! replaced atomically.
 //!
-//! Invariant: nothing here decides, and nothing here holds state that is not on disk first. Every
+//! Invariant: no code here decides anything, and it keeps no state that is not on disk first. Every
 //! call blocks. The ledger actor is the only writer, and calls from a blocking thread.
 //!
 //! - [`events`]: `events.jsonl`, the truth, and reading it while the ledger appends;

@@ -1,10 +1,9 @@
-//! Removes directory trees that somebody else has filled, and measures them.
+//! Removes and measures directory trees that another program has filled.
 //!
-//! An agent may nest directories as deep as it likes. `std::fs::remove_dir_all` calls itself for
-//! each level, so a tree of many thousand levels overflows the stack and takes the whole process
-//! down. Here nothing calls itself, at most `OPEN` directories are open at a time, every name is
-//! relative to an open directory, so that no path is too long, no link is followed, and a deadline
-//! is kept.
+//! An agent may nest directories to any depth. `std::fs::remove_dir_all` recurses for each level,
+//! so a tree of many thousand levels overflows the stack and ends the whole process. This code does
+//! not recurse and has at most `OPEN` directories open at a time. Every name is relative to an open
+//! directory, so that no path is too long and no link is followed. A deadline bounds the time.
 
 use muleteer_process::clock::awake;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
@@ -18,11 +17,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Directories open at a time. What lies deeper is moved up first.
+/// How many directories are open at a time. Deeper ones are moved up first.
 const OPEN: usize = 64;
-/// A directory that somebody goes on writing to is emptied so often.
+/// How often a directory is emptied to which another process keeps writing.
 const TRIES: usize = 8;
-/// The time that a removal may take. What is left then goes with the next one.
+/// The time limit of a removal. The next removal deletes the rest.
 pub const PATIENCE: Duration = Duration::from_secs(5 * 60);
 
 const FOLDER: OFlags = OFlags::RDONLY
@@ -36,16 +35,16 @@ struct Level {
     folder: OwnedFd,
     /// Its name in the level above.
     name: OsString,
-    /// The directories in it that are still there.
+    /// The directories in it that still exist.
     below: Vec<OsString>,
     tries: usize,
 }
 
-/// Removes a file, or a directory with all that is in it, within `patience`. Blocks.
+/// Removes a file, or a directory with its contents, within `patience`. Blocks.
 ///
 /// # Errors
-/// `NotFound` if it is not there; `TimedOut` if it was not done in time. What was removed until an
-/// error stays removed.
+/// `NotFound` if it does not exist; `TimedOut` if the time was too short. Everything removed before
+/// an error stays removed.
 pub fn remove_tree(path: &Path, patience: Duration) -> io::Result<()> {
     let deadline = awake().saturating_add(patience);
     let top = match rustix::fs::open(path, FOLDER, Mode::empty()) {
@@ -67,18 +66,18 @@ pub fn remove_tree(path: &Path, patience: Duration) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// The bytes that a directory takes up on the disk with all that is in it, as far as it can be read
-/// within `patience`. Blocks.
+/// Returns the disk space of a directory with its contents, as far as it can be read within
+/// `patience`. Blocks.
 ///
 /// # Errors
-/// `NotFound` if it is not there, or why it cannot be opened.
+/// `NotFound` if it does not exist, or the reason why it cannot be opened.
 pub fn tree_size(path: &Path, patience: Duration) -> io::Result<u64> {
-    /// Blocks as `stat` counts them.
+    /// The size of a block in the result of `stat`.
     const BLOCK: u64 = 512;
     let deadline = awake().saturating_add(patience);
     let top = rustix::fs::open(path, FOLDER, Mode::empty())?;
     let mut bytes = 0;
-    // What is deeper than may be open is left out: no honest tree is.
+    // Directories below the limit of open ones are left out: no real tree is so deep.
     let mut levels: Vec<(OwnedFd, Vec<OsString>)> = vec![];
     let mut next = Some(top);
     loop {
@@ -106,7 +105,7 @@ pub fn tree_size(path: &Path, patience: Duration) -> io::Result<u64> {
     }
 }
 
-/// Removes all that is in a directory.
+/// Removes the contents of a directory.
 fn empty(top: &OwnedFd, deadline: Duration) -> io::Result<()> {
     let mut moved = 0_u64;
     let folder = top.try_clone()?;
@@ -134,7 +133,7 @@ fn empty(top: &OwnedFd, deadline: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the last level's directory, which was emptied, and goes on with the one above.
+/// Removes the last level's directory, which was emptied, and continues with the one above.
 fn close(levels: &mut Vec<Level>, deadline: Duration) -> io::Result<()> {
     let Some(mut level) = levels.pop() else { return Ok(()) };
     let Some(above) = levels.last() else { return Ok(()) };
@@ -142,7 +141,8 @@ fn close(levels: &mut Vec<Level>, deadline: Duration) -> io::Result<()> {
         with_access(&above.folder, || unlinkat(&above.folder, &level.name, AtFlags::REMOVEDIR));
     match removed {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        // Somebody still writes there, or the listing left something out while we removed.
+        // Another process still writes there, or the listing was incomplete because entries were
+        // removed meanwhile.
         Err(Errno::NOTEMPTY | Errno::EXIST) if level.tries < TRIES => {
             level.below = clear(&level.folder, deadline)?;
             level.tries += 1;
@@ -153,7 +153,7 @@ fn close(levels: &mut Vec<Level>, deadline: Duration) -> io::Result<()> {
     }
 }
 
-/// Moves a directory to the top, under a name that nothing there has; none if it is gone.
+/// Moves a directory to the top under an unused name; `None` if it is gone.
 fn move_up(
     from: &OwnedFd,
     name: &OsStr,
@@ -183,7 +183,8 @@ fn move_up(
     }
 }
 
-/// Opens a directory; none if it is gone, or was replaced by something else, which is removed.
+/// Opens a directory. Returns `None` if it is gone, or if another kind of file replaced it; that
+/// file is removed.
 fn open_below(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<OwnedFd>> {
     let open = || openat(folder, name, FOLDER, Mode::empty());
     let opened = match with_access(folder, open) {
@@ -206,10 +207,10 @@ fn open_below(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Removes what is no directory from a directory; the names of the directories in it.
+/// Removes everything except directories from a directory; returns the names of its directories.
 fn clear(folder: &OwnedFd, deadline: Duration) -> io::Result<Vec<OsString>> {
     let mut below = vec![];
-    // It is opened once more to be read, which needs search permission.
+    // The directory is opened again for reading, which needs search permission.
     let listing = with_access(folder, || Dir::read_from(folder))?;
     for (name, kind) in entries(listing)? {
         if awake() > deadline {
@@ -221,7 +222,7 @@ fn clear(folder: &OwnedFd, deadline: Duration) -> io::Result<Vec<OsString>> {
         }
         match with_access(folder, || unlinkat(folder, &name, AtFlags::empty())) {
             Ok(()) | Err(Errno::NOENT) => {}
-            // Linux says the one and POSIX the other of a directory.
+            // Linux and POSIX differ in the error for a directory.
             Err(Errno::ISDIR | Errno::PERM) if kind == FileType::Unknown => below.push(name),
             Err(error) => return Err(error.into()),
         }
@@ -241,10 +242,10 @@ fn entries(listing: Dir) -> io::Result<Vec<(OsString, FileType)>> {
     Ok(found)
 }
 
-/// Runs an operation on an entry of `folder`. Where that is denied, makes the directory writable
-/// and searchable and runs the operation again: removing or moving an entry needs both, whatever
-/// the mode of the entry is. Set by the open file, because a name in a directory without search
-/// permission cannot be looked up, not even `.`.
+/// Runs an operation on an entry of `folder`. If that is denied, it makes the directory writable
+/// and searchable and repeats the operation: removing or moving an entry needs both, whatever the
+/// mode of the entry is. It uses the open file, because no name, not even `.`, can be looked up in
+/// a directory without search permission.
 fn with_access<T>(
     folder: &OwnedFd,
     run: impl Fn() -> rustix::io::Result<T>,
@@ -258,13 +259,13 @@ fn with_access<T>(
     }
 }
 
-/// Lets us into a directory of ours that its owner locked. A link is not followed.
+/// Makes a directory of ours accessible that its owner locked. It does not follow a link.
 fn allow(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     #[cfg(target_os = "linux")]
     let flags = flags | OFlags::PATH;
     let reached = openat(folder, name, flags, Mode::empty())?;
-    // An open file of this kind cannot be changed itself.
+    // A descriptor opened with `O_PATH` cannot be changed itself.
     let path = format!("/proc/self/fd/{}", reached.as_raw_fd());
     std::fs::set_permissions(path, Permissions::from_mode(0o700))
 }
@@ -276,7 +277,7 @@ mod tests {
     use rustix::fs::mkdirat;
     use std::os::unix::fs::symlink;
 
-    /// Directories one in the other, deeper than any path is long, with a file in each hundredth.
+    /// Creates nested directories, deeper than the longest path, with a file in every hundredth.
     fn nest(top: &Path, levels: usize) {
         std::fs::create_dir(top).unwrap();
         let mut at = rustix::fs::open(top, FOLDER, Mode::empty()).unwrap();
@@ -297,7 +298,7 @@ mod tests {
         nest(&top, 15_000);
         nest(&top.join("d/beside"), 300);
         let path = top.clone();
-        // The stack of a thread of the daemon's is no larger than this.
+        // The stack of the daemon's threads is no larger than this.
         let small = std::thread::Builder::new().stack_size(256 * 1024);
         let removing =
             small.spawn(move || (tree_size(&path, PATIENCE), remove_tree(&path, PATIENCE)));
@@ -339,7 +340,7 @@ mod tests {
         assert!(!top.exists());
     }
 
-    /// Runs as a user to whom permissions apply, also where the tests run as root.
+    /// Runs as a user to whom permissions apply, also if the tests run as root.
     #[cfg(target_os = "linux")]
     fn without_override<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -347,7 +348,7 @@ mod tests {
             let mut sets = capabilities(None).unwrap();
             let overriding = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
             sets.effective.remove(overriding);
-            // Of this thread only.
+            // Applies to this thread only.
             set_capabilities(None, sets).unwrap();
             run()
         };

@@ -1,6 +1,6 @@
-//! Real processes killed with `kill -9` in the middle of appending, and real disks that are full.
+//! Kills real processes with `kill -9` while they append, and uses real full disks.
 //!
-//! The child is this test binary again, running only the test `child`. It appends `e1`, `e2`, … in
+//! The child is this test binary again and runs only the test `child`. It appends `e1`, `e2`, … in
 //! batches and prints each batch's last number once it is durable.
 #![allow(
     clippy::disallowed_methods,
@@ -26,7 +26,7 @@ fn entry(n: u64, more: bool) -> Entry {
     Entry { id: format!("e{n}"), dispatch_id: None, at: None, more, event }
 }
 
-/// Not a test of its own: what the other tests kill.
+/// Not a test by itself: the other tests kill it.
 #[test]
 #[ignore = "started by the others"]
 fn child() {
@@ -46,7 +46,7 @@ fn child() {
         match log.append(&entries, Timestamp::UNIX_EPOCH) {
             Ok(records) => {
                 println!("durable {}", log.last_seq());
-                // Where there is no room for it, it is behind, and catches up at the next start.
+                // Without room the database is behind, and catches up at the next start.
                 if let Err(error) = db.apply(&records, &fleet) {
                     eprintln!("{error}");
                 }
@@ -69,13 +69,13 @@ fn command(dir: &Path) -> Command {
     command
 }
 
-/// The child and, line by line, what it said.
+/// Starts the child and returns it with its output, line by line.
 fn start(command: &mut Command) -> (Child, impl Iterator<Item = (String, u64)> + use<>) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
     let out = BufReader::new(child.stdout.take().expect("piped"));
     let said = out.lines().map_while(Result::ok).filter_map(|line| {
         let (word, number) = line.trim().rsplit_once(' ')?;
-        // The test harness may have printed something before it on the line.
+        // The test harness may have printed text before it on the line.
         let word = word.rsplit(' ').next()?;
         matches!(word, "durable" | "full")
             .then(|| number.parse().ok().map(|number| (word.to_string(), number)))?
@@ -116,7 +116,7 @@ fn killed_at_seeded_moments_no_durable_record_is_lost_or_doubled() {
         for _ in 0..random % 9 {
             acknowledged = said.next().expect("it goes on until killed").1;
         }
-        // No waiting for a state: any moment will do, and this picks another each time.
+        // Any moment will do, so this does not wait for a state; each round picks another moment.
         std::thread::sleep(Duration::from_micros(random % 3000));
         child.kill().expect("kills");
         child.wait().expect("ends");
@@ -148,15 +148,16 @@ fn killed_at_each_named_point_no_durable_record_is_lost_or_doubled() {
     }
 }
 
-/// A limit on the size of files, set by a shell: needs no rights, and writes go short as on a full
-/// disk.
+/// A shell sets a limit on the size of files. This needs no privileges, and writes are short as on
+/// a full disk.
 #[test]
 fn at_the_file_size_limit_it_says_full_and_goes_on_later() {
     let dir = tempfile::tempdir().expect("a directory");
     check(dir.path(), 0);
     let exe = std::env::current_exe().expect("has a path");
     let mut shell = Command::new("sh");
-    // 512-byte or 1024-byte blocks, as the shell likes. XFSZ ignored: the write answers EFBIG.
+    // The shell counts 512-byte or 1024-byte blocks. XFSZ is ignored, so the write fails with
+    // EFBIG.
     shell.args(["-c", "trap '' XFSZ; ulimit -f 200; exec \"$@\"", "sh"]).arg(exe);
     shell.args(["child", "--exact", "--ignored", "--nocapture"]).env(DIR, dir.path());
     let (mut child, said) = start(&mut shell);
@@ -173,8 +174,7 @@ fn at_the_file_size_limit_it_says_full_and_goes_on_later() {
     check(dir.path(), seq + 10);
 }
 
-/// A real file system that is full, in a mount namespace of its own; skipped where that is not
-/// allowed.
+/// A real full file system in its own mount namespace; skipped if that is not allowed.
 #[test]
 fn on_a_full_file_system_it_says_full_and_what_is_there_is_whole() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Logs cut at every byte and with every bit flipped: the durable records or a named error, never
-//! a lost, a doubled or a silently changed one.
+//! Cuts logs at every byte and flips every bit: the result is the durable records or a named error.
+//! No record is lost, doubled or silently changed.
 
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event, Record};
@@ -84,7 +84,7 @@ fn cut_at_every_byte_without_a_mark_the_whole_batches_before_it_are_left() {
         assert_eq!(records, log.records[..whole], "cut at {cut}");
         assert_eq!((recovery.cut_bytes, &recovery.cut_why), (looked.cut_bytes, &looked.cut_why));
         assert_eq!(recovery.len + recovery.cut_bytes, cut as u64);
-        // The line that is torn, or that is missing from a batch.
+        // The line that is torn, or missing from a batch.
         let whole_lines = log.bytes[..cut].ends_with(b"\n");
         let place = (recovery.cut_bytes > 0).then(|| format!("line {}: ", lines + 1));
         assert_eq!(recovery.cut_why.is_some(), place.is_some(), "cut at {cut}");
@@ -96,7 +96,8 @@ fn cut_at_every_byte_without_a_mark_the_whole_batches_before_it_are_left() {
             "cut at {cut}: {why}"
         );
 
-        // Going on, nothing is glued to what was torn. (Not at each cut: it takes three fsyncs.)
+        // Later records do not continue the torn line. (Not at each cut, because it takes three
+        // fsyncs.)
         if cut % 5 > 0 {
             continue;
         }
@@ -136,7 +137,7 @@ fn cut_at_any_byte_with_durable_records_missing_is_a_named_error_and_changes_not
 fn a_flipped_bit_is_a_named_error_or_a_cut_tail_and_never_wrong_data() {
     let (marked, unmarked) = (log(), log());
     without_mark(&unmarked);
-    // In place: replacing a whole file, thousands of times, is slow on some file systems.
+    // In place, because replacing a whole file thousands of times is slow on some file systems.
     let open = |log: &Log| fs::OpenOptions::new().write(true).open(&log.path).expect("opens");
     let files = [open(&marked), open(&unmarked)];
     let put = |at: usize, byte: u8| {
@@ -174,7 +175,7 @@ fn a_bad_line_that_was_durable_is_named_with_its_place_and_what_to_do() {
     for (number, line) in (1..).zip(log.bytes.split_inclusive(|b| *b == b'\n')) {
         let mut bytes = log.bytes.clone();
         bytes[start + 40] ^= 1;
-        // Whether good lines follow, or it is the last of those that were durable.
+        // Good lines may follow, or it is the last durable one.
         for end in [bytes.len(), start + line.len()] {
             fs::write(&log.path, &bytes[..end]).expect("writes");
             let error = reopen(&log.path, 0).expect_err("damaged");
@@ -197,7 +198,7 @@ fn a_bad_line_that_was_durable_is_named_with_its_place_and_what_to_do() {
 fn a_finished_bad_line_at_the_end_is_cut_and_its_bytes_are_kept() {
     let log = log();
     without_mark(&log);
-    // However much it is, within reason.
+    // However long the garbage is, within reason.
     let garbage = [b"garbage\n".repeat(300_000), vec![0; 4]].concat();
     fs::write(&log.path, [&log.bytes, &garbage[..]].concat()).expect("writes");
     let (records, _, recovery) = reopen(&log.path, 0).expect("opens");

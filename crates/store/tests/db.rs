@@ -1,4 +1,5 @@
-//! The database is a projection: ahead, behind, damaged or of another version, the events decide.
+//! The database is a projection: if it is ahead, behind, damaged or of another version, the events
+//! decide.
 
 use jiff::Timestamp;
 use muleteer_model::dispatch::fleet::Fleet;
@@ -61,7 +62,7 @@ fn fleet(place: &Place) -> Fleet {
     fold_fleet(&place.events).expect("folds").0
 }
 
-/// All of the database, to compare.
+/// Returns all contents of the database for comparison.
 fn contents(place: &Place) -> Vec<String> {
     let connection = Connection::open(&place.db).expect("opens");
     let mut all = vec![];
@@ -150,7 +151,7 @@ fn what_was_read_once_is_not_read_again() {
         event: Event::Fault { what: "test".into(), message: id.into() },
     };
     let fleet = fleet(&place);
-    // Nobody who looks at it again could read on after this.
+    // A reader that starts from the beginning would fail from now on.
     let first = fs::File::options().write(true).open(&place.events).expect("opens");
     std::os::unix::fs::FileExt::write_all_at(&first, b"?", 2).expect("writes");
     for round in 0..3 {

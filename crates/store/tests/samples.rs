@@ -1,7 +1,7 @@
-//! Files written by older versions must load for ever, and the documentation tells the truth.
+//! Files of older versions must load for ever, and the documentation must be right.
 //!
-//! `UPDATE_DOCS=1` writes `docs/events.md`. `UPDATE_SAMPLES=1` *adds* events the sample lacks; what
-//! is in a released sample is never changed.
+//! `UPDATE_DOCS=1` writes `docs/events.md`. `UPDATE_SAMPLES=1` *adds* events that the sample lacks;
+//! existing contents of a released sample are never changed.
 
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::Event;
@@ -17,7 +17,7 @@ fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("samples").join(name)
 }
 
-/// A copy that may be written to.
+/// Returns a writable copy.
 fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join(name);
@@ -31,7 +31,7 @@ fn update() -> bool {
     std::env::var_os("UPDATE_SAMPLES").is_some()
 }
 
-/// Adds the events the sample lacks, once, before whoever needs it.
+/// Adds missing events to the sample, once, before any test needs them.
 fn update_events() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -116,7 +116,7 @@ fn a_v1_database_loads_for_ever() {
         let (_dir, path) = copy(file);
         let (mut db, _) = Projection::open(&path).expect("opens");
         db.catch_up(&events, &fleet).expect("catches up");
-        // Closing it folds the WAL in.
+        // Closing the database merges the WAL into it.
         drop(db);
         fs::copy(&path, sample(file)).expect("copies");
     }

@@ -1,4 +1,4 @@
-//! Following a log while it is written.
+//! Follows a log while it is written.
 
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event};
@@ -96,7 +96,7 @@ fn following_waits_for_durable_and_survives_what_is_cut_back() {
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
     log.append(&[entry("lost", false)], at(40)).expect("appends");
 
-    // As if it had been written and not yet synced.
+    // As if the event was written but not yet synced.
     fs::write(&mark, &durable).expect("writes");
     let (mut follower, mut looker) = (
         Reader::follow(&path, Start::Beginning).expect("opens"),
@@ -104,7 +104,7 @@ fn following_waits_for_durable_and_survives_what_is_cut_back() {
     );
     assert_eq!((ids(&mut follower), ids(&mut looker)), ("abc".into(), "abclost".into()));
 
-    // Cut back and written otherwise; the one that had seen it goes on by seq.
+    // The tail is cut and rewritten; the reader that had seen it continues by seq.
     fs::write(&path, &before).expect("writes");
     assert_eq!(ids(&mut looker), "");
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
@@ -113,7 +113,7 @@ fn following_waits_for_durable_and_survives_what_is_cut_back() {
     assert_eq!(ids(&mut looker), "E");
 }
 
-/// Who goes on from a cursor knows of no mark yet.
+/// A reader that starts from a cursor has read no mark yet.
 #[test]
 fn following_from_a_cursor_waits_for_durable_too() {
     let (_dir, path) = place();
@@ -130,8 +130,8 @@ fn following_from_a_cursor_waits_for_durable_too() {
     assert_eq!(ids(&mut follower), "d");
 }
 
-/// What was written instead is shorter, and more: nothing of it is lost, and nothing older comes
-/// again.
+/// The new tail is shorter but has more records: none of them is lost, and no older one is
+/// repeated.
 #[test]
 fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
     let (_dir, path) = place();
@@ -157,7 +157,7 @@ fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
     assert_eq!((ids(&mut reader).as_str(), ids(&mut end).as_str()), ("f", "f"));
 }
 
-/// A log that is not there yet may come. One that cannot be looked at is an error, and no end.
+/// A missing log may still appear. A log that cannot be opened is an error and not an empty log.
 #[test]
 fn what_is_missing_is_not_there_yet_and_what_cannot_be_opened_is_an_error() {
     let (dir, _) = place();
@@ -173,7 +173,7 @@ fn what_is_missing_is_not_there_yet_and_what_cannot_be_opened_is_an_error() {
     };
     let (mut reader, mut other) = (read_first(), read_first());
 
-    // What it has open it reads to the end.
+    // A reader reads an open file to its end.
     fs::rename(&sub, &moved).expect("moves it");
     assert_eq!(ids(&mut reader), "bc");
     assert_eq!(ids(&mut Reader::open(&path, Start::Beginning).expect("opens")), "");
@@ -215,7 +215,7 @@ fn damage_is_named_and_a_torn_end_is_not() {
     assert!(reader.next_line().expect("not an error").is_none());
 }
 
-/// What is unfinished there is still to come, however long it is.
+/// An unfinished last line, however long, is still to come.
 #[test]
 fn the_end_is_after_the_last_whole_line() {
     let (_dir, path) = place();
@@ -267,7 +267,7 @@ fn beside_a_busy_writer_every_record_comes_once_and_in_order() {
         [Reader::follow(&path, Start::Beginning), Reader::open(&path, Start::Beginning)]
             .map(|r| r.expect("opens"));
     let mut seen = [0, 0];
-    // Ends when the writer's last record has come; a lost one would fail the order before.
+    // Ends after the writer's last record; a lost record would fail the check of the order before.
     while seen != [LAST, LAST] {
         for (reader, seen) in readers.iter_mut().zip(&mut seen) {
             while let Some(line) = reader.next_line().expect("reads") {
@@ -280,7 +280,7 @@ fn beside_a_busy_writer_every_record_comes_once_and_in_order() {
     writer.join().expect("ends well");
 }
 
-/// The newest seq, as reading all tells it.
+/// Returns the newest seq by reading the whole log.
 fn scanned(path: &Path) -> u64 {
     let mut reader = Reader::open(path, Start::Beginning).expect("opens");
     std::iter::from_fn(|| reader.next_line().expect("reads"))
@@ -297,7 +297,7 @@ fn the_newest_is_what_a_look_at_all_would_find() {
         .expect("appends");
     log.append(&[entry("g", false)], at(50)).expect("appends");
     let all = fs::read(&path).expect("reads");
-    // Torn anywhere, and with garbage behind what is left.
+    // The log is torn at any byte, with garbage after the rest.
     for cut in 0..=all.len() {
         for behind in [&b""[..], b"garbage", b"{\"crc\":\"garbage\n", b"\n\n"] {
             fs::write(&path, [&all[..cut], behind].concat()).expect("writes");
@@ -308,7 +308,7 @@ fn the_newest_is_what_a_look_at_all_would_find() {
             );
         }
     }
-    // Lines of about a chunk and more, in all their places, and a tail that is too long for a line.
+    // Lines around the size of a chunk, at all offsets, and a tail that is too long for a line.
     for length in [65_000, 65_400, 65_536, 131_072, 1_000_000] {
         let (_dir, path) = place();
         let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
@@ -326,7 +326,7 @@ fn the_newest_is_what_a_look_at_all_would_find() {
     }
 }
 
-/// More zeros than anybody reads in the time that a test has.
+/// More zeros than a test has time to read.
 #[test]
 fn the_newest_is_found_without_reading_what_is_before_it() {
     let (_dir, path) = place();
@@ -357,7 +357,8 @@ fn a_seq_is_gone_to_in_a_long_log() {
     for from in (0..LAST + 5).step_by(61).chain(LAST - 5..LAST + 5) {
         assert_eq!(ends_of(from), (from.max(1)..=LAST).collect::<Vec<_>>(), "from {from}");
     }
-    // Whoever asks for the end does not read the beginning; whoever reads it is told.
+    // A reader that starts at the end does not read the beginning; one that reads the beginning
+    // gets an error.
     let mut bytes = fs::read(&path).expect("reads");
     bytes[30] ^= 1;
     fs::write(&path, &bytes).expect("writes");
@@ -367,7 +368,7 @@ fn a_seq_is_gone_to_in_a_long_log() {
     {
         assert_eq!(reader.next_line().expect_err("damaged").code(), "E_EVENTS_CORRUPT");
     }
-    // A mark that is missing holds nothing back.
+    // Without a mark every record may be returned.
     fs::remove_file(path.with_extension("mark")).expect("removes");
     assert_eq!(ends_of(LAST), [LAST]);
 }

@@ -6,9 +6,9 @@
 //!  lock             held (flock) while a line is added; never unlinked
 //! ```
 //!
-//! Many read without a lock: a line that is not whole yet is not there yet. One writes: it takes
-//! the lock, cuts back what a killed writer left unfinished, decides on the newest state, appends,
-//! and answers when the line is on the disk. A file that is mostly history is written anew.
+//! Readers take no lock: an incomplete line counts as not yet there. A writer takes the lock, cuts
+//! a line that a killed writer left incomplete, decides on the newest state, appends, and returns
+//! when the line is on disk. A file that is mostly history is rewritten.
 
 use jiff::Timestamp;
 use muleteer_model::beads::{self, Answer, Bead, Beads, Fault, Op, check_foreign};
@@ -23,11 +23,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const VERSION: u16 = 1;
-/// Writers wait for each other so long.
+/// How long a writer waits for another one.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-/// A file smaller than this is never written anew.
+/// A smaller file is never rewritten.
 const COMPACT_FROM: u64 = 1024 * 1024;
-/// Longest line: an import is one.
+/// The longest line; an import is one line.
 const LINE_LIMIT: u64 = 256 * 1024 * 1024;
 const HEAD: &str = "{\"crc\":\"";
 
@@ -41,10 +41,10 @@ pub enum BeadError {
     Corrupt { path: PathBuf, line: u64, why: String },
     #[error("{} has been locked for {seconds} s", .path.display())]
     Locked { path: PathBuf, seconds: u64 },
-    /// The store is another program's, which is not there.
+    /// The store belongs to another program, which is missing.
     #[error("{message}")]
     Unavailable { message: String, hint: String },
-    /// That program did not do what was asked of it.
+    /// That program did not carry out the request.
     #[error("{0}")]
     Failed(String),
 }
@@ -61,7 +61,7 @@ impl BeadError {
         }
     }
 
-    /// The file at fault, and its line where that is known.
+    /// Returns the faulty file, and its line if that is known.
     pub fn place(&self) -> Option<(&Path, Option<u64>)> {
         match self {
             Self::Io { path, .. } | Self::Locked { path, .. } => Some((path, None)),
@@ -93,19 +93,19 @@ struct Line {
     delete: Vec<String>,
 }
 
-/// A reader of a store, and a writer whenever it is asked to change something.
+/// Reads a store, and writes it when it is asked for a change.
 #[derive(Debug)]
 pub struct BeadStore {
     dir: PathBuf,
     beads: Beads,
-    /// Of the file that was read, and how far: only what is new is read again.
+    /// The inode of the file that was read, and how far it was read: only new bytes are read again.
     inode: u64,
     offset: u64,
     lines: u64,
 }
 
 impl BeadStore {
-    /// The store in `dir`, which need not be there yet. Nothing is read or made.
+    /// Returns the store in `dir`, which need not exist yet, without reading or creating anything.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.into(), beads: Beads::new(), inode: 0, offset: 0, lines: 0 }
     }
@@ -114,7 +114,7 @@ impl BeadStore {
         self.dir.join("beads.jsonl")
     }
 
-    /// What there is now. Takes no lock and changes nothing on disk.
+    /// Returns the current beads. It takes no lock and changes nothing on disk.
     ///
     /// # Errors
     /// `E_STORE_IO`, `E_BEADS_CORRUPT`.
@@ -123,11 +123,11 @@ impl BeadStore {
         Ok(&self.beads)
     }
 
-    /// Carries `op` out, durably, and answers. `fresh` is the id of a bead that is made.
+    /// Carries out `op` durably and returns its answer. `fresh` is the id for a created bead.
     ///
     /// # Errors
-    /// What is wrong with `op`, or with the store; nothing was changed then, unless it is an
-    /// `E_STORE_IO`, after which nobody knows (asking again is safe).
+    /// Says what is wrong with `op` or with the store. Nothing was changed then, except that after
+    /// `E_STORE_IO` the result is unknown (a retry is safe).
     pub fn apply(&mut self, op: &Op, now: Timestamp, fresh: &str) -> Result<Answer, BeadError> {
         if matches!(op, Op::Show { .. } | Op::List { .. } | Op::Ready { .. }) {
             self.refresh()?;
@@ -160,7 +160,7 @@ impl BeadStore {
                     kept.display()
                 )),
                 Err(source) => {
-                    // Whether it is there is found out by reading again.
+                    // The next read finds out whether the line is there.
                     self.inode = 0;
                     return Err(BeadError::Io { path, source });
                 }
@@ -213,7 +213,7 @@ impl BeadStore {
             }
             let line = match decode(&rest[..end]) {
                 Ok(line) => line,
-                // The last line may be torn by a power failure; one in the middle is damage.
+                // A power failure may have torn the last line; a torn line in the middle is damage.
                 Err(_) if rest.len() == end + 1 => break,
                 Err(why) => {
                     return Err(BeadError::Corrupt {
@@ -231,7 +231,8 @@ impl BeadStore {
         Ok(())
     }
 
-    /// Under the lock, and up to date. Says where it keeps what it had to cut off.
+    /// Appends a line. The caller holds the lock and has read the newest state. Returns the file
+    /// that keeps a torn line that was cut.
     fn append(&mut self, line: &Line) -> io::Result<Option<PathBuf>> {
         let path = self.file();
         let fresh = !path.exists();
@@ -255,7 +256,7 @@ impl BeadStore {
         }
         file.seek(SeekFrom::Start(self.offset))?;
         if let Err(error) = file.write_all(&bytes) {
-            // Without the cut, the next line would stand on the torn one's.
+            // Without the cut, the next line would continue the torn one.
             file.set_len(self.offset)?;
             return Err(error);
         }
@@ -301,7 +302,8 @@ fn decode(bytes: &[u8]) -> Result<Line, String> {
                 .is_some_and(|rest| *hex == format!("{:08x}", crc32c::crc32c(rest.as_bytes())))
         })
         .ok_or("its checksum is wrong")?;
-    // With its checksum, which is no field of a line's: without it, all of it would be copied.
+    // The text includes the checksum, which is not a field of a line: removing it would copy the
+    // text.
     let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if line.v > VERSION {
         return Err(format!("it has version {}, this muleteer knows {VERSION}", line.v));
@@ -309,10 +311,10 @@ fn decode(bytes: &[u8]) -> Result<Line, String> {
     Ok(line)
 }
 
-/// Beads' `issues.jsonl`: one bead on each line.
+/// Parses `issues.jsonl` of Beads: one bead on each line.
 ///
 /// # Errors
-/// The first line that is none, by its number.
+/// The first line that is not a bead, by its number.
 pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
     let lines = unmarked(text).lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     lines
@@ -325,7 +327,7 @@ pub fn parse_issues(text: &str) -> Result<Vec<Bead>, (u64, String)> {
         .collect()
 }
 
-/// As [`parse_issues`] reads it; staged beads are nobody else's business.
+/// Writes beads in the format that [`parse_issues`] reads. Staged beads are internal and left out.
 pub fn write_issues(beads: &Beads) -> String {
     let lines = beads
         .values()

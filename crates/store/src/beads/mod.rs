@@ -1,4 +1,4 @@
-//! The bead store of a repository, whichever its configuration names.
+//! The bead store of a repository, as its configuration chooses.
 
 pub mod embedded;
 pub mod tbd;
@@ -10,7 +10,7 @@ use muleteer_model::beads::{Answer, Beads, Op};
 use muleteer_model::config::{self, BeadStoreChoice};
 use std::path::Path;
 
-/// Every call blocks; with `tbd`, for as long as that takes.
+/// A bead store. Every call blocks; with `tbd`, for as long as `tbd` takes.
 #[derive(Debug)]
 pub enum Store {
     Embedded(BeadStore),
@@ -18,8 +18,9 @@ pub enum Store {
 }
 
 impl Store {
-    /// The store of the repository whose top is `repo`. Nothing is read or made. `env` is what
-    /// other programs get as their environment; none for this process's own.
+    /// Returns the store of the repository whose top directory is `repo`, without reading or
+    /// creating anything. `env` is the environment of other programs; `None` means that of this
+    /// process.
     pub fn new(repo: &Path, settings: &config::Beads, env: Option<Vec<(String, String)>>) -> Self {
         match settings.store {
             BeadStoreChoice::Embedded => {
@@ -29,8 +30,10 @@ impl Store {
         }
     }
 
+    /// Reads all beads.
+    ///
     /// # Errors
-    /// What is wrong with the store.
+    /// Says what is wrong with the store.
     pub fn read(&mut self) -> Result<&Beads, BeadError> {
         match self {
             Self::Embedded(store) => store.read(),
@@ -38,11 +41,11 @@ impl Store {
         }
     }
 
-    /// Carries `op` out, and answers once it is done. `fresh` is an id nobody has, for a bead that
-    /// is made; a store that chooses ids itself answers with its own.
+    /// Carries out `op` and returns when it is done. `fresh` is an unused id for a created bead; a
+    /// store that chooses ids itself returns its own.
     ///
     /// # Errors
-    /// What is wrong with `op`, or with the store; asking again is safe.
+    /// Says what is wrong with `op` or with the store; a retry is safe.
     pub fn apply(&mut self, op: &Op, now: Timestamp, fresh: &str) -> Result<Answer, BeadError> {
         match self {
             Self::Embedded(store) => store.apply(op, now, fresh),

@@ -1,8 +1,8 @@
-//! Beads kept by the real `tbd`, driven through its command line: one call at a time, each with a
-//! limit of time and output. What is read and what is called for is decided by `model::tbd`.
+//! Beads in the real `tbd`, driven through its command line: one call at a time, each with a limit
+//! of time and output. `model::tbd` decides how its files are read and which calls are made.
 //!
-//! Every operation reads all there is first (`tbd save`), decides on it, and makes the calls that
-//! are missing. So an operation that was cut off is simply asked for again.
+//! Every operation first reads all beads (`tbd save`), decides on them, and makes the missing
+//! calls. So an interrupted operation can simply be repeated.
 
 use crate::beads::embedded::BeadError;
 use jiff::Timestamp;
@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-/// Writers wait for each other so long: a call that hangs is in between.
+/// How long a writer waits for another one, which may be in a call that hangs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(120);
-/// Of what a call prints, its end.
+/// How much of a call's output is kept, from its end.
 const OUTPUT_LIMIT: usize = 256 * 1024;
-/// Of all issues' files together, and of one.
+/// The limits for all issue files together, and for one.
 const FILES_LIMIT: u64 = 256 * 1024 * 1024;
 const FILE_LIMIT: u64 = 2 * 1024 * 1024;
 const INSTALL: &str = "`npm install --global get-tbd` installs it; `run.beads.command` names another, and \
@@ -36,21 +36,21 @@ const INSTALL: &str = "`npm install --global get-tbd` installs it; `run.beads.co
 #[derive(Debug)]
 pub struct Tbd {
     repo: PathBuf,
-    /// Ours: the lock, and what passes between us and tbd in files.
+    /// Our directory: the lock, and files that we exchange with tbd.
     dir: PathBuf,
     settings: config::Beads,
-    /// What tbd gets as its environment; none for this process's.
+    /// The environment of tbd; `None` means that of this process.
     env: Option<Vec<(String, String)>>,
-    /// What its ids begin with; asked once.
+    /// The prefix of its ids; read once.
     prefix: Option<String>,
     known: Known,
-    /// Of tbd's files, as they were before they were read last. Only while they are so, is `known`
-    /// the truth.
+    /// The stamp of tbd's files before they were last read. `known` is current only while the stamp
+    /// is the same.
     stamp: Option<Stamp>,
 }
 
 /// Name, inode, length, seconds and nanoseconds of each file. tbd replaces files, so each change
-/// makes another.
+/// gives another stamp.
 type Stamp = Vec<(std::ffi::OsString, u64, u64, i64, i64)>;
 
 impl Tbd {
@@ -67,7 +67,7 @@ impl Tbd {
         }
     }
 
-    /// All beads there are now. Blocks for as long as tbd takes.
+    /// Reads all beads. Blocks for as long as tbd takes.
     ///
     /// # Errors
     /// `E_BEADS_UNAVAILABLE`, `E_BEADS_FAILED`, `E_BUSY`.
@@ -77,12 +77,12 @@ impl Tbd {
         Ok(&self.known.beads)
     }
 
-    /// Carries `op` out, and answers. `fresh` stands for the id of a bead that is made until tbd
-    /// has given it one.
+    /// Carries out `op` and returns its answer. `fresh` is a placeholder for the id of a created
+    /// bead until tbd has chosen one.
     ///
     /// # Errors
-    /// What is wrong with `op`; or as [`Tbd::read`], after which it is not known how far it came
-    /// (asking again is safe).
+    /// Says what is wrong with `op`; or as [`Tbd::read`], after which it is unknown how far the
+    /// operation came (a retry is safe).
     pub fn apply(&mut self, op: &Op, now: Timestamp, fresh: &str) -> Result<Answer, BeadError> {
         let held = self.lock()?;
         self.refresh(&held)?;
@@ -162,8 +162,8 @@ impl Tbd {
         Ok(())
     }
 
-    /// Looks whether tbd's files have changed, which saves a call of tbd. Where they are elsewhere
-    /// it is asked each time.
+    /// Returns the stamp of tbd's files, which saves a call of tbd if it is unchanged. `None` if
+    /// the files are elsewhere; then tbd is called each time.
     fn stamped(&self) -> Option<Stamp> {
         let data = self.repo.join(".git/tbd/data-sync-worktree/.tbd/data-sync");
         let mut stamp = Stamp::new();
@@ -234,7 +234,7 @@ impl Tbd {
         Ok(())
     }
 
-    /// An empty directory of that name. What a killed process left in it goes.
+    /// Creates an empty directory of that name and removes files that a killed process left in it.
     fn scratch(&self, name: &str) -> Result<PathBuf, BeadError> {
         let path = self.dir.join(format!("tbd-{name}"));
         let made = match std::fs::remove_dir_all(&path) {
@@ -250,11 +250,12 @@ impl Tbd {
         let share =
             held.share().map_err(|source| BeadError::Io { path: self.dir.clone(), source })?;
         command
-            // The lock is empty to read, and held until the call is over, whatever becomes of us:
-            // nobody acts on what it is about to change.
+            // The lock file is empty, so it serves as stdin. The child holds the lock until the
+            // call ends, even if we die, so that nobody decides on data that the call is about to
+            // change.
             .stdin(share)
             .current_dir(&self.repo)
-            // Nobody is there to be asked, and nothing is for a terminal.
+            // Nobody can answer a prompt, and the output is not for a terminal.
             .env("GIT_TERMINAL_PROMPT", "0")
             .env("NO_COLOR", "1");
         let nonce = format!("{:032x}", u128::from_le_bytes(random()?));
@@ -328,7 +329,7 @@ impl Tbd {
     }
 }
 
-/// The first JSON document in what was printed: notices may come before it.
+/// Finds the first JSON document in the output; notices may precede it.
 fn document(said: &str) -> Option<Value> {
     let starts = said.match_indices(['{', '[']).map(|(at, _)| at);
     starts
@@ -357,7 +358,7 @@ fn random() -> Result<[u8; 16], BeadError> {
     Ok(bytes)
 }
 
-/// 48 bits of time and 80 of chance, in the alphabet of ULIDs.
+/// Formats 48 bits of time and 80 random bits in the alphabet of ULIDs.
 fn ulid(now: Timestamp, chance: [u8; 16]) -> String {
     let time = (now.as_millisecond().max(0) as u128) << 80;
     let mut value = time | (u128::from_le_bytes(chance) >> 48);

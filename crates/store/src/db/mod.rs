@@ -1,9 +1,9 @@
-//! `muleteer.db`, projected from the events: what is asked for by id, day or model and would be
-//! slow to fold each time.
+//! `muleteer.db`, a projection of the events for queries by id, day or model, which would be slow
+//! to fold each time.
 //!
-//! Architecture invariant: nothing is in here that is not in the events. So a damaged database is
-//! moved aside, one of an older schema is emptied, and both are filled again; there are no
-//! migrations. The seq applied so far is stored in the same transaction as its effects, so no
+//! Architecture invariant: the database has nothing that is not in the events. So a damaged
+//! database is moved aside, one of an older schema is emptied, and both are filled again; there are
+//! no migrations. The seq applied so far is stored in the same transaction as its effects, so no
 //! record is counted twice or left out, whenever the process dies.
 
 mod schema;
@@ -21,11 +21,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The schema this version writes. Raise it with any change of the tables *or* of what
-/// [`Projection::apply`] puts into them: older databases are then made anew.
+/// The schema that this version writes. Raise it with any change of the tables *or* of the values
+/// that [`Projection::apply`] stores: older databases are then regenerated.
 pub const SCHEMA_VERSION: i64 = 1;
 
-/// Records applied in one transaction when catching up.
+/// The number of records per transaction when catching up.
 const BATCH: usize = 1024;
 
 #[derive(Debug)]
@@ -33,23 +33,23 @@ pub struct Projection {
     path: PathBuf,
     connection: Connection,
     applied: u64,
-    /// How far the log was read, by this process.
+    /// How far this process has read the log.
     read: Option<Cursor>,
 }
 
-/// What opening found.
+/// The result of opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Opened {
     pub created: bool,
-    /// The old one was damaged (why, where it is kept); the new one is empty.
+    /// The old database was damaged (reason, new place); the new one is empty.
     pub moved_aside: Option<(String, PathBuf)>,
-    /// It was of an older schema and was emptied.
+    /// It had an older schema and was emptied.
     pub emptied: bool,
 }
 
 impl Projection {
-    /// Opens or creates the database (WAL, `synchronous=FULL`). Afterwards: open the events with
-    /// its [`applied_seq`](Self::applied_seq), then [`catch_up`](Self::catch_up).
+    /// Opens or creates the database (WAL, `synchronous=FULL`). Afterwards open the events with its
+    /// [`applied_seq`](Self::applied_seq), then call [`catch_up`](Self::catch_up).
     ///
     /// # Errors
     /// `E_DB_VERSION`, `E_DB_FULL`, `E_DB`, `E_STORE_IO`. Not `E_DB_CORRUPT`: see [`Opened`].
@@ -68,8 +68,8 @@ impl Projection {
         Ok((Self { path: path.into(), connection, applied, read: None }, opened))
     }
 
-    /// For clients: looks only. `None` if there is no database, or one that its daemon will make
-    /// anew.
+    /// Opens the database read-only, for clients. `None` if there is none, or if its daemon will
+    /// regenerate it.
     ///
     /// # Errors
     /// `E_DB_VERSION`, `E_DB_CORRUPT`, `E_DB`.
@@ -86,18 +86,18 @@ impl Projection {
         }))
     }
 
-    /// The newest record that is in the database.
+    /// Returns the seq of the newest record in the database.
     pub fn applied_seq(&self) -> u64 {
         self.applied
     }
 
-    /// Applies records and stores their seq, in one transaction. Records applied before are
-    /// skipped. `fleet` has at least these records folded in: states and totals come from it, so
-    /// that there is one fold only; usage per model and day is added up from the records.
+    /// Applies records and stores their seq in one transaction. Records that were applied before
+    /// are skipped. `fleet` must contain at least these records: states and totals come from it, so
+    /// that there is only one fold. Usage per model and day is summed from the records.
     ///
     /// # Errors
-    /// `E_DB_GAP` when records between are missing; `E_DB_FULL` (a state: events go on, catch up
-    /// later); `E_DB_CORRUPT`, `E_DB`: open anew. Nothing was applied then.
+    /// `E_DB_GAP` if records between are missing; `E_DB_FULL` (a state: events continue, catch up
+    /// later); `E_DB_CORRUPT`, `E_DB`: reopen. Nothing was applied then.
     pub fn apply(&mut self, records: &[Record], fleet: &Fleet) -> Result<(), StoreError> {
         let new = records.partition_point(|record| record.seq <= self.applied);
         let records = &records[new..];
@@ -115,9 +115,9 @@ impl Projection {
         Ok(())
     }
 
-    /// Applies from the log what is missing, in bounded batches; returns how many records. `fleet`
-    /// is folded to the end of the log. The first time all of the log is read and checked,
-    /// afterwards what has come.
+    /// Applies missing records from the log in bounded batches; returns how many. `fleet` must be
+    /// folded to the end of the log. The first call reads and checks the whole log, later calls
+    /// read only new records.
     ///
     /// # Errors
     /// `E_DB_AHEAD` if the log ends before [`applied_seq`](Self::applied_seq); as [`Self::apply`],
@@ -125,7 +125,7 @@ impl Projection {
     pub fn catch_up(&mut self, events: &Path, fleet: &Fleet) -> Result<u64, StoreError> {
         let before = self.applied;
         let mut batch = Vec::with_capacity(BATCH);
-        // A log that has become shorter is looked at whole, to say what is wrong with it.
+        // A log that became shorter is read completely, to find out what is wrong with it.
         let there = fs::metadata(events).map_or(0, |meta| meta.len());
         let mut read = self.read.take().filter(|read| read.offset <= there);
         if let Some(read) = &mut read {
@@ -166,7 +166,7 @@ impl Projection {
         Ok(self.applied - before)
     }
 
-    /// Tokens and cost of a dispatch, per model.
+    /// Returns tokens and cost of a dispatch, per model.
     ///
     /// # Errors
     /// `E_DB`, `E_DB_CORRUPT`.
@@ -179,7 +179,8 @@ impl Projection {
         rows.collect::<Result<_, _>>().map_err(error(&self.path))
     }
 
-    /// Tokens and cost of all dispatches per day (UTC, `YYYY-MM-DD`, both ends included) and model.
+    /// Returns tokens and cost of all dispatches per day (UTC, `YYYY-MM-DD`, both ends included)
+    /// and model.
     ///
     /// # Errors
     /// `E_DB`, `E_DB_CORRUPT`.
@@ -296,7 +297,8 @@ fn put_dispatch(
     Ok(())
 }
 
-/// SQLite's integers are signed, and their sums must not overflow whatever an agent claims.
+/// Limits a number: SQLite's integers are signed, and their sums must not overflow whatever an
+/// agent claims.
 fn count(value: u64) -> i64 {
     const LARGEST: u64 = 1 << 53;
     i64::try_from(value.min(LARGEST)).unwrap_or(i64::MAX)
@@ -315,8 +317,8 @@ fn error(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError {
     }
 }
 
-/// To `muleteer.db.corrupt-N`, with its WAL: one put beside the new database would be replayed into
-/// it.
+/// Moves the database with its WAL to `muleteer.db.corrupt-N`. SQLite would replay a WAL that
+/// stayed into the new database.
 fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let with = |suffix: &str| {
         let mut name = path.as_os_str().to_os_string();
@@ -327,7 +329,7 @@ fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
     while with(&format!(".corrupt-{n}")).exists() {
         n += 1;
     }
-    // The database last: dying in between, the next start finds it damaged again.
+    // The database comes last: after a death in between, the next start finds it damaged again.
     for part in ["-wal", "-shm", ""] {
         let from = with(part);
         match fs::rename(&from, with(&format!(".corrupt-{n}{part}"))) {

@@ -1,4 +1,4 @@
-//! The tables, and opening a file that may hold anything.
+//! The tables, and opening a file with any contents.
 
 use crate::db::{Opened, SCHEMA_VERSION, error};
 use crate::error::StoreError;
@@ -6,7 +6,7 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::Duration;
 
-/// "MULE" in the file's header tells our database from another program's.
+/// "MULE" in the file's header distinguishes our database from another program's.
 const APPLICATION_ID: i64 = 0x4d55_4c45;
 
 const TABLES: &str = "
@@ -49,8 +49,8 @@ CREATE TABLE usage (
 CREATE INDEX usage_day ON usage (day);
 ";
 
-/// Opens for writing; returns the applied seq. `E_DB_CORRUPT` for what is not a whole database of
-/// ours.
+/// Opens for writing and returns the applied seq. `E_DB_CORRUPT` if it is not a complete database
+/// of ours.
 pub(super) fn open(
     path: &Path,
     flags: OpenFlags,
@@ -62,7 +62,7 @@ pub(super) fn open(
     if version == SCHEMA_VERSION {
         check(&connection, path)?;
     }
-    // Only after the version is known to be ours: a newer one is not touched.
+    // Only after the version is known to be ours, because a newer database must not be changed.
     connection.pragma_update(None, "journal_mode", "WAL").map_err(&fail)?;
     connection.pragma_update(None, "synchronous", "FULL").map_err(&fail)?;
     if version < SCHEMA_VERSION {
@@ -90,7 +90,7 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The schema's version, and whether there is nothing in the file yet.
+/// Returns the schema's version, and whether the file is empty.
 fn version(connection: &Connection, path: &Path) -> Result<(i64, bool), StoreError> {
     let fail = error(path);
     let ask = |pragma| {
@@ -133,7 +133,7 @@ fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
     let corrupt = |why: String| StoreError::DbCorrupt { file: path.into(), why };
     match applied {
         Ok(seq) => u64::try_from(seq).map_err(|_| corrupt(format!("its applied seq is {seq}"))),
-        // A whole file without its tables: not ours to trust.
+        // A whole file without its tables cannot be trusted.
         Err(source) => match error(path)(source) {
             StoreError::Db { source, .. } => Err(corrupt(source.to_string())),
             other => Err(other),
@@ -141,7 +141,8 @@ fn applied(connection: &Connection, path: &Path) -> Result<u64, StoreError> {
     }
 }
 
-/// One transaction: a process killed in it leaves an empty file or the old tables.
+/// Creates the tables in one transaction: a process killed in it leaves an empty file or the old
+/// tables.
 fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let tables: Vec<String> = {

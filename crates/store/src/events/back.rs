@@ -1,5 +1,5 @@
-//! The lines of a log from its end, so that what is asked of the newest costs the same however long
-//! it is.
+//! Reads the lines of a log from its end, so that finding the newest record costs the same for any
+//! length of the log.
 
 use crate::events::line::MAX_LINE;
 use std::fs::File;
@@ -7,26 +7,26 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 const CHUNK: u64 = 64 * 1024;
 
-/// Gives out what ends in a newline, the last first. Holds a chunk and a line, whatever is in the
-/// file.
+/// Returns complete lines, the last first. It holds one chunk and one line in memory, whatever the
+/// file contains.
 pub(crate) struct Backwards<'a> {
     file: &'a File,
     /// Where `chunk` begins.
     begin: u64,
-    /// What is not given out yet of the piece read last.
+    /// The part of the newest chunk that was not returned yet.
     chunk: Vec<u8>,
     /// The end of a line that began before `chunk`.
     line: Vec<u8>,
-    /// After the newline of the line being looked for, once that is found.
+    /// The position after the newline of the current line, once that is found.
     end: Option<u64>,
-    /// `line` is all that follows the chunk of it.
+    /// `line` holds everything of the line that follows the chunk.
     whole: bool,
 }
 
 pub(crate) struct BackLine {
-    /// After its newline.
+    /// The position after its newline.
     pub end: u64,
-    /// Without its newline; none of a line that is too long to be one.
+    /// The line without its newline; `None` if it is longer than a record can be.
     pub bytes: Option<Vec<u8>>,
 }
 
@@ -57,11 +57,11 @@ impl<'a> Backwards<'a> {
         }
     }
 
-    /// Moves what is in the chunk from there on to the line it belongs to.
+    /// Moves the bytes of the chunk from `from` on to the line to which they belong.
     fn prepend(&mut self, from: usize) {
         let piece = self.chunk.split_off(from);
         self.whole &= self.line.len() + piece.len() < MAX_LINE;
-        // What follows the last newline is no line.
+        // Bytes after the last newline are not a line.
         if self.whole && self.end.is_some() {
             self.line.splice(0..0, piece);
         } else {
@@ -69,7 +69,8 @@ impl<'a> Backwards<'a> {
         }
     }
 
-    /// The line that is complete, with the next one, which ends there, to be looked for.
+    /// Returns the completed line and begins the search for the one before it, which ends at
+    /// `next`.
     fn take(&mut self, next: Option<u64>) -> Option<BackLine> {
         let bytes = std::mem::take(&mut self.line);
         let whole = std::mem::replace(&mut self.whole, true);

@@ -1,7 +1,7 @@
-//! Every event once: as a sample, and described for `docs/events.md`.
+//! A sample of every event, and its description for `docs/events.md`.
 //!
-//! Adding a variant of [`Event`] without an entry here does not compile: the macro makes of its
-//! entries a match with no wildcard.
+//! A variant of [`Event`] without an entry here does not compile: the macro turns its entries into
+//! a match without a wildcard.
 
 use jiff::Timestamp;
 use muleteer_model::admission::api_error::{Terms, Trouble};
@@ -439,12 +439,12 @@ catalog! {
         };
 }
 
-/// One record of every event, in the order of [`Event`]; optional fields are filled in.
+/// Returns one record of every event, in the order of [`Event`], with all optional fields.
 pub fn samples() -> Vec<Record> {
     let id = DispatchId::from_random([1, 2, 3, 4, 5]);
     let records = (1..).zip(events()).map(|(seq, event)| {
         let name = event.name();
-        // Those before the first dispatch are the daemon's own.
+        // The events before the first dispatch belong to the daemon.
         let of_dispatch = seq > 6;
         let read = matches!(
             event,
@@ -641,7 +641,7 @@ eight lower-case hex digits, of the bytes after that comma up to the newline. Th
 "or null" means that the field may be null or missing. Viewers skip events they do not know.
 "#;
 
-/// The text of `docs/events.md`.
+/// Returns the text of `docs/events.md`.
 pub fn events_doc() -> String {
     let mut doc = INTRODUCTION.to_string();
     for event in events() {
@@ -659,7 +659,7 @@ pub fn events_doc() -> String {
     doc
 }
 
-/// Asks the reader itself, so the documentation cannot be wrong.
+/// Tries the real parser, so that the documentation cannot be wrong.
 fn may_be_null(event: &Event, field: &str) -> bool {
     let mut value = serde_json::to_value(event).unwrap_or_default();
     value[field] = Value::Null;
@@ -678,6 +678,6 @@ fn kind(value: &Value) -> &'static str {
 }
 
 fn example(value: &Value) -> String {
-    // A bar would end the table's cell.
+    // A bar would end the cell of the table.
     value.to_string().replace('|', "\\|")
 }

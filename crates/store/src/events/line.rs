@@ -1,33 +1,33 @@
-//! One line of `events.jsonl`, to bytes and back.
+//! Encodes and decodes one line of `events.jsonl`.
 //!
-//! `{"crc":"xxxxxxxx",` + rest + newline; the CRC-32C is of the rest's bytes, so a reader needs no
-//! JSON parser to tell a whole line from a torn one.
+//! Format: `{"crc":"xxxxxxxx",` + rest + newline. The CRC-32C covers the rest, so a reader needs no
+//! JSON parser to distinguish a whole line from a torn one.
 
 use jiff::Timestamp;
 use muleteer_model::event::{Entry, Event, Record, VERSION};
 use serde::{Deserialize, Serialize};
 
-/// Longest line, newline included. Beyond it a reader stops collecting bytes: a file of garbage
-/// without newlines must not fill the memory.
+/// The longest line, newline included. A reader buffers no more, because a file of garbage without
+/// newlines must not fill the memory.
 pub const MAX_LINE: usize = 4 * 1024 * 1024;
 
 const HEAD: &[u8] = b"{\"crc\":\"";
 const CRC_END: usize = HEAD.len() + 8;
 const REST: usize = CRC_END + 2;
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// Not what was once written: torn or damaged.
+    /// Not the bytes that were written: torn or damaged.
     Garbled(String),
-    /// Whole, and still not understood: never to be cut away.
+    /// The line is whole but cannot be understood. It must never be cut.
     Unreadable(serde_json::Error),
     Version(u64),
-    /// An event this version does not know and may not pass over when folding.
+    /// An event that this version does not know and must not skip when folding.
     Unknown(String),
 }
 
-/// As it stands on the line; `ts` always has milliseconds.
+/// The fields of a line; `ts` always has milliseconds.
 #[derive(Serialize)]
 struct Out<'a> {
     v: u16,
@@ -37,7 +37,7 @@ struct Out<'a> {
     entry: &'a Entry,
 }
 
-/// What every version's line tells, and whether an unknown event may be passed over.
+/// The fields that every version's line has, and whether an unknown event may be skipped.
 #[derive(Deserialize)]
 struct Outline {
     v: u64,
@@ -47,9 +47,9 @@ struct Outline {
     info: bool,
 }
 
-/// Appends the line of `entry` to `out`. The record returned is the one read back from it: what
-/// could not be read again (a cost of NaN, say, becomes `null`) must not reach the file, where it
-/// would stop every later start.
+/// Appends the line of `entry` to `out` and returns the record as read back from that line. An
+/// entry that cannot be read back (a NaN cost becomes `null`) must not reach the file, where it
+/// would make every later start fail.
 pub(crate) fn encode(
     entry: &Entry,
     seq: u64,
@@ -87,7 +87,7 @@ fn check(entry: &Entry, line: &[u8]) -> Result<Record, String> {
     Ok(record)
 }
 
-/// Reads one line, without its newline.
+/// Decodes one line, without its newline.
 pub(crate) fn decode(line: &[u8]) -> Result<Record, Fault> {
     let rest = checksummed(line).map_err(|why| Fault::Garbled(why.into()))?;
     debug_assert!(!rest.is_empty());
@@ -101,7 +101,7 @@ pub(crate) fn decode(line: &[u8]) -> Result<Record, Fault> {
     }
 }
 
-/// Like [`decode`], but refuses an unknown event unless its line says `"info":true`.
+/// Like [`decode`], but rejects an unknown event unless its line has `"info":true`.
 pub(crate) fn decode_for_fold(line: &[u8]) -> Result<Record, Fault> {
     let record = decode(line)?;
     if record.entry.event == Event::Unknown {
@@ -113,13 +113,14 @@ pub(crate) fn decode_for_fold(line: &[u8]) -> Result<Record, Fault> {
     Ok(record)
 }
 
-/// The bytes the checksum is of, if it is right.
+/// Returns the bytes that the checksum covers, if it is right.
 fn checksummed(line: &[u8]) -> Result<&[u8], &'static str> {
     if line.len() <= REST || !line.starts_with(HEAD) || &line[CRC_END..REST] != b"\"," {
         return Err("it does not begin with a checksum");
     }
     let hex = &line[HEAD.len()..CRC_END];
-    // Exactly as written: `from_str_radix` alone would also take capitals and a sign.
+    // The digits must be exactly as written: `from_str_radix` alone also accepts capitals and a
+    // sign.
     if !hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return Err("it does not begin with a checksum");
     }

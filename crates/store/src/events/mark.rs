@@ -1,10 +1,10 @@
 //! `events.mark`: the highest seq known to be durable, beside the log.
 //!
-//! It lets a start tell a torn tail (never acknowledged, cut away) from a damaged or missing line
-//! that someone was told is durable (a named error). It is written after each fsync of the log and
-//! is not fsynced itself: after `kill -9` it is exact, after a power failure it may be older, never
-//! newer. It always has the same length and is overwritten in place, so a full disk does not
-//! matter. A mark that is missing or damaged protects nothing and harms nothing.
+//! With it a start can distinguish a torn tail (never acknowledged, cut) from a damaged or missing
+//! line that was acknowledged as durable (a named error). It is written after each fsync of the
+//! log, but is not fsynced itself: after `kill -9` it is exact, after a power failure it may be
+//! older, never newer. It always has the same length and is overwritten in place, so a full disk
+//! does not matter. A missing or damaged mark protects nothing and harms nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -21,7 +21,7 @@ pub(crate) fn path_of(events: &Path) -> PathBuf {
     events.with_extension("mark")
 }
 
-/// The durable seq that stands in the mark of this log.
+/// Returns the durable seq in the mark of this log.
 pub(crate) fn read(events: &Path) -> Option<u64> {
     let mut text = String::new();
     File::open(path_of(events)).ok()?.take(256).read_to_string(&mut text).ok()?;
@@ -34,8 +34,8 @@ impl Mark {
         Self { path: path_of(events), file: None }
     }
 
-    /// Never fails: a mark that cannot be written is removed, because an old one would hide new
-    /// events from followers.
+    /// Writes the mark. It never fails: a mark that cannot be written is removed, because an old
+    /// one would hide new events from followers.
     pub(crate) fn write(&mut self, seq: u64) {
         if self.file.is_none() {
             let options = OpenOptions::new()

@@ -1,4 +1,4 @@
-//! The few calls the log makes on its file, so that tests can make each of them fail.
+//! The file operations of the log, so that tests can make each of them fail.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(crate) trait Medium: Debug + Send {
-    /// Like `pwrite(2)`: may write less than asked.
+    /// Like `pwrite(2)`: may write less than requested.
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     fn sync(&mut self) -> io::Result<()>;
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Length, and whether the file still has a name.
+    /// Returns the length, and whether the file still has a name.
     fn stat(&mut self) -> io::Result<(u64, bool)>;
 }
 

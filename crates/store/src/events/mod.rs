@@ -1,15 +1,15 @@
-//! `events.jsonl`, the truth: append, recover, fold.
+//! The event log `events.jsonl`, the truth: append, recover, fold.
 //!
 //! ```text
 //!  append:  encode and read back ─▶ write ─▶ fdatasync ─▶ mark ─▶ Ok: durable
 //!                                    │           └ failed ─▶ Poisoned: exit; the next open copies
-//!                                    └ no room ─▶ cut back to the last good byte ─▶ Full: try later
+//!                                    └ no room ─▶ cut back to the last good byte ─▶ Full: retry
 //!  open:    scan ─▶ (copy anew, if poisoned) ─▶ cut the torn tail ─▶ fdatasync ─▶ mark
 //! ```
 //!
-//! Beside `events.jsonl` stand `events.mark` (the seq known to be durable), `events.poisoned` (only
-//! after a failed fsync, until the next start) and `events.cut-<offset>` (a tail that was cut and
-//! was more than an unfinished write).
+//! Files beside `events.jsonl`: `events.mark` (the highest seq known to be durable),
+//! `events.poisoned` (only after a failed fsync, until the next start) and `events.cut-<offset>` (a
+//! tail that was cut and was more than an unfinished write).
 
 pub mod catalog;
 pub mod tail;
@@ -42,32 +42,32 @@ use muleteer_process::fault;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The only writer of an `events.jsonl`. That it is the only one is the caller's lock's business.
+/// The only writer of an `events.jsonl`. The caller must hold a lock that ensures this.
 ///
 /// All calls block for as long as the disk takes.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
     file: Box<dyn Medium>,
-    /// Of the valid, durable part: where the next batch goes.
+    /// The length of the valid, durable part: the next batch goes here.
     len: u64,
     seq: u64,
     mark: Mark,
-    /// Set after [`AppendError::Poisoned`]: why this process may not append any more.
+    /// Set after [`AppendError::Poisoned`]: the reason why this process may not append any more.
     poisoned: Option<String>,
 }
 
 impl EventLog {
-    /// Opens (or creates, 0600) the log for appending. Gives every valid record to `each`, in
-    /// order; cuts a torn tail back; makes all that is left durable before it returns, so that
-    /// nobody acts on an event a power failure could still take. `applied_seq` is how far the
-    /// database is ([`Projection::applied_seq`](crate::db::Projection::applied_seq); 0 without
-    /// one): those events were durable. The whole file is never in memory.
+    /// Opens (or creates, 0600) the log for appending. It passes every valid record to `each`, in
+    /// order, cuts a torn tail, and makes the rest durable before it returns, so that nobody acts
+    /// on an event that a power failure could still remove. `applied_seq` is how far the database
+    /// has come ([`Projection::applied_seq`](crate::db::Projection::applied_seq); 0 without one):
+    /// those events were durable. The whole file is never in memory.
     ///
     /// # Errors
     /// `E_EVENTS_CORRUPT`, `E_EVENTS_GAP`, `E_EVENTS_VERSION`, `E_EVENTS_UNKNOWN`,
-    /// `E_EVENTS_SHORT`, `E_DB_AHEAD`, `E_STORE_IO`. Nothing was cut then, and what `each` was
-    /// given must be dropped.
+    /// `E_EVENTS_SHORT`, `E_DB_AHEAD`, `E_STORE_IO`. Then nothing was cut, and the caller must drop
+    /// the records that `each` got.
     pub fn open(
         path: &Path,
         applied_seq: u64,
@@ -87,19 +87,19 @@ impl EventLog {
         Ok((log, recovery))
     }
 
-    /// The newest durable record's seq; 0 when there is none.
+    /// Returns the newest durable record's seq; 0 if there is none.
     pub fn last_seq(&self) -> u64 {
         self.seq
     }
 
-    /// Appends all entries, in order, with one write and one fdatasync: group commit is passing
-    /// many. Entries joined by [`Entry::more`] are recovered all or not at all; several such
-    /// batches may go in one call, and the last entry must end one. `now` is cut to milliseconds.
-    /// Returns their records, durable, as a later start will read them. Whether an id was appended
-    /// before is the caller's to know ([`RecentIds`]).
+    /// Appends all entries, in order, with one write and one fdatasync; group commit means to pass
+    /// many. Entries joined by [`Entry::more`] are recovered all or not at all; one call may have
+    /// several such batches, and the last entry must end one. `now` is truncated to milliseconds.
+    /// Returns their durable records, as a later start will read them. The caller must know whether
+    /// an id was appended before ([`RecentIds`]).
     ///
     /// # Errors
-    /// [`AppendError::Full`]: nothing was appended, try later. [`AppendError::Refused`]: nothing
+    /// [`AppendError::Full`]: nothing was appended, retry later. [`AppendError::Refused`]: nothing
     /// was appended, leave that entry out. [`AppendError::Poisoned`]: exit.
     pub fn append(
         &mut self,
@@ -154,8 +154,8 @@ impl EventLog {
         }
     }
 
-    /// A second writer, or someone who deleted the file, would make us acknowledge what no start
-    /// will ever read.
+    /// Checks that the file is ours. After a second writer or a deletion we would acknowledge
+    /// records that no start will ever read.
     fn check_file(&mut self) -> Result<(), AppendError> {
         match self.file.stat() {
             Ok((len, true)) if len == self.len => Ok(()),
@@ -184,8 +184,9 @@ impl EventLog {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => error,
             };
-            // Without the cut the next batch would begin on the same line as the torn one; without
-            // the fsync a power failure could bring back what we are about to call not appended.
+            // Without the cut, the next batch would begin on the line of the torn one. Without the
+            // fsync, a power failure could bring back records that we are about to report as not
+            // appended.
             if let Err(error) = self.file.truncate(self.len).and_then(|()| self.file.sync()) {
                 return Err(self.poison("an unfinished write cannot be cut back", Some(error)));
             }
@@ -197,8 +198,9 @@ impl EventLog {
         Ok(())
     }
 
-    /// After a failed fsync the kernel calls the pages clean although they are not on disk, and a
-    /// second fsync would succeed: so nothing this process does with the file can be trusted.
+    /// Stops appending. After a failed fsync the kernel marks the pages as clean although they are
+    /// not on disk, and a second fsync would succeed. So no further write of this process to the
+    /// file can be trusted.
     fn poison(&mut self, why: &str, source: Option<io::Error>) -> AppendError {
         recover::leave_poison_marker(&self.path, why);
         self.poisoned = Some(why.into());

@@ -1,11 +1,12 @@
-//! Which ids were appended lately, so that an entry sent again is answered and not repeated.
+//! Remembers which ids were appended recently, so that a repeated entry is answered but not
+//! appended again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// The ids of the newest records with their seq, bounded. Who resends does so after a restart of
-/// the ledger or a lost reply, seconds later: older ids need no memory (a dispatch's creation is
-/// remembered by the fleet, a position in a spool by its dispatch).
+/// The ids of the newest records with their seq, bounded. A caller repeats an entry seconds later,
+/// after a restart of the ledger or a lost reply, so older ids need not be remembered. (The fleet
+/// remembers a dispatch's creation, and the dispatch remembers a position in a spool.)
 #[derive(Debug, Clone)]
 pub struct RecentIds {
     limit: usize,
@@ -20,7 +21,7 @@ impl RecentIds {
         Self { limit: limit.max(1), seqs: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Remembers `id`, forgetting the oldest beyond the limit. The first seq of an id stays.
+    /// Remembers `id` and forgets the oldest one beyond the limit. The first seq of an id stays.
     pub fn insert(&mut self, id: &str, seq: u64) {
         if self.seqs.contains_key(id) {
             return;

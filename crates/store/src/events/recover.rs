@@ -1,4 +1,4 @@
-//! Opening a log that may have been left in any state.
+//! Opens a log in any state in which it may have been left.
 
 use crate::atomic::{Temporary, sync_dir, write_atomic};
 use crate::error::StoreError;
@@ -11,33 +11,33 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What reading a log found.
+/// The result of reading a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// 0 when there are no records.
+    /// 0 if there are no records.
     pub last_seq: u64,
     pub records: u64,
-    /// Length of the valid part, bytes.
+    /// The length of the valid part in bytes.
     pub len: u64,
-    /// Bytes after it that are no line, or lines of an unfinished batch: cut away by
-    /// [`EventLog::open`](crate::events::EventLog::open), passed over by [`read`].
+    /// How many bytes after it are no line, or lines of an unfinished batch.
+    /// [`EventLog::open`](crate::events::EventLog::open) cuts them, [`read`] skips them.
     pub cut_bytes: u64,
     pub cut_why: Option<String>,
-    /// Where the cut bytes are kept, if they were more than an unfinished write.
+    /// The file that keeps the cut bytes, if they were more than an unfinished write.
     pub cut_kept: Option<PathBuf>,
-    /// The last process had given the file up (a failed fsync); its valid part was copied to a new
-    /// one.
+    /// The last process had stopped appending after a failed fsync. The valid part was copied to a
+    /// new file.
     pub copied: bool,
     pub created: bool,
 }
 
-/// Reads all valid records of a log, changing nothing; a missing file has none. Beside a living
-/// writer the end may be a line short.
+/// Reads all valid records of a log and changes nothing; a missing file has none. While a writer
+/// appends, the last line may be missing.
 ///
 /// # Errors
-/// As [`EventLog::open`](crate::events::EventLog::open), but for `E_DB_AHEAD`.
+/// As [`EventLog::open`](crate::events::EventLog::open), except `E_DB_AHEAD`.
 pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreError> {
-    // Before the file: a living writer may move it on meanwhile.
+    // Before the file, because a living writer may advance the mark meanwhile.
     let marked = mark::read(path).unwrap_or(0);
     let found = match File::open(path) {
         Ok(file) => scan::scan(path, &file, marked, each)?,
@@ -48,7 +48,7 @@ pub fn read(path: &Path, each: impl FnMut(Record)) -> Result<Recovery, StoreErro
     Ok(report(&found))
 }
 
-/// All dispatches as the events tell, with no daemon: what `status` shows from disk.
+/// Folds all dispatches from the events, without a daemon: `status` shows them from disk.
 ///
 /// # Errors
 /// As [`read`].
@@ -60,8 +60,8 @@ pub fn fold_fleet(path: &Path) -> Result<(Fleet, Recovery), StoreError> {
     })
 }
 
-/// A living writer on a full disk may have cut back and rewritten the end as we read it: then once
-/// more.
+/// Retries a read. A living writer on a full disk may have cut and rewritten the end during the
+/// first one.
 fn patiently<T>(mut read: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     const MORE: u32 = 2;
     for _ in 0..MORE {
@@ -102,12 +102,12 @@ pub(super) fn open(
     if found.tail.is_some() {
         file.set_len(found.len).map_err(StoreError::io(path, "cut the torn tail of"))?;
     }
-    // What a killed process wrote and did not sync is about to be acted on.
+    // The daemon is about to act on records that a killed process wrote and did not sync.
     if let Err(error) = file.sync_all() {
         leave_poison_marker(path, "fsync failed at start");
         return Err(StoreError::io(path, "make durable")(error));
     }
-    // A killed process may have created the file and not yet synced its directory.
+    // A killed process may have created the file without syncing its directory.
     sync_dir(directory(path))?;
     Ok((file, recovery))
 }
@@ -123,7 +123,7 @@ fn report(found: &Scan) -> Recovery {
     }
 }
 
-/// Records that were durable must be there.
+/// Checks that all durable records are there.
 fn check_length(path: &Path, found: &Scan, marked: u64, applied: u64) -> Result<(), StoreError> {
     let last = found.last_seq;
     if marked > last {
@@ -145,8 +145,8 @@ fn create(path: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-/// The pages of the old file may be in memory only, and marked clean: they reach the disk by being
-/// written as new ones.
+/// Copies the valid part to a new file. The pages of the old file may be only in memory and marked
+/// clean, so they reach the disk only if they are written as new ones.
 fn copy_anew(path: &Path, old: &File, len: u64) -> Result<File, StoreError> {
     let fail = |doing| StoreError::io(path, doing);
     let temporary = Temporary::beside(path).map_err(fail("copy"))?;
@@ -161,13 +161,14 @@ fn copy_anew(path: &Path, old: &File, len: u64) -> Result<File, StoreError> {
     }
     new.sync_all().map_err(fail("make durable"))?;
     temporary.rename(path)?;
-    // Last: dying before this only copies once more.
+    // Last, because a death before this only causes one more copy.
     let marker = poison_marker(path);
     fs::remove_file(&marker).map_err(StoreError::io(&marker, "remove"))?;
     Ok(new)
 }
 
-/// A bad line that had been finished is damage, not an interrupted write: its bytes may be wanted.
+/// Keeps the bytes of a damaged tail. A bad line with a newline is damage, not an interrupted
+/// write, so somebody may need its bytes.
 fn keep_tail(path: &Path, file: &File, offset: u64) -> Result<PathBuf, StoreError> {
     const KEPT: u64 = 16 * 1024 * 1024;
     let mut tail = Vec::new();
@@ -183,7 +184,7 @@ fn poison_marker(path: &Path) -> PathBuf {
     path.with_extension("poisoned")
 }
 
-/// Best effort: the disk that failed may be the one the marker is written to.
+/// Leaves the marker if possible: the disk that failed may be the one for the marker.
 pub(super) fn leave_poison_marker(path: &Path, why: &str) {
     drop(write_atomic(&poison_marker(path), why.as_bytes(), 0o600));
 }
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(directory(Path::new("b.jsonl")), Path::new("."));
     }
 
-    /// It is there, and cannot be opened: that is no reason to begin a new one.
+    /// The file exists but cannot be opened, which is no reason to create a new one.
     #[test]
     fn a_log_that_cannot_be_opened_is_not_a_missing_one() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Reading a whole log, in bounded memory, and telling a torn tail from damage.
+//! Reads a whole log in bounded memory, and distinguishes a torn tail from damage.
 //!
 //! ```text
 //!  good lines ──▶ first bad line ──▶ a good line after it?  yes ─▶ named error
@@ -6,8 +6,8 @@
 //!                                                                              no ─▶ torn tail
 //! ```
 //!
-//! A batch (records with `more` and the one after them) is all or nothing: its records are given
-//! out when it is complete, and an incomplete one at the end belongs to the torn tail.
+//! A batch (records with `more` and the one after them) is all or nothing: its records are passed
+//! on when it is complete. An incomplete one at the end belongs to the torn tail.
 
 use crate::error::StoreError;
 use crate::events::line::{Fault, MAX_LINE, decode_for_fold};
@@ -20,7 +20,7 @@ use std::path::Path;
 pub(crate) struct Scan {
     pub last_seq: u64,
     pub records: u64,
-    /// Length of the valid part.
+    /// The length of the valid part.
     pub len: u64,
     pub tail: Option<Tail>,
 }
@@ -31,11 +31,11 @@ pub(crate) struct Tail {
     pub line: u64,
     pub bytes: u64,
     pub why: String,
-    /// A finished line in it is bad: that is damage, and no unfinished write.
+    /// It has a finished line that is bad: this is damage and not an unfinished write.
     pub damaged: bool,
 }
 
-/// Reads `file` from its beginning; `durable` is the highest seq known to have been durable.
+/// Reads `file` from its beginning. `durable` is the highest seq known to have been durable.
 pub(crate) fn scan(
     path: &Path,
     file: &File,
@@ -62,7 +62,7 @@ pub(crate) fn scan(
 struct Scanner<'a, F> {
     path: &'a Path,
     found: Scan,
-    /// Records of a batch whose last one has not come yet.
+    /// The records of a batch whose last record has not come yet.
     batch: Vec<Record>,
     batch_bytes: u64,
     each: F,
@@ -125,7 +125,7 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
         Ok(())
     }
 
-    /// Good ones so far: every line is a record.
+    /// Returns the number of good lines so far: every line is a record.
     fn lines(&self) -> u64 {
         self.found.records + self.batch.len() as u64
     }
@@ -152,14 +152,14 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
 }
 
 pub(crate) struct LineRead {
-    /// Newline included; 0 at the end of the file.
+    /// Includes the newline; 0 at the end of the file.
     pub bytes: u64,
     pub newline: bool,
-    /// The buffer holds all of it, without its newline.
+    /// The buffer has the whole line, without its newline.
     pub whole: bool,
 }
 
-/// Reads one line of any length, keeping at most [`MAX_LINE`] bytes of it.
+/// Reads one line of any length and keeps at most [`MAX_LINE`] bytes of it.
 pub(crate) fn read_line(reader: &mut impl BufRead, buffer: &mut Vec<u8>) -> io::Result<LineRead> {
     buffer.clear();
     let mut bytes = 0u64;
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use std::io::{BufReader, Read};
 
-    /// Answers one read after the other.
+    /// Returns one prepared answer per read.
     struct Answers(Vec<Result<&'static [u8], io::ErrorKind>>);
 
     impl Read for Answers {

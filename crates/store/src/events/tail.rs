@@ -1,9 +1,8 @@
-//! Reading events line by line, also while someone appends: `muleteer events`, with or without
-//! `-f`.
+//! Reads events line by line, also while a writer appends: `muleteer events`, with or without `-f`.
 //!
-//! A line is returned once it and its batch are complete. What is not yet a line is "not there
-//! yet": a later call reads it again from its beginning, never glued to bytes that were cut back in
-//! between. Events this version does not know come as
+//! A line is returned once it and its batch are complete. An incomplete line counts as not yet
+//! there: a later call reads it again from its beginning, and never joins it to bytes that were cut
+//! meanwhile. Events that this version does not know come as
 //! [`Event::Unknown`](muleteer_model::event::Event::Unknown), for the viewer to skip.
 
 use crate::error::StoreError;
@@ -16,36 +15,36 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where reading begins.
+/// The position at which reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     Beginning,
     /// The first record with this seq or a higher one.
     Seq(u64),
-    /// The first record of this time or a later one.
+    /// The first record with this time or a later one.
     Time(Timestamp),
-    /// After all that is there when the reader is made.
+    /// After everything that exists when the reader is created.
     End,
-    /// Where another reader was ([`Reader::cursor`]).
+    /// The position of another reader ([`Reader::cursor`]).
     Cursor(Cursor),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     pub offset: u64,
-    /// Of the last record returned; 0 before the first.
+    /// The seq of the last returned record; 0 before the first.
     pub seq: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// As it stands in the file, without the newline.
+    /// The line as in the file, without the newline.
     pub raw: String,
     pub record: Record,
 }
 
-/// The seq of the newest record that is there with its batch, durable or not; 0 when there is none.
-/// Looks at the end of the file only, so damage further ahead is not seen.
+/// Returns the seq of the newest record with a complete batch, durable or not; 0 if there is none.
+/// It reads only the end of the file, so it does not notice earlier damage.
 ///
 /// # Errors
 /// `E_STORE_IO`.
@@ -63,7 +62,7 @@ pub fn newest_seq(path: &Path) -> Result<u64, StoreError> {
     Ok(0)
 }
 
-/// None where there is no such file.
+/// Opens the file; `None` if it does not exist.
 fn open(path: &Path) -> Result<Option<File>, StoreError> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -72,11 +71,11 @@ fn open(path: &Path) -> Result<Option<File>, StoreError> {
     }
 }
 
-/// Less than this is read through rather than searched.
+/// A shorter distance is read and not searched.
 const NEAR: u64 = 64 * 1024;
 
-/// A place not far before the record with `seq`, found by halving; before any line met in the
-/// search that cannot be read, so that whoever reads on from there is told.
+/// Returns a position shortly before the record with `seq`, found by binary search. It is before
+/// any unreadable line that the search met, so that the reader reports that line.
 fn before(file: &File, seq: u64) -> io::Result<Cursor> {
     let mut reader = BufReader::new(file);
     let mut buffer = vec![];
@@ -101,22 +100,22 @@ fn before(file: &File, seq: u64) -> io::Result<Cursor> {
 pub struct Reader {
     path: PathBuf,
     file: Option<BufReader<File>>,
-    /// Of the next line to read; ahead of `returned` by the batch being collected or given out.
+    /// The position of the next line to read. It is ahead of `returned` by the batch that is being
+    /// read or returned.
     at: Cursor,
     returned: Cursor,
     batch: VecDeque<(Line, Cursor)>,
-    /// Records before it are passed over.
+    /// Earlier records are skipped.
     from_seq: u64,
     from_time: Option<Timestamp>,
     durable_only: bool,
-    /// As far as the mark was when last looked at.
+    /// The mark when it was last read.
     durable: u64,
     buffer: Vec<u8>,
 }
 
 impl Reader {
-    /// Reads what is in the file, durable or not yet: for looking without a daemon. The file need
-    /// not exist yet.
+    /// Reads everything in the file, durable or not, without a daemon. The file need not exist yet.
     ///
     /// # Errors
     /// `E_STORE_IO`.
@@ -124,9 +123,9 @@ impl Reader {
         Self::new(path, start, false)
     }
 
-    /// Like [`Reader::open`], but returns a record only once its writer has made it durable: for
-    /// following a living writer, who may still cut an unsynced batch back on a full disk. The
-    /// writer has read all of it, so a seq is gone to without reading what is before it.
+    /// Like [`Reader::open`], but returns a record only once its writer has made it durable. It
+    /// follows a living writer, which may still cut an unsynced batch on a full disk. The writer
+    /// has checked the whole file, so this reader jumps to a seq without reading the earlier lines.
     ///
     /// # Errors
     /// `E_STORE_IO`.
@@ -152,8 +151,7 @@ impl Reader {
             Start::Seq(seq) => {
                 reader.from_seq = seq;
                 if durable_only && let Some(file) = open(path)? {
-                    // Beyond the mark a line may still be cut back, and another one come in its
-                    // place.
+                    // After the mark a line may still be cut, and another one may replace it.
                     let certain = read_mark(path).map_or(seq, |durable| durable.min(seq));
                     reader.at = before(&file, certain).map_err(StoreError::io(path, "read"))?;
                 }
@@ -166,12 +164,13 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Where the next line begins, and what was last returned.
+    /// Returns where the next line begins, and which record was last returned.
     pub fn cursor(&self) -> Cursor {
         self.returned
     }
 
-    /// The next record asked for; `None` while there is none: call again after the file changed.
+    /// Returns the next requested record; `None` while there is none: call again after the file
+    /// changed.
     ///
     /// # Errors
     /// `E_EVENTS_CORRUPT` for a bad line with good ones after it, `E_EVENTS_GAP`,
@@ -188,14 +187,14 @@ impl Reader {
             let wanted = line.record.seq >= self.from_seq
                 && self.from_time.is_none_or(|from| line.record.ts >= from);
             if wanted {
-                // A clock set back later must hide nothing.
+                // A clock that is set back later must not hide records.
                 self.from_time = None;
                 return Ok(Some(line));
             }
         }
     }
 
-    /// Reads on to the end of a batch. When it is not all there yet, nothing of it was read.
+    /// Reads to the end of a batch. If the batch is incomplete, the position does not change.
     fn fill_batch(&mut self) -> Result<bool, StoreError> {
         loop {
             let read = self.next_any();
@@ -226,7 +225,7 @@ impl Reader {
             let read =
                 read_line(file, &mut self.buffer).map_err(StoreError::io(&self.path, "read"))?;
             if !read.newline {
-                // Dropped with its buffer, and read again from the line's beginning.
+                // Dropped with its buffer; the next call reads the line from its beginning.
                 self.file = None;
                 if read.bytes == 0 && self.was_shortened()? {
                     continue;
@@ -245,7 +244,7 @@ impl Reader {
                     self.file = None;
                     tries -= 1;
                     if tries > 0 {
-                        // Perhaps it was being cut back and rewritten just now.
+                        // The writer may have cut and rewritten it just now.
                         continue;
                     }
                     return match fault {
@@ -263,7 +262,7 @@ impl Reader {
         }
     }
 
-    /// Whether there is a file, open at the cursor.
+    /// Opens the file at the cursor; returns whether there is one.
     fn open_file(&mut self) -> Result<bool, StoreError> {
         if self.file.is_some() {
             return Ok(true);
@@ -274,20 +273,20 @@ impl Reader {
         Ok(true)
     }
 
-    /// Whether the next record may be returned. A mark that is missing holds nothing back.
+    /// Whether the next record may be returned. Without a mark every record may be.
     fn is_durable(&mut self) -> bool {
         if !self.durable_only || self.at.seq < self.durable {
             return true;
         }
         let Some(durable) = read_mark(&self.path) else { return true };
         self.durable = durable;
-        // What was read ahead is older than this mark, and may have been cut back since.
+        // Data read ahead is older than this mark, and may have been cut since.
         self.file = None;
         self.at.seq < durable
     }
 
-    /// The file became shorter than what was read of it: records that were never durable are gone,
-    /// and their seqs are used again. Goes on after what is certain: by seq, from the beginning.
+    /// Handles a file that became shorter than the position. Records that were never durable are
+    /// gone, and their seqs are used again. Reading continues by seq from the beginning.
     fn was_shortened(&mut self) -> Result<bool, StoreError> {
         let len = match std::fs::metadata(&self.path) {
             Ok(meta) => meta.size(),
@@ -300,7 +299,7 @@ impl Reader {
         self.batch.clear();
         self.at = Cursor::default();
         if self.returned.seq == 0 {
-            // Nothing was returned yet: the end is still what was asked for.
+            // Nothing was returned yet, so the reader still starts at the end.
             self.at.offset = self.end()?;
         }
         self.from_seq = self.from_seq.max(self.returned.seq + 1);
@@ -322,7 +321,7 @@ impl Reader {
         }
     }
 
-    /// After the last newline.
+    /// Returns the position after the last newline.
     fn end(&self) -> Result<u64, StoreError> {
         let fail = |error| StoreError::io(&self.path, "read")(error);
         let Some(file) = open(&self.path)? else { return Ok(0) };
@@ -352,7 +351,7 @@ impl Reader {
         StoreError::Gap { file, line, offset, wanted: self.at.seq + 1, found }
     }
 
-    /// Counted only when an error asks for it: a reader may have begun in the middle.
+    /// Counts lines only for an error, because a reader may have begun in the middle.
     fn line_number(&self) -> u64 {
         let Ok(file) = File::open(&self.path) else { return 0 };
         let mut reader = BufReader::new(file.take(self.at.offset));

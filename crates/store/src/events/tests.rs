@@ -1,16 +1,16 @@
-//! The disk failing in each way it can, without a disk.
+//! Simulates each way in which a disk can fail.
 
 use crate::events::*;
 use muleteer_model::event::Event;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-/// What the next calls answer; a file beneath keeps the bytes.
+/// The results of the next calls; a real file stores the bytes.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Room for so many bytes of file; beyond, writes are short and then fail.
+    /// Room for this many bytes in the file. Further writes are short and then fail.
     room: Option<u64>,
-    /// At most so many bytes a call.
+    /// At most this many bytes per call.
     chunk: Option<usize>,
     write_error: Option<io::ErrorKind>,
     sync_fails: bool,
@@ -178,8 +178,7 @@ fn a_second_writer_or_a_deleted_file_is_noticed() {
     assert!(matches!(b.append(&["b"]), Err(AppendError::Poisoned { .. })));
 }
 
-/// What an agent says at most fits, with much to spare; what does not is refused before a byte of
-/// it is written.
+/// The longest agent text fits easily. A longer one is rejected before anything is written.
 #[test]
 fn a_line_may_have_megabytes() {
     let mut bench = bench();

@@ -1,4 +1,4 @@
-//! Reading and changing the list and its log.
+//! Reads and changes the list and its log.
 
 use crate::task_list::intent::{self, Mark, mark};
 use crate::task_list::lock::SessionLock;
@@ -20,17 +20,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// A change takes milliseconds; who waits longer for its turn is told.
+/// A change takes milliseconds. A process that waits longer than this gets an error.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A list is read whole.
+/// The largest list, because a list is read as a whole.
 pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
-/// Who writes into the list by hand again and again, whenever it is changed, is not heeded any
-/// more.
+/// How often one change is merged with manual edits that arrive during the change. After that, an
+/// edit is kept beside the list.
 const TRIES: u32 = 8;
-/// Of the log, this much of its end is looked at.
+/// How much of the log's end is read.
 const LOG_TAIL: u64 = 1024 * 1024;
 
-/// A list as it was read without any lock.
+/// A list that was read without a lock.
 #[derive(Debug)]
 pub struct Reading {
     pub list: TaskList,
@@ -45,50 +45,50 @@ pub struct Tx {
     pub list: TaskList,
     /// A lock of a dead process was found and removed.
     pub stale_lock: bool,
-    /// The list was damaged, and this is its backup: what there is to say about that.
+    /// The list was damaged, and this is its backup: a text that says so.
     pub restored: Option<String>,
-    /// What somebody has written over while a session held the lock, and is put back with this
-    /// change; the log says so then.
+    /// Manual edits that were made while a session held the lock. This change reverts them, and its
+    /// log says so.
     pub overwritten: Vec<Overwritten>,
     now: Timestamp,
     lines: Vec<Entry>,
     session: Option<u64>,
     written: Option<Written>,
-    /// What the file holds, as far as we know; `None` if there is none.
+    /// The contents of the file, as far as they are known; `None` if there is none.
     disk: Option<Vec<u8>>,
     /// Whether files can be exchanged here.
     pub(super) exchanges: bool,
-    /// Given back before the flock, in this order.
+    /// Released before the flock, in this order.
     _lock: Option<SessionLock>,
     _flock: LockGuard,
 }
 
-/// Where a list comes from that could not be read.
+/// The source of a list that replaces an unreadable one.
 #[derive(Debug, Clone, Copy)]
 enum Good {
     Backup,
-    /// A run knows it.
+    /// The run remembers it.
     Run,
 }
 
-/// What entitles to a change.
+/// The permission to make a change.
 #[derive(Debug, Clone, Copy)]
 pub enum Right<'a> {
     /// The protocol's lock is taken for this change.
     Own,
-    /// It is held for the whole session, by us.
+    /// We hold the protocol's lock for the whole session.
     Session(&'a SessionLock),
     /// For a run beside others: the protocol's lock is taken for this change.
     Beside(&'a Written),
-    /// We work for this run: where it holds the lock, we may go on under it.
+    /// We work for this run: if it holds the lock, we may change the list under it.
     Run(&'a str),
 }
 
 impl Root {
-    /// Reads the list without a lock: `status` and its like.
+    /// Reads the list without a lock, for `status` and the like.
     ///
     /// # Errors
-    /// When neither the list nor its backup can be read.
+    /// If neither the list nor its backup can be read.
     pub fn read(&self) -> Result<Reading, TaskListError> {
         match parse(&self.tasks()) {
             Ok(list) => Ok(Reading { list, from_backup: false }),
@@ -103,18 +103,18 @@ impl Root {
     /// Takes the lock for a whole session (exclusive mode).
     ///
     /// # Errors
-    /// [`TaskListError::Locked`] at once if somebody has it: a second session fails fast.
+    /// [`TaskListError::Locked`] at once if another process has it: a second session fails fast.
     pub fn lock_session(&self, run: &str) -> Result<(SessionLock, bool), TaskListError> {
         let _flock = self.flock()?;
         SessionLock::acquire(self, Some(run))
     }
 
-    /// Begins a change: locks and reads. A damaged list is restored from its backup; what it held
-    /// is kept beside it, since the backup is one change behind, and a person may have made the
-    /// damage and the change.
+    /// Begins a change: locks and reads. A damaged list is restored from its backup. Its contents
+    /// are kept beside it, because the backup is one change behind, and the damage may come with a
+    /// change by a person.
     ///
     /// # Errors
-    /// When it is locked, or cannot be read.
+    /// If it is locked, or cannot be read.
     pub fn begin(&self, right: Right<'_>, now: Timestamp) -> Result<Tx, TaskListError> {
         let flock = self.flock()?;
         let (lock, stale_lock) = match right {
@@ -162,7 +162,7 @@ impl Root {
         let mut tx = self.begun(list, now, (lock, stale_lock), flock);
         (tx.written, tx.disk) = (written, disk);
         if let Some((why, from)) = damage {
-            // What is no file at all gets out of the way as it is replaced.
+            // If the list is not a regular file, the replacement removes it.
             let kept = if tx.disk.is_some() { swap::set_aside(self)? } else { None };
             tx.replace("")?;
             let text = restored(&why, from, kept.as_deref());
@@ -189,10 +189,10 @@ impl Root {
         Ok(tx)
     }
 
-    /// Writes a new list and its log; nothing that is there is overwritten.
+    /// Writes a new list and its log, and overwrites no existing list.
     ///
     /// # Errors
-    /// When it cannot be written, or somebody works here.
+    /// If it cannot be written, or if another process works here.
     pub fn create(&self, list: TaskList, now: Timestamp) -> Result<Tx, TaskListError> {
         let flock = self.flock()?;
         let (lock, stale_lock) = self.lock_within(None)?;
@@ -206,8 +206,9 @@ impl Root {
         Ok(tx)
     }
 
-    /// What to go on with where the list cannot be read. A run knows it, unless others have changed
-    /// it since; then, and for everybody else, its backup is the best there is.
+    /// Returns the list to continue with if the file cannot be read. The run's remembered list is
+    /// used, unless others have changed the list since. In that case, and without a run, it is the
+    /// backup.
     fn last_good(
         &self,
         error: &TaskListError,
@@ -268,7 +269,8 @@ impl Root {
         }
     }
 
-    /// Others hold it for one change only; an exclusive session of somebody else does not go away.
+    /// Waits for the lock. Others hold it for one change only, but an exclusive session of another
+    /// process does not end soon.
     fn lock_within(&self, run: Option<&str>) -> Result<(SessionLock, bool), TaskListError> {
         const SHORT: Duration = Duration::from_millis(1500);
         let deadline = muleteer_process::clock::awake() + SHORT;
@@ -278,7 +280,7 @@ impl Root {
                     if locked.holder.as_ref().is_none_or(|holder| holder.run.is_none())
                         && muleteer_process::clock::awake() < deadline =>
                 {
-                    // Another tool's lock is a directory: nothing tells when it goes.
+                    // Another tool's lock is a directory, and no event reports its removal.
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 other => return other,
@@ -294,12 +296,12 @@ impl Root {
         guard.ok_or(TaskListError::Locked(Locked { path, pid: None, holder: None }))
     }
 
-    /// The last lines of the log, oldest first.
+    /// Returns the last lines of the log, oldest first.
     pub fn log_tail(&self, lines: usize) -> Vec<String> {
         self.log_tail_within(lines, usize::MAX)
     }
 
-    /// The same, of no more than `bytes` in all: the newest.
+    /// Returns the newest of these lines, at most `bytes` in total.
     pub fn log_tail_within(&self, lines: usize, bytes: usize) -> Vec<String> {
         let text = self.log_end();
         let mut left = bytes;
@@ -314,7 +316,7 @@ impl Root {
         end
     }
 
-    /// When tasks failed that do not say so themselves.
+    /// Returns when tasks failed that do not have that time themselves.
     pub fn failure_times(&self, list: &TaskList) -> FailureTimes {
         let unsaid = |task: &muleteer_model::task_list::Task| {
             task.failed_at.is_none() && !task.error_log.is_empty()
@@ -326,7 +328,7 @@ impl Root {
         }
     }
 
-    /// The tasks that were completed lately, with their commits in short.
+    /// Returns the recently completed tasks with their short commit ids.
     pub fn completions(&self) -> Vec<(String, String)> {
         log::completions(self.log_end().lines())
     }
@@ -339,8 +341,8 @@ impl Root {
         fs::metadata(self.progress()).map_or(0, |meta| meta.len())
     }
 
-    /// What the log says from there on, or all of it where it is another one; `None` if that is
-    /// more than is looked at.
+    /// Returns the log from `at` on, or all of it if the log was replaced; `None` if that is more
+    /// than is read.
     pub(super) fn log_since(&self, at: u64) -> Option<String> {
         let length = self.log_length();
         let at = if at > length { 0 } else { at };
@@ -358,11 +360,11 @@ impl Root {
         String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
-    /// Appends lines to the log without changing the list. The caller must be alone, or say nothing
-    /// that depends on the list.
+    /// Appends lines to the log without changing the list. The caller must be the only writer, or
+    /// the lines must not depend on the list.
     ///
     /// # Errors
-    /// When the log cannot be written.
+    /// If the log cannot be written.
     pub fn note(
         &self,
         session: u64,
@@ -380,26 +382,26 @@ impl Tx {
         self.now
     }
 
-    /// Adds a line to the log; written with the change.
+    /// Adds a line to the log; it is written with the change.
     pub fn log(&mut self, entry: Entry) {
         self.lines.push(entry);
     }
 
-    /// The session that lines are written under, where it is not the list's newest.
+    /// Sets the session of the log lines, if it is not the list's newest.
     pub fn under_session(&mut self, session: u64) {
         self.session = Some(session);
     }
 
-    /// Writes the change: backup, list, log, and the marker if all is over.
+    /// Writes the change: backup, list, log, and the marker if all tasks are over.
     ///
     /// # Errors
-    /// When a file cannot be written; the list is then as it was, or as it is to be.
+    /// If a file cannot be written. The list is then either the old one or the new one.
     pub fn commit(mut self) -> Result<TaskList, TaskListError> {
         self.save()?;
         Ok(self.list)
     }
 
-    /// As [`Self::commit`], and goes on under the lock.
+    /// Works like [`Self::commit`], and keeps the lock.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -414,7 +416,7 @@ impl Tx {
         Ok(())
     }
 
-    /// What is about to be written, and said in the log.
+    /// Records the list and the log lines that are about to be written.
     fn announce(&self, lines: &str) -> Result<(), TaskListError> {
         if !lines.is_empty() {
             let file = self.root.private();
@@ -427,10 +429,10 @@ impl Tx {
             .map_err(TaskListError::io(&self.root.session(), "write"))
     }
 
-    /// Makes the hooks of agents' own sessions take effect, or not any more.
+    /// Switches the hooks of agents' own sessions on or off.
     ///
     /// # Errors
-    /// When the marker cannot be made.
+    /// If the marker cannot be created or removed.
     pub fn mark_active(&self, active: bool) -> Result<(), TaskListError> {
         let marker = self.root.active();
         if active {
@@ -449,21 +451,21 @@ impl Tx {
         }
     }
 
-    /// Removes the marker when nothing is pending, in progress or to be retried.
+    /// Removes the marker if no task is pending, in progress or to be retried.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// If it cannot be removed.
     pub fn settle_marker(&self) -> Result<(), TaskListError> {
         if stats::is_over(&self.list) { self.mark_active(false) } else { Ok(()) }
     }
 
-    /// The protocol's backup: copy, write beside, move into place. What somebody has written since
-    /// the list was read is taken over, or kept beside it: what there is to say about that is
-    /// logged with the change. `lines` is what the change itself says.
+    /// Writes the list by the protocol: copy to the backup, write a temporary file, move it into
+    /// place. An edit that somebody made since the list was read is merged, or kept beside the
+    /// list, and the change's log says so. `lines` are the log lines of the change itself.
     fn replace(&mut self, lines: &str) -> Result<(), TaskListError> {
-        // Of rounds before, until what they held is in the list.
+        // Replaced files of earlier rounds. They are kept until their contents are in the list.
         let mut taken = vec![];
-        // Our own change is on the disk; what else is to come there is theirs.
+        // Our own change is on disk; everything written after it is an edit of somebody else.
         let mut is_there = false;
         let mut backup = None;
         for tries in 1..=TRIES {
@@ -472,7 +474,7 @@ impl Tx {
                 self.has_placed(text, None);
                 break;
             }
-            // Only what can be read is worth being the backup.
+            // Only a valid list may become the backup.
             if let Some(old) =
                 self.disk.as_ref().filter(|old| parse_bytes(&self.root.tasks(), old).is_ok())
             {
@@ -521,8 +523,8 @@ impl Tx {
                     format!("{meanwhile}: both changes are in it")
                 }
                 merged => {
-                    // It was decided before, and what cannot be taken over as it is has to be found
-                    // beside it.
+                    // Our change was decided before the edit. An edit that cannot be merged
+                    // unchanged must be found beside the list.
                     let kept = match out {
                         Some(out) => Some(swap::keep(&self.root, &out)?),
                         None => swap::set_aside(&self.root)?,
@@ -568,7 +570,7 @@ impl Tx {
             .unwrap_or_default()
     }
 
-    /// The list as it was when this change began.
+    /// Returns the list as it was when this change began.
     fn base(&self) -> TaskList {
         let read = self.disk.as_ref().and_then(|bytes| parse_bytes(&self.root.tasks(), bytes).ok());
         let Some(mut list) = read else { return self.list.clone() };
@@ -576,9 +578,10 @@ impl Tx {
         list
     }
 
-    /// This change and what somebody has written meanwhile, and where both are of the same; `None`
-    /// if that makes no list. Where `is_there`, what the list has more than the disk they have
-    /// written too, before.
+    /// Merges this change with a list that somebody wrote meanwhile. It returns the merged list and
+    /// the names of everything that both changed; `None` if the result is not a valid list. If
+    /// `is_there`, our change is on disk, and everything that the list has beyond the disk comes
+    /// from an earlier edit of theirs.
     fn take_over(
         &mut self,
         base: &TaskList,
@@ -609,7 +612,7 @@ impl Tx {
         self.lines.drain(..).map(|entry| format!("{}\n", entry.at(session, now))).collect()
     }
 
-    /// As far as one that is killed between the list and the log comes.
+    /// Does as much as a process that is killed between the list and the log.
     #[cfg(test)]
     pub(super) fn die_before_the_log(mut self) {
         let lines = self.said();
@@ -622,7 +625,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What is said of a list that its backup has replaced.
+/// Returns the text about a damaged list that was replaced.
 fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
     if matches!(from, Good::Run) {
         let kept = kept
@@ -649,7 +652,8 @@ pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListErr
     write().map_err(TaskListError::io(path, "write"))
 }
 
-/// One write: a kill leaves all of it or nothing. A torn line of a full disk gets an end first.
+/// Appends with one write, so that a kill leaves all of the text or nothing. A torn line from a
+/// full disk first gets its newline.
 fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
     if text.is_empty() {
         return Ok(());
@@ -668,8 +672,8 @@ fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
     write().map_err(TaskListError::io(path, "append to"))
 }
 
-/// A file to be read, in a folder that agents work in: what they may have put in its place holds
-/// nobody up.
+/// Opens a regular file for reading. Agents work in its folder, and a pipe or device in its place
+/// must not block us.
 pub(super) fn regular(path: &Path) -> io::Result<File> {
     let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
@@ -683,7 +687,7 @@ pub(super) fn regular(path: &Path) -> io::Result<File> {
 pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
     match swap::bytes(path) {
         Ok(bytes) => parse_bytes(path, &bytes),
-        // Gone while its backup is there: as good as damaged.
+        // The list is gone but its backup exists, which counts as damage.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(TaskListError::Corrupt {
             file: path.into(),
             line: 0,

@@ -1,5 +1,5 @@
-//! Which process stands behind a claim. A claim names a worker, and its lease says nothing about
-//! whether that worker still lives; where its process is known and has ended, its task was
+//! Records which process is behind a claim. A claim names a worker, and its lease does not say
+//! whether that worker still lives. If its process is known and has ended, its task was
 //! interrupted.
 
 use crate::atomic::write_atomic;
@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// More workers are not remembered; the newest are.
+/// How many workers are remembered: the newest ones.
 const REMEMBERED: usize = 200;
-/// What the agents of a run have in their environment, with the run's id.
+/// The variable in the environment of a run's agents, with the run's id.
 pub const RUN_VARIABLE: &str = "MULETEER_TASKS_RUN";
 
-/// What a worker is, to the operating system.
+/// The process of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind<'a> {
-    /// A session of an agent CLI. A process has one session at a time: the next one ends the one
-    /// before.
+    /// A session of an agent CLI. A process has one session at a time, so a new session ends the
+    /// one before.
     Session(ProcessId),
-    /// Some process, which other workers may share.
+    /// A process that other workers may share.
     Process(ProcessId),
-    /// This process, as the daemon of a run. Its agents outlive it.
+    /// This process, as the daemon of a run. The run's agents outlive it.
     Run(&'a str),
 }
 
@@ -37,7 +37,7 @@ struct Record {
     boot_id: String,
     pid_namespace: u64,
     host: String,
-    /// Counts up: the larger one is newer.
+    /// Counts up: a larger number is newer.
     number: u64,
     #[serde(default)]
     is_session: bool,
@@ -48,13 +48,13 @@ struct Record {
 type Records = BTreeMap<String, Record>;
 
 impl Tx {
-    /// Remembers the process behind a worker. It is only a hint: where it cannot be written, the
-    /// lease alone decides.
+    /// Remembers the process behind a worker. It is only a hint: if it cannot be written, the lease
+    /// alone decides.
     pub fn remember_holder(&self, worker: &str, behind: Behind<'_>) {
         let mut all = read(&self.root);
         let (id, is_session, run) = match behind {
             Behind::Session(id) => (id, true, None),
-            // The session that has this name is known better.
+            // The session with this name is better information.
             Behind::Process(_)
                 if all.get(worker).is_some_and(|known| known.is_session && known.lives()) =>
             {
@@ -88,8 +88,8 @@ impl Tx {
 }
 
 impl Tx {
-    /// Forgets the process behind a worker that acts now, where that process has ended: it was not
-    /// the worker's own, but for example a script that ran one hook of it. The lease alone decides
+    /// Forgets the process behind a worker that acts now, if that process has ended. It was not the
+    /// worker's own, but for example a script that ran one of its hooks. The lease alone decides
     /// then.
     pub fn forget_ended_holder(&self, worker: &str) {
         let mut all = read(&self.root);
@@ -126,14 +126,14 @@ impl Root {
     }
 
     fn is_gone(&self, all: &Records, worker: &str) -> bool {
-        // A subagent claims as a part of its session: `session/name`.
+        // A subagent claims with a name below its session: `session/name`.
         let session = worker.split('/').next().unwrap_or_default();
         let Some(record) = all.get(worker).or_else(|| all.get(session)) else { return false };
         match &record.run {
             _ if record.lives() => {
                 record.is_session && all.values().any(|other| other.follows(record))
             }
-            // Its agents go on without a daemon, and the next one adopts the run.
+            // The run's agents continue without a daemon, and the next daemon adopts the run.
             Some(run) => SessionLock::run_on(self).is_none() && !group::any_with(RUN_VARIABLE, run),
             None => true,
         }
@@ -141,7 +141,7 @@ impl Root {
 }
 
 impl Record {
-    /// False only where the process is known to have ended.
+    /// Whether the process may live. False only if it is known to have ended.
     fn lives(&self) -> bool {
         if self.host != host() {
             return true;
@@ -153,7 +153,7 @@ impl Record {
         self.pid_namespace != pid_namespace() || id.is_alive()
     }
 
-    /// Another session that the same process had later.
+    /// Whether this is a later session of the same process.
     fn follows(&self, other: &Self) -> bool {
         let process = |record: &Self| (record.pid, record.start_time, record.pid_namespace);
         self.is_session
@@ -163,7 +163,8 @@ impl Record {
     }
 }
 
-/// Names this machine, or this container: processes of another one cannot be seen here.
+/// Returns the name of this machine or container, because processes of another one are not visible
+/// here.
 fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| String::new(), |name| name.trim().into())

@@ -1,5 +1,5 @@
-//! What a change is about to say in the log, written down before the list is replaced: killed
-//! between the two, whoever changes the list next says it.
+//! Stores the log lines of a change before the list is replaced. If the process is killed between
+//! the two, the next process that changes the list writes them to the log.
 
 use crate::task_list::Root;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Intent {
-    /// The list as it is to be.
+    /// The list after the change.
     list: Mark,
-    /// Where the log ended.
+    /// The length of the log before the change.
     at: u64,
     lines: String,
 }
@@ -20,14 +20,14 @@ fn file(root: &Root) -> PathBuf {
     root.private().join("log-intent.json")
 }
 
-/// By which a text is known again: checksum and length.
+/// Identifies a text: checksum and length.
 pub(super) type Mark = (u32, u64);
 
 pub(super) fn mark(text: &[u8]) -> Mark {
     (crc32c::crc32c(text), text.len() as u64)
 }
 
-/// The caller holds our flock, here and below.
+/// Stores the lines. The caller holds our flock, here and below.
 pub(super) fn write(root: &Root, list: &str, lines: &str) -> io::Result<()> {
     let at = fs::metadata(root.progress()).map_or(0, |meta| meta.len());
     let intent = Intent { list: mark(list.as_bytes()), at, lines: lines.into() };
@@ -39,8 +39,8 @@ pub(super) fn forget(root: &Root) {
     drop(fs::remove_file(file(root)));
 }
 
-/// Lines that a killed predecessor has not said of a change that it has made. A torn intent is
-/// older than its change, so there was none.
+/// Returns log lines that a killed predecessor did not write for a change that it made. A torn
+/// intent is older than its change, so that change was not made.
 pub(super) fn unsaid(root: &Root) -> Option<String> {
     let intent: Intent = serde_json::from_slice(&fs::read(file(root)).ok()?).ok()?;
     if mark(&fs::read(root.tasks()).ok()?) != intent.list {
@@ -53,6 +53,6 @@ pub(super) fn unsaid(root: &Root) -> Option<String> {
         log.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    // Lines are appended by one write: all of them are there, or none.
+    // Lines are appended by one write, so all of them are there, or none.
     (!since().unwrap_or_default().contains(&intent.lines)).then_some(intent.lines)
 }

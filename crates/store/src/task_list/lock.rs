@@ -1,5 +1,6 @@
-//! The protocol's lock: a directory in `/tmp` with the holder's pid in it. Taken only under our own
-//! flock, so among our processes nobody races for it; towards other tools it is as safe as theirs.
+//! The lock of the task-list format: a directory in `/tmp` that contains the holder's pid. Our
+//! processes take it only under our own flock, so they do not race for it; towards other tools it
+//! is as safe as their own use of it.
 
 use crate::atomic::write_whole;
 use crate::task_list::written::Written;
@@ -11,11 +12,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Another tool makes the directory first and writes its pid then.
+/// Another tool creates the directory first and writes its pid after that.
 const PID_GRACE: Duration = Duration::from_secs(1);
 const HOLDER: &str = "muleteer.json";
 
-/// Who has the lock, as far as can be told.
+/// The holder of the lock, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locked {
     pub path: PathBuf,
@@ -23,39 +24,39 @@ pub struct Locked {
     pub holder: Option<Holder>,
 }
 
-/// What a session of ours writes beside its pid.
+/// The record that a session of ours writes beside its pid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub pid: u32,
-    /// Tells the process from a later one with the same pid.
+    /// Distinguishes the process from a later one with the same pid.
     pub start_time: u64,
     pub boot_id: String,
-    /// The run it is held for: its agents may change the list all the same.
+    /// The run for which it is held: its agents may change the list nevertheless.
     #[serde(default)]
     pub run: Option<String>,
 }
 
-/// The lock, held. Dropping it gives it back.
+/// The held lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct SessionLock {
     path: PathBuf,
     holder: Holder,
-    /// Of a run's: what it has written last.
+    /// For the lock of a run: the list that the run wrote last.
     pub(super) written: Option<Written>,
 }
 
 impl SessionLock {
     /// Takes the lock for this process. The caller holds our flock.
     ///
-    /// A lock of a dead process is moved away first. One of this same run is taken over: the daemon
-    /// that held it is dead, or is we.
+    /// A dead process's lock is moved away first. A lock of the same run is taken over: the daemon
+    /// that held it is dead, or is this process.
     ///
     /// # Errors
-    /// [`TaskListError::Locked`] if somebody alive has it.
+    /// [`TaskListError::Locked`] if a living process has it.
     pub(super) fn acquire(root: &Root, run: Option<&str>) -> Result<(Self, bool), TaskListError> {
         let path = root.lock_dir();
         let mut stale = false;
-        // Whoever was quicker than we after we moved a stale one away has it.
+        // After we moved a stale lock away, another process may have been faster.
         for _ in 0..2 {
             match fs::create_dir(&path) {
                 Ok(()) => {
@@ -75,8 +76,9 @@ impl SessionLock {
         Err(TaskListError::Locked(look(&path)))
     }
 
-    /// The run of a daemon's that works on a list, by the lock of an exclusive one, or by what the
-    /// run of a concurrent one has left word of; `None` if nobody alive does.
+    /// Returns the run of a daemon that works on a list: from the lock of an exclusive list, or
+    /// from the record that the run of a concurrent list has left; `None` if no living process
+    /// does.
     pub fn run_on(root: &Root) -> Option<String> {
         let of_lock = Self::holder(root).and_then(|locked| locked.holder?.run);
         of_lock.or_else(|| {
@@ -106,7 +108,8 @@ impl SessionLock {
         Ok(lock)
     }
 
-    /// Who has the lock now; `None` if nobody alive does. Does not take it.
+    /// Returns the current holder of the lock, without taking it; `None` if no living process has
+    /// it.
     pub fn holder(root: &Root) -> Option<Locked> {
         let locked = look_once(&root.lock_dir());
         (root.lock_dir().exists() && is_alive(&locked)).then_some(locked)
@@ -115,7 +118,7 @@ impl SessionLock {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // Only if it is still ours: after a pause of ours another tool may have thought us dead.
+        // Only if it is still ours: while we were paused, another tool may have taken us for dead.
         if read_holder(&self.path).as_ref() == Some(&self.holder) {
             drop(fs::remove_dir_all(&self.path));
         }
@@ -135,11 +138,11 @@ fn us(run: Option<&str>) -> Holder {
 }
 
 impl Root {
-    /// Leaves word that this process works on the list for a run, which holds no lock in between:
-    /// for `status`, and whoever asks.
+    /// Records that this process works on the list for a run that holds no lock between changes.
+    /// `status` and others read it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn leave_word(&self, run: &str) -> Result<(), TaskListError> {
         let path = self.at_work();
         let write = || -> io::Result<()> {
@@ -150,7 +153,7 @@ impl Root {
         write().map_err(TaskListError::io(&path, "write"))
     }
 
-    /// Takes it back.
+    /// Removes the record of [`Self::leave_word`].
     pub fn take_word_back(&self, run: &str) {
         if read_file(&self.at_work()).is_some_and(|holder| holder.run.as_deref() == Some(run)) {
             drop(fs::remove_file(self.at_work()));
@@ -178,16 +181,16 @@ fn look(path: &Path) -> Locked {
         if locked.pid.is_some() || !path.exists() || muleteer_process::clock::awake() >= deadline {
             return locked;
         }
-        // A foreign tool between its `mkdir` and its `echo`: there is nothing to wait on but the
-        // file.
+        // A foreign tool is between its `mkdir` and its `echo`. No event reports the file, so poll
+        // for it.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// As `kill -0` has it; of a holder of ours also that it is the same process.
+/// Whether the holder lives, like `kill -0`. For a holder of ours it must also be the same process.
 fn is_alive(locked: &Locked) -> bool {
     let Some(pid) = locked.pid else { return false };
-    // A zombie is dead.
+    // A zombie counts as dead.
     let Some(now) = ProcessId::of(pid).filter(|id| id.is_alive()) else { return false };
     match &locked.holder {
         Some(holder) if holder.pid == pid => {
@@ -198,7 +201,7 @@ fn is_alive(locked: &Locked) -> bool {
     }
 }
 
-/// As the protocol has it: moved first, because a rename has one winner.
+/// Moves a stale lock away, as the protocol requires: only one process can win a rename.
 fn move_away(path: &Path) -> Result<(), TaskListError> {
     let mut stale = path.to_path_buf().into_os_string();
     stale.push(format!(".stale.{}", std::process::id()));
@@ -207,7 +210,7 @@ fn move_away(path: &Path) -> Result<(), TaskListError> {
             drop(fs::remove_dir_all(&stale));
             Ok(())
         }
-        // Another one was quicker; the next look tells who has it.
+        // Another process was faster; the next look shows who has the lock.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(TaskListError::io(path, "move away")(error)),
     }

@@ -1,14 +1,16 @@
-//! The files of a task list: found, locked, read, changed.
+//! The files of a task list: find, lock, read and change them.
 //!
 //! ```text
-//!   SessionLock      /tmp/harness-<hash>.lock/   the protocol's: other tools keep out. Exclusive sessions
-//!                                                hold it all through, everybody else for one change
-//!   Tx               .muleteer/tasks.lock        ours: an flock, one change at a time among our processes,
-//!                                                because "stale, remove, create" lets two win
+//!   SessionLock   /tmp/harness-<hash>.lock/   the protocol's: other tools keep out. Exclusive
+//!                                             sessions hold it all the time, others for one change
+//!   Tx            .muleteer/tasks.lock        ours: an flock, one change at a time among our
+//!                                             processes, because "stale, remove, create" lets two
+//!                                             win
 //! ```
 //!
-//! A change is: read under both locks, decide (in `model`), write the backup, write and rename the
-//! list, append to the log. Killed anywhere in between, the list is the old one or the new one.
+//! A change reads under both locks, decides (in `model`), writes the backup, writes and renames the
+//! list, and appends to the log. If it is killed anywhere in between, the list is either the old
+//! one or the new one.
 
 mod files;
 mod holders;
@@ -33,7 +35,7 @@ use std::path::PathBuf;
 pub enum TaskListError {
     #[error("there is no {} in {} or above it", muleteer_model::task_list::TASKS, .0.display())]
     Missing(PathBuf),
-    /// Not what a list must be; a person has to mend it.
+    /// The file is not a valid list; a person must repair it.
     #[error("{}: {}", .file.display(), first(.faults))]
     Invalid { file: PathBuf, faults: Vec<Fault> },
     #[error("{} is corrupted and unrecoverable: {why}", .file.display())]
@@ -54,7 +56,7 @@ impl TaskListError {
         move |source| Self::Io { file: file.into(), doing, source }
     }
 
-    /// Of a list that cannot be read: what is wrong, and where in it.
+    /// Says why a list cannot be read, and where the fault is.
     fn why(&self) -> String {
         match self {
             Self::Corrupt { why, .. } => why.clone(),
@@ -74,7 +76,7 @@ impl TaskListError {
         }
     }
 
-    /// What a person can do about it.
+    /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> String {
         match self {
             Self::Missing(_) => "`muleteer tasks init` makes one; HARNESS_STATE_ROOT says where it is".into(),

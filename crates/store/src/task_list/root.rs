@@ -1,4 +1,4 @@
-//! Where a list lives, and the names of what is beside it.
+//! Finds the directory of a list and names its files.
 
 use crate::hash::sha256;
 use crate::task_list::TaskListError;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The root that is meant by somebody in `from`: `pinned` (`HARNESS_STATE_ROOT`), else the
-    /// nearest directory from there upwards that holds a list.
+    /// Finds the root for a process in `from`: `pinned` (`HARNESS_STATE_ROOT`), else the nearest
+    /// directory upwards that contains a list.
     ///
     /// # Errors
     /// [`TaskListError::Missing`].
@@ -26,8 +26,8 @@ impl Root {
         Ok(Self::at(found.ok_or_else(missing)?))
     }
 
-    /// This directory, list or none. Its real name: whoever comes by a link must take the same
-    /// lock.
+    /// Uses this directory, with or without a list. It resolves links, because a process that comes
+    /// by a link must take the same lock.
     pub fn at(dir: &Path) -> Self {
         Self(dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()))
     }
@@ -48,7 +48,7 @@ impl Root {
         self.0.join(TEMPORARY)
     }
 
-    /// Where the `number`-th list is kept that could not be read, counted from 1.
+    /// Returns the name for the `number`-th unreadable list that is kept, counted from 1.
     pub(super) fn damaged(&self, number: u32) -> PathBuf {
         self.0.join(if number == 1 { DAMAGED.to_string() } else { format!("{DAMAGED}.{number}") })
     }
@@ -61,38 +61,38 @@ impl Root {
         self.0.join(INIT)
     }
 
-    /// The activation marker: hooks do nothing without it.
+    /// Returns the activation marker: hooks do nothing without it.
     pub fn active(&self) -> PathBuf {
         self.0.join(ACTIVE)
     }
 
-    /// What Muleteer keeps beside the list and other tools need not know.
+    /// Returns the folder for files of Muleteer that other tools need not know.
     pub fn private(&self) -> PathBuf {
         self.0.join(".muleteer/tasks")
     }
 
-    /// Whose run works on a concurrent list.
+    /// Returns the file that names the run of a concurrent list.
     pub(super) fn at_work(&self) -> PathBuf {
         self.private().join("run.json")
     }
 
-    /// What a session has written last.
+    /// Returns the file with the list that a session wrote last.
     pub(super) fn session(&self) -> PathBuf {
         self.private().join("session.json")
     }
 
-    /// Output of a task's validation: `before` the first attempt, or the `last` one.
+    /// Returns the file for a validation's output: `before` the first attempt, or the `last` one.
     pub fn output(&self, task: &str, which: &str) -> PathBuf {
         let name: String = task
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
             .collect();
-        // Two ids may become one name.
+        // Two ids may give the same name.
         self.private().join(format!("{name}-{}.{which}.txt", &sha256(task.as_bytes())[..8]))
     }
 
-    /// The lock every tool of this format takes: in `/tmp` to the letter,
-    /// whatever TMPDIR says, by the first 16 hex digits of the SHA-256 of the root's path.
+    /// Returns the lock that every tool of this format takes: always in `/tmp`, whatever TMPDIR is,
+    /// named by the first 16 hex digits of the SHA-256 of the root's path.
     pub fn lock_dir(&self) -> PathBuf {
         PathBuf::from(format!("/tmp/harness-{}.lock", &sha256(self.0.as_os_str().as_bytes())[..16]))
     }

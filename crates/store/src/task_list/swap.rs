@@ -1,20 +1,19 @@
-//! Puts a new list in the place of the one that was read, and tells whether that was the one that
-//! stood there. Who writes into the file by hand takes no lock: the two files are exchanged in one
-//! step of the kernel, and what comes out of the list's place is looked at afterwards, so between
-//! looking and replacing nothing is lost.
+//! Replaces the list by a new one, and reports whether the replaced list was the one that had been
+//! read. A person who edits the file takes no lock. Therefore the kernel exchanges the two files in
+//! one step, and the old one is checked afterwards, so that no edit between check and replacement
+//! is lost.
 //!
 //! ```text
 //!   harness-tasks.json.tmp ──rename──▶ next-<read>-<new>.json ◀──exchange──▶ harness-tasks.json
 //!                                      (in .muleteer/tasks/)
 //! ```
 //!
-//! A file of that name is either the new list, whole, or what came out. Killed in between, whoever
-//! comes next knows by the checksums in its name which of them it is ([`left`]).
+//! A file of that name is either the complete new list or the replaced file. After a kill, the
+//! checksums in its name tell the next process which of them it is ([`left`]).
 //!
-//! What no look afterwards finds: somebody who opened the list before it was replaced, and writes
-//! what is not there yet when it is looked at. Where files cannot be exchanged (NFS, some others)
-//! the list is looked at right before it is replaced, and what is written in the microseconds
-//! between the two is lost.
+//! One case is not detected: a program opened the list before it was replaced, and writes after the
+//! check. Without support for exchanges (NFS, some others) the list is checked right before it is
+//! replaced, and an edit in the microseconds between the two is lost.
 
 use crate::task_list::files::{LIST_LIMIT, parse, regular, write_through};
 use crate::task_list::intent::{Mark, mark};
@@ -27,28 +26,30 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// More damaged lists are not kept.
+/// The most damaged lists that are kept.
 const DAMAGED_LIMIT: u32 = 1000;
-/// Whose list comes and goes faster than it can be exchanged has it looked at instead.
+/// How often an exchange is tried with a list that appears and disappears. After that the list is
+/// checked before it is replaced.
 const EXCHANGES: u32 = 8;
-/// Who writes into the file has emptied it first, and fills it at once.
+/// How long to wait for a program that has emptied the file and is about to fill it.
 const FILLING: Duration = Duration::from_millis(300);
 
-/// What stood in the list's place.
+/// The file that the new list replaced.
 #[derive(Debug)]
 pub(super) enum Stood {
-    /// What was read.
+    /// The list as it was read.
     AsRead,
-    /// Nothing any more.
+    /// No file: it had disappeared.
     Gone,
-    /// What somebody has written since. It is out of its place, and has this name now.
+    /// A file with a later edit. It is no longer in the list's place, and has this name now.
     Out(PathBuf),
-    /// The same where files cannot be exchanged: it is in its place, and the new list is not.
+    /// The same without support for exchanges: the edited list is in its place, and the new list is
+    /// not.
     Still(Vec<u8>),
 }
 
-/// The caller holds our flock, here and below. `read` is what was read, unless there was nothing.
-/// `exchanges`: whether files can be exchanged at all.
+/// Replaces the list by `text`. The caller holds our flock, here and below. `read` is the list as
+/// it was read, if there was one. `exchanges` is false if files cannot be exchanged at all.
 pub(super) fn put(
     root: &Root,
     text: &str,
@@ -59,13 +60,14 @@ pub(super) fn put(
     let fail = || TaskListError::io(&list, "replace");
     write_through(&temporary, text.as_bytes())?;
     let old = fs::symlink_metadata(&list).ok();
-    // Whoever has taken everybody's right to read it away has taken ours.
+    // A mode without the owner's permissions is not copied, because we could no longer read the
+    // list.
     if let Some(meta) = old.as_ref().filter(|meta| meta.is_file() && meta.mode() & 0o600 == 0o600) {
         let mode = fs::Permissions::from_mode(meta.permissions().mode());
         drop(fs::set_permissions(&temporary, mode));
     }
     let next = root.private().join(name(read.map(mark), mark(text.as_bytes())));
-    // What stands there by another name means something else in another folder.
+    // A link's target would mean something else in another folder, so a link is not moved.
     let is_link = old.is_some_and(|meta| meta.is_symlink());
     let can = exchanges && !is_link && fs::create_dir_all(root.private()).is_ok();
     if !can || fs::rename(&temporary, &next).is_err() {
@@ -88,8 +90,8 @@ pub(super) fn put(
                 durable(root)?;
                 return Ok(if read.is_some() { Stood::Gone } else { Stood::AsRead });
             }
-            // It is there again: or for the first time, and then nothing was read that it could
-            // differ from.
+            // The file exists again. Or it exists for the first time, and there is no read version
+            // from which it could differ.
             Err(Errno::EXIST) if read.is_some() => {}
             Err(Errno::EXIST) => {
                 renameat_with(CWD, &next, CWD, &list, RenameFlags::EXCHANGE)
@@ -103,7 +105,7 @@ pub(super) fn put(
     looked_at(root, &next, read)
 }
 
-/// Without an exchange.
+/// Replaces the list without an exchange, after a check.
 fn looked_at(root: &Root, new: &Path, read: Option<&[u8]>) -> Result<Stood, TaskListError> {
     let list = root.tasks();
     let there = bytes(&list);
@@ -125,11 +127,11 @@ fn durable(root: &Root) -> Result<(), TaskListError> {
 
 fn came_out(out: PathBuf, read: Option<&[u8]>) -> Stood {
     if bytes(&out).is_ok_and(|there| read == Some(&there)) {
-        // What could not be read has another name by now.
+        // An unreadable list already has another name by now.
         drop(fs::remove_file(&out));
         return Stood::AsRead;
     }
-    // It cannot be read while it is being filled.
+    // A file that is just being filled cannot be parsed yet.
     let deadline = muleteer_process::clock::awake() + FILLING;
     while matches!(parse(&out), Err(TaskListError::Corrupt { .. }))
         && muleteer_process::clock::awake() < deadline
@@ -144,7 +146,7 @@ pub(super) fn name(read: Option<Mark>, new: Mark) -> String {
     format!("next-{before:08x}-{length}-{:08x}-{}.json", new.0, new.1)
 }
 
-/// What was read, and what was to take its place.
+/// Parses the name of [`name`]: the marks of the list that was read and of the new one.
 fn marks(name: &str) -> Option<(Mark, Mark)> {
     let mut parts = name.strip_prefix("next-")?.strip_suffix(".json")?.split('-');
     let mut mark =
@@ -152,9 +154,9 @@ fn marks(name: &str) -> Option<(Mark, Mark)> {
     Some((mark()?, mark()?))
 }
 
-/// What one that was killed has left: a list that never came to its place goes, and so does one
-/// that was read before it was replaced. What somebody had written in between is kept beside the
-/// list. Gives the names it has then.
+/// Cleans up after a killed process. It removes a new list that was never placed, and a replaced
+/// list that had been read. It keeps a list with an edit of somebody beside the list, and returns
+/// the names of such files.
 pub(super) fn left(root: &Root) -> Result<Vec<PathBuf>, TaskListError> {
     let Ok(entries) = fs::read_dir(root.private()) else { return Ok(vec![]) };
     let mut kept = vec![];
@@ -164,7 +166,7 @@ pub(super) fn left(root: &Root) -> Result<Vec<PathBuf>, TaskListError> {
         let found = bytes(&path).map(|bytes| mark(&bytes));
         let is_kept = || fs::symlink_metadata(&path).is_ok_and(|meta| meta.nlink() > 1);
         let is_known = found.is_ok_and(|found| found == new || found == read);
-        // Not everything that was read was a list, and that has another name.
+        // Not every file that was read was a valid list, and an invalid one has another name.
         if is_known && (parse(&path).is_ok() || is_kept()) {
             drop(fs::remove_file(&path));
             continue;
@@ -174,30 +176,30 @@ pub(super) fn left(root: &Root) -> Result<Vec<PathBuf>, TaskListError> {
     Ok(kept)
 }
 
-/// Gives what came out of the list's place a name beside it. None that is there is overwritten.
+/// Renames a replaced file to a name beside the list. It overwrites no file.
 pub(super) fn keep(root: &Root, out: &Path) -> Result<PathBuf, TaskListError> {
     first_free(root, |to| match renameat_with(CWD, out, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
-        // Not every file system can tell.
+        // Not every file system supports this flag.
         Err(_) if !to.try_exists()? => fs::rename(out, to),
         Err(_) => Err(io::ErrorKind::AlreadyExists.into()),
         Ok(()) => Ok(()),
     })
 }
 
-/// Gives the list a second name, which it has when another one takes its place. None that is there
-/// is overwritten.
+/// Gives the list a second name, under which it stays when another list replaces it. It overwrites
+/// no file.
 pub(super) fn set_aside(root: &Root) -> Result<Option<PathBuf>, TaskListError> {
     let from = root.tasks();
     let kept = first_free(root, |to| match fs::hard_link(&from, to) {
-        // By one that was killed before another list took its place.
+        // A process that was killed before the replacement gave it this name.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(&from, to) => Ok(()),
         Err(error)
             if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) =>
         {
             Err(error)
         }
-        // Not every file system, and not everybody, has second names.
+        // Not every file system supports hard links, and not every user may create them.
         Err(_) => copy_new(&from, to),
         Ok(()) => Ok(()),
     });

@@ -30,7 +30,7 @@ impl Place {
         fs::read_to_string(self.root.progress()).expect("a log")
     }
 
-    /// What is there beside what belongs there.
+    /// Returns the names of unexpected files.
     fn stray(&self) -> Vec<String> {
         let names = |dir: &Path| -> Vec<String> {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -116,8 +116,7 @@ fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_sto
     assert!(!place.root.lock_dir().exists(), "the lock is given back");
 }
 
-/// The backup is one change behind, and the damage may come with a change that a person made by
-/// hand.
+/// The backup is one change behind, and the damage may come with a manual change.
 #[test]
 fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
     let place = Place::new();
@@ -136,7 +135,7 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
         assert_eq!(kept(name).as_deref(), Some(damage));
     }
     assert_eq!(kept("harness-tasks.json.damaged").as_deref(), Some("{,1"), "none is overwritten");
-    // Damaged while a change is under way.
+    // Damaged while a change is in progress.
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
     assert_eq!(tx.restored, None);
     tx.list.tasks[0].title = "Newer".into();
@@ -151,8 +150,8 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
     assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Newer");
 }
 
-/// Who writes into the file by hand takes no lock: between reading a list and replacing it there is
-/// always time for that.
+/// A person who edits the file takes no lock, and always has time between the read and the
+/// replacement.
 #[test]
 fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
     for (exchanges, anew) in [(true, false), (true, true), (false, false)] {
@@ -225,7 +224,7 @@ fn a_list_that_is_taken_away_while_a_change_is_made_is_written_anew() {
     }
 }
 
-/// Whenever it is written, between reading a list and having replaced it, and more than once.
+/// Edits arrive at any time between the read and the replacement, and more than once.
 #[test]
 fn who_writes_by_hand_all_the_time_loses_nothing() {
     let place = Place::new();
@@ -258,7 +257,7 @@ fn who_writes_by_hand_all_the_time_loses_nothing() {
     }
 }
 
-/// Killed in the instant in which what came out of the list's place has not been looked at.
+/// The process is killed right after the exchange, before it has checked the replaced file.
 #[test]
 fn what_a_killed_change_has_not_looked_at_is_kept_by_the_next() {
     let place = Place::new();
@@ -330,7 +329,7 @@ fn a_second_session_fails_fast_and_a_dead_one_s_lock_is_reclaimed() {
     drop(lock);
     assert!(!place.root.lock_dir().exists());
 
-    // Of a process that is dead, with no trace of ours in it: another tool's.
+    // The lock of a dead process without our record: it belongs to another tool.
     let mut child = muleteer_process::command::helper("true")
         .stdout(Stdio::null())
         .spawn()
@@ -408,7 +407,7 @@ fn the_marker_goes_when_nothing_is_left_to_do() {
     assert!(!place.root.active().exists());
 }
 
-/// The folder is one that agents work in.
+/// Agents work in this folder.
 #[test]
 fn a_pipe_in_place_of_the_list_holds_nobody_up() {
     let place = Place::new();
@@ -423,8 +422,8 @@ fn a_pipe_in_place_of_the_list_holds_nobody_up() {
     assert_eq!(place.root.completions(), []);
 }
 
-/// What a session has written last holds against what is written over by hand, also for the daemon
-/// that follows a killed one.
+/// The list that a session wrote last wins over manual edits, also for the daemon that succeeds a
+/// killed one.
 #[test]
 fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     let place = Place::new();
@@ -440,7 +439,7 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     tx.list.tasks[0].title = "Changed".into();
     tx.commit().expect("commits");
     forge();
-    // Nothing of that was committed: whoever comes next finds it again, by the file.
+    // Nothing of that was committed, so the next reader finds it again from the file.
     let put_back = |lock: &SessionLock| {
         let tx = begin(lock);
         assert_eq!(tx.list.tasks[0].title, "Changed");
@@ -456,7 +455,7 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
         "{}",
         place.log()
     );
-    // Killed before the list was replaced: what stands there was written before.
+    // Killed before the list was replaced: the file has the older list.
     let mut decided = place.root.read().expect("reads").list;
     decided.tasks[0].title = "Decided".into();
     let written = next.written.clone().expect("a session's");
@@ -464,7 +463,7 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     drop(next);
     let (next, _) = place.root.lock_session("one").expect("locks");
     assert_eq!(put_back(&next), (0, "pending"));
-    // The same, and what stands there somebody had written over: that was not written by us.
+    // The same, but somebody has edited the file: we did not write these contents.
     forge();
     next.written
         .clone()
@@ -474,7 +473,7 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     drop(next);
     let (next, _) = place.root.lock_session("one").expect("locks");
     assert_eq!(put_back(&next), (1, "pending"));
-    // Another run begins with what it finds.
+    // Another run accepts the list as it finds it.
     drop(next);
     forge();
     let (other, _) = place.root.lock_session("two").expect("locks");

@@ -1,6 +1,6 @@
-//! The list as a run has written it last, or found it and let it stand, so that what somebody
-//! writes over it by hand is found, and what somebody makes unreadable is put back. It is kept
-//! beside the list too, for the daemon that follows one that was killed.
+//! Remembers the list as a run wrote it last, or read and accepted it. With it the run detects
+//! manual edits and restores a list that somebody made unreadable. A copy is stored beside the
+//! list, for the daemon that succeeds a killed one.
 
 use crate::atomic::write_atomic;
 use crate::task_list::intent::{Mark, mark};
@@ -11,12 +11,12 @@ use muleteer_model::task_list::{Mode, TaskList};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a run knows of its list.
+/// The list that a run remembers.
 #[derive(Debug, Clone)]
 pub struct Written {
     run: String,
-    /// Where others change the list too by rights: what the names of the run's workers begin with,
-    /// before their number.
+    /// For a concurrent list, which others may change too: the prefix of the names of the run's
+    /// workers, before their number.
     beside: Option<String>,
     last: Arc<Mutex<Option<Last>>>,
 }
@@ -24,19 +24,18 @@ pub struct Written {
 #[derive(Debug)]
 struct Last {
     list: TaskList,
-    /// The backup of then: as long as it is there nobody has changed the list since, by the
-    /// protocol.
+    /// The backup at that time. While it is unchanged, nobody has changed the list by the protocol.
     backup: Option<Mark>,
-    /// How long the log was then.
+    /// The length of the log at that time.
     log: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     run: String,
-    /// The file that it takes the place of, as it stood: somebody may have written over it.
+    /// The file that this list replaces, as it was: somebody may have written over it.
     before: Mark,
-    /// What the run had written until then.
+    /// The list that the run had written before.
     was: Option<String>,
     list: String,
     #[serde(default)]
@@ -44,17 +43,17 @@ struct Record {
 }
 
 impl Root {
-    /// What a run of a concurrent list knows of it, also of a predecessor that was killed.
-    /// `workers` is what the names of its workers begin with, before their number.
+    /// Returns what a run of a concurrent list remembers of it, also from a killed predecessor.
+    /// `workers` is the prefix of the names of its workers, before their number.
     ///
     /// # Errors
-    /// When it is locked for longer than a change takes.
+    /// If the list is locked for longer than a change takes.
     pub fn remember(&self, run: &str, workers: &str) -> Result<Written, TaskListError> {
         let _flock = self.flock()?;
         Ok(Written::adopt(self, run, Some(workers.into())))
     }
 
-    /// The mode of a run's list as the run wrote it last, where the list itself does not say.
+    /// Returns the mode of a run's list from the run's own copy, if the list itself cannot say it.
     pub fn mode_of(&self, run: &str) -> Option<Mode> {
         let record = Record::of(self, run)?;
         Some(TaskList::parse(&record.list).ok()?.mode)
@@ -69,13 +68,14 @@ impl Record {
 }
 
 impl Written {
-    /// Of a run; one that was killed has left what it wrote last. The caller holds our flock, here
-    /// and below.
+    /// Loads the list that a run remembers, also from a killed predecessor. The caller holds our
+    /// flock, here and below.
     pub(super) fn adopt(root: &Root, run: &str, beside: Option<String>) -> Self {
         let last = || -> Option<Last> {
             let record = Record::of(root, run)?;
             let there = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
-            // Killed before the list was replaced: then it is not written.
+            // The predecessor was killed before it replaced the list, so its copy is not in the
+            // file.
             let is_written = there != record.before || there == mark(record.list.as_bytes());
             let list = TaskList::parse(&if is_written { record.list } else { record.was? }).ok()?;
             Some(Last { list, backup: is_written.then_some(record.before), log: record.log })
@@ -87,8 +87,8 @@ impl Written {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts back what is not as it was written last, and must be. The first to be read is as it is
-    /// to be.
+    /// Restores the parts of a list that must be as the run wrote them last. If the run remembers
+    /// no list yet, it accepts the given one.
     pub(super) fn put_back(&self, root: &Root, list: &mut TaskList) -> Vec<Overwritten> {
         let mut last = self.last();
         let said = match (last.as_ref(), &self.beside) {
@@ -104,20 +104,20 @@ impl Written {
         said
     }
 
-    /// Whether a list is the one that is known, so that nobody has changed it since.
+    /// Whether a list is the remembered one, so that nobody has changed it since.
     pub fn knows(&self, list: &TaskList) -> bool {
         self.last().as_ref().is_some_and(|last| last.list == *list)
     }
 
-    /// The list as it is known, unless this backup of it is newer.
+    /// Returns the remembered list, unless the given backup is newer.
     pub(super) fn known(&self, backup: Option<Mark>) -> Option<TaskList> {
         let last = self.last();
         let last = last.as_ref().filter(|last| backup.is_none() || last.backup == backup)?;
         Some(last.list.clone())
     }
 
-    /// Said, and on the disk, before the list is replaced: else a successor, or whoever comes after
-    /// a power cut, would take what was decided last for somebody's doing.
+    /// Records durably the list that is about to be written. Otherwise a successor, or a process
+    /// after a power cut, would take our last decision for a manual edit.
     pub(super) fn is_about_to_write(&self, root: &Root, list: &TaskList) -> std::io::Result<()> {
         let before = mark(&swap::bytes(&root.tasks()).unwrap_or_default());
         let was = self.last().as_ref().map(|last| last.list.to_text());
@@ -128,7 +128,7 @@ impl Written {
             .map_err(std::io::Error::other)
     }
 
-    /// `backup`: what the backup was written with before, if it was.
+    /// Remembers a written list. `backup` is the backup that was written before, if there was one.
     pub(super) fn has_written(&self, root: &Root, list: &TaskList, backup: Option<Mark>) {
         let mut last = self.last();
         let backup = backup.or_else(|| last.as_ref()?.backup);
@@ -136,7 +136,8 @@ impl Written {
     }
 }
 
-/// Where more was said since than is looked at, nobody can know, and the list is as it is.
+/// Reverts manual edits in a concurrent list. If the log has grown by more than is read, the edits
+/// cannot be judged, and the list stays as it is.
 fn put_back_beside(
     root: &Root,
     list: &mut TaskList,
