@@ -2,15 +2,17 @@
 //! agent can see and write (docs/design/sandbox.md).
 //!
 //! ```text
-//!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, every descriptor closed
-//!   │ deaf to TERM                             └─ fork ─▶ the agent: no capabilities, no new privileges
+//!  shim's child ── unshare, mounts ── fork ─▶ init (pid 1): its own /proc, reaps, closes its
+//!   │                                         │  descriptors
+//!   │ ignores TERM                            └─ fork ─▶ the agent: no capabilities,
+//!   │                                                    no new privileges
 //!   └─ ends as the agent ended ◀── its status, by a pipe
 //! ```
 //!
 //! The first two processes change themselves permanently, so [`run`] is only for a process with a
 //! single thread that was started for it. Signals reach the agent as a member of the process group;
-//! the kernel does not deliver them to init. When the agent has ended, init ends, and the kernel
-//! then kills everything that the agent left.
+//! init ignores them, as the first process of a pid namespace does. When the agent has ended, init
+//! ends, and the kernel then kills everything that the agent left.
 
 #![allow(unsafe_code)]
 
