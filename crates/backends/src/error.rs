@@ -56,7 +56,8 @@ impl BackendError {
                 let nearest =
                     nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
                 format!(
-                    "{nearest}Known: {names}; any other by its command: --backend acp --command 'CMD'"
+                    "{nearest}Known: {names}; any other by its command: --backend acp --command \
+                     'CMD'"
                 )
             }
             Self::NoAgent => {
@@ -67,8 +68,8 @@ impl BackendError {
                 )
             }
             Self::NothingInstalled => format!(
-                "install Claude Code ({}) or Codex ({}), or name another agent: --backend subprocess \
-                 --command 'CMD', or --backend rehearsal for a scripted one",
+                "install Claude Code ({}) or Codex ({}), or name another agent: --backend \
+                 subprocess --command 'CMD', or --backend rehearsal for a scripted one",
                 crate::claude_code::GET,
                 crate::codex::GET
             ),

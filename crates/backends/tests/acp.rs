@@ -258,9 +258,11 @@ fn what_a_session_begins_with() {
 #[test]
 fn a_call_of_an_mcp_server_is_named_as_rules_name_it() {
     let call = |call: Value| {
-        let mut update = serde_json::json!({"sessionUpdate": "tool_call", "toolCallId": "c1", "kind": "execute"});
+        let mut update = serde_json::json!({"sessionUpdate": "tool_call", "toolCallId": "c1",
+            "kind": "execute"});
         update.as_object_mut().unwrap().extend(call.as_object().unwrap().clone());
-        let message = serde_json::json!({"jsonrpc": "2.0", "method": "session/update", "params": {"update": update}});
+        let message = serde_json::json!({"jsonrpc": "2.0", "method": "session/update",
+            "params": {"update": update}});
         match events(format!("{message}\n").as_bytes()).into_iter().next() {
             Some(AgentEvent::ToolCall { name, input, .. }) => (name, input.to_string()),
             other => panic!("{other:?}"),

@@ -38,11 +38,13 @@ fn is_unknown(event: &AgentEvent) -> bool {
 #[test]
 fn every_end_of_a_turn() {
     let api = |text: &str, status: Value| {
-        json!({"type": "result", "subtype": "success", "is_error": true, "terminal_reason": "api_error",
+        json!({"type": "result", "subtype": "success", "is_error": true,
+            "terminal_reason": "api_error",
             "api_error_status": status, "result": text})
     };
     let ended = |subtype: &str, reason: Value, more: Value| {
-        let mut line = json!({"type": "result", "subtype": subtype, "is_error": true, "terminal_reason": reason});
+        let mut line = json!({"type": "result", "subtype": subtype, "is_error": true,
+            "terminal_reason": reason});
         line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         line
     };
@@ -122,22 +124,24 @@ fn every_end_of_a_turn() {
     ));
     assert_eq!(odd.text.as_deref(), Some("odd"));
 
-    let well = result(
-        &json!({"type": "result", "subtype": "success", "is_error": false, "result": "API Error: 529 was"}),
-    );
+    let well = result(&json!({
+        "type": "result", "subtype": "success", "is_error": false, "result": "API Error: 529 was"
+    }));
     assert_eq!((well.ok, well.error, well.status), (true, None, None), "its words are no error");
     assert!(
         result(&json!({"type": "result", "subtype": "success", "result": "done"})).ok,
         "an older one says no more"
     );
     assert!(
-        !result(&json!({"type": "result", "subtype": "success", "is_error": null, "result": "API Error: 500 x"})).ok
+        !result(&json!({"type": "result", "subtype": "success", "is_error": null,
+            "result": "API Error: 500 x"}))
+        .ok
     );
-    let nulls = result(
-        &json!({"type": "result", "subtype": "success", "is_error": false, "result": null, "usage": null,
-        "modelUsage": null, "total_cost_usd": null, "structured_output": null, "permission_denials": null,
-        "session_id": null, "num_turns": null, "user_message_uuids": null, "errors": null}),
-    );
+    let nulls =
+        result(&json!({"type": "result", "subtype": "success", "is_error": false, "result": null,
+        "usage": null, "modelUsage": null, "total_cost_usd": null, "structured_output": null,
+        "permission_denials": null, "session_id": null, "num_turns": null,
+        "user_message_uuids": null, "errors": null}));
     assert_eq!(nulls, TurnResult { ok: true, ..TurnResult::default() });
 }
 
@@ -152,7 +156,8 @@ fn a_part_that_is_not_understood_costs_no_other_its_meaning() {
         {"type": "from_the_future", "x": 1},
         null,
         {"type": "tool_use", "id": "t1", "name": "Bash"},
-        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "web_search_result"}]},
+        {"type": "web_search_tool_result", "tool_use_id": "s1",
+            "content": [{"type": "web_search_result"}]},
         {"type": "mcp_tool_result", "tool_use_id": "s2", "is_error": true, "content": "no"},
         {"type": "text", "text": "after"},
     ])));
@@ -181,7 +186,8 @@ fn a_part_that_is_not_understood_costs_no_other_its_meaning() {
 #[test]
 fn results_of_tools_in_every_shape() {
     let line = |part: Value, told: Value| {
-        json!({"type": "user", "message": {"role": "user", "content": [part]}, "tool_use_result": told,
+        json!({"type": "user", "message": {"role": "user", "content": [part]},
+            "tool_use_result": told,
             "parent_tool_use_id": "toolu_of_a_subagent"})
     };
     for (part, told, ok, text, exit) in [
@@ -253,12 +259,14 @@ fn news_of_the_system() {
     );
     let bare = system("model_fallback", json!({"original_model": "a", "fallback_model": "b"}));
     assert_eq!(notice(&bare), "it went on from a to b");
-    let hook = json!({"hook_name": "PreToolUse:Bash", "outcome": "error", "stderr": "boom\n", "exit_code": 1});
+    let hook = json!({"hook_name": "PreToolUse:Bash", "outcome": "error", "stderr": "boom\n",
+        "exit_code": 1});
     assert_eq!(notice(&system("hook_response", hook)), "hook PreToolUse:Bash failed: boom");
     assert_eq!(events(&system("hook_response", json!({"outcome": "success", "exit_code": 0}))), []);
     assert_eq!(events(&system("informational", json!({"content": "a tip", "level": "info"}))), []);
 
-    let servers = json!([{"name": "good", "status": "connected"}, {"name": "bad", "status": "failed"},
+    let servers = json!([{"name": "good", "status": "connected"},
+        {"name": "bad", "status": "failed"},
         {"name": "shy", "status": "needs-auth"}, {"name": "odd"}, null]);
     let all = events(&system("init", json!({"model": null, "cwd": "/w", "mcp_servers": servers})));
     assert!(
@@ -275,7 +283,8 @@ fn news_of_the_system() {
     assert_eq!(one(&retry), expected);
     let empty = AgentEvent::Compaction { before: 0, after: 0 };
     assert_eq!(one(&system("compact_boundary", json!({}))), empty);
-    let told = json!({"compact_metadata": {"trigger": "auto", "pre_tokens": 155_000.0, "post_tokens": null}});
+    let told = json!({"compact_metadata": {"trigger": "auto", "pre_tokens": 155_000.0,
+        "post_tokens": null}});
     assert_eq!(
         one(&system("compact_boundary", told)),
         AgentEvent::Compaction { before: 155_000, after: 0 }
@@ -329,7 +338,8 @@ fn everything_it_asks_has_an_answer() {
     assert!(!body(answer(&ask, Verdict::Deny, ""))["message"].as_str().unwrap().is_empty());
     // The request has fewer fields than usual, and then more text than we keep.
     assert_eq!(permission(&asked(json!({"subtype": "can_use_tool"}))).kind, AskKind::Permission);
-    let large = json!({"subtype": "can_use_tool", "tool_name": "Write", "input": {"content": "x".repeat(100_000)}});
+    let large = json!({"subtype": "can_use_tool", "tool_name": "Write",
+        "input": {"content": "x".repeat(100_000)}});
     let large = permission(&asked(large));
     assert_eq!(
         body(answer(&large, Verdict::Allow, "")),
@@ -348,7 +358,8 @@ fn everything_it_asks_has_an_answer() {
     };
     assert_eq!(told("one\ntwo"), json!({"A?": "one", "B?": "two"}));
     assert_eq!(told("both"), json!({"A?": "both", "B?": "both"}));
-    let odd = json!({"subtype": "can_use_tool", "tool_name": "AskUserQuestion", "input": {"questions": "none"}});
+    let odd = json!({"subtype": "can_use_tool", "tool_name": "AskUserQuestion",
+        "input": {"questions": "none"}});
     let odd = permission(&asked(odd));
     assert_eq!(body(answer(&odd, Verdict::Text, "so"))["behavior"], "deny");
 
@@ -400,9 +411,11 @@ fn parsed(backend: &str, lines: &str) -> Vec<Value> {
 fn a_subagents_lines_name_the_call_that_runs_it() {
     let line = |parent: Value, content: Value| {
         json!({"type": "assistant", "parent_tool_use_id": parent,
-            "message": {"id": "m", "content": content, "usage": {"input_tokens": 1, "output_tokens": 1}}})
+            "message": {"id": "m", "content": content,
+                "usage": {"input_tokens": 1, "output_tokens": 1}}})
     };
-    let said = json!([{"type": "text", "text": "I look"}, {"type": "tool_use", "id": "t2", "name": "Bash"}]);
+    let said = json!([{"type": "text", "text": "I look"},
+        {"type": "tool_use", "id": "t2", "name": "Bash"}]);
     let result = json!({"type": "user", "parent_tool_use_id": "t1",
         "message": {"content": [{"type": "tool_result", "tool_use_id": "t2", "content": "x"}]}});
     let task = json!({"type": "user", "parent_tool_use_id": "t1",
@@ -426,7 +439,8 @@ fn a_subagents_lines_name_the_call_that_runs_it() {
 #[test]
 fn what_a_call_used_is_told_once() {
     let line = |id: Value, output: u64| {
-        json!({"type": "assistant", "message": {"id": id, "content": [{"type": "text", "text": "x"}],
+        json!({"type": "assistant", "message": {"id": id,
+            "content": [{"type": "text", "text": "x"}],
             "usage": {"input_tokens": 100, "output_tokens": output}}})
     };
     let lines =

@@ -213,7 +213,8 @@ fn a_list_of_things_to_do_is_a_call_that_is_done() {
 #[test]
 fn a_long_result_document_stays_whole() {
     let said = |text: String| {
-        let line = json!({"type": "item.completed", "item": {"id": "i", "type": "agent_message", "text": text}});
+        let line = json!({"type": "item.completed",
+            "item": {"id": "i", "type": "agent_message", "text": text}});
         let AgentEvent::Text { text, .. } = events(line.to_string().as_bytes()).remove(0) else {
             panic!("no text")
         };
@@ -229,7 +230,8 @@ fn a_long_result_document_stays_whole() {
 fn what_a_session_used_is_told_once_whichever_processes_it_had() {
     let process = |thread: &str, totals: &[u64]| {
         let turns = totals.iter().map(|total| {
-            json!({"type": "turn.completed", "usage": {"input_tokens": total, "cached_input_tokens": total / 2,
+            json!({"type": "turn.completed",
+                "usage": {"input_tokens": total, "cached_input_tokens": total / 2,
                 "output_tokens": total / 10}})
             .to_string()
         });
@@ -265,9 +267,11 @@ fn a_line_may_lack_what_its_meaning_does_not_need() {
     let ran = item(json!({"id": "i", "type": "command_execution", "command": "x", "exit_code": 3}));
     assert!(matches!(ran, AgentEvent::ToolResult { ok: false, exit_code: Some(3), .. }), "{ran:?}");
     let failed = one(json!({"type": "turn.failed", "error": "stream disconnected"}));
-    assert!(
-        matches!(&failed, AgentEvent::Result(TurnResult { ok: false, text: Some(text), .. }) if text == "stream disconnected")
-    );
+    assert!(matches!(
+        &failed,
+        AgentEvent::Result(TurnResult { ok: false, text: Some(text), .. })
+            if text == "stream disconnected"
+    ));
     for line in
         [json!({"type": "turn.completed"}), json!({"type": "turn.completed", "usage": null})]
     {

@@ -60,12 +60,14 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn chunking_changes_nothing(lines in prop::collection::vec(line(), 0..12), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8), end in any::<bool>()) {
+    fn chunking_changes_nothing(lines in prop::collection::vec(line(), 0..12),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8), end in any::<bool>()) {
         let mut bytes = lines.join(&b'\n');
         if end {
             bytes.push(b'\n');
         }
-        let mut places: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
+        let mut places: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1))
+            .chain([0, bytes.len()]).collect();
         places.sort_unstable();
         for name in NAMES {
             let whole = parse(name, [bytes.as_slice()]);
@@ -77,7 +79,8 @@ proptest! {
 
     /// A parser that passes over output returns the same other events at the same positions.
     #[test]
-    fn what_is_passed_over_is_output_and_nothing_else(lines in prop::collection::vec(line(), 0..12), cut in any::<prop::sample::Index>()) {
+    fn what_is_passed_over_is_output_and_nothing_else(lines in prop::collection::vec(line(), 0..12),
+        cut in any::<prop::sample::Index>()) {
         let mut bytes = lines.join(&b'\n');
         bytes.push(b'\n');
         let (one, other) = bytes.split_at(cut.index(bytes.len() + 1));
@@ -86,13 +89,16 @@ proptest! {
             passing.pass_over_output();
             let passed = [one, other].map(|piece| passing.push(piece)).concat();
             let told = |lines: &[Line]| -> Vec<(u64, Vec<AgentEvent>)> {
-                let told = |line: &Line| line.events.iter().map(|timed| timed.event.clone()).collect::<Vec<_>>();
+                let told = |line: &Line| line.events.iter()
+                    .map(|timed| timed.event.clone()).collect::<Vec<_>>();
                 let output = |event: &AgentEvent| matches!(event, AgentEvent::Output { .. });
-                lines.iter().map(|line| (line.consumed, told(line))).filter(|(_, events)| !events.iter().all(output)).collect()
+                lines.iter().map(|line| (line.consumed, told(line)))
+                    .filter(|(_, events)| !events.iter().all(output)).collect()
             };
             let whole = parse(name, [bytes.as_slice()]);
             prop_assert_eq!(told(&passed), told(&whole), "{}", name);
-            prop_assert_eq!(passed.last().map(|line| line.consumed), Some(bytes.len() as u64), "{}", name);
+            prop_assert_eq!(
+                passed.last().map(|line| line.consumed), Some(bytes.len() as u64), "{}", name);
             let places: Vec<_> = whole.iter().map(|line| line.consumed).collect();
             prop_assert!(passed.iter().all(|line| places.contains(&line.consumed)), "{}", name);
         }
@@ -290,9 +296,10 @@ fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
         }
     }
     let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"cut"#;
-    assert!(
-        matches!(end("claude-code", line), AgentEvent::ToolResult { id, ok: false, .. } if id == "t")
-    );
+    assert!(matches!(
+        end("claude-code", line),
+        AgentEvent::ToolResult { id, ok: false, .. } if id == "t"
+    ));
     let line = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"#;
     assert!(matches!(end("claude-code", line), AgentEvent::Request { id, .. } if id == "r"));
     let line = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"options":[{"optionId":"y""#;
@@ -497,7 +504,8 @@ fn a_json_line_beyond_the_limit_keeps_its_meaning_in_flat_memory() {
     let image = "A".repeat(LINE_LIMIT * 2 / 3);
     let line = json!({
         "type": "user",
-        "message": {"content": [{"content": [{"type": "image", "source": {"data": image}}], "type": "tool_result",
+        "message": {"content": [{"content": [{"type": "image", "source": {"data": image}}],
+            "type": "tool_result",
             "tool_use_id": "t9", "is_error": true}]},
         "tool_use_result": {"file": {"base64": image}},
     });
@@ -511,7 +519,8 @@ fn a_json_line_beyond_the_limit_keeps_its_meaning_in_flat_memory() {
             "{last:?}"
         );
     }
-    let line = json!({"type": "result", "log": vec!["x".repeat(100); LINE_LIMIT / 50], "status": "failed", "summary": "s"});
+    let line = json!({"type": "result", "log": vec!["x".repeat(100); LINE_LIMIT / 50],
+        "status": "failed", "summary": "s"});
     let seen = events("subprocess", &line.to_string());
     let Some(AgentEvent::Result(result)) = seen.last() else { panic!("{} events", seen.len()) };
     assert_eq!(result.structured.as_ref().unwrap()["status"], "failed");

@@ -68,7 +68,8 @@ fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
         "v: 1\nturns:\n  - steps:\n      - wait: 5 parsecs\n",
         "v: 1\nturns:\n  - steps:\n      - flood: {bytes: lots}\n",
         "v: 1\nturns:\n  - steps:\n      - result: {status: done, summary: x}\n",
-        "v: 1\nturns:\n  - steps:\n      - result: {status: success, summary: x}\n      - say: too late\n",
+        "v: 1\nturns:\n  - steps:\n      - result: {status: success, summary: x}\n      - say: too \
+         late\n",
         "v: 1\nturns:\n  - steps:\n      - crash: {code: 1, signal: KILL}\n",
         "v: 1\nturns:\n  - steps:\n      - crash: {signal: HUPP}\n",
         "v: 1\nturns:\n  - steps:\n      - crash: {code: 0}\n",
@@ -95,7 +96,8 @@ fn a_step_says_what_it_does_before_and_how_it_went_behind() {
     assert_eq!(planned.act, Act::Write { path: "b-1.txt".into(), text: "x".into(), append: false });
     let told = report(&planned, &Outcome { ok: false, text: "disk full".into(), exit_code: None });
     let events = [planned.before, told].concat();
-    insta::assert_snapshot!(serde_json::to_string(&events).unwrap(), @r#"[{"type":"tool_call","id":"call-1-1","name":"Write","input":{"file_path":"b-1.txt","content":"x"}},{"type":"tool_result","id":"call-1-1","ok":false,"text":"disk full","exit_code":null}]"#);
+    insta::assert_snapshot!(serde_json::to_string(&events).unwrap(),
+        @r#"[{"type":"tool_call","id":"call-1-1","name":"Write","input":{"file_path":"b-1.txt","content":"x"}},{"type":"tool_result","id":"call-1-1","ok":false,"text":"disk full","exit_code":null}]"#);
 }
 
 #[test]

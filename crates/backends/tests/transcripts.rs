@@ -192,7 +192,8 @@ fn a_lost_session_is_known_by_the_last_words() {
     assert!(says("claude-code", "No conversation found with session ID: c17293ce\n"));
     assert!(says(
         "codex",
-        "Error: thread/resume: thread/resume failed: no rollout found for thread id 081a (code -32600)"
+        "Error: thread/resume: thread/resume failed: no rollout found for thread id 081a (code \
+         -32600)"
     ));
     assert!(
         !says("codex", "error sending request")
@@ -203,7 +204,8 @@ fn a_lost_session_is_known_by_the_last_words() {
 proptest! {
     /// Any file contents give an answer and no panic.
     #[test]
-    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..2000), at in any::<prop::sample::Index>()) {
+    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..2000),
+        at in any::<prop::sample::Index>()) {
         for (cli, name) in [("claude", "folded"), ("codex", "answered")] {
             read(cli, &bytes, FIRST);
             let mut whole = fixture(cli, name);

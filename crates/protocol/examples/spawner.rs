@@ -30,7 +30,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(through_daemon(socket, &key, project, count.parse()?, command))
         }
-        _ => Err("spawner bare COUNT PROGRAM… | spawner respawn PROGRAM FILE… | spawner daemon SOCKET KEY-FILE PROJECT COUNT PROGRAM…".into()),
+        _ => Err("spawner bare COUNT PROGRAM… | spawner respawn PROGRAM FILE… | spawner daemon \
+            SOCKET KEY-FILE PROJECT COUNT PROGRAM…"
+            .into()),
     }
 }
 

@@ -65,9 +65,10 @@ async fn against<F: Future<Output = ()>, T>(
     let (_dir, path, listener) = socket();
     let serve = async {
         let mut peer = Peer::new(listener.accept().await.expect("accept").0);
-        assert!(
-            matches!(peer.hear().await, ClientFrame::Hello(Hello { versions, .. }) if versions == VERSIONS)
-        );
+        assert!(matches!(
+            peer.hear().await,
+            ClientFrame::Hello(Hello { versions, .. }) if versions == VERSIONS
+        ));
         peer.say(welcome()).await;
         script(peer).await;
     };

@@ -34,7 +34,8 @@ fn what_a_newer_peer_adds_is_passed_over() {
         decode::<ServerFrame>(&body(&reply)).expect("frame"),
         ServerFrame::Reply { id: 1, body: Reply::Unknown }
     );
-    let more = json!({"t": "request", "id": 1, "mood": "good", "body": {"verb": "kill", "id": "abcd", "softly": true}});
+    let more = json!({"t": "request", "id": 1, "mood": "good",
+        "body": {"verb": "kill", "id": "abcd", "softly": true}});
     let kill = request(Request::Kill { id: "abcd".into(), reason: None });
     assert_eq!(decode::<ClientFrame>(&body(&more)).expect("frame"), kill);
 }
@@ -190,7 +191,10 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_frame_never_panics(which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn a_damaged_frame_never_panics(
+        which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(),
+        byte in any::<u8>(), cut in any::<prop::sample::Index>()
+    ) {
         let mut frames: Vec<_> = client_samples().iter().map(|(_, frame)| body(frame)).collect();
         frames.extend(server_samples().iter().map(|(_, frame)| body(frame)));
         let bytes = which.get(&frames);

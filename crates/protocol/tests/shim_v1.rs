@@ -137,7 +137,8 @@ proptest! {
 
     #[test]
     fn a_plausible_header_over_garbage_never_panics(
-        kind in 0u16..0x100, len in 0u32..200, body in proptest::collection::vec(any::<u8>(), 0..200),
+        kind in 0u16..0x100, len in 0u32..200,
+        body in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let mut bytes = len.to_le_bytes().to_vec();
         bytes.extend_from_slice(&kind.to_le_bytes());
@@ -152,16 +153,19 @@ proptest! {
 
     #[test]
     fn a_prefix_is_incomplete_and_the_whole_round_trips(
-        idem: [u8; 16], close: bool, bytes in proptest::collection::vec(any::<u8>(), 0..2000), generation: u64,
+        idem: [u8; 16], close: bool,
+        bytes in proptest::collection::vec(any::<u8>(), 0..2000), generation: u64,
     ) {
         let frame = ToShim::WriteStdin { idem, close, bytes };
         let mut encoded = vec![];
         frame.encode(generation, &mut encoded);
         for cut in [0, 3, 15, 16, encoded.len() / 2, encoded.len() - 1] {
-            prop_assert_eq!(ToShim::decode(&encoded[..cut.min(encoded.len() - 1)], MAX_BODY), Ok(None));
+            prop_assert_eq!(ToShim::decode(&encoded[..cut.min(encoded.len() - 1)], MAX_BODY),
+                Ok(None));
         }
         let used = encoded.len();
         encoded.extend_from_slice(b"next frame");
-        prop_assert_eq!(ToShim::decode(&encoded, MAX_BODY), Ok(Some(Decoded { frame, generation, used })));
+        prop_assert_eq!(
+            ToShim::decode(&encoded, MAX_BODY), Ok(Some(Decoded { frame, generation, used })));
     }
 }

@@ -183,7 +183,8 @@ pub enum LaunchError {
     #[error("{path} is no launch file")]
     Parse { path: PathBuf, source: serde_json::Error },
     #[error(
-        "{path} has version {found}, this shim knows {VERSION}: start it with the muleteer that wrote it"
+        "{path} has version {found}, this shim knows {VERSION}: start it with the muleteer that \
+         wrote it"
     )]
     Version { path: PathBuf, found: u16 },
     #[error("{path} names another epoch, no program, or a nonce that is not a plain word")]

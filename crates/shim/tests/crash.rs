@@ -63,8 +63,8 @@ fn a_shim_killed_after_exited_has_told_it() {
 
 #[test]
 fn what_a_dead_shim_left_is_swept_by_nonce() {
-    let script = "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM PIPE HUP; echo up >> up; while :; do sleep 1; done' & done; \
-                  wait";
+    let script = "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM PIPE HUP; echo up >> up; while \
+        :; do sleep 1; done' & done; wait";
     let mut agent = Agent::script(script);
     agent.launch.cgroup = false;
     agent.start();

@@ -248,8 +248,8 @@ fn a_wrong_key_and_garbage_end_only_their_connection() {
 
 #[test]
 fn terminate_ends_a_grandchild_that_fled_and_ignores_term() {
-    let script = "setsid sh -c 'trap \"\" TERM HUP PIPE; echo $$ > grandchild; while :; do sleep 1; done' & \
-                  trap '' TERM; while :; do sleep 1; done";
+    let script = "setsid sh -c 'trap \"\" TERM HUP PIPE; echo $$ > grandchild; while :; do sleep \
+        1; done' & trap '' TERM; while :; do sleep 1; done";
     let mut agent = Agent::script(script);
     agent.start();
     let file = agent.root.path().join("grandchild");

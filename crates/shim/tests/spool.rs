@@ -197,7 +197,9 @@ fn a_spool_that_is_not_there_is_empty() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_cut_spool_gives_a_prefix(count in 1usize..40, cut in 0usize..4000) {
@@ -207,16 +209,20 @@ proptest! {
         let path = segment_path(dir.path(), Cursor::start_of(1));
         let length = std::fs::metadata(&path).unwrap().len() as usize;
         let cut = cut.min(length);
-        std::fs::File::options().write(true).open(&path).unwrap().set_len((length - cut) as u64).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap()
+            .set_len((length - cut) as u64).unwrap();
         let (records, damages) = read_all(dir.path(), 500);
         prop_assert_eq!(damages, 0);
         let read = bytes(&records);
         prop_assert_eq!(&payloads.concat()[..read.len()], &read[..]);
-        prop_assert!(records.len() + cut / RECORD_HEADER + 1 >= count.min(records.len() + 1 + cut / RECORD_HEADER));
+        prop_assert!(records.len() + cut / RECORD_HEADER + 1
+            >= count.min(records.len() + 1 + cut / RECORD_HEADER));
     }
 
     #[test]
-    fn garbage_for_a_segment_never_panics(garbage in proptest::collection::vec(any::<u8>(), 0..3000), offset in 0u64..4000) {
+    fn garbage_for_a_segment_never_panics(
+        garbage in proptest::collection::vec(any::<u8>(), 0..3000), offset in 0u64..4000
+    ) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(segment_path(dir.path(), Cursor::start_of(1)), &garbage).unwrap();
         let _ = read_all(dir.path(), 100);
@@ -224,11 +230,14 @@ proptest! {
     }
 
     #[test]
-    fn flips_anywhere_lose_no_other_record(flips in proptest::collection::vec((any::<usize>(), 0u8..8), 1..4)) {
+    fn flips_anywhere_lose_no_other_record(
+        flips in proptest::collection::vec((any::<usize>(), 0u8..8), 1..4)
+    ) {
         let dir = tempfile::tempdir().unwrap();
         let payloads = lines(120);
         write_some(dir.path(), 1, SMALL, &payloads);
-        let files: Vec<PathBuf> = segments(dir.path()).unwrap().into_iter().map(|s| segment_path(dir.path(), s)).collect();
+        let files: Vec<PathBuf> = segments(dir.path()).unwrap().into_iter()
+            .map(|s| segment_path(dir.path(), s)).collect();
         for (at, bit) in &flips {
             let path = &files[at % files.len()];
             let mut content = std::fs::read(path).unwrap();
@@ -237,7 +246,9 @@ proptest! {
             std::fs::write(path, content).unwrap();
         }
         let (records, _) = read_all(dir.path(), 300);
-        prop_assert!(records.len() + flips.len() >= payloads.len(), "{} of {}", records.len(), payloads.len());
+        prop_assert!(
+            records.len() + flips.len() >= payloads.len(),
+            "{} of {}", records.len(), payloads.len());
         for record in &records {
             prop_assert_eq!(&record.bytes, &payloads[record.seq as usize]);
         }

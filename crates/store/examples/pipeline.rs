@@ -1,6 +1,6 @@
 //! Measures the cost of a spec run's own machinery, without agents and git
-//! (`cargo xtask bench run_ schedule_`). Prints `floor_us ours_us` for each round; the floor is 0 if
-//! there is none.
+//! (`cargo xtask bench run_ schedule_`). Prints `floor_us ours_us` for each round; the floor is 0
+//! if there is none.
 //!
 //! ```text
 //! pipeline schedule    wide|deep BEADS ROUNDS  creates a schedule and makes its first choice
@@ -9,9 +9,9 @@
 //! pipeline fold        DIR BEADS ROUNDS        reads and folds a run's log; floor: reads the file
 //! pipeline checkpoint  DIR BEADS ROUNDS        writes both snapshots; floor: replaces their bytes
 //!                                              as durably
-//! pipeline transitions DIR BEADS               a whole run, every transition durable; prints a line
-//!                                              per bead, in which its two transitions (done, the
-//!                                              next given out) share the time
+//! pipeline transitions DIR BEADS               a whole run, every transition durable; prints a
+//!                                              line per bead, in which its two transitions (done,
+//!                                              the next given out) share the time
 //! ```
 
 use jiff::Timestamp;

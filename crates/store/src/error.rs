@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 pub enum StoreError {
     #[error("{}, line {line} (byte {offset}): {why}", .file.display())]
     Corrupt { file: PathBuf, line: u64, offset: u64, why: String },
-    #[error("{}, line {line} (byte {offset}): the checksum is right, but the line cannot be understood", .file.display())]
+    #[error("{}, line {line} (byte {offset}): the checksum is right, but the line cannot be \
+        understood", .file.display())]
     Unreadable {
         file: PathBuf,
         line: u64,
@@ -26,7 +27,8 @@ pub enum StoreError {
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
     /// `file` is the log, because events are missing there.
-    #[error("the database beside {} has events up to seq {applied} in it, but the log ends at {last}", .file.display())]
+    #[error("the database beside {} has events up to seq {applied} in it, but the log ends at \
+        {last}", .file.display())]
     DbAhead { file: PathBuf, applied: u64, last: u64 },
     #[error("{} has events up to seq {applied} in it; seq {given} cannot follow", .file.display())]
     DbGap { file: PathBuf, applied: u64, given: u64 },
@@ -136,31 +138,44 @@ impl StoreError {
     /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> String {
         match self {
-            Self::Corrupt { offset, .. } | Self::Unreadable { offset, .. } | Self::Gap { offset, .. } => format!(
-                "nothing was changed. Look for a damaged disk and restore the file from a backup; to go on with only \
-                 what stands before the damage, keep a copy, cut the file with `truncate -s {offset}`, and move \
-                 events.mark and muleteer.db beside it away"
+            Self::Corrupt { offset, .. }
+            | Self::Unreadable { offset, .. }
+            | Self::Gap { offset, .. } => format!(
+                "nothing was changed. Look for a damaged disk and restore the file from a backup; \
+                 to go on with only what stands before the damage, keep a copy, cut the file with \
+                 `truncate -s {offset}`, and move events.mark and muleteer.db beside it away"
             ),
             Self::Version { .. } | Self::UnknownEvent { .. } => {
                 "a newer muleteer wrote this file: run that version, or a newer one".into()
             }
-            Self::Short { .. } => "durable events are missing: restore the file from a backup; if you put an older \
-                 one there on purpose, move events.mark and muleteer.db beside it away"
+            Self::Short { .. } => "durable events are missing: restore the file from a backup; if \
+                you put an older one there on purpose, move events.mark and muleteer.db beside it \
+                away"
                 .into(),
-            Self::DbAhead { .. } => "the database is made from the events: restore the missing events, or, if you \
-                 removed them on purpose, move the database and events.mark away and it is made anew"
+            Self::DbAhead { .. } => "the database is made from the events: restore the missing \
+                events, or, if you removed them on purpose, move the database and events.mark away \
+                and it is made anew"
                 .into(),
             Self::DbGap { .. } => {
-                "records were left out; the database catches up from the events at the next start".into()
-            }
-            Self::DbVersion { .. } => {
-                "a newer muleteer made this database: run that version, or move the file away and it is made anew"
+                "records were left out; the database catches up from the events at the next \
+                 start"
                     .into()
             }
-            Self::DbFull { .. } => "make room on the disk; no event is lost, the database catches up".into(),
+            Self::DbVersion { .. } => {
+                "a newer muleteer made this database: run that version, or move the file away and \
+                 it is made anew"
+                    .into()
+            }
+            Self::DbFull { .. } => "make room on the disk; no event is lost, the database catches \
+                up"
+            .into(),
             Self::DbCorrupt { .. } => "it is made anew from the events at the next start".into(),
-            Self::Db { .. } => "is another program holding it? It is made from the events and may be moved away".into(),
-            Self::Io { .. } => "look at the disk, the permissions and the owner of this file".into(),
+            Self::Db { .. } => "is another program holding it? It is made from the events and may \
+                be moved away"
+                .into(),
+            Self::Io { .. } => "look at the disk, the permissions and the owner of this \
+                file"
+                .into(),
         }
     }
 }
@@ -184,7 +199,8 @@ impl AppendError {
         match self {
             Self::Full { .. } => "make room on the disk: it goes on by itself",
             Self::Poisoned { .. } => {
-                "look at the disk; the daemon ends, and the next start copies what is whole to a new file"
+                "look at the disk; the daemon ends, and the next start copies what is whole to a \
+                 new file"
             }
             Self::Refused { .. } => "this is a fault in muleteer: please report it",
         }

@@ -183,8 +183,8 @@ fn on_a_full_file_system_it_says_full_and_what_is_there_is_whole() {
         std::fs::create_dir(path).expect("creates");
     }
     let exe = std::env::current_exe().expect("has a path");
-    let script = "mount -t tmpfs -o size=512k none \"$1\" || exit 77; \"$3\" child --exact --ignored --nocapture; \
-                  code=$?; cp \"$1\"/events.* \"$2\"; exit $code";
+    let script = "mount -t tmpfs -o size=512k none \"$1\" || exit 77; \"$3\" child --exact \
+        --ignored --nocapture; code=$?; cp \"$1\"/events.* \"$2\"; exit $code";
     let mut shell = Command::new("unshare");
     shell.args(["-rm", "sh", "-c", script, "sh"]).args([&small, &out, &exe]).env(DIR, &small);
     let Ok(probe) = Command::new("unshare").args(["-rm", "true"]).stderr(Stdio::null()).status()

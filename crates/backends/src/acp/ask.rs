@@ -64,7 +64,11 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
     let id: Value = serde_json::from_str(id).unwrap_or_else(|_| id.into());
     if ask.kind != AskKind::Permission {
         let message = format!("{} is not done by this client", ask.tool);
-        return json!({"jsonrpc": "2.0", "id": id, "error": {"code": NO_SUCH_METHOD, "message": message}});
+        return json!({
+            "jsonrpc": "2.0",
+            "id": id,
+            "error": {"code": NO_SUCH_METHOD, "message": message},
+        });
     }
     let outcome = match chosen(ask, answer) {
         Some(option) => json!({"outcome": "selected", "optionId": option}),
@@ -114,7 +118,8 @@ mod tests {
     fn permission() -> Value {
         json!({"id": 0, "method": "session/request_permission", "params": {
             "sessionId": "s",
-            "toolCall": {"toolCallId": "t", "name": "Bash", "kind": "execute", "title": "ls", "rawInput": {"command": "ls"}},
+            "toolCall": {"toolCallId": "t", "name": "Bash", "kind": "execute", "title": "ls",
+                "rawInput": {"command": "ls"}},
             "options": [
                 {"optionId": "always", "name": "Always", "kind": "allow_always"},
                 {"optionId": "yes", "name": "Yes", "kind": "allow_once"},

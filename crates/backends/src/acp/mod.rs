@@ -226,8 +226,15 @@ impl Backend for Acp {
                 json!({
                     "protocolVersion": VERSION,
                     // The agent must use its own file access: ours would bypass its sandbox.
-                    "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
-                    "clientInfo": {"name": "muleteer", "title": "Muleteer", "version": env!("CARGO_PKG_VERSION")},
+                    "clientCapabilities": {
+                        "fs": {"readTextFile": false, "writeTextFile": false},
+                        "terminal": false,
+                    },
+                    "clientInfo": {
+                        "name": "muleteer",
+                        "title": "Muleteer",
+                        "version": env!("CARGO_PKG_VERSION"),
+                    },
                 }),
             ),
             Call::Open { load, cwd, agent, permissions } => {
@@ -271,9 +278,11 @@ impl Backend for Acp {
 
     fn interrupt(&self, session: Option<&str>, _key: &str) -> Option<Vec<u8>> {
         // This is a notification: the end of the turn is the answer.
-        Some(line(
-            &json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}),
-        ))
+        Some(line(&json!({
+            "jsonrpc": "2.0",
+            "method": "session/cancel",
+            "params": {"sessionId": session},
+        })))
     }
 
     fn can_say(&self, ask: &Ask, answer: &Answer) -> bool {

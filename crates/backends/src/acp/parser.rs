@@ -79,7 +79,10 @@ fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
         (Some(_), Some(id)) => Some(vec![ask::read(id, "a damaged request", &Value::Null)]),
         (Some(method), None) => notified(method, message.get("params")?),
         (None, Some(id)) => {
-            let error = json!({"code": -32700, "message": format!("the agent's answer is damaged: {fault}")});
+            let error = json!({
+                "code": -32700,
+                "message": format!("the agent's answer is damaged: {fault}"),
+            });
             answered(id.as_str().unwrap_or_default(), &json!({"error": error}))
         }
         (None, None) => None,

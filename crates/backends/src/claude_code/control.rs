@@ -116,7 +116,10 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
             match whole.and_then(|input| answers(input, &answer.text)) {
                 Some(input) => json!({"behavior": "allow", "updatedInput": input}),
                 None => {
-                    json!({"behavior": "deny", "message": format!("The answer is: {}", answer.text)})
+                    json!({
+                        "behavior": "deny",
+                        "message": format!("The answer is: {}", answer.text),
+                    })
                 }
             }
         }
@@ -131,7 +134,10 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
             json!({"behavior": "deny", "message": said("This is not allowed.")})
         }
     };
-    json!({"type": "control_response", "response": {"subtype": "success", "request_id": id, "response": body}})
+    json!({
+        "type": "control_response",
+        "response": {"subtype": "success", "request_id": id, "response": body},
+    })
 }
 
 /// Returns the questions with their answers. The answer text has one line per question in their

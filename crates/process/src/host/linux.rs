@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_and_spaces_is_no_trouble() {
-        let line = b"42 (a) Z (b) S 1 42 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9876 1000 3 18446744073709551615 1 1";
+        let line = b"42 (a) Z (b) S 1 42 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9876 1000 3 \
+            18446744073709551615 1 1";
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.pid, stat.parent, stat.group, stat.session), (42, 1, 42, 40));
         assert_eq!(stat.start_time, 9876);

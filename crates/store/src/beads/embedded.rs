@@ -155,7 +155,8 @@ impl BeadStore {
             match written {
                 Ok(None) => {}
                 Ok(Some(kept)) => change.answer.warnings.push(format!(
-                    "the last line of {} was damaged, so the operation in it is lost; what was there is in {}",
+                    "the last line of {} was damaged, so the operation in it is lost; what was \
+                     there is in {}",
                     path.display(),
                     kept.display()
                 )),

@@ -29,8 +29,8 @@ const OUTPUT_LIMIT: usize = 256 * 1024;
 /// The limits for all issue files together, and for one.
 const FILES_LIMIT: u64 = 256 * 1024 * 1024;
 const FILE_LIMIT: u64 = 2 * 1024 * 1024;
-const INSTALL: &str = "`npm install --global get-tbd` installs it; `run.beads.command` names another, and \
-                       `run.beads.store: embedded` needs none";
+const INSTALL: &str = "`npm install --global get-tbd` installs it; `run.beads.command` names \
+    another, and `run.beads.store: embedded` needs none";
 
 /// The beads of one repository's `tbd`.
 #[derive(Debug)]

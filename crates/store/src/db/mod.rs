@@ -171,7 +171,8 @@ impl Projection {
     /// # Errors
     /// `E_DB`, `E_DB_CORRUPT`.
     pub fn usage_of(&self, id: &DispatchId) -> Result<Vec<ModelUsage>, StoreError> {
-        let sql = "SELECT model, sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost_usd)
+        let sql = "SELECT model, sum(input), sum(output), sum(cache_read), sum(cache_write), \
+            sum(cost_usd)
                    FROM usage WHERE dispatch_id = ?1 GROUP BY model ORDER BY model";
         let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
         let rows =
@@ -189,7 +190,8 @@ impl Projection {
         from: &str,
         to: &str,
     ) -> Result<Vec<(String, ModelUsage)>, StoreError> {
-        let sql = "SELECT day, model, sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost_usd)
+        let sql = "SELECT day, model, sum(input), sum(output), sum(cache_read), sum(cache_write), \
+            sum(cost_usd)
                    FROM usage WHERE day BETWEEN ?1 AND ?2 GROUP BY day, model ORDER BY day, model";
         let mut statement = self.connection.prepare_cached(sql).map_err(error(&self.path))?;
         let rows = statement
@@ -241,7 +243,8 @@ fn add_usage(
     else {
         return Ok(());
     };
-    let sql = "INSERT INTO usage (dispatch_id, model, day, input, output, cache_read, cache_write, cost_usd)
+    let sql = "INSERT INTO usage (dispatch_id, model, day, input, output, cache_read, \
+        cache_write, cost_usd)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                ON CONFLICT (dispatch_id, model, day) DO UPDATE SET
                    input = input + excluded.input,
@@ -270,9 +273,12 @@ fn put_dispatch(
     fleet: &Fleet,
 ) -> rusqlite::Result<()> {
     let Some(dispatch) = fleet.get(id) else { return Ok(()) };
-    let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, model, parent,
-                   state, created_at, since, turns, attempts, cost_usd, input, output, cache_read, cache_write)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+    let sql = "INSERT OR REPLACE INTO dispatches (id, role, category, project, feature, backend, \
+        model, parent,
+                   state, created_at, since, turns, attempts, cost_usd, input, output, \
+                   cache_read, cache_write)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+               ?17, ?18)";
     let (created, spend) = (&dispatch.created, &dispatch.spend);
     transaction.prepare_cached(sql)?.execute(params![
         id.as_str(),

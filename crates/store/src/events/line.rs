@@ -193,9 +193,10 @@ mod tests {
         let rest = "\"v\":1,\"seq\":1,\"ts\":\"2023-11-14T22:13:20Z\",\"id\":\"e\",\"event\":\"from_the_future\",\"x\":[1]";
         let plain = line_of(&format!("{rest}}}"));
         assert_eq!(decode(&plain).expect("viewers read it").entry.event, Event::Unknown);
-        assert!(
-            matches!(decode_for_fold(&plain), Err(Fault::Unknown(name)) if name == "from_the_future")
-        );
+        assert!(matches!(
+            decode_for_fold(&plain),
+            Err(Fault::Unknown(name)) if name == "from_the_future"
+        ));
         assert!(decode_for_fold(&line_of(&format!("{rest},\"info\":true}}"))).is_ok());
     }
 }

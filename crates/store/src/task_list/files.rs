@@ -172,7 +172,8 @@ impl Root {
         }
         for kept in swap::left(self)? {
             let text = format!(
-                "somebody had written into {TASKS} while one that was killed changed it: that is not in it, and is kept as {}",
+                "somebody had written into {TASKS} while one that was killed changed it: that is \
+                 not in it, and is kept as {}",
                 name(&kept)
             );
             tx.log(Entry::warn(None, &text));
@@ -532,13 +533,15 @@ impl Tx {
                     let kept = kept.as_deref().map(name).unwrap_or_default();
                     match merged {
                         None => format!(
-                            "{TASKS} was damaged and is written anew; what it held is kept as {kept}"
+                            "{TASKS} was damaged and is written anew; what it held is kept as \
+                             {kept}"
                         ),
                         Some((list, clashes)) if tries < TRIES => {
                             self.list = list;
                             let of = clashes.join(", ");
                             format!(
-                                "{meanwhile}, also of {of}: that is as the harness says, and what they wrote is kept as {kept}"
+                                "{meanwhile}, also of {of}: that is as the harness says, and what \
+                                 they wrote is kept as {kept}"
                             )
                         }
                         Some(_) => format!(
@@ -639,7 +642,8 @@ fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
         format!("; what it held is kept as {kept}: what was changed last is only there ({why})")
     });
     format!(
-        "{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last change{kept}"
+        "{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last \
+         change{kept}"
     )
 }
 

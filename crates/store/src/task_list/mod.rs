@@ -79,19 +79,24 @@ impl TaskListError {
     /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> String {
         match self {
-            Self::Missing(_) => "`muleteer tasks init` makes one; HARNESS_STATE_ROOT says where it is".into(),
+            Self::Missing(_) => "`muleteer tasks init` makes one; HARNESS_STATE_ROOT says where \
+                it is"
+                .into(),
             Self::Invalid { faults, .. } => {
                 faults.first().map_or_else(|| "mend the file".into(), |fault| fault.hint.clone())
             }
-            Self::Corrupt { .. } => "there is no valid backup either: restore the file from version control or by \
-                 hand; the log tells what was done, not the validation commands"
+            Self::Corrupt { .. } => "there is no valid backup either: restore the file from \
+                version control or by hand; the log tells what was done, not the validation \
+                commands"
                 .into(),
             Self::Locked(_) => {
-                "wait until it has ended; `muleteer tasks status` reads without the lock, and `muleteer \
-                 tasks stop` ends a run of ours"
+                "wait until it has ended; `muleteer tasks status` reads without the lock, and \
+                 `muleteer tasks stop` ends a run of ours"
                     .into()
             }
-            Self::Io { .. } => "look at the disk, the permissions and the owner of this file".into(),
+            Self::Io { .. } => "look at the disk, the permissions and the owner of this \
+                file"
+                .into(),
         }
     }
 }

@@ -178,8 +178,9 @@ fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
             ("In other words", "completed"),
             "{exchanges} {anew}"
         );
-        let said = "Completed [task-001] (commit abc1234)\n[2025-07-01T10:00:00Z] [SESSION-1] WARN somebody has written into \
-                    harness-tasks.json while it was being changed: both changes are in it\n";
+        let said = "Completed [task-001] (commit abc1234)\n[2025-07-01T10:00:00Z] [SESSION-1] WARN \
+            somebody has written into harness-tasks.json while it was being changed: both changes \
+            are in it\n";
         assert!(place.log().ends_with(said), "{}", place.log());
         assert_eq!(place.stray(), [""; 0]);
     }
@@ -197,8 +198,8 @@ fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the
         fs::write(place.root.tasks(), &theirs).expect("writes");
         tx.commit().expect("commits");
         assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Ours");
-        let said = "also of tasks[task-001].title: that is as the harness says, and what they wrote is kept as \
-                    harness-tasks.json.damaged\n";
+        let said = "also of tasks[task-001].title: that is as the harness says, and what they \
+            wrote is kept as harness-tasks.json.damaged\n";
         assert!(place.log().ends_with(said), "{}", place.log());
         assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
         assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);

@@ -117,7 +117,8 @@ pub struct Run {
     pub timeout: Option<Span>,
 }
 
-short!(Run, "a command, or a map with `command`", |command| Run { command, may_fail: false, timeout: None }, {
+short!(Run, "a command, or a map with `command`",
+    |command| Run { command, may_fail: false, timeout: None }, {
     command: String, may_fail: bool = false, timeout: Option<Span> = None
 });
 

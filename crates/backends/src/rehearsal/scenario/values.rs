@@ -114,7 +114,9 @@ impl<'de> Deserialize<'de> for Size {
 /// Implements a step that is written as one text or as a map. An untagged enum would hide which key
 /// of the map is wrong.
 macro_rules! short {
-    ($step:ident, $wanted:literal, |$text:ident| $make:expr, { $first:ident: $first_type:ty $(, $field:ident: $type:ty = $default:expr)* }) => {
+    ($step:ident, $wanted:literal, |$text:ident| $make:expr, {
+        $first:ident: $first_type:ty $(, $field:ident: $type:ty = $default:expr)*
+    }) => {
         impl<'de> serde::Deserialize<'de> for $step {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 #[derive(serde::Deserialize)]
@@ -133,9 +135,16 @@ macro_rules! short {
                         let $text = text.to_string();
                         Ok($make)
                     }
-                    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$step, A::Error> {
-                        let long = Long::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
-                        Ok($step { $first: long.$first, $($field: long.$field.unwrap_or($default),)* })
+                    fn visit_map<A: serde::de::MapAccess<'de>>(
+                        self,
+                        map: A,
+                    ) -> Result<$step, A::Error> {
+                        let long =
+                            Long::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+                        Ok($step {
+                            $first: long.$first,
+                            $($field: long.$field.unwrap_or($default),)*
+                        })
                     }
                 }
                 deserializer.deserialize_any(Either)
