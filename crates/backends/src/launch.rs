@@ -86,7 +86,7 @@ pub struct LaunchSpec {
     pub project_settings: ProjectSettings,
     /// The JSON schema of the requested result.
     pub result_schema: Option<Value>,
-    /// The agent runs as root, and a sandbox of ours or a container limits it.
+    /// The agent runs as root, and our sandbox or a container limits it.
     pub sandboxed_root: bool,
     /// The scenario file of a rehearsal, absolute.
     pub scenario: Option<PathBuf>,

@@ -111,7 +111,7 @@ pub trait Backend: Send + Sync + Debug {
     }
 
     /// Adds arguments to `args` that forbid the agent to change files, as far as the CLI can do
-    /// that. The judge of a run uses it if no sandbox of ours confines the judge. If the
+    /// that. It is for agents that only judge, where our sandbox does not confine them. If the
     /// configuration already sets permissions, they stay as they are.
     fn keep_from_writing(&self, _args: &mut Vec<String>) {}
 

@@ -3,9 +3,9 @@
 //!
 //! `MULETEER_FAULT=<name>[:<nth>][=kill|panic|stop|abort][*<times>]`: at the nth (default first)
 //! time that the process passes the point, and at the next times up to `times`, it gets SIGKILL,
-//! panics, gets SIGSTOP, or aborts. [`POINTS`] lists every name, so that `cargo xtask crash` can
-//! try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that creates the file is hit,
-//! so that the successor of a killed shim is not killed as well.
+//! panics, gets SIGSTOP, or aborts. The lists below contain every name, so that `cargo xtask crash`
+//! can try each. With `MULETEER_FAULT_ONCE=<file>` only the first process that creates the file is
+//! hit, so that the successor of a killed shim is not killed as well.
 
 /// A process with this variable uses its value as the id of the machine's boot. A daemon with
 /// another value behaves as after a reboot.

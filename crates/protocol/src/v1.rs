@@ -265,7 +265,7 @@ pub struct Spawn {
     pub model: Option<String>,
     #[serde(default)]
     pub backend: Option<String>,
-    /// A string runs under `sh -c` (one element, `shell` true); a list is argv.
+    /// A string runs under `sh -c`; a list is argv.
     #[serde(default)]
     pub command: Option<Command>,
     #[serde(default)]

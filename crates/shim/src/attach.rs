@@ -226,7 +226,8 @@ impl Client {
         }
     }
 
-    /// The next frame that `wanted` makes something of; others are dropped.
+    /// Returns the result of `wanted` for the first frame for which it has one; drops earlier
+    /// frames.
     pub fn receive_until<T>(
         &mut self,
         limit: Duration,

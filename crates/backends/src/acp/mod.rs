@@ -60,8 +60,8 @@ pub struct Known {
     pub env: &'static [(&'static str, &'static str)],
 }
 
-/// How an agent is made to ask us. With their defaults, agents that have their own sandbox ask that
-/// sandbox and not us.
+/// The variable that controls whether an agent asks us. By default, agents that have their own
+/// sandbox ask that sandbox and not us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
     pub variable: &'static str,
@@ -322,7 +322,7 @@ mod id {
 }
 
 /// How a model is set: by a configuration option of the session, whose id follows the prefix, or by
-/// a call of its own.
+/// a separate call.
 const BY_OPTION: &str = "option ";
 const BY_CALL: &str = "call";
 

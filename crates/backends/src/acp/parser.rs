@@ -1,4 +1,4 @@
-//! Interprets one message of an agent: an answer to a call of ours, a notification, or a call of
+//! Interprets one message of an agent: an answer to one of our calls, a notification, or a call of
 //! the agent.
 //!
 //! It reads field by field, like the other parsers, because agents add fields and updates with
@@ -63,7 +63,7 @@ impl Meaning for Messages {
     }
 }
 
-/// Whether an answer belongs to a call of ours. On stdout the agent answers only us, but its log
+/// Whether an answer belongs to one of our calls. On stdout the agent answers only us, but its log
 /// may quote other answers.
 fn is_ours(id: &str) -> bool {
     [id::GREET, id::NEW, id::LOAD, id::MODE, id::MODEL].contains(&id)
@@ -71,7 +71,7 @@ fn is_ours(id: &str) -> bool {
         || id.starts_with(id::PROMPT)
 }
 
-/// Interprets a message whose end is missing. An answer to a call of ours fails the call, and a
+/// Interprets a message whose end is missing. An answer to one of our calls fails the call, and a
 /// call of the agent is rejected, so that neither side waits for it.
 fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());

@@ -5,8 +5,9 @@
 //! rollout file in `$CODEX_HOME/sessions` then contains; so sessions stay on disk.
 //!
 //! Codex has no limit for turns or money, and none for the time until the model's API begins to
-//! answer: `model::life` counts its turns, `model::stall` bounds its silence. It reports tokens but
-//! no cost, and a turn's tokens only at its end; `models.prices` converts them to money.
+//! answer: `model::dispatch::life` counts its turns, `model::monitor::stall` bounds its silence. It
+//! reports tokens but no cost, and a turn's tokens only at its end; `models.prices` converts them
+//! to money.
 
 mod failure;
 mod parser;

@@ -1,5 +1,5 @@
 //! Beads in the real `tbd`, driven through its command line: one call at a time, each with a limit
-//! of time and output. `model::tbd` decides how its files are read and which calls are made.
+//! of time and output. `model::beads::tbd` decides how its files are read and which calls are made.
 //!
 //! Every operation first reads all beads (`tbd save`), decides on them, and makes the missing
 //! calls. So an interrupted operation can simply be repeated.
