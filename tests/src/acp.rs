@@ -1,4 +1,4 @@
-//! The real ACP agents, closed off from everything but the scripted model.
+//! The real ACP agents, isolated from everything but the scripted model.
 
 use crate::World;
 use crate::model_server::ModelServer;
@@ -6,7 +6,7 @@ use crate::skip::skip;
 use crate::{claude, codex};
 use xtask::agents::Agents;
 
-/// Which of them.
+/// The ACP agents that tests drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agent {
     Claude,
@@ -14,7 +14,7 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// As `--backend` names it.
+    /// Returns the agent's name as `--backend` takes it.
     pub fn backend(self) -> &'static str {
         match self {
             Self::Claude => "acp:claude-agent-acp",
@@ -22,12 +22,13 @@ impl Agent {
         }
     }
 
-    /// Puts it on the world's `PATH`; `false` after having said loudly that `test` is skipped.
+    /// Puts the agent on the world's `PATH`. Returns `false`, and reports that `test` is skipped,
+    /// if it is not installed.
     ///
     /// # Panics
-    /// When its files cannot be written.
+    /// When its files cannot be written, or the lock file of the agent CLIs cannot be read.
     pub fn install(self, world: &World, server: &ModelServer, test: &str) -> bool {
-        // A checkout without its lock file is broken, which is no reason to skip.
+        // A checkout without its lock file is broken, so this is no reason to skip.
         xtask::agents::installed().expect("the lock file of the agent CLIs");
         let agents = match xtask::agents::install() {
             Ok(agents) => agents,
@@ -56,7 +57,7 @@ impl Agent {
         (name, format!("#!/bin/sh\nexport {variable}='{cli}'\nexec '{node}' '{script}' \"$@\"\n"))
     }
 
-    /// What a closed run needs, as options of `muleteer spawn`.
+    /// Returns the options of `muleteer spawn` that isolate the agent.
     pub fn options(self, world: &World, server: &ModelServer) -> Vec<String> {
         let mut options = match self {
             Self::Claude => claude::env_options(server),

@@ -1,13 +1,13 @@
-//! The real `claude`, closed off from everything but the scripted model.
+//! The real `claude`, isolated from everything but the scripted model.
 
 use crate::World;
 use crate::model_server::ModelServer;
 use crate::skip::skip;
 use std::path::{Path, PathBuf};
 
-/// The pinned binary, or `None` after having said loudly that `test` is skipped.
+/// Returns the pinned binary, or `None` after a report that `test` is skipped.
 pub fn binary(test: &str) -> Option<PathBuf> {
-    // A checkout without its lock file is broken, which is no reason to skip.
+    // A checkout without its lock file is broken, so this is no reason to skip.
     xtask::agents::installed().expect("the lock file of the agent CLIs");
     match xtask::agents::install() {
         Ok(agents) => Some(agents.claude()),
@@ -23,7 +23,7 @@ pub fn link(world: &World, binary: &Path) {
     std::os::unix::fs::symlink(binary, world.bin().join("claude")).expect("a link to claude");
 }
 
-/// What a closed run needs.
+/// Returns the environment variables that isolate the CLI.
 pub fn variables(server: &ModelServer) -> Vec<(&'static str, String)> {
     let on = || "1".to_string();
     vec![
@@ -33,12 +33,12 @@ pub fn variables(server: &ModelServer) -> Vec<(&'static str, String)> {
         ("DISABLE_AUTOUPDATER", on()),
         ("DISABLE_TELEMETRY", on()),
         ("DISABLE_ERROR_REPORTING", on()),
-        // As root, `--dangerously-skip-permissions` is refused without it.
+        // Without this, Claude Code refuses `--dangerously-skip-permissions` to root.
         ("IS_SANDBOX", on()),
     ]
 }
 
-/// The same as `--env K=V` options of `muleteer spawn`.
+/// Returns the same variables as `--env K=V` options of `muleteer spawn`.
 pub fn env_options(server: &ModelServer) -> Vec<String> {
     variables(server)
         .into_iter()

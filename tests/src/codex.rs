@@ -1,13 +1,13 @@
-//! The real `codex`, closed off from everything but the scripted model.
+//! The real `codex`, isolated from everything but the scripted model.
 
 use crate::World;
 use crate::model_server::ModelServer;
 use crate::skip::skip;
 use std::path::PathBuf;
 
-/// The pinned binary, or `None` after having said loudly that `test` is skipped.
+/// Returns the pinned binary, or `None` after a report that `test` is skipped.
 pub fn binary(test: &str) -> Option<PathBuf> {
-    // A checkout without its lock file is broken, which is no reason to skip.
+    // A checkout without its lock file is broken, so this is no reason to skip.
     xtask::agents::installed().expect("the lock file of the agent CLIs");
     match xtask::agents::install() {
         Ok(agents) => Some(agents.codex()),
@@ -18,8 +18,7 @@ pub fn binary(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Puts `codex` on the world's `PATH`, and a home beside it whose configuration knows `server`
-/// only.
+/// Puts `codex` on the world's `PATH`, and makes a home whose configuration knows only `server`.
 pub fn install(world: &World, binary: &PathBuf, server: &ModelServer) {
     std::os::unix::fs::symlink(binary, world.bin().join("codex")).expect("a link to codex");
     std::fs::create_dir(home(world)).expect("a home for codex");
@@ -39,12 +38,12 @@ pub fn install(world: &World, binary: &PathBuf, server: &ModelServer) {
     std::fs::write(home(world).join("config.toml"), config).expect("the configuration of codex");
 }
 
-/// `CODEX_HOME`, where its sessions are.
+/// Returns `CODEX_HOME`, which has the sessions.
 pub fn home(world: &World) -> PathBuf {
     world.path().join("codex")
 }
 
-/// What a closed run needs, as `--env K=V` options of `muleteer spawn`.
+/// Returns the variables that isolate the CLI, as `--env K=V` options of `muleteer spawn`.
 pub fn env_options(world: &World) -> Vec<String> {
     let home = format!("CODEX_HOME={}", home(world).display());
     vec!["--env".into(), home, "--env".into(), "OPENAI_API_KEY=dummy".into()]

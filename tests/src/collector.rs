@@ -1,4 +1,5 @@
-//! A collector that keeps what it is sent: OTLP over HTTP with JSON, read back as plain values.
+//! An OTLP collector over HTTP with JSON. It stores what it receives and returns it as plain
+//! values.
 
 use crate::model_server::http;
 use rustix::net::{self, AddressFamily, SocketType};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Dropping it stops it.
+/// A running collector. Dropping it stops it.
 #[derive(Debug)]
 pub struct Collector {
     address: SocketAddr,
@@ -22,15 +23,15 @@ pub struct Collector {
 struct Shared {
     stop: AtomicBool,
     posts: Mutex<Vec<(String, Value)>>,
-    /// So many reports of metrics are refused from now on.
+    /// The number of further metric reports to refuse.
     refusing: AtomicU32,
-    /// With what it refuses.
+    /// The HTTP status of a refusal.
     refusal: AtomicU16,
-    /// A post that holds this is answered with 500.
+    /// The collector answers 500 to a post that contains this text.
     breaking: Mutex<Option<String>>,
 }
 
-/// A port that refuses whoever comes, until a collector is there.
+/// A port that refuses connections until a collector takes it over.
 #[derive(Debug)]
 pub struct Absent(OwnedFd);
 
@@ -72,12 +73,12 @@ impl Span {
         self.json["traceId"].as_str().unwrap_or_default()
     }
 
-    /// Empty for a root.
+    /// Returns the parent's id, empty for a root.
     pub fn parent(&self) -> &str {
         self.json["parentSpanId"].as_str().unwrap_or_default()
     }
 
-    /// An attribute as text, whatever its type.
+    /// Returns an attribute as text, whatever its type is.
     pub fn attribute(&self, key: &str) -> Option<String> {
         let all = self.json["attributes"].as_array()?;
         let value = &all.iter().find(|one| one["key"] == key)?["value"];
@@ -87,12 +88,13 @@ impl Span {
 }
 
 impl Collector {
-    /// Listens on loopback.
+    /// Starts a collector on a free loopback port.
     pub fn start() -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").expect("a port on loopback"))
     }
 
-    /// Listens where somebody else did: a port that is let go may be another test's a moment later.
+    /// Starts a collector on an existing listener: a port that is released may belong to another
+    /// test a moment later.
     pub fn on(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared::default());
@@ -109,24 +111,24 @@ impl Collector {
         Self { address, shared, thread: Some(thread) }
     }
 
-    /// Refuses the next `count` reports of metrics for good, as a collector for traces alone does.
+    /// Refuses the next `count` metric reports permanently, as a collector for traces alone does.
     pub fn refuse_metrics(&self, count: u32) {
         self.shared.refusal.store(400, Ordering::Relaxed);
         self.shared.refusing.store(count, Ordering::Relaxed);
     }
 
-    /// Has no time for the next `count` reports of metrics.
+    /// Answers the next `count` metric reports with a temporary error.
     pub fn put_metrics_off(&self, count: u32) {
         self.shared.refusal.store(503, Ordering::Relaxed);
         self.shared.refusing.store(count, Ordering::Relaxed);
     }
 
-    /// Answers 500 to every post that holds this.
+    /// Answers 500 to every post that contains `text`.
     pub fn break_on(&self, text: &str) {
         *self.shared.breaking.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.into());
     }
 
-    /// How many are still to be refused.
+    /// Returns how many reports are still to be refused.
     pub fn refusing(&self) -> u32 {
         self.shared.refusing.load(Ordering::Relaxed)
     }
@@ -139,7 +141,7 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
-    /// Every span so far, in order of arrival.
+    /// Returns every span so far, in order of arrival.
     pub fn spans(&self) -> Vec<Span> {
         let mut spans = Vec::new();
         for (path, body) in self.posts() {
@@ -162,7 +164,7 @@ impl Collector {
         spans
     }
 
-    /// The newest report of every metric, by name.
+    /// Returns the newest report of every metric, by name.
     pub fn metrics(&self) -> Vec<Value> {
         let posts = self.posts();
         let newest = posts.iter().rev().find(|(path, _)| path == "/v1/metrics");
@@ -178,7 +180,7 @@ impl Collector {
 impl Drop for Collector {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // The listener is closed when its thread has seen that.
+        // The connection wakes the listener's thread, which then sees the flag and ends.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,15 +1,15 @@
-//! kill -9 at named points and at seeded moments, and what must hold afterwards.
+//! Kills with `kill -9` at named points and at seeded moments, and the invariants afterwards.
 //!
-//! One scene: a dispatch whose agent appends one line per effect to a file of its repository,
-//! prints lines, and leaves a grandchild in a session of its own. A client waits for it with
-//! `spawn --wait` as a person would, and starts a daemon on demand when the one it had is gone.
+//! There is one scene: a dispatch whose agent appends one line for each effect to a file of its
+//! repository, prints lines, and leaves a grandchild in a session of its own. A client waits for it
+//! with `spawn --wait` as a person would, and starts a daemon on demand when its own is gone.
 //! Afterwards:
 //!
 //! - no recorded event is lost, changed or doubled (`events`);
-//! - no effect happened twice, and the agent started at most once: there never was a second copy;
-//! - the state is the truth: `success` if and only if every effect happened, and the exit code of
-//!   the client says the same;
-//! - nothing is left alive.
+//! - no effect happened twice, and the agent started at most once: there was never a second copy;
+//! - the state is true: `success` if and only if every effect happened, and the client's exit code
+//!   agrees;
+//! - no process is left alive.
 
 pub mod power;
 pub mod runs;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 const STEPS: usize = 5;
 
-/// `$$` distinguishes two copies of an agent, should there ever be two.
+/// `$$` distinguishes two copies of an agent, if there are ever two.
 const AGENT: &str = r#"
 echo "start $$" >> effects
 setsid sleep 1000 </dev/null >/dev/null 2>&1 &
@@ -37,13 +37,13 @@ echo end >> effects
 echo '{"type":"result","status":"success","summary":"all steps done"}'
 "#;
 
-/// What is killed at a seeded moment.
+/// The processes to kill at a seeded moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     Daemon,
     Shim,
     Agent,
-    /// Whoever forks the shims of the daemon.
+    /// The process that forks the daemon's shims.
     Zygote,
     DaemonAndShim,
     ZygoteAndShim,
@@ -62,10 +62,10 @@ const VICTIMS: [Victim; 8] = [
     Victim::Everything,
 ];
 
-/// Kills once at the named point; `nth` is the passing of the point that is the last.
+/// Kills once at the named point, when it is reached for the `nth` time.
 ///
 /// # Panics
-/// When an invariant does not hold, or the point was never passed: a point nobody passes tests
+/// When an invariant does not hold, or no process reached the point: such a test would prove
 /// nothing.
 pub fn at_point(point: &str, nth: u32) {
     let fault = format!("{point}:{nth}");
@@ -76,8 +76,8 @@ pub fn at_point(point: &str, nth: u32) {
     if point.starts_with("shim.") {
         let agent_ran = scene.shim_dies(point);
         if !agent_ran {
-            // The variable lives in the daemon, so each next shim dies at the point too: the start
-            // that must succeed is another daemon's.
+            // The daemon's environment has the variable, so each next shim dies at the point too.
+            // Another daemon must make the start that succeeds.
             daemon.kill_9();
         }
     } else {
@@ -91,19 +91,18 @@ pub fn at_point(point: &str, nth: u32) {
     let before = events::lines(&scene.log());
     let output = client.finish();
     let state = scene.check(&output, &before);
-    // From the moment the release is announced nobody knows whether the agent ran, or how far it
-    // came.
+    // Once the release is announced, nobody knows whether the agent ran, or how far it came.
     let may_fail = ["shim.recorded", "shim.released", "shim.stdin_written", "shim.record_written"]
         .contains(&point);
     assert!(state == "success" || may_fail, "{fault}: the dispatch is {state}\n{}", output.stderr);
     scene.end(daemon);
 }
 
-/// The zygote dies at the point, or is stopped there until the daemon has enough of it: whether or
-/// not it had forked a shim by then, the agent runs once.
+/// Kills the zygote at the point, or stops it there until the daemon kills it. The agent runs once,
+/// whether or not the zygote had forked a shim.
 ///
 /// # Panics
-/// When it does not, or the point was never passed.
+/// When it does not run once, or no zygote reached the point.
 pub fn zygote_at(point: &str, how: &str) {
     let fault = format!("{point}={how}");
     let scene = Scene::new();
@@ -122,11 +121,11 @@ pub fn zygote_at(point: &str, how: &str) {
     scene.end(daemon);
 }
 
-/// Makes the actor that passes the point panic, the `nth` time: a bug, contained. The daemon lives
-/// on, and the dispatch comes to the same end as if nothing had happened.
+/// Makes the actor panic that reaches the point for the `nth` time. The daemon contains the panic,
+/// and the dispatch ends as if nothing had happened.
 ///
 /// # Panics
-/// When it does not, or the point was never passed.
+/// When it does not, or no actor reached the point.
 pub fn panic_at(point: &str, nth: u32) {
     let fault = format!("{point}:{nth}=panic");
     let scene = Scene::new();
@@ -139,11 +138,11 @@ pub fn panic_at(point: &str, nth: u32) {
     scene.end(daemon);
 }
 
-/// The daemon dies (or the actor panics) as it tells an agent the answer to its question: the agent
-/// hears it, and once. The answer was given, so nobody is asked again.
+/// Kills the daemon (or makes the actor panic) while it sends an agent the answer to its question.
+/// The agent receives the answer exactly once, and nobody is asked again.
 ///
 /// # Panics
-/// When it does not, or the point was never passed.
+/// When it does not, or no process reached the point.
 pub fn answering(point: &str, how: &str) {
     let (world, fault) = (World::new(), format!("{point}={how}"));
     let repo = world.repo("repo");
@@ -157,7 +156,7 @@ pub fn answering(point: &str, how: &str) {
         .muleteer(&["spawn", "developer", repo.to_str(), "do it", "--scenario", &scenario])
         .ok();
     world.wait_for_state(&id, &["waiting"]);
-    // Its reply may be lost with the daemon; then it asks again.
+    // The client's reply may be lost with the daemon; then the client asks again.
     let answered = world.muleteer(&["answer", &id, "allow"]).deadline(PATIENCE).run();
     assert_eq!(answered.code, Some(0), "{fault}: {answered:?}");
     if how == "kill" {
@@ -168,12 +167,13 @@ pub fn answering(point: &str, how: &str) {
             daemon.log()
         );
     } else {
-        // The answer is told when it is durable, and carried out after that.
+        // The daemon reports the answer when it is durable, and carries it out afterwards.
         wait_until(&format!("{fault} to be passed"), PATIENCE, || {
             daemon.log().contains(&format!("fault point {point}")).then_some(())
         });
     }
-    // The reply may have come before the end, and then nobody has needed another daemon yet.
+    // The reply may have come before the daemon died. Then no client has started another daemon
+    // yet.
     world.muleteer(&["wait", &id]).deadline(PATIENCE * 4).run();
     let entry = world.wait_for_end(&id);
     assert_eq!(
@@ -189,7 +189,7 @@ pub fn answering(point: &str, how: &str) {
     world.finish(None);
 }
 
-/// Kills at moments and victims that `seed` chooses.
+/// Kills victims at moments, both chosen by `seed`.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -200,7 +200,7 @@ pub fn seeded(seed: u64) {
     let client = scene.dispatch();
     let mut killed = vec![];
     for _ in 0..=dice.below(2) {
-        // This wait *is* the test's input: a moment chosen by the seed.
+        // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(500)));
         let victim = VICTIMS[dice.below(VICTIMS.len() as u64) as usize];
         scene.strike(victim);
@@ -221,9 +221,9 @@ pub fn seeded(seed: u64) {
     scene.end(last);
 }
 
-/// The same with an agent that can go on with its session (`rehearsal`): whatever dies, the
-/// dispatch comes to a success, with every effect in its order. A step that was cut short may be
-/// done again, as a tool may; nothing that was finished is.
+/// Does the same with an agent that can resume its session (`rehearsal`). The dispatch succeeds
+/// whatever dies, with every effect in its order. The agent may repeat a step that was cut short,
+/// as it may repeat a tool; it repeats no finished step.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -234,7 +234,7 @@ pub fn seeded_resumable(seed: u64) {
     let client = scene.dispatch_resumable();
     let mut killed = vec![];
     for _ in 0..=dice.below(2) {
-        // This wait *is* the test's input: a moment chosen by the seed.
+        // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(600)));
         let victim = VICTIMS[dice.below(VICTIMS.len() as u64) as usize];
         scene.strike(victim);
@@ -245,8 +245,8 @@ pub fn seeded_resumable(seed: u64) {
     scene.end(daemon);
 }
 
-/// An agent's session has come to be, and everything dies before anybody heard of it: neither is it
-/// lost, nor is a second begun beside it.
+/// Kills everything after an agent's session was created and before the daemon recorded it. The
+/// session is not lost, and no second one begins beside it.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -271,7 +271,7 @@ pub fn session_nobody_heard_of() {
     scene.end(daemon);
 }
 
-/// The agent of [`seeded_resumable`].
+/// The scenario of the agent of [`seeded_resumable`].
 const SCENARIO: &str = r#"
 v: 1
 turns:
@@ -311,7 +311,7 @@ impl Scene {
         self.world.spawn(&self.repo, AGENT, &["--wait", "--json"]).start()
     }
 
-    /// With the agent of [`seeded_resumable`].
+    /// Starts a dispatch with the agent of [`seeded_resumable`].
     fn dispatch_resumable(&self) -> Running {
         let scenario = self.world.path().join("scenario.yaml");
         std::fs::write(&scenario, SCENARIO).expect("a scenario");
@@ -321,8 +321,8 @@ impl Scene {
         self.world.muleteer(&args).start()
     }
 
-    /// Waits for the end: a success, each effect in its order, and none more often than it was cut
-    /// short.
+    /// Waits for the end, which must be a success. Each effect is in its order, and none happened
+    /// more often than it was cut short.
     fn check_resumable(&self, client: Running, kills: usize) {
         let before = events::lines(&self.log());
         let output = client.finish();
@@ -342,7 +342,8 @@ impl Scene {
         events::check_nothing_lost(&before, &self.log());
     }
 
-    /// Waits until a shim has died at `point`, as the events tell. True when its agent had run.
+    /// Waits until a shim has died at `point`, as the events report. Returns true if its agent had
+    /// run.
     fn shim_dies(&self, point: &str) -> bool {
         wait_until(&format!("a shim to die at {point}"), PATIENCE, || {
             let events = self.world.events();
@@ -380,7 +381,7 @@ impl Scene {
         }
     }
 
-    /// Checks everything that must hold once the client has its answer; gives the final state.
+    /// Checks every invariant once the client has its answer. Returns the final state.
     fn check(&self, output: &Output, before: &[String]) -> String {
         let entry = self.only_dispatch(output);
         let state = entry["state"].as_str().unwrap_or_default().to_string();
@@ -407,7 +408,7 @@ impl Scene {
         state
     }
 
-    /// The client chose an id, resent it as often as it had to, and made one dispatch.
+    /// Returns the only dispatch: the client chose an id, and resent it as often as necessary.
     fn only_dispatch(&self, output: &Output) -> Value {
         let status = self.world.status();
         match status["dispatches"].as_array().map(Vec::as_slice) {
@@ -444,7 +445,7 @@ impl Scene {
         }
     }
 
-    /// Nothing but the daemon is left, and then not that either.
+    /// Checks that nothing but the daemon is left, stops it, and checks that it is gone too.
     fn end(self, faulty: Daemon) {
         let pid =
             self.world.status()["daemon"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
@@ -457,7 +458,7 @@ impl Scene {
 }
 
 impl Daemon {
-    /// Waits until it can be asked, or a fault point has ended it already.
+    /// Waits until the daemon answers, or until a fault point has ended it.
     fn answers_or_ends(&mut self, world: &World) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -470,7 +471,7 @@ impl Daemon {
     }
 }
 
-/// SplitMix64: small, and the same everywhere for ever, so that a seed in a report stays good.
+/// SplitMix64: it is small and the same everywhere, so a seed in an old report stays valid.
 #[derive(Debug)]
 pub struct Dice(u64);
 
@@ -479,7 +480,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The next number, from 0 up to but without `limit`.
+    /// Returns the next number, at least 0 and below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

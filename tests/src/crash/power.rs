@@ -1,22 +1,22 @@
-//! Power cuts: what a disk may hold when the machine dies, worked out from the calls that a real
-//! daemon and its shims made on their files.
+//! Power cuts: the states that a disk may have when the machine dies, computed from the calls that
+//! a real daemon and its shims made on their files.
 //!
-//! A dispatch is recorded under `strace`. A seed chooses how far that had come, and what of it the
-//! disk keeps: data that was not synced is gone, cut short or there; names that were made, renamed
-//! or removed since their directory was synced are known up to any of them, in the order they came.
-//! What was synced is there, and nothing more is assumed than that. A daemon of another boot begins
-//! on the result. Then it must hold:
+//! A dispatch is recorded under `strace`. A seed chooses the step at which the power is cut, and
+//! the part of the unsynced state that the disk keeps. Data that was not synced is gone, cut short
+//! or there. Names that were made, renamed or removed since their directory was synced are known up
+//! to any of them, in their order. Synced data is there, and the model assumes nothing more. A
+//! daemon of another boot starts on the result. Then these invariants must hold:
 //!
-//! - what was synced of the log is there, byte for byte, and goes on;
+//! - the synced part of the log is there, byte for byte, and the log continues after it;
 //! - the agent was not started twice, and not before its dispatch was durable;
-//! - the dispatch comes to an end, the same one if it had ended;
-//! - of one that worked in a clone, the branch is in the repository if it had ended well.
+//! - the dispatch ends, and if it had ended before, with the same result;
+//! - if the dispatch worked in a clone and had ended well, its branch is in the repository.
 //!
 //! Below the state directory a name is certain only once its directory was synced. git never syncs
-//! one, and counts on a journal: in the repository, and in the clone below it, names are certain
-//! with whatever is synced next anywhere.
+//! a directory and relies on a journal: in the repository, and in the clone below it, names are
+//! certain with the next sync of anything.
 //!
-//! The database is left out: it is made anew from the log where it is missing.
+//! The database is left out, because a daemon makes it again from the log if it is missing.
 
 mod disk;
 mod runs;
@@ -42,24 +42,24 @@ echo '{"type":"result","status":"success","summary":"done"}'
 const CALLS: &str = "trace=openat,creat,write,pwrite64,writev,pwritev,ftruncate,rename,renameat,renameat2,unlink,unlinkat,\
                      mkdir,mkdirat,rmdir,link,linkat,fsync,fdatasync,syncfs,sync_file_range,chdir,mount,execve";
 
-/// What an agent commits, where it has a clone.
+/// The commands by which an agent with a clone makes a commit.
 const WORK: &str = "echo new > b.txt && git add b.txt && git commit --quiet -m 'Add b' && ";
 
-/// What a daemon and all that it started did to files, from before it began until it had ended.
+/// The steps of a daemon and all its descendants on files, from before its start until its end.
 #[derive(Debug)]
 struct Recording {
-    /// What there was before.
+    /// The state before the first step.
     disk: Disk,
     steps: Vec<Step>,
-    /// All trials have the one place: the events name it.
+    /// All trials use the same place, because the events name it. So they take turns.
     turn: Mutex<()>,
 }
 
-/// A power cut.
+/// The state at one power cut.
 struct Cut<'a> {
-    /// What the agents had done by then.
+    /// The effects of the agents up to the cut.
     effects: String,
-    /// What of the log of events was synced.
+    /// The synced part of the event log.
     promised: Vec<u8>,
     dice: Dice,
     kept: Kept,
@@ -68,7 +68,7 @@ struct Cut<'a> {
 }
 
 impl Recording {
-    /// Reads what was written into `traces` since the `disk` was as it is.
+    /// Reads the steps in `traces` that followed the state `disk`.
     fn read(disk: Disk, traces: &Path, effects: &Path) -> Self {
         let steps = trace::read(traces, &disk.roots(), effects);
         Self { disk, steps, turn: Mutex::default() }
@@ -78,7 +78,7 @@ impl Recording {
         self.steps.iter().filter(|step| wanted(step)).count()
     }
 
-    /// Cuts the power as `seed` chooses; what is on the disk then is not yet laid out.
+    /// Cuts the power as `seed` chooses, without writing the remaining state to the real disk.
     fn cut(&self, seed: u64, log: &Path) -> Cut<'_> {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut dice = Dice::new(seed);
@@ -98,15 +98,15 @@ impl Recording {
 }
 
 impl Cut<'_> {
-    /// Writes what is left in place of what is there.
+    /// Replaces the real files by those that the power cut leaves.
     fn lay_out(&mut self) {
         self.disk.lay_out(self.kept, &mut self.dice);
     }
 
-    /// Has a daemon of another boot begin on it.
+    /// Starts a daemon of another boot on the remaining state.
     ///
     /// # Panics
-    /// When something of the `log` is gone that was synced.
+    /// When a synced part of the `log` is gone.
     fn boot(&self, world: &World, log: &Path, effects: &Path) -> Daemon {
         std::fs::write(effects, &self.effects).expect("the effects so far");
         let daemon = world.daemon_with(&[("MULETEER_FAULT_BOOT", "two")]);
@@ -119,12 +119,11 @@ impl Cut<'_> {
     }
 }
 
-/// A dispatch from before its daemon began until it had ended, as a list of what was done to its
-/// files.
+/// A recorded dispatch: the steps on its files from before its daemon's start until its end.
 #[derive(Debug)]
 pub struct Recorded {
     scene: Scene,
-    /// The agent worked in a clone.
+    /// Whether the agent worked in a clone.
     clone: bool,
     recording: Recording,
 }
@@ -133,7 +132,7 @@ impl Recorded {
     /// Runs a dispatch under `strace`.
     ///
     /// # Panics
-    /// When it does not come to its end.
+    /// When it does not end.
     pub fn new(clone: bool) -> Self {
         let scene = Scene::new();
         let mut disk = Disk::default();
@@ -164,7 +163,7 @@ impl Recorded {
         Self { scene, clone, recording }
     }
 
-    /// How many places there are to cut at.
+    /// Returns the number of steps after which the power can be cut.
     pub fn len(&self) -> usize {
         self.recording.steps.len()
     }
@@ -173,10 +172,10 @@ impl Recorded {
         self.len() == 0
     }
 
-    /// Cuts the power as `seed` chooses, and lets a daemon begin on what is left.
+    /// Cuts the power as `seed` chooses, and starts a daemon on the remaining state.
     ///
     /// # Panics
-    /// When something that must hold does not.
+    /// When an invariant does not hold.
     pub fn cut(&self, seed: u64) {
         let Scene { world, repo } = &self.scene;
         let log = world.state().join("events.jsonl");
@@ -196,7 +195,7 @@ impl Recorded {
                 assert!(!had || entry["state"] == "success", "it had ended otherwise: {entry}");
                 let ended = after.last().is_some_and(|line| line == "end");
                 assert!(entry["state"] != "success" || ended, "{after:?}\n{entry}");
-                // What its agent's own git did not sync may be lost: its work is done then, and
+                // Data that the agent's own git did not sync may be lost. Then the work is done and
                 // cannot be brought home.
                 let lost = self.clone && ended && entry["work"]["trouble"].is_string();
                 let known = match entry["state"].as_str() {
@@ -206,7 +205,8 @@ impl Recorded {
                 };
                 assert!(known, "nothing of it can be alive, and nothing else is wrong: {entry}");
                 if self.clone && entry["state"] == "success" {
-                    // What its agent's own git did not sync may be lost, and then that is said.
+                    // Data that the agent's own git did not sync may be lost. Then the daemon
+                    // reports that.
                     let said =
                         world.events().iter().any(|event| event["what"] == format!("work of {id}"));
                     if had || !said {
@@ -224,8 +224,8 @@ impl Recorded {
     }
 }
 
-/// A daemon of the boot `one` whose calls, and those of all that it starts, are written into the
-/// folder that is given.
+/// Starts a daemon of the boot `one` under strace. The calls of the daemon and all its descendants
+/// go to the returned folder.
 fn under_strace(world: &World) -> (PathBuf, Daemon) {
     let traces = world.path().join("traces");
     std::fs::create_dir(&traces).expect("a folder");
@@ -254,10 +254,10 @@ impl Default for Recorded {
     }
 }
 
-/// Whether it can be tried here.
+/// Checks whether power cuts can be tried here.
 ///
 /// # Errors
-/// What stands in the way.
+/// The reason why they cannot.
 pub fn available() -> Result<(), String> {
     syscalls::available()
 }

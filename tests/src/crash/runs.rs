@@ -1,10 +1,10 @@
-//! kill -9 in a spec run: at named points and at seeded moments.
+//! Kills with `kill -9` in a spec run, at named points and at seeded moments.
 //!
-//! One scene: three beads that commute, on rehearsal agents, maintenance after the second, a judge
-//! that finds something once, a remote and a `gh`. However often and wherever it is killed, what
-//! comes out is what comes out of the run that nobody disturbed (`Outcome`): the same tree, the
-//! same beads in the same states, the same decisions about each bead. Where only daemons die it is
-//! more: every agent's part was played once, for its agent lived on.
+//! There is one scene: three commuting beads on rehearsal agents, maintenance after the second, a
+//! judge that finds something once, a remote and a `gh`. However often and wherever processes are
+//! killed, the result is that of an undisturbed run (`Outcome`): the same tree, the same beads in
+//! the same states, the same decisions about each bead. If only daemons die, every agent's part was
+//! also played exactly once, because its agent survived.
 
 use super::Dice;
 use crate::run::Running;
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A whole run on a loaded machine, killed several times, and what is waited for in it.
+/// The time limit of a whole run on a loaded machine with several kills, and of each wait in it.
 const LONG: Duration = Duration::from_secs(240);
 
-/// The remote, from the world's root; `GH` says so too.
+/// The remote, relative to the world's root; `GH` uses the same path.
 const ORIGIN: &str = "origin.git";
 
-/// Every agent of the run. `$HOME/effects` tells afterwards who did what how often.
+/// Every agent of the run. `$HOME/effects` records which part ran how often.
 const SCENARIO: &str = r###"
 v: 1
 turns:
@@ -66,7 +66,7 @@ turns:
       - say: '{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}'
 "###;
 
-/// A second pull request from one branch is refused, as the real one does.
+/// Like the real one, it refuses a second pull request from one branch.
 const GH: &str = r#"#!/bin/sh
 case "$1 $2" in
 "pr view") cat "$HOME/../origin.git/prs" 2>/dev/null ;;
@@ -78,14 +78,14 @@ case "$1 $2" in
 esac
 "#;
 
-/// What a run comes to, without what no two runs share (ids, times, hashes of commits).
+/// The result of a run, without the parts that differ between runs (ids, times, hashes of commits).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outcome {
     tree: String,
     remote_tree: String,
-    /// Title to state, in the store.
+    /// The state of each bead in the store, by title.
     beads: BTreeMap<String, String>,
-    /// Title to what was decided about it, recovery left out.
+    /// The decisions about each bead, by title, without recovery.
     decisions: BTreeMap<String, Vec<String>>,
     run: Vec<String>,
     pull_requests: usize,
@@ -97,7 +97,7 @@ pub(super) struct Stage {
     pub(super) world: World,
     pub(super) repo: Repo,
     run: String,
-    /// Further words of the run's beginning.
+    /// Further arguments of the command that begins the run.
     more: Vec<&'static str>,
 }
 
@@ -109,7 +109,7 @@ impl Stage {
         std::fs::create_dir_all(repo.path.join(".muleteer")).expect("a directory");
         repo.write(
             ".muleteer/config.yaml",
-            // As many as a campaign may kill of one agent in a row.
+            // A campaign may kill this many agents of one bead in a row.
             "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 10}\n  phases: {maintain: {n: 2}}\n",
         );
         std::fs::write(world.path().join("scenario.yaml"), SCENARIO).expect("a scenario");
@@ -122,7 +122,8 @@ impl Stage {
         Self { world, repo, run: String::new(), more: vec![] }
     }
 
-    /// The same, its beads kept by the real `tbd`; `None` after having said that `test` is skipped.
+    /// Creates the same stage with beads in the real `tbd`. Returns `None` after a report that
+    /// `test` is skipped.
     fn with_tbd(test: &str) -> Option<Self> {
         let agents = crate::tbd::pinned(test)?;
         let stage = Self::new();
@@ -144,8 +145,8 @@ impl Stage {
             self.muleteer(&["run", "--spec", "plan.md", "--scenario", scenario, "--detach"]).ok();
     }
 
-    /// Begins the run by a client that never starts a daemon itself, and leaves it waiting for its
-    /// answer.
+    /// Begins the run by a client that never starts a daemon itself, and lets the client wait for
+    /// its answer.
     fn begin_without_help(&mut self) -> Running {
         let scenario = self.world.path().join("scenario.yaml");
         let scenario = scenario.to_str().expect("a test's paths are UTF-8");
@@ -171,22 +172,22 @@ impl Stage {
         events::read(&self.log())
     }
 
-    /// The remote, and beside what is git's the pull requests.
+    /// Returns the remote; the pull requests are beside git's files there.
     pub(super) fn elsewhere(&self) -> PathBuf {
         self.world.path().join(ORIGIN)
     }
 
-    /// Who began to play which part.
+    /// Returns the file that records which part was begun.
     pub(super) fn effects_file(&self) -> PathBuf {
         self.world.home().join("effects")
     }
 
-    /// Its log tells of it.
+    /// Returns whether the run has a log.
     pub(super) fn is_known(&self) -> bool {
         std::fs::read(self.log()).is_ok_and(|log| log.contains(&b'\n'))
     }
 
-    /// Why it cannot be gone on with.
+    /// Returns the reason why the run cannot be resumed.
     pub(super) fn refused(&self) -> String {
         self.muleteer(&["run", "--resume", &self.run, "--json"]).run().error_code()
     }
@@ -200,11 +201,11 @@ impl Stage {
         self.events().last().is_some_and(|event| over.iter().any(|name| event["event"] == *name))
     }
 
-    /// Goes on with it to its end, whoever has it now.
+    /// Resumes the run, or joins it if a daemon hosts it already, and waits for its end.
     pub(super) fn finish(&self) -> Value {
         let resumed = self.muleteer(&["run", "--resume", &self.run, "--json"]).run();
         if resumed.code == Some(3) {
-            // Somebody's already, and under way.
+            // A daemon hosts it already.
             assert_eq!(resumed.error_code(), "E_RUN_LOCKED", "{}", resumed.stdout);
         }
         let done = wait_until("the run to be over", LONG, || {
@@ -215,7 +216,7 @@ impl Stage {
         done
     }
 
-    /// What the run's log says, and what is on the branch it works on: for whoever reads a failure.
+    /// Returns the run's log and its branch, for the reader of a failure.
     fn told(&self) -> String {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let keep = self.world.state().join("runs").join(&self.run).join("keep.git");
@@ -251,13 +252,13 @@ impl Stage {
         for event in self.events() {
             let name = text(&event["event"]);
             if recovery.contains(&name.as_str()) {
-                // Taken back, so to be decided again: the two are one.
+                // The decision was taken back and will be made again: the two count as one.
                 if let Some(list) =
                     event["bead_id"].as_str().and_then(|id| decisions.get_mut(&titles[id]))
                 {
                     list.pop();
                 }
-                // A judge that died is told to begin as the first one was.
+                // A judge that died is started again, which counts as one start.
                 if event["purpose"] == "judge"
                     && run.last().is_some_and(|last| last == "judge_started")
                 {
@@ -270,7 +271,7 @@ impl Stage {
                     decisions.entry(titles[id].clone()).or_default().push(name);
                 }
                 ("agent_started" | "agent_finished" | "run_started", _) => {}
-                // When it is triggered depends on who is faster; that it is, once, does not.
+                // The moment of maintenance depends on timing; that it runs once does not.
                 ("maintenance_started" | "maintenance_finished", _) => {
                     decisions.entry("maintenance".into()).or_default().push(name);
                 }
@@ -292,7 +293,7 @@ impl Stage {
         }
     }
 
-    /// Who began to play which part, in the order of names.
+    /// Returns the begun parts, sorted by name.
     fn effects(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.effects_file()).unwrap_or_default();
         let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
@@ -325,8 +326,7 @@ impl Stage {
         assert_eq!(self.outcome(), wanted.0, "{what}");
         if only_daemons_died {
             assert_eq!(self.effects(), wanted.1, "a prompt was given twice: {what}");
-            // What was cut off in the middle of git may stay, where it could not be brought to
-            // safety.
+            // A clone whose git was killed may stay if its work could not be secured.
             let left =
                 std::fs::read_dir(self.repo.path.join(".muleteer/worktrees").join(&self.run));
             let left: Vec<_> =
@@ -336,7 +336,7 @@ impl Stage {
     }
 }
 
-/// What the run comes to when nobody disturbs it; found out once.
+/// Returns the result of an undisturbed run, which is computed once.
 pub(super) fn undisturbed() -> &'static (Outcome, Vec<String>) {
     static FOUND: std::sync::OnceLock<(Outcome, Vec<String>)> = std::sync::OnceLock::new();
     FOUND.get_or_init(|| {
@@ -353,33 +353,33 @@ pub(super) fn undisturbed() -> &'static (Outcome, Vec<String>) {
     })
 }
 
-/// Kills the daemon at each of the points in turn, the next one going on with the run each time.
+/// Kills the daemon at each of the points in turn; each next daemon resumes the run.
 ///
 /// # Panics
-/// When the run does not come to what it should, or a point was never passed.
+/// When the run does not end as it should, or no daemon reached a point.
 pub fn through(points: &[String]) {
     killed_through(Stage::new(), points);
 }
 
-/// As [`through`], the beads kept by the real `tbd`.
+/// Does the same as [`through`], with beads in the real `tbd`.
 ///
 /// # Panics
-/// As [`through`]: what it is to come to is what a run on the embedded store does.
+/// As [`through`]. The expected result is that of a run on the embedded store.
 pub fn through_with_tbd(test: &str, points: &[String]) {
     if let Some(stage) = Stage::with_tbd(test) {
         killed_through(stage, points);
     }
 }
 
-/// As [`through`], where the run works on the branch that is checked out: there it comes home to
-/// files and index too, and these are as the branch is, however often that was cut off.
+/// Does the same as [`through`] for a run that works on the checked-out branch. Such a run also
+/// brings files and index home, and these agree with the branch however often that was cut off.
 ///
 /// # Panics
-/// When it does not, or a point was never passed.
+/// When they do not agree, or no daemon reached a point.
 pub fn home_through(points: &[String]) {
     let mut stage = Stage::new();
     stage.more = vec!["--target", "main"];
-    // As far as git may have come until then.
+    // The state that git may have reached when it was killed.
     let torn = |stage: &Stage| stage.repo.write("One.txt", "what One");
     let daemon = kill_at_each(&mut stage, points, torn);
     let tree = stage.repo.git(&["rev-parse", "HEAD^{tree}"]);
@@ -404,8 +404,8 @@ fn killed_through(mut stage: Stage, points: &[String]) {
     stage.world.finish(last);
 }
 
-/// Begins the run, kills its daemon at each point in turn, does what is done `then`, and goes on to
-/// the end; returns the daemon that came last.
+/// Begins the run, kills its daemon at each point in turn, calls `then`, and resumes the run to its
+/// end. Returns the last daemon.
 fn kill_at_each(stage: &mut Stage, points: &[String], then: impl FnOnce(&Stage)) -> Option<Daemon> {
     let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
     for (at, point) in points.iter().enumerate() {
@@ -429,11 +429,11 @@ fn kill_at_each(stage: &mut Stage, points: &[String], then: impl FnOnce(&Stage))
     last
 }
 
-/// At each of the points in turn one shim of the run dies, whoever's it is, and then its daemon,
-/// the next one going on with the run.
+/// Kills one shim of the run at each of the points in turn, and then the daemon. The next daemon
+/// resumes the run each time.
 ///
 /// # Panics
-/// When the run does not come to what it should, or a point was never passed.
+/// When the run does not end as it should, or no shim reached a point.
 pub fn shims_through(points: &[&str]) {
     let mut stage = Stage::new();
     let (mut last, mut client): (Option<Daemon>, Option<Running>) = (None, None);
@@ -461,11 +461,11 @@ pub fn shims_through(points: &[&str]) {
     stage.world.finish(last);
 }
 
-/// Kills daemons and shims at moments that the seed chooses; or stops the daemon there and resumes
-/// twice.
+/// Kills daemons and shims at moments that the seed chooses, or stops the daemon there and resumes
+/// the run twice.
 ///
 /// # Panics
-/// When the run does not come to what it should.
+/// When the run does not end as it should.
 pub fn seeded(seed: u64) {
     let mut dice = Dice::new(seed);
     let mut stage = Stage::new();
@@ -473,7 +473,7 @@ pub fn seeded(seed: u64) {
     stage.begin();
     let mut struck = vec![];
     for _ in 0..=dice.below(3) {
-        // This wait *is* the test's input: a moment chosen by the seed.
+        // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(1500)));
         let what = ["daemon", "daemon", "shim", "both", "everything"][dice.below(5) as usize];
         struck.push(what);
@@ -492,7 +492,7 @@ pub fn seeded(seed: u64) {
             stage.world.kill_9(pid);
         }
         if what != "shim" {
-            // As a person would, in another terminal.
+            // A person would do that in another terminal.
             stage.muleteer(&["run", "--resume", &stage.run, "--detach"]).run();
         }
     }
@@ -505,12 +505,12 @@ pub fn seeded(seed: u64) {
     stage.world.finish(Some(first));
 }
 
-/// An agent has ended, and before its word is read the machine goes down and what the agent printed
-/// is lost: it is asked again, and nobody takes the rest for what it said.
+/// Loses the output of an agent: the agent ends, and the machine dies before the daemon has read
+/// it. Muleteer asks the agent again, and does not take the rest of the output for its answer.
 ///
 /// # Panics
-/// When the run does not come to what it should, or `purpose` is not that of the agent that ended
-/// as the `nth`.
+/// When the run does not end as it should, or the `nth` agent that ended had another purpose than
+/// `purpose`.
 pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
     let mut stage = Stage::new();
     let point = format!("run.agent_ended:{nth}");
@@ -555,7 +555,8 @@ pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
     stage.world.finish(Some(second));
 }
 
-/// Two resume a run whose host is stopped: one gets it, the other hears `E_RUN_LOCKED`.
+/// Resumes a run twice at once while its host is stopped. One client gets it, the other
+/// `E_RUN_LOCKED`.
 ///
 /// # Panics
 /// When both or neither get it.
@@ -568,7 +569,7 @@ pub fn two_resumes_of_a_stopped_host() {
     stage.world.signal(host.pid(), Signal::STOP);
     let args = ["run", "--resume", stage.run.as_str(), "--detach", "--json"];
     let (one, other) = (stage.muleteer(&args).start(), stage.muleteer(&args).start());
-    // Both have asked, or are about to: what they hear must not depend on it.
+    // Both clients have asked, or are about to; their answers must not depend on that.
     std::thread::sleep(Duration::from_millis(300));
     stage.world.signal(host.pid(), Signal::CONT);
     let answers = [one.finish(), other.finish()];

@@ -1,11 +1,11 @@
-//! Faults at system calls, by `strace -e inject`: where the named points say *what* the daemon was
-//! doing, these find what nobody thought to name. A seed chooses the process (daemon or shim), the
-//! call, its how-manieth passing (of one thread) and the fault: death before it, an error in its
-//! place, or a stop.
+//! Faults at system calls, by `strace -e inject`. Named points test known moments of the daemon;
+//! these faults find moments that nobody named. A seed chooses the process (daemon or shim), the
+//! call, its number (within one thread) and the fault: death before the call, an error instead of
+//! it, or a stop.
 //!
-//! The scene and what must hold are those of the campaign. What differs is what may have happened:
-//! after death or a stop of the daemon alone the dispatch succeeds; after an error it may be
-//! refused or fail, but then it says so, and nothing happened twice.
+//! The scene and the invariants are those of the campaign. Only the allowed results differ: after
+//! death or a stop of the daemon alone the dispatch succeeds. After an error it may be refused or
+//! fail, but then its state says so, and nothing happened twice.
 
 use super::{Dice, Scene, processes};
 use crate::{PATIENCE, events, wait_until};
@@ -14,9 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A call, how often the busiest thread makes it in an undisturbed scene, and the errors it really
-/// can end with where a file system is full or failing, or the machine is out of processes or
-/// descriptors.
+/// A call, how often the busiest thread makes it in an undisturbed scene, and its possible errors
+/// when a file system is full or failing, or the machine has no processes or descriptors left.
 type Call = (&'static str, u64, &'static [&'static str]);
 
 const DAEMON: &[Call] = &[
@@ -60,7 +59,7 @@ const SHIM: &[Call] = &[
     ("exit_group", 1, &[]),
 ];
 
-/// What a seed stands for.
+/// The injection that a seed chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Injection {
     pub at_shim: bool,
@@ -76,12 +75,12 @@ pub enum Fault {
     Error(&'static str),
 }
 
-/// What became of one seed.
+/// The result of one seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tried {
-    /// The fault happened, and everything that must hold did.
+    /// The fault happened, and every invariant held.
     Held,
-    /// The call was not passed so often: nothing was tried.
+    /// The process made the call less often: nothing was tried.
     NotPassed,
 }
 
@@ -90,8 +89,8 @@ impl Injection {
         let mut dice = Dice::new(seed);
         let at_shim = dice.below(4) == 0;
         let calls = if at_shim { SHIM } else { DAEMON };
-        // Each call as often as it has places, but the rare ones (a rename, an fsync) no less than
-        // ten.
+        // A call's weight is its number of passings, but at least ten for rare calls (a rename, an
+        // fsync).
         let weight = |(_, passings, _): &Call| (*passings).max(10);
         let mut left = dice.below(calls.iter().map(weight).sum());
         let chosen = calls.iter().find(|call| {
@@ -126,10 +125,10 @@ impl Injection {
     }
 }
 
-/// Whether faults can be injected here: `strace` is there and may trace.
+/// Checks whether faults can be injected here: `strace` exists and may trace.
 ///
 /// # Errors
-/// What stands in the way.
+/// The reason why they cannot.
 pub fn available() -> Result<(), String> {
     let tried = command("strace")
         .args(["-qq", "-o", "/dev/null", "-e", "inject=getppid:error=EIO", "true"])
@@ -144,7 +143,7 @@ pub fn available() -> Result<(), String> {
 /// Tries the injection of one seed.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant does not hold.
 pub fn seeded(seed: u64) -> Tried {
     let tried = inject(Injection::of_seed(seed));
     eprintln!("syscall seed {seed}: {tried:?}");
@@ -154,7 +153,7 @@ pub fn seeded(seed: u64) -> Tried {
 /// Tries one injection.
 ///
 /// # Panics
-/// When something that must hold does not.
+/// When an invariant does not hold.
 pub fn inject(injection: Injection) -> Tried {
     eprintln!("{injection:?}");
     let scene = Scene::new();
@@ -162,7 +161,8 @@ pub fn inject(injection: Injection) -> Tried {
     let mut daemon = if injection.at_shim {
         scene.world.daemon()
     } else {
-        // `-D`: the daemon stays our own child. `-b execve`: what it starts is left alone.
+        // `-D`: the daemon stays our own child. `-b execve`: strace detaches from programs that it
+        // starts.
         let words = ["strace", "-D", "-f", "-b", "execve"].map(String::from);
         scene.world.daemon_under(&[&words[..], &injection.strace(&log)].concat())
     };
@@ -205,11 +205,11 @@ pub fn inject(injection: Injection) -> Tried {
     tried
 }
 
-/// A stopped process goes on after a while, as a suspended machine does.
+/// Continues a stopped process after a while, as a suspended machine does.
 fn wake(scene: &Scene, log: &Path, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         if happened(log) {
-            // Long enough that whoever waits for it has noticed, one way or another.
+            // This is long enough for the other side to notice the stop.
             std::thread::sleep(Duration::from_millis(200));
             for process in scene.world.processes() {
                 if process.is_daemon()
@@ -223,13 +223,13 @@ fn wake(scene: &Scene, log: &Path, over: &AtomicBool) {
     }
 }
 
-/// Whether strace has injected anything yet.
+/// Returns whether strace has injected anything yet.
 fn happened(log: &Path) -> bool {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     ["(INJECTED)", "SIGKILL", "SIGSTOP"].iter().any(|mark| text.contains(mark))
 }
 
-/// Traces the shim as soon as there is one. None when the dispatch was over before.
+/// Traces the shim as soon as there is one. Returns `None` if the dispatch ended before.
 fn attach(
     scene: &Scene,
     injection: Injection,
@@ -251,7 +251,7 @@ fn attach(
     Some(Tracer(child))
 }
 
-/// Ends with the trial; what it traced goes on without it.
+/// A tracer that ends with the trial; the traced process continues without it.
 struct Tracer(Child);
 
 impl Drop for Tracer {
@@ -261,7 +261,7 @@ impl Drop for Tracer {
     }
 }
 
-// A tool of the tests, not an agent.
+// The program is a tool of the tests, not an agent.
 #[allow(clippy::disallowed_methods)]
 fn command(program: &str) -> Command {
     Command::new(program)
@@ -272,7 +272,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A table nobody reaches tests nothing: every call and every fault is some seed's.
+    /// A table that no seed reaches tests nothing: some seed must choose every call and every
+    /// fault.
     #[test]
     fn every_call_is_chosen_with_every_fault() {
         let chosen: BTreeSet<_> = (0..20_000)

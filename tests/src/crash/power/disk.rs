@@ -1,4 +1,4 @@
-//! What is known and what is on its way of some folders and files, and what of it a power cut
+//! A model of folders and files with their synced and unsynced state, and the part that a power cut
 //! leaves.
 
 use crate::crash::Dice;
@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the disk keeps of what was not synced.
+/// The part of the unsynced state that the disk keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     Nothing,
-    /// Files that have a name and are empty, or as they were.
+    /// The names; the files are empty or have their synced content.
     Names,
     Everything,
-    /// Of each file and each directory another part.
+    /// A different part of each file and each directory.
     Some,
 }
 
@@ -24,14 +24,14 @@ impl Kept {
     }
 }
 
-/// Something done to a file below the state directory; or an effect of the agent.
+/// A change of a file below a root, or an effect of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Open {
         path: PathBuf,
         truncate: bool,
     },
-    /// At its end where no place is given.
+    /// Writes at the file's end if `at` is none.
     Write {
         path: PathBuf,
         at: Option<u64>,
@@ -45,7 +45,7 @@ pub enum Step {
         from: PathBuf,
         to: PathBuf,
     },
-    /// Two files, each of which takes the other's name.
+    /// Exchanges the names of two files.
     Exchange {
         one: PathBuf,
         other: PathBuf,
@@ -57,10 +57,10 @@ pub enum Step {
     Remove(PathBuf),
     Folder(PathBuf),
     Sync(PathBuf),
-    /// All of the file system.
+    /// Syncs the whole file system.
     SyncAll,
-    /// Its data is on its way, and there with whatever is synced next: what git's `batch` counts
-    /// on.
+    /// Starts the write-back of a file's data, which the next sync of anything completes. git's
+    /// `batch` relies on that.
     WriteBack(PathBuf),
     Effect(String),
 }
@@ -84,7 +84,7 @@ type Change = (OsString, Option<Node>);
 struct Folder {
     now: BTreeMap<OsString, Node>,
     synced: BTreeMap<OsString, Node>,
-    /// Since it was synced, in order; what is in one list happened at once.
+    /// The changes since the last sync, in order. Changes in one inner list happened atomically.
     changed: Vec<Vec<Change>>,
 }
 
@@ -95,14 +95,14 @@ struct Root {
     names: Names,
 }
 
-/// When the names below a root are certain.
+/// The moment at which names below a root are certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// Once their directory is synced.
+    /// When their directory is synced.
     Synced,
-    /// With whatever is synced next: git counts on that.
+    /// With the next sync of anything, on which git relies.
     Journal,
-    /// At once, and so is what is in the files: it is on another machine.
+    /// At once, together with the files' content: the root is on another machine.
     Elsewhere,
 }
 
@@ -114,9 +114,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Adds a directory with all that is in it now.
+    /// Adds a directory with everything that is in it now.
     ///
-    /// One that is below another comes after it.
+    /// A root that is below another one must be added after it.
     pub fn root(&mut self, path: &Path, names: Names) {
         let folder = self.load(path);
         self.roots.push(Root { path: path.into(), folder, names });
@@ -252,7 +252,7 @@ impl Disk {
         self.change(folder, vec![(name, node)]);
     }
 
-    /// The steps down to a path from the root it is below.
+    /// Returns the steps down to a path from its root.
     fn way(&self, path: &Path) -> (usize, Vec<OsString>) {
         let fits = |root: &&Root| path.starts_with(&root.path);
         let root = self
@@ -272,7 +272,7 @@ impl Disk {
         })
     }
 
-    /// The folder that a path is in, made if it is not known, and its name there.
+    /// Returns the folder of a path, created if it is unknown, and the path's name in it.
     fn place(&mut self, path: &Path) -> (usize, OsString) {
         let (mut at, mut way) = self.way(path);
         let last = way.pop().expect("a root is never named");
@@ -289,7 +289,7 @@ impl Disk {
         (at, last)
     }
 
-    /// The file of this name, made if there is none.
+    /// Returns the file of this name, created if there is none.
     fn file(&mut self, path: &Path) -> usize {
         if let Some(Node::File(file)) = self.node(path) {
             return file;
@@ -300,8 +300,8 @@ impl Disk {
         file
     }
 
-    /// What was synced of the file that has this name now: whoever was told of it was told that it
-    /// stays.
+    /// Returns the synced content of the file that has this name now. A client that saw this
+    /// content was promised that it stays.
     pub fn synced(&self, path: &Path) -> Vec<u8> {
         match self.node(path) {
             Some(Node::File(file)) => self.files[file].synced.clone(),
@@ -309,7 +309,7 @@ impl Disk {
         }
     }
 
-    /// Writes what is left of it in place of what is there.
+    /// Replaces the real files by those that the power cut leaves.
     pub fn lay_out(&self, kept: Kept, dice: &mut Dice) {
         let mut laid = BTreeSet::new();
         for root in &self.roots {
@@ -343,13 +343,14 @@ impl Disk {
             match node {
                 Node::File(file) => {
                     std::fs::write(&path, self.files[file].left(kept, dice)).expect("a file");
-                    // Of the time before: whoever looks must see that nobody alive has made it.
+                    // The time is before the boot: a reader must see that no living process made
+                    // the file.
                     let long_ago = std::time::SystemTime::UNIX_EPOCH
                         + std::time::Duration::from_secs(1_000_000_000);
                     let file = std::fs::File::options().append(true).open(&path).expect("a file");
                     file.set_modified(long_ago).expect("its time");
                 }
-                // One that was moved is in one place, whichever of the two the disk knows.
+                // A moved folder is in one place, whichever of the two names the disk knows.
                 Node::Folder(below) if laid.insert(below) => {
                     std::fs::create_dir(&path).expect("a folder");
                     self.lay_out_folder(below, &path, kept, dice, laid);

@@ -1,17 +1,18 @@
-//! The same of a spec run: its log, its beads, its own repositories and clones, and the person's.
+//! Power cuts in a spec run: its log, its beads, its own repositories and clones, and the person's.
 //!
-//! - What was synced of the run's log is there, byte for byte, and goes on.
-//! - No agent had begun of a run that is not known.
-//! - It comes to what it comes to when nobody disturbs it, whatever had to be done again: the same
-//!   tree here and at the remote, the same beads, the same decisions about each, one pull request.
+//! - The synced part of the run's log is there, byte for byte, and the log continues after it.
+//! - If the run is not known, no agent of it had begun.
+//! - The run ends as an undisturbed run does, whatever had to be repeated: the same tree here and
+//!   at the remote, the same beads, the same decisions about each, one pull request.
 //!
-//! The remote and whoever keeps pull requests are other machines: they know what they were told.
+//! The remote and the host of pull requests are other machines, which keep everything that they
+//! received.
 
 use super::{Disk, Names, Recording, Step, under_strace};
 use crate::crash::runs::{Stage, undisturbed};
 use crate::events;
 
-/// A spec run, as a list of what was done to its files.
+/// A recorded spec run: the steps on its files.
 #[derive(Debug)]
 pub struct RecordedRun {
     stage: Stage,
@@ -22,7 +23,7 @@ impl RecordedRun {
     /// Runs a spec under `strace`.
     ///
     /// # Panics
-    /// When it does not come to its end.
+    /// When the run does not end.
     pub fn new() -> Self {
         let mut stage = Stage::new();
         let (state, own) = (stage.world.state(), stage.repo.path.join(".muleteer"));
@@ -46,7 +47,7 @@ impl RecordedRun {
         Self { stage, recording }
     }
 
-    /// How many places there are to cut at.
+    /// Returns the number of steps after which the power can be cut.
     pub fn len(&self) -> usize {
         self.recording.steps.len()
     }
@@ -55,11 +56,11 @@ impl RecordedRun {
         self.len() == 0
     }
 
-    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and goes on with the
+    /// Cuts the power as `seed` chooses, starts a daemon on the remaining state, and resumes the
     /// run.
     ///
     /// # Panics
-    /// When something that must hold does not.
+    /// When an invariant does not hold.
     pub fn cut(&self, seed: u64) {
         let stage = &self.stage;
         let log = stage.world.state().join("events.jsonl");

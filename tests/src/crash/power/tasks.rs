@@ -1,10 +1,10 @@
-//! The same of a list of tasks that is worked through: the list, its log, the commits and the
-//! daemon's own files.
+//! Power cuts in a run of a task list: the list, its log, the commits and the daemon's own files.
 //!
-//! - The list can be read, and so can its log, line by line but for the last that the disk had in
+//! - The list can be read, and so can every line of its log but the last one that the disk had in
 //!   part.
-//! - A task that was completed on the disk stays so, with its commit, and nobody works at it again.
-//! - All of them are completed in the end, each begun no more often than it has attempts.
+//! - A task that was completed on the disk stays completed, with its commit, and no agent works on
+//!   it again.
+//! - All tasks are completed in the end, each begun no more often than it has attempts.
 
 use super::{Disk, Names, Recording, Step, under_strace};
 use crate::events;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 const TASKS: usize = 2;
 
-/// A run of a task list, as a list of what was done to its files.
+/// A recorded run of a task list: the steps on its files.
 #[derive(Debug)]
 pub struct RecordedTasks {
     scene: Scene,
@@ -23,14 +23,15 @@ pub struct RecordedTasks {
 }
 
 impl RecordedTasks {
-    /// Runs a list of tasks under `strace`; of more than one worker each has a clone.
+    /// Runs a task list under `strace`. If there are several workers, each has a clone.
     ///
     /// # Panics
-    /// When it does not come to its end.
+    /// When the run does not end.
     pub fn new(workers: usize) -> Self {
         let scene = Scene::new();
         for number in 1..=TASKS {
-            // What an agent wrote is not synced: that it is whole only the validation can tell.
+            // The agent's files are not synced, so only the validation can tell whether they are
+            // whole.
             scene.add(&format!("Task {number}"), &format!("test \"$(cat w{number})\" = x"), &[]);
         }
         let mut disk = Disk::default();
@@ -48,7 +49,7 @@ impl RecordedTasks {
         Self { scene, recording }
     }
 
-    /// How many places there are to cut at.
+    /// Returns the number of steps after which the power can be cut.
     pub fn len(&self) -> usize {
         self.recording.steps.len()
     }
@@ -57,11 +58,11 @@ impl RecordedTasks {
         self.len() == 0
     }
 
-    /// Cuts the power as `seed` chooses, lets a daemon begin on what is left, and has the list
-    /// worked through.
+    /// Cuts the power as `seed` chooses, starts a daemon on the remaining state, and works through
+    /// the list.
     ///
     /// # Panics
-    /// When something that must hold does not.
+    /// When an invariant does not hold.
     pub fn cut(&self, seed: u64) {
         let scene = &self.scene;
         let log = scene.world.state().join("events.jsonl");
@@ -77,7 +78,7 @@ impl RecordedTasks {
             if ran.code == Some(0) && scene.is_done() {
                 break;
             }
-            // The run that was cut may go on by itself.
+            // The interrupted run may resume by itself.
             let busy = ran.stderr.contains("E_TASKS_LOCKED");
             assert!(busy && begun.elapsed() < RUN, "{ran:?}\n{}\n{}", scene.log(), daemon.log());
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -104,7 +105,7 @@ impl RecordedTasks {
             );
         }
         scene.repo.git(&["rev-list", "--objects", "--quiet", "HEAD"]);
-        // Nor does git sync what it has checked out.
+        // git does not sync the files that it checks out, so the working directory may differ.
         scene.repo.git(&["status", "--porcelain"]);
         check_log(scene);
         let said = scene.log();
@@ -114,7 +115,7 @@ impl RecordedTasks {
     }
 }
 
-/// But for one line, of which the disk had a part.
+/// Checks the log, except for one line that the disk had in part.
 fn check_log(scene: &Scene) {
     let log = scene.log();
     let odd: Vec<_> =
@@ -129,7 +130,7 @@ fn script(scene: &Scene) -> String {
     )
 }
 
-/// The completed ones of a list as the disk has it; none where that cannot be read.
+/// Returns the completed tasks of a list on disk; none if it cannot be read.
 fn completed(list: &[u8]) -> BTreeSet<String> {
     let list: Value = serde_json::from_slice(list).unwrap_or_default();
     let tasks = list["tasks"].as_array().into_iter().flatten();

@@ -1,14 +1,13 @@
-//! What `strace` wrote, as a list of what was done to files.
+//! Turns the output of `strace` into a list of steps on files.
 
 use super::disk::Step;
 use crate::{PATIENCE, wait_until};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Everything in the traces that concerns files below the `roots` or the agent's `effects`, in the
-/// order it was done.
+/// Returns all steps on files below the `roots` and on the agent's `effects`, in their order.
 pub fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
-    // Whoever is traced may end a moment before its tracer has written that down.
+    // A traced process may end a moment before its tracer has written its last call.
     let texts = wait_until("the traces to be written", PATIENCE, || {
         let texts: Option<Vec<String>> = std::fs::read_dir(traces)
             .ok()?
@@ -54,20 +53,19 @@ pub fn read(traces: &Path, roots: &[PathBuf], effects: &Path) -> Vec<Step> {
 /// One call that succeeded.
 #[derive(Debug, Default, PartialEq)]
 struct Call {
-    /// Seconds since 1970, when it returned.
+    /// The time of its return, in seconds since 1970.
     done: f64,
     name: String,
     args: Vec<String>,
     returned: String,
-    /// Where names without a leading slash begin.
+    /// The directory from which relative names begin.
     folder: PathBuf,
 }
 
-/// The calls of one thread.
+/// Returns the calls of one thread.
 fn calls(text: &str) -> Vec<Call> {
     let mut folder = PathBuf::from("/");
-    // A sandbox that is being put together: what its mounts are of is memory, until the agent
-    // begins.
+    // While a sandbox is being built, its mounts are in memory. That ends when the agent begins.
     let mut sandbox = false;
     let mut found = vec![];
     for line in text.lines() {
@@ -103,7 +101,7 @@ fn parse(line: &str) -> Option<Call> {
     Some(Call { done, name: name.into(), args, returned: returned.into(), folder: PathBuf::new() })
 }
 
-/// Splits what stands between the parentheses of a call, and gives what follows them.
+/// Splits the text between the parentheses of a call, and returns the text after them.
 fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
     let (mut args, mut arg, mut depth) = (vec![], String::new(), 0);
     let mut chars = text.char_indices();
@@ -135,12 +133,12 @@ fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
     None
 }
 
-/// The path in `5</path>` or `AT_FDCWD</path>`.
+/// Returns the path in `5</path>` or `AT_FDCWD</path>`.
 fn path_of(arg: &str) -> Option<PathBuf> {
     Some(arg.split_once('<')?.1.strip_suffix('>')?.into())
 }
 
-/// The bytes of every string in `arg`, one after the other.
+/// Returns the bytes of every string in `arg`, one after the other.
 fn bytes_of(arg: &str) -> Vec<u8> {
     let mut bytes = vec![];
     let mut left: VecDeque<u8> = arg.bytes().collect();
@@ -174,20 +172,21 @@ fn bytes_of(arg: &str) -> Vec<u8> {
 }
 
 impl Call {
-    /// The file that an argument names.
+    /// Returns the file that an argument names.
     fn named(&self, at: usize) -> PathBuf {
         let name = String::from_utf8_lossy(&bytes_of(&self.args[at])).into_owned();
         let whole = self.folder.join(name);
         whole.components().filter(|part| *part != std::path::Component::CurDir).collect()
     }
 
-    /// The file that an argument names, from the directory of the one before it.
+    /// Returns the file that an argument names, relative to the directory of the argument before
+    /// it.
     fn named_from(&self, at: usize) -> PathBuf {
         let from = path_of(&self.args[at - 1]).unwrap_or_else(|| self.folder.clone());
         Self { folder: from, args: self.args.clone(), ..Self::default() }.named(at)
     }
 
-    /// The file behind the descriptor that is the first argument.
+    /// Returns the file of the descriptor that is the first argument.
     fn open(&self) -> Option<PathBuf> {
         path_of(self.args.first()?)
     }
@@ -196,7 +195,7 @@ impl Call {
         self.args.get(at)?.parse().ok()
     }
 
-    /// So many bytes were written.
+    /// Returns the bytes that the call wrote.
     fn written(&self, at: usize) -> Vec<u8> {
         let mut bytes = bytes_of(&self.args[at]);
         bytes.truncate(self.returned.parse().unwrap_or(0));
