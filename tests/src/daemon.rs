@@ -1,10 +1,11 @@
-//! A daemon in the foreground of a test.
+//! A daemon that runs in the foreground of a test.
 
 use crate::{PATIENCE, World, processes, wait_until};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 
-/// Dropping it kills it with SIGKILL: there is no other kind of end in a crash-only program.
+/// A daemon process. Dropping it kills it with SIGKILL: a crash-only program has no other kind of
+/// end.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -12,12 +13,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `muleteer daemon` with these variables added, and does not wait for it.
+    /// Starts `muleteer daemon` with additional variables, and does not wait for it.
     pub(crate) fn launch(world: &World, variables: &[(&str, &str)]) -> Self {
         Self::launch_under(world, &[], variables)
     }
 
-    /// The same as the program that `words` start.
+    /// Does the same below the program that `words` start.
     pub(crate) fn launch_under(
         world: &World,
         words: &[String],
@@ -39,7 +40,7 @@ impl Daemon {
         Self { child: command.spawn().expect("the daemon starts"), log }
     }
 
-    /// Waits until it answers.
+    /// Waits until the daemon answers.
     pub(crate) fn ready(mut self, world: &World) -> Self {
         let pid = u64::from(self.pid());
         wait_until("the daemon to answer", PATIENCE, || {
@@ -61,18 +62,18 @@ impl Daemon {
         processes::is_alive(self.child.id())
     }
 
-    /// `kill -9`, and waits until it is dead.
+    /// Kills the daemon with `kill -9`, and waits until it is dead.
     pub fn kill_9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Waits until it ended by itself or by a fault point.
+    /// Waits until the daemon has ended by itself or at a fault point.
     pub fn ended(&mut self) -> ExitStatus {
         wait_until("the daemon to end", PATIENCE, || self.child.try_wait().ok().flatten())
     }
 
-    /// What it wrote to stdout and stderr.
+    /// Returns the daemon's stdout and stderr.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

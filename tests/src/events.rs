@@ -1,11 +1,11 @@
-//! `events.jsonl` read as a stranger would read it: from the contract, not with the product's code,
-//! so that a mistake in the product's reader cannot hide one in its writer.
+//! Reads `events.jsonl` by the contract and without the product's code, so that a mistake in the
+//! product's reader cannot hide one in its writer.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The whole lines of the file; a torn last line is no line yet.
+/// Returns the whole lines of the file. A torn last line does not count as a line.
 pub fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -13,16 +13,16 @@ pub fn lines(path: &Path) -> Vec<String> {
     whole.lines().map(str::to_string).collect()
 }
 
-/// The records of the file.
+/// Returns the records of the file.
 pub fn read(path: &Path) -> Vec<Value> {
     lines(path).iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Checks every line's checksum and version, that `seq` counts 1, 2, 3 with no gap, and that no
-/// event id stands twice.
+/// Checks every line's checksum and version, that `seq` counts 1, 2, 3 without a gap, and that no
+/// event id occurs twice.
 ///
 /// # Panics
-/// Naming the line.
+/// When a check fails; the message names the line.
 #[track_caller]
 pub fn check(path: &Path) {
     let mut ids = BTreeSet::new();
@@ -53,18 +53,16 @@ fn checked(line: &str) -> Result<Value, String> {
     serde_json::from_str(line).map_err(|error| error.to_string())
 }
 
-/// Checks that what was recorded `before` a crash still stands, unchanged, in front of what is
-/// there now.
+/// Checks that all lines recorded `before` a crash are unchanged at the beginning of the file.
 ///
 /// # Panics
-/// Naming the first line that was lost or changed.
+/// When a line was lost or changed; the message names the first one.
 #[track_caller]
 pub fn check_nothing_lost(before: &[String], path: &Path) {
     let now = lines(path);
     for (at, line) in before.iter().enumerate() {
         let here = now.get(at).map_or("nothing", String::as_str);
-        // A torn write can end in a newline of its own; only lines that were valid had been
-        // recorded.
+        // A torn write can end in a newline of its own; only valid lines had been recorded.
         if checked(line).is_ok() {
             assert_eq!(line, here, "line {} of events.jsonl was lost or changed", at + 1);
         }

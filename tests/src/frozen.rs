@@ -1,4 +1,4 @@
-//! Comparing facts, one a line, with a file that was checked in before a change.
+//! Compares facts, one a line, with a file that was checked in before a change.
 //!
 //! A line that is gone or changed breaks the promise to users. `UPDATE_FROZEN=1` rewrites the
 //! files. `crates/muleteer/tests/frozen.rs` includes this file too, so it uses nothing but the
@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The file of this name in `tests/frozen`.
+/// Returns the path of a file in `tests/frozen`.
 pub fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -17,12 +17,12 @@ pub fn path(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Whether the files are to be rewritten.
+/// Returns whether the files are to be rewritten.
 pub fn is_update() -> bool {
     std::env::var_os("UPDATE_FROZEN").is_some()
 }
 
-/// The lines of a frozen file. A file that is missing has none.
+/// Returns the lines of a frozen file; none if the file is missing.
 pub fn read(name: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(path(name)).unwrap_or_default();
     text.lines().map(String::from).collect()
@@ -47,7 +47,7 @@ pub fn check(name: &str, lines: &BTreeSet<String>) {
     fail_on(name, &differences(&read(name), lines));
 }
 
-/// Lines that are gone, then lines that are new.
+/// Returns the lines that are gone, then the lines that are new.
 pub fn differences(frozen: &BTreeSet<String>, lines: &BTreeSet<String>) -> Vec<String> {
     let gone = frozen.difference(lines).map(|line| format!("- {line}"));
     let new = lines.difference(frozen).map(|line| format!("+ {line}"));

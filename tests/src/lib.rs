@@ -1,26 +1,29 @@
-//! The harness of the system tests: real binaries, real processes, a world of their own each.
+//! The harness of the system tests: real binaries, real processes, and a separate world for each
+//! test.
 //!
 //! - [`World`]: HOME, XDG directories and repositories of one test; nothing of it outlives the
 //!   test.
 //! - [`Daemon`]: a daemon in the foreground, to be killed with `kill -9` at will.
 //! - [`wait_until`]: every wait is on a predicate, with a deadline. There is no bare sleep.
-//! - [`processes`]: what of a world is alive, told by its path in environment, arguments or cwd.
+//! - [`processes`]: the living processes of a world, known by its path in environment, arguments or
+//!   cwd.
 //! - [`journal_of_events`](events): `events.jsonl` read as a stranger would, checksums and all.
 //! - [`model_server`]: the scripted model that the real `claude` and `codex` talk to.
-//! - [`collector`], [`rotel`]: where traces go, a double that reads them back and a real one.
-//! - [`crash`]: kill -9 at named points and at seeded moments, and what must hold afterwards.
-//! - [`task_list`]: a repository with a task list in it, and what must hold of it.
+//! - [`collector`], [`rotel`]: receivers of traces, a double that reads them back and a real one.
+//! - [`crash`]: kills with `kill -9` at named points and seeded moments, and the invariants
+//!   afterwards.
+//! - [`task_list`]: a repository with a task list in it, and the list's invariants.
 //! - [`spec_stage`]: a spec run whose agents are a shell script.
-//! - [`talk`], [`tally`]: what the model is asked, and a whole spec run played by it.
-//! - [`tbd`]: the real `tbd`, which keeps beads.
-//! - [`program`]: scripts that play a program.
+//! - [`talk`], [`tally`]: the model's view of a request, and a whole spec run that it plays.
+//! - [`tbd`]: the real `tbd`, which stores beads.
+//! - [`program`]: scripts that replace a program.
 //! - [`frozen`], [`probe`], [`shape`]: the surface that users rely on, compared with checked-in
 //!   files.
-//! - [`skip`]: how a test that cannot run says so.
+//! - [`skip`]: the report of a test that cannot run.
 
 // This package exists to start processes and to measure time from outside.
 #![allow(clippy::disallowed_methods)]
-// A harness fails by panicking: that is what a test's failure is.
+// A test fails by a panic, so the harness does too.
 #![allow(clippy::unwrap_used)]
 
 pub mod acp;

@@ -8,10 +8,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// No type of ours has such a word.
+/// A word that no type of ours accepts.
 const NO_WORD: &str = "\u{a4}";
 
-/// Adds one line for each field at any depth: `prefix.path: kind`, and what else the type accepts.
+/// Adds one line for each field at any depth: `prefix.path: kind`, and the other inputs that the
+/// type accepts.
 ///
 /// # Panics
 /// When the sample cannot be written as JSON.
@@ -108,7 +109,7 @@ impl Probe<'_> {
     }
 }
 
-/// The words of an enumeration, from the error of its deserializer.
+/// Returns the words of an enumeration, from the error of its deserializer.
 fn words(error: &str) -> String {
     let known: BTreeSet<_> = match error.split_once("unknown variant") {
         Some((_, list)) => list.split('`').skip(3).step_by(2).collect(),
@@ -120,7 +121,7 @@ fn words(error: &str) -> String {
     format!("one of {}", known.into_iter().collect::<Vec<_>>().join(" "))
 }
 
-/// The name of a JSON type.
+/// Returns the name of a JSON type.
 pub fn plain_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,5 +1,6 @@
-//! What of a world is alive. A process belongs to a world whose path stands in its environment,
-//! its arguments or its working directory: every world's HOME is a fresh random path.
+//! Finds the living processes of a world. A process belongs to a world if its environment, its
+//! arguments or its working directory has the world's path: every world's HOME is a fresh random
+//! path.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fmt;
@@ -15,7 +16,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A variable of the environment it was started with.
+    /// Returns a variable of the environment with which the process was started.
     pub fn variable(&self, name: &str) -> Option<String> {
         let wanted = format!("{name}=");
         let of = |entry: &[u8]| entry.strip_prefix(wanted.as_bytes()).map(<[u8]>::to_vec);
@@ -23,14 +24,15 @@ impl Process {
         Some(String::from_utf8_lossy(&value).into_owned())
     }
 
-    /// By its name: a shim, or the child that has not yet become the agent (see [`shims`]).
+    /// Returns whether the process has a shim's name. So has the child that has not yet become the
+    /// agent (see [`shims`]).
     fn is_shim(&self) -> bool {
         let mut words = self.command.split(' ');
         let program = words.next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
         program == "muleteer-shim" || (program == "muleteer" && words.next() == Some("shim"))
     }
 
-    /// A daemon's, which ends with it.
+    /// Returns whether the process is a daemon's zygote, which ends with the daemon.
     pub fn is_zygote(&self) -> bool {
         self.command.split(' ').next() == Some("muleteer-zygote")
     }
@@ -48,7 +50,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// Every living process of the world at `path`, this one excepted. Zombies are dead.
+/// Returns every living process of the world at `path` except this one. Zombies count as dead.
 pub fn of_world(path: &Path) -> Vec<Process> {
     let needle = path.as_os_str().as_bytes();
     let own = std::process::id();
@@ -79,7 +81,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     needle.is_empty() || haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// What each thread of a process waits for in the kernel, and what it has open: for whoever reads a
+/// Returns the kernel function that each thread waits in, and the open files, for the reader of a
 /// failure.
 pub fn at_what(pid: u32) -> String {
     let entries = |name: &str| {
@@ -97,14 +99,15 @@ pub fn at_what(pid: u32) -> String {
     threads.chain(files).collect()
 }
 
-/// The shims among `all`. The child that is about to become the agent still looks like its shim.
+/// Returns the shims among `all`. The child that is about to become the agent still looks like its
+/// shim.
 pub fn shims(all: &[Process]) -> Vec<&Process> {
     let is_child_of_shim =
         |one: &Process| all.iter().any(|other| other.pid == one.parent && other.is_shim());
     all.iter().filter(|one| one.is_shim() && !is_child_of_shim(one)).collect()
 }
 
-/// The zygote of a daemon, which has nothing of a world about it but its parent.
+/// Returns a daemon's zygote, which belongs to a world only by its parent.
 pub fn zygote(daemon: u32) -> Option<Process> {
     let entries = std::fs::read_dir("/proc").expect("/proc");
     let pids =
@@ -112,13 +115,13 @@ pub fn zygote(daemon: u32) -> Option<Process> {
     pids.filter_map(|pid| read(pid, b"")).find(|one| one.parent == daemon && one.is_zygote())
 }
 
-/// SIGKILL to it, if there is one.
+/// Sends SIGKILL to the zygote, if there is one.
 pub fn kill_zygote(daemon: u32) {
     let Some(zygote) = zygote(daemon).and_then(|one| Pid::from_raw(one.pid.cast_signed())) else {
         return;
     };
     let Ok(handle) = pidfd_open(zygote, PidfdFlags::empty()) else { return };
-    // It is its child still, so the pid was not anybody else's by then.
+    // The zygote is still the daemon's child, so no other process had its pid by then.
     if self::zygote(daemon)
         .is_some_and(|one| one.pid.cast_signed() == zygote.as_raw_nonzero().get())
     {
@@ -126,18 +129,19 @@ pub fn kill_zygote(daemon: u32) {
     }
 }
 
-/// True while `pid` is no zombie and not gone.
+/// Returns true if `pid` exists and is no zombie.
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// SIGKILL to one process of a world, through a pidfd, so that a recycled pid is never hit.
+/// Sends SIGKILL to one process of a world, through a pidfd, so that a recycled pid is never hit.
 pub fn kill_9(path: &Path, pid: u32) {
     signal(path, pid, Signal::KILL);
 }
 
-/// Signals a process of the world at `path`, and no other that has got its pid since.
+/// Sends a signal to a process of the world at `path`, and to no other process that got its pid
+/// since.
 pub fn signal(path: &Path, pid: u32, signal: Signal) {
     let Some(handle) =
         Pid::from_raw(pid.cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
@@ -149,8 +153,8 @@ pub fn signal(path: &Path, pid: u32, signal: Signal) {
     }
 }
 
-/// Ends everything of the world at `path`, by pid, again until nothing is left (a dying tree may
-/// still be forking). What cannot be ended is returned.
+/// Kills every process of the world at `path`, repeatedly until none is left, because a dying tree
+/// may still fork. Returns the processes that do not end.
 pub fn end_all(path: &Path) -> Vec<Process> {
     let mut left = of_world(path);
     for _ in 0..100 {

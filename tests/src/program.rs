@@ -1,11 +1,11 @@
-//! Programs that a test writes and somebody runs.
+//! Programs that a test writes and another process runs.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes an executable file, by a process of its own. Were it written by ours, every child that
-/// another test forks at the same moment would have it open for writing until its exec, and nobody
+/// Writes an executable file, by a separate process. If our process wrote it, every child that
+/// another test forks at that moment would have it open for writing until its exec, and nobody
 /// could run it meanwhile (`ETXTBSY`).
 pub fn write(path: &Path, text: &str) {
     let mut writer = Command::new("sh")
@@ -24,14 +24,15 @@ pub fn write(path: &Path, text: &str) {
     assert!(status.success(), "{} cannot be written: {status}", path.display());
 }
 
-/// Copies a program that anybody may run, by a process of its own, as [`write()`] writes one.
+/// Copies a program by a separate process, for the same reason as [`write()`], and makes it
+/// executable for everybody.
 pub fn copy(from: &Path, to: &Path) {
     let status = Command::new("install").arg("-m755").arg(from).arg(to).status().expect("install");
     assert!(status.success(), "{} cannot be copied: {status}", from.display());
 }
 
-/// A program in front of another one of that name: what has `words` among its arguments fails, the
-/// first time. Then there is a file `failed`.
+/// Returns a script that replaces the program of that name. A call that has `words` among its
+/// arguments fails the first time, and makes the file `failed`.
 ///
 /// # Panics
 /// When there is no such program.
@@ -47,7 +48,7 @@ pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
     )
 }
 
-/// The same, where it fails each time.
+/// Does the same, but such a call fails each time.
 ///
 /// # Panics
 /// When there is no such program.

@@ -10,7 +10,7 @@ pub struct Repo {
 }
 
 impl Repo {
-    /// A repository with one commit, which holds `README.md`.
+    /// Creates a repository with one commit, which has `README.md`.
     pub(crate) fn create(path: PathBuf, home: &Path) -> Self {
         std::fs::create_dir_all(&path).expect("the repository's directory");
         let repo = Self { path, home: home.into() };
@@ -21,7 +21,7 @@ impl Repo {
         repo
     }
 
-    /// Runs git and gives its trimmed stdout.
+    /// Runs git and returns its trimmed stdout.
     ///
     /// # Panics
     /// When git fails.
@@ -40,8 +40,8 @@ impl Repo {
         String::from_utf8_lossy(&output.stdout).trim().to_string()
     }
 
-    /// How often git waited for the disk, in all commands of these names: `trace` is what it wrote
-    /// where `GIT_TRACE2_EVENT` led it.
+    /// Returns how often git waited for the disk, in all commands of these names. `trace` is the
+    /// file that `GIT_TRACE2_EVENT` named.
     ///
     /// # Panics
     /// When the trace cannot be read.
@@ -58,7 +58,7 @@ impl Repo {
         events
             .iter()
             .filter(|event| event["category"] == "fsync" && ids.contains(&&event["sid"]))
-            // Up to 2.45 it is a value, and then a counter.
+            // The trace has a value up to git 2.45, and a counter since.
             .filter_map(|event| match event["key"].as_str() {
                 Some("fsync/hardware-flush") => event["value"].as_str()?.parse().ok(),
                 _ => event["count"].as_u64().filter(|_| event["name"] == "hardware-flush"),
@@ -74,7 +74,7 @@ impl Repo {
         std::fs::read_to_string(self.path.join(name)).unwrap_or_default()
     }
 
-    /// The lines of a file an agent appends to: one line, one effect.
+    /// Returns the lines of a file to which an agent appends one line for each effect.
     pub fn effects(&self, name: &str) -> Vec<String> {
         self.read(name).lines().map(str::to_string).collect()
     }

@@ -1,11 +1,11 @@
-//! `rotel`, a real OpenTelemetry collector, as the Python package brings it.
+//! `rotel`, a real OpenTelemetry collector, as the Python package contains it.
 
 use crate::skip::skip;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Runs until it is dropped; what it takes it prints.
+/// A running collector, which prints everything that it receives. Dropping it stops it.
 #[derive(Debug)]
 pub struct Rotel {
     child: Child,
@@ -14,7 +14,7 @@ pub struct Rotel {
 }
 
 impl Rotel {
-    /// Starts it, or says loudly that `test` is skipped.
+    /// Starts it. Returns `None` after a report that `test` is skipped.
     pub fn start(test: &str, dir: &Path) -> Option<Self> {
         let program = match xtask::rotel::install() {
             Ok(program) => program,
@@ -55,12 +55,12 @@ impl Rotel {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// It accepts connections.
+    /// Returns whether the collector accepts connections.
     pub fn answers(&self) -> bool {
         std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
     }
 
-    /// Everything it printed.
+    /// Returns everything that the collector printed.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.output).unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl Drop for Rotel {
     }
 }
 
-/// One that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     listener.local_addr().expect("its address").port()

@@ -1,4 +1,4 @@
-//! Running `muleteer` as a user's shell would, with its streams as pipes and with a deadline.
+//! Runs `muleteer` as a user's shell does, with pipes for its streams and with a deadline.
 
 use crate::{PATIENCE, World};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// A `muleteer` command line about to run.
+/// A `muleteer` command line that is about to run.
 #[derive(Debug)]
 pub struct Muleteer {
     pub(crate) command: Command,
@@ -17,7 +17,7 @@ pub struct Muleteer {
     deadline: Duration,
 }
 
-/// How it ended. `code` is `None` after a signal.
+/// The result of a command. `code` is `None` after a signal.
 #[derive(Debug, Clone)]
 pub struct Output {
     pub code: Option<i32>,
@@ -58,13 +58,13 @@ impl Muleteer {
         self
     }
 
-    /// Starts it and leaves it running, its streams read into memory.
+    /// Starts the command and leaves it running; its streams are read into memory.
     pub fn start(mut self) -> Running {
         self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let said = format!("{:?}", self.command.get_args().collect::<Vec<_>>());
         let mut child = self.command.spawn().expect("the muleteer binary starts");
         if let Some(mut stdin) = child.stdin.take() {
-            // It may exit without reading; that is its right.
+            // The command may exit without reading its stdin.
             let _ = stdin.write_all(&self.stdin);
         }
         let so_far = Arc::default();
@@ -73,27 +73,27 @@ impl Muleteer {
         Running { child, so_far, stdout, stderr, said, deadline: self.deadline }
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     ///
     /// # Panics
-    /// When it does not end in time, or something it left behind keeps its stdout open: a caller
-    /// that reads to end-of-file, as `$(muleteer …)` does, would hang.
+    /// When the command does not end in time, or a process that it left keeps its stdout open: a
+    /// caller that reads to end-of-file, as `$(muleteer …)` does, would hang.
     pub fn run(self) -> Output {
         self.start().finish()
     }
 
-    /// Runs it, asserts exit 0 and gives stdout, trimmed.
+    /// Runs the command, asserts exit 0 and returns its trimmed stdout.
     pub fn ok(self) -> String {
         self.run().expect_code(0).stdout.trim().to_string()
     }
 
-    /// Runs it, asserts exit 0 and parses stdout as one JSON document.
+    /// Runs the command, asserts exit 0 and parses stdout as one JSON document.
     pub fn json(self) -> Value {
         self.run().expect_code(0).json()
     }
 }
 
-/// A `muleteer` that runs; dropping it kills it.
+/// A running `muleteer`. Dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -109,7 +109,7 @@ impl Running {
         self.child.id()
     }
 
-    /// What it has printed by now.
+    /// Returns the output so far.
     pub fn stdout_so_far(&self) -> String {
         String::from_utf8_lossy(&self.so_far.lock().unwrap_or_else(PoisonError::into_inner))
             .into_owned()
@@ -175,7 +175,7 @@ impl Output {
         self
     }
 
-    /// Stdout as one JSON document.
+    /// Parses stdout as one JSON document.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
@@ -183,7 +183,7 @@ impl Output {
         })
     }
 
-    /// The code of the error that `--json` printed.
+    /// Returns the code of the error that `--json` printed.
     #[track_caller]
     pub fn error_code(&self) -> String {
         let json = self.json();

@@ -1,4 +1,4 @@
-//! A real agent CLI in a world of its own, against a scripted model.
+//! A real agent CLI in a world of its own, with a scripted model.
 
 use crate::acp::Agent;
 use crate::model_server::{ModelServer, Step};
@@ -14,7 +14,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// `None`, said loudly, when there is no claude to be had.
+    /// Makes a scene with Claude Code. Returns `None` after a report that `test` is skipped.
     pub fn claude(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
         let binary = claude::binary(test)?;
         let world = World::new();
@@ -25,7 +25,7 @@ impl Scene {
         Some(Self::new(world, server, options))
     }
 
-    /// `None`, said loudly, when there is no codex to be had.
+    /// Makes a scene with Codex. Returns `None` after a report that `test` is skipped.
     pub fn codex(test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
         let binary = codex::binary(test)?;
         let world = World::new();
@@ -37,7 +37,7 @@ impl Scene {
         Some(Self::new(world, server, options))
     }
 
-    /// `None`, said loudly, when the agent is not to be had.
+    /// Makes a scene with an ACP agent. Returns `None` after a report that `test` is skipped.
     pub fn acp(test: &str, agent: Agent, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
         let world = World::new();
         let server = ModelServer::start(steps);
@@ -54,12 +54,13 @@ impl Scene {
         Self { world, repo, server, options }
     }
 
-    /// `muleteer spawn developer REPO "Write hello.txt"` with all that the CLI needs, and `more`.
+    /// Returns `muleteer spawn developer REPO "Write hello.txt"` with all options that the CLI
+    /// needs, and `more`.
     pub fn spawn(&self, more: &[&str]) -> Muleteer {
         self.spawn_with("Write hello.txt", more)
     }
 
-    /// The same with another prompt.
+    /// Does the same with another prompt.
     pub fn spawn_with(&self, prompt: &str, more: &[&str]) -> Muleteer {
         let mut args = vec!["spawn", "developer", self.repo.to_str(), prompt];
         args.extend(self.options.iter().map(String::as_str));
@@ -67,19 +68,19 @@ impl Scene {
         self.world.muleteer(&args).deadline(Duration::from_secs(120))
     }
 
-    /// Waits until a scripted tool has left its mark in the file `effects`.
+    /// Waits until a scripted tool has written its line to the file `effects`.
     pub fn wait_for_the_tool(&self) {
         self.wait_for_tools(1);
     }
 
-    /// Waits until scripted tools have left so many marks.
+    /// Waits until scripted tools have written `count` lines.
     pub fn wait_for_tools(&self, count: usize) {
         wait_until("the tool to run", PATIENCE, || {
             (self.repo.effects("effects").len() == count).then_some(())
         });
     }
 
-    /// Waits until what the agent printed holds `sign` so often.
+    /// Waits until the agent's output has `sign` at least `count` times.
     pub fn wait_for_spool(&self, id: &str, sign: &str, count: usize) {
         wait_until(&format!("{sign} in the output"), PATIENCE, || {
             let raw = self.world.muleteer(&["logs", id, "--raw"]).ok();
@@ -87,13 +88,13 @@ impl Scene {
         });
     }
 
-    /// What the model was told last, as JSON.
+    /// Returns the last message to the model, as JSON.
     ///
     /// # Panics
-    /// When it was told nothing.
+    /// When there was none.
     pub fn last_told(&self) -> String {
         let last = self.server.main_requests().pop().expect("a request of the model").body;
-        // Of Anthropic's API, or OpenAI's.
+        // The first form is Anthropic's API, the second OpenAI's.
         if last["messages"].is_array() {
             last["messages"].to_string()
         } else {

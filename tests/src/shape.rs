@@ -1,15 +1,16 @@
 //! The shape of JSON documents: their keys with types, compared with a frozen file.
 //!
 //! A line of such a file is `document path: types`. A mark behind the path says how often the key
-//! is there: none is always, `?` is in some of the objects, and `~` is perhaps in none (it depends
-//! on time or machine; a person writes this mark). Types may be fewer than the file has.
+//! occurs: no mark means always, `?` in some of the objects, and `~` perhaps in none (it depends on
+//! time or machine; a person writes this mark). An observation may have fewer types than the file.
 
 use crate::frozen;
 use crate::probe::plain_kind;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects whose keys are names or ids: all their values count as one.
+/// The shapes of several documents. An object whose keys are names or ids counts all its values as
+/// one.
 #[derive(Debug, Default)]
 pub struct Shapes {
     maps: &'static [&'static str],
@@ -23,7 +24,7 @@ struct Shape(BTreeMap<String, Place>);
 struct Place {
     types: BTreeSet<String>,
     parent: String,
-    /// How many values stood here, and how many of these hold other values.
+    /// How many values were seen at this path, and how many of these have other values below them.
     seen: usize,
     objects: usize,
 }
@@ -37,12 +38,13 @@ struct Frozen {
 }
 
 impl Shapes {
-    /// `maps` are `document path` of the objects whose keys are no names of fields.
+    /// Creates an empty set. `maps` are the `document path` of objects whose keys are no field
+    /// names.
     pub fn new(maps: &'static [&'static str]) -> Self {
         Self { maps, documents: BTreeMap::new() }
     }
 
-    /// Adds a document; several under one name are united.
+    /// Adds a document; several documents of one name are merged.
     pub fn add(&mut self, name: &str, value: &Value) {
         let shape = self.documents.entry(name.into()).or_default();
         add(shape, self.maps, name, "", "", value);
@@ -60,7 +62,7 @@ impl Shapes {
         }
     }
 
-    /// Compares everything added with the frozen file, or rewrites it.
+    /// Compares all added documents with the frozen file, or rewrites it.
     ///
     /// # Panics
     /// When the shapes differ.
@@ -96,7 +98,8 @@ impl Shapes {
             let objects = parent.map_or(0, |parent| parent.objects);
             let is_missing = match known.mark {
                 "~" => false,
-                // The document itself, and what only some objects have.
+                // The first case is the document itself, the next are paths that only some objects
+                // have.
                 _ if path.is_empty() => seen == 0,
                 "?" => objects > 0 && seen == 0,
                 _ if path.ends_with("[]") => parent.is_some() && seen == 0,
@@ -112,7 +115,7 @@ impl Shapes {
         differences
     }
 
-    /// The lines of the file: as it was observed now, with a person's marks.
+    /// Returns the file's lines: the types as observed now, with a person's marks.
     fn lines(&self, frozen: &BTreeSet<String>) -> BTreeSet<String> {
         let frozen = parsed(frozen);
         let mut lines = BTreeSet::new();
@@ -136,7 +139,7 @@ impl Shapes {
                 lines.insert(format!("{name} {path}{mark}: {}", joined(&types)));
             }
         }
-        // What is below a mark of a person's is kept too.
+        // Paths below a person's mark also stay.
         let marked: Vec<_> =
             frozen.iter().filter(|(_, known)| known.mark == "~").map(|(place, _)| place).collect();
         for (place, known) in &frozen {
@@ -180,7 +183,7 @@ fn add(shape: &mut Shape, maps: &[&str], name: &str, parent: &str, path: &str, v
     }
 }
 
-/// The type of a value; of a format's version its number too.
+/// Returns the type of a value. A format's version also has its number.
 fn kind(path: &str, value: &Value) -> String {
     if value.is_number() && (path == ".v" || path == ".version") {
         return format!("version {value}");

@@ -1,8 +1,8 @@
-//! A test that cannot run here says so loudly, and is counted (`cargo xtask test`).
+//! Reports a test that cannot run here. `cargo xtask test` counts these reports.
 
 use std::io::Write;
 
-/// Says that `test` did not run, past libtest's capture: a skip nobody sees is a lie.
+/// Reports that `test` did not run, past libtest's capture: a skip that nobody sees is a lie.
 pub fn skip(test: &str, why: &str) {
     let line = format!("{test}: {}", why.replace('\n', " "));
     let _ = writeln!(std::io::stderr(), "SKIPPED: {line}");

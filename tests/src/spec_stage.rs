@@ -1,11 +1,11 @@
-//! A spec run on agents that are one shell script, as docs/subprocess-agents.md has it.
+//! A spec run whose agents are one shell script, as in docs/subprocess-agents.md.
 
 use crate::{Muleteer, Repo, World, events, wait_until};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A whole run on a loaded machine.
+/// The time limit of a whole run on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Three beads, two of which wait for the first; the judge finds something once.
@@ -74,20 +74,20 @@ impl SpecStage {
         self.muleteer(&args)
     }
 
-    /// Names of the run's events, in order.
+    /// Returns the names of the run's events, in order.
     pub fn names(&self, run: &str) -> Vec<String> {
         let name = |event: &Value| event["event"].as_str().unwrap_or_default().to_string();
         self.events(run).iter().map(name).collect()
     }
 
-    /// Writes the repository's `.muleteer/config.yaml`, and trusts it where it is valid.
+    /// Writes the repository's `.muleteer/config.yaml`, and trusts it if it is valid.
     pub fn configure(&self, yaml: &str) {
         std::fs::create_dir_all(self.repo.path.join(".muleteer")).unwrap();
         self.repo.write(".muleteer/config.yaml", yaml);
         self.world.muleteer(&["trust", self.repo.to_str()]).run();
     }
 
-    /// Waits until the run is no longer under way, and gives its document.
+    /// Waits until the run has ended or rests, and returns its document.
     pub fn over(&self, run: &str) -> Value {
         wait_until("the run to be over", PATIENCE, || {
             let document = self.muleteer(&["run", "--status", run, "--json"]).json();
@@ -104,12 +104,12 @@ impl SpecStage {
     }
 }
 
-/// The document that a run's `--json` ends with.
+/// Returns the document at the end of a run's `--json` output.
 pub fn last(stdout: &str) -> Value {
     serde_json::from_str(stdout.lines().last().unwrap()).unwrap()
 }
 
-/// Whether this machine can confine agents: the very thing is tried, as `doctor` does.
+/// Returns whether this machine can confine agents. It tries the real sandbox, as `doctor` does.
 pub fn confined() -> bool {
     let world = World::new();
     let output = std::process::Command::new(world.program())

@@ -1,17 +1,16 @@
-//! What a request of the model says, of either API: the prompts, and what the tools have answered
-//! so far. A player of many parts decides by it what comes next, without keeping anything in mind
-//! itself.
+//! Reads a request to the model, of either API: the prompts, and the answers of the tools so far. A
+//! player of many parts chooses its next step from them, and so needs no state of its own.
 
 use crate::model_server::Request;
 use serde_json::Value;
 
 #[derive(Debug, Clone)]
 pub struct Talk {
-    /// Whose conversation it is: one for each agent, however many processes it had.
+    /// The conversation: one for each agent, across all its processes.
     pub session: String,
-    /// All that was said to the agent by others than its tools.
+    /// All messages to the agent that are no answers of its tools.
     pub prompt: String,
-    /// What its tools answered, the last one last.
+    /// The answers of its tools, the newest last.
     pub results: Vec<String>,
     /// How often the model has answered.
     pub answers: usize,
@@ -41,12 +40,12 @@ impl Talk {
         talk
     }
 
-    /// The last thing a tool has answered.
+    /// Returns the newest answer of a tool.
     pub fn last(&self) -> &str {
         self.results.last().map_or("", String::as_str)
     }
 
-    /// What stands between `before` and `after` in the prompt.
+    /// Returns the text between `before` and `after` in the prompt.
     pub fn told(&self, before: &str, after: &str) -> Option<&str> {
         let rest = self.prompt.split_once(before)?.1;
         Some(rest.split_once(after)?.0)
@@ -68,7 +67,7 @@ impl Talk {
     }
 }
 
-/// A text, or a list of blocks with one each.
+/// Returns the text of a string, or of a list of blocks with one text each.
 fn text(content: &Value) -> String {
     let blocks =
         content.as_array().into_iter().flatten().filter_map(|block| block["text"].as_str());
@@ -78,7 +77,8 @@ fn text(content: &Value) -> String {
         .unwrap_or_else(|| blocks.collect::<Vec<_>>().join("\n"))
 }
 
-/// Codex names its cache after it, Claude says it in its metadata: JSON in a text.
+/// Returns the conversation's id. Codex names its cache after it; Claude sends it in its metadata,
+/// as JSON in a string.
 fn session(request: &Request) -> String {
     if let Some(thread) = request.body["prompt_cache_key"].as_str() {
         return thread.into();

@@ -1,13 +1,13 @@
-//! A spec run on real agent CLIs: what they do is real (their tools, clones, rebases, pushes, the
-//! program they make and its tests), only what they think is scripted. Each part decides by what
-//! its tools answered, as a model would: it rebases again when its push is refused, and judges by
-//! what the program does.
+//! A spec run on real agent CLIs. Their actions are real (tools, clones, rebases, pushes, the
+//! program that they make and its tests); only the model's answers are scripted. Each part decides
+//! by the answers of its tools, as a model would: it rebases again when its push is refused, and
+//! judges by the behaviour of the program.
 
 use crate::model_server::{Request, Step};
 use crate::talk::Talk;
 use serde_json::json;
 
-/// What is to be made. `Right` and whoever else judges know what it asks for beside the commands.
+/// The spec. `Right` and the judge know what it demands beyond the commands.
 pub const SPEC: &str = "\
 # Tally
 
@@ -28,11 +28,10 @@ An unknown command is told on stderr, and the program ends with exit code 2.
 `MANUAL.md` says what each command does.
 ";
 
-/// In the criteria, which nobody but the judge may ever be told.
+/// A word of the criteria, which no agent but the judge may ever see.
 pub const SECRET: &str = "criterion-7f3a";
 
-/// A command of the program: the name of its bead, its module's body, what goes in and what comes
-/// out.
+/// A command of the program: its bead's title, its module's body, and its input and output.
 struct Command {
     title: &'static str,
     name: &'static str,
@@ -78,19 +77,19 @@ const fn command(
     Command { title, name, body, input, output }
 }
 
-/// How long a spec's run is to be.
+/// The scope of a spec's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// Eight beads, and everything that may go wrong between them.
+    /// Eight beads, with everything that may go wrong between them.
     Whole,
     /// Three beads, two of which wait for the first.
     Short,
-    /// The same, with nothing wrong with it; one of its agents and its judge wait where they may be
-    /// killed.
+    /// The same without anything going wrong; one agent and the judge wait at a point where they
+    /// may be killed.
     Killed,
 }
 
-/// The answer to one request of one of the agents.
+/// Returns the answer to one request of one of the agents.
 pub fn play(length: Length, request: &Request) -> Step {
     let talk = Talk::of(request);
     let says = |words: &str| talk.prompt.contains(words);
@@ -110,19 +109,21 @@ pub fn play(length: Length, request: &Request) -> Step {
     }
 }
 
-/// What a command's end is told by, so that the next answer knows where it stands.
+/// Makes a step that runs a script and prints the stage and its exit code, by which the next answer
+/// knows the state.
 fn told(stage: &str, script: &str) -> Step {
     Step::bash(&format!("(set -e\n{script}\n) 2>&1\necho \"== {stage} $?\""))
 }
 
-/// The last stage that was told, and whether it went well.
+/// Returns the last stage that a tool printed, and whether it succeeded.
 fn stage(talk: &Talk) -> (&str, bool) {
     let line = talk.last().lines().rev().find_map(|line| line.trim().strip_prefix("== "));
     let (stage, code) = line.unwrap_or_default().rsplit_once(' ').unwrap_or_default();
     (stage, code == "0")
 }
 
-/// How the prompt calls `muleteer`: where PATH is reset there is no other way.
+/// Returns the `muleteer` command from the prompt: if PATH is reset there is no other way to call
+/// it.
 fn muleteer(talk: &Talk) -> &str {
     let at = [" bead create", " bead close"].iter().filter_map(|verb| talk.prompt.find(verb)).min();
     let before = &talk.prompt[..at.unwrap_or(0)];
@@ -189,7 +190,7 @@ fn decompose(length: Length, talk: &Talk) -> Step {
     told("made", &script)
 }
 
-/// A coding agent: work, tests, rebase, push, as often as it takes, then the bead.
+/// Plays a coding agent: work, tests, rebase and push, repeated as necessary, then the bead.
 fn implement(length: Length, title: &str, talk: &Talk) -> Step {
     let again = talk.prompt.contains("## The attempt before yours");
     let whole = length == Length::Whole;
@@ -197,21 +198,21 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
     let close = talk.told("The bead is closed: `", "`").unwrap_or_default();
     let step = match (at, well) {
         ("", _) if whole && title == "Unique" && !again => told("half", &files(length, title)),
-        // It ends without a word about its bead, and with nothing committed.
+        // The agent ends without a word about its bead, and without a commit.
         ("half", _) => Step::text("I have written unique.js, and have no time left for the rest."),
         ("", _) if whole && title == "Unique" => told(
             "work",
             "test -e src/unique.js && git status --short && git add --all && git commit --quiet -m Unique",
         ),
         ("", _) if whole && title == "Shout" && !again => told("lost", &files(length, title)),
-        // The model's API refuses what it is asked; Claude Code gives up, with an error.
+        // The model's API refuses the request; Claude Code gives up with an error.
         ("lost", _) => Step::status(400),
         ("", _) => told(
             "work",
             &format!("{}\ngit add --all && git commit --quiet -m '{title}'", files(length, title)),
         ),
         ("work" | "resolved", true) => told("tested", tests_of(title)),
-        // Maintenance minds the tests of others.
+        // Failures of other agents' tests are left to maintenance.
         ("tested", true) | ("push", false) => rebase(talk),
         ("rebase", false) => told(
             "resolved",
@@ -233,17 +234,17 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
     }
 }
 
-/// Who waits for whom, so that what is to happen between agents happens however fast each of them
+/// Makes agents wait for each other, so that the scripted conflicts happen however fast each agent
 /// is.
 fn meet(title: &str, at: &str, well: bool, talk: &Talk, step: Step) -> Step {
     let first = !talk.results.iter().any(|result| result.contains("== push"));
     match (title, at, well) {
-        // Both have made the same line, on the same commit: whoever is second has a conflict.
+        // Both have added the same line, on the same commit: the second one has a conflict.
         ("Words", "rebase", true) => step.tells("words ready").awaits(&["lines ready"]),
         ("Lines", "rebase", true) if first => step.tells("lines ready").awaits(&["words pushed"]),
         ("Words", "push", true) => step.tells("words pushed"),
         ("Lines", "push", true) => step.tells("lines pushed"),
-        // Both push at once what nobody else has moved since: one is refused.
+        // Both push at once, from the same commit: one push is refused.
         ("Longest" | "Reverse", "tested", true) if first => step.awaits(&["lines pushed"]),
         ("Longest", "rebase", true) => step.tells("longest ready").awaits(&["reverse ready"]),
         ("Reverse", "rebase", true) => step.tells("reverse ready").awaits(&["longest ready"]),
@@ -253,7 +254,7 @@ fn meet(title: &str, at: &str, well: bool, talk: &Talk, step: Step) -> Step {
     }
 }
 
-// Word for word what the agent is told to do.
+// The agent uses exactly the command from its prompt.
 fn rebase(talk: &Talk) -> Step {
     told("rebase", &format!("git fetch{}", talk.told("git fetch", "\n").unwrap_or_default()))
 }
@@ -277,13 +278,13 @@ fn observation(title: &str, muleteer: &str) -> String {
 
 fn tests_of(title: &str) -> &'static str {
     match title {
-        // Everybody's, but what others broke.
+        // These agents run all tests; the others ignore failures that they did not cause.
         "The command line" | "Words" | "Unknown commands end with 2" => "node --test",
         _ => "node --test || echo 'not mine'",
     }
 }
 
-/// What the agent of a bead writes.
+/// Returns the commands that write a bead's files.
 fn files(length: Length, title: &str) -> String {
     if let Some(command) = COMMANDS.iter().find(|command| command.title == title) {
         return module(length, command);
@@ -325,8 +326,8 @@ END"
         "The manual" => "{ echo '# Tally'; echo; sed -n 's/^  \\([a-z]*\\):.*/- `\\1`/p' src/commands.js; } > MANUAL.md
 test \"$(grep -c '^- ' MANUAL.md)\" = 6"
             .into(),
-        // What was said by those who know the criteria is not to be found. The word is put
-        // together, not to find this very line.
+        // No file outside the criteria may have their secret word. The script joins the word from
+        // two parts, so that the search does not find the script itself.
         "Unknown commands end with 2" => format!(
             "sed -i 's/process.exit(1)/process.exit(2)/' src/cli.js
 word={}; word=$word{}
@@ -341,12 +342,13 @@ for file in $(grep -rls \"$word\" \"$HOME\" \"${{CODEX_HOME:-$HOME}}\" /tmp .); 
     }
 }
 
-/// A module, its test, and its line in the table: at its top, but for one that goes to its end.
+/// Returns a module, its test, and its line in the table: at the top, except for one module at the
+/// end.
 fn module(length: Length, command: &Command) -> String {
     let Command { title, name, body, input, output } = command;
     let place = if *title == "Reverse" { "/^};/i" } else { "/commands = {/a" };
     let only = match (length, *title) {
-        // Right when it is written, and broken by the next who adds a command.
+        // The test is right when it is written, and broken by the next agent that adds a command.
         (Length::Whole, "Words") => {
             "
 cat >> test/words.test.js <<'END'
@@ -374,7 +376,8 @@ sed -i \"{place}\\\\  {name}: () => import('./{name}.js'),\" src/commands.js{onl
     )
 }
 
-/// Looks for what others broke, and mends that one test; whatever it finds, its bead is closed.
+/// Plays maintenance: it looks for broken tests, repairs that one test, and closes its bead in any
+/// case.
 fn maintain(talk: &Talk) -> Step {
     let bead = talk.told(" bead close ", " ").unwrap_or_default();
     let muleteer = muleteer(talk);
@@ -402,7 +405,8 @@ fn maintain(talk: &Talk) -> Step {
     }
 }
 
-/// Tries what the spec and the criteria ask for. It cannot write, so it does not try to.
+/// Plays the judge, which tries everything that the spec and the criteria demand. It cannot write,
+/// so it does not try to.
 fn judge(length: Length, talk: &Talk) -> Step {
     match stage(talk).0 {
         "" => told(
@@ -426,7 +430,7 @@ fn judge(length: Length, talk: &Talk) -> Step {
                 "DRIFT: src/cli.js:6 ends with 1"
             };
             let secret = if found(SECRET) { "read the criteria" } else { "found no criteria" };
-            // Who noted what stands in its prompt.
+            // The judge's prompt lists the observations.
             let noted: Vec<String> = talk
                 .prompt
                 .lines()
@@ -447,7 +451,7 @@ fn judge(length: Length, talk: &Talk) -> Step {
     }
 }
 
-/// Gives the judge's words structure, and adds nothing.
+/// Turns the judge's prose into the structured document, and adds nothing.
 fn structure(talk: &Talk) -> Step {
     let words = talk.told("<evaluation>", "</evaluation>").unwrap_or_default();
     let drift = words.contains("DRIFT");

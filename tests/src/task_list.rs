@@ -1,5 +1,4 @@
-//! A repository with a task list in it, and what must hold of the list and its log whatever
-//! happens.
+//! A repository with a task list in it, and the invariants of the list and its log.
 
 use crate::run::Running;
 use crate::{Output, Repo, World, wait_until};
@@ -37,7 +36,7 @@ impl Default for Scene {
 }
 
 impl Scene {
-    /// With an empty list.
+    /// Creates a repository with an empty list.
     pub fn new() -> Self {
         let world = World::new();
         let repo = world.repo("repo");
@@ -46,7 +45,7 @@ impl Scene {
         scene
     }
 
-    /// `muleteer tasks …` in the repository.
+    /// Runs `muleteer tasks …` in the repository.
     pub fn tasks(&self, args: &[&str]) -> Output {
         let args: Vec<_> = ["tasks"].iter().chain(args).copied().collect();
         self.world.muleteer(&args).current_dir(&self.repo.path).deadline(RUN).run()
@@ -58,7 +57,7 @@ impl Scene {
         self.tasks(&args).expect_code(0).stdout.trim().to_string()
     }
 
-    /// `muleteer tasks run` with a shell script for an agent.
+    /// Runs `muleteer tasks run` with a shell script as the agent.
     pub fn run(&self, script: &str, more: &[&str]) -> Output {
         let args: Vec<_> = ["run", "--backend", "subprocess", "--command", script]
             .iter()
@@ -68,8 +67,8 @@ impl Scene {
         self.tasks(&args)
     }
 
-    /// Begins a run with the daemon that is there, by a client that starts none: whoever kills
-    /// daemons starts the next one, and nobody else does. The client's own end says nothing.
+    /// Begins a run by a client that never starts a daemon. A test that kills daemons starts the
+    /// next one itself. The client's own end means nothing.
     pub fn begin(&self, script: &str, workers: u64) -> Running {
         let socket = wait_until("the daemon to answer", RUN, || {
             let status = self.world.status();
@@ -84,7 +83,7 @@ impl Scene {
         client.env("MULETEER_SOCKET", socket).start()
     }
 
-    /// Runs a hook as Claude Code would, with this on its stdin.
+    /// Runs a hook as Claude Code does, with this event on its stdin.
     pub fn hook(&self, name: &str, event: &serde_json::Value) -> Output {
         let hook = self.world.muleteer(&["hook", name]).current_dir(&self.repo.path);
         hook.stdin(&event.to_string()).run()
@@ -97,8 +96,10 @@ impl Scene {
         });
     }
 
+    /// Reads the list.
+    ///
     /// # Panics
-    /// When it does not parse: it always must.
+    /// When the list does not parse: it always must.
     pub fn list(&self) -> Value {
         let text = self.repo.read("harness-tasks.json");
         serde_json::from_str(&text)
@@ -131,7 +132,7 @@ impl Scene {
         self.repo.read("harness-progress.txt")
     }
 
-    /// Every line of the log is one of the grammar, read as a stranger would.
+    /// Checks that every line of the log follows the grammar, without the product's code.
     pub fn check_log(&self) {
         let log = self.log();
         assert!(log.ends_with('\n'), "the last line has an end: {log}");
@@ -142,15 +143,17 @@ impl Scene {
         }
     }
 
+    /// Checks one line against the grammar.
+    ///
     /// # Errors
-    /// What keeps the line from being one of the grammar.
+    /// The rule that the line breaks.
     pub fn fits(&self, line: &str) -> Result<(), &'static str> {
         let known: Vec<String> =
             self.all().iter().filter_map(|task| task["id"].as_str().map(String::from)).collect();
         fits(line, &known)
     }
 
-    /// No task has two outcomes, and nobody holds anything any more.
+    /// Checks that every task was completed exactly once, and that no lease is left.
     pub fn check_done_once(&self) {
         let log = self.log();
         for task in self.all() {
@@ -166,8 +169,8 @@ impl Scene {
         self.check_log();
     }
 
-    /// A task in the middle of which another tool or a killed session ended. The commit it began
-    /// at.
+    /// Changes a task as if another tool or a killed session had stopped in the middle of it.
+    /// Returns the commit at which it began.
     pub fn interrupt(&self, id: &str) -> String {
         let base = self.repo.git(&["rev-parse", "HEAD"]);
         let mut list = self.list();
@@ -181,7 +184,7 @@ impl Scene {
         base
     }
 
-    /// A task that a worker has claimed who died since: the lease is over.
+    /// Changes a task as if a worker had claimed it and died: the lease is over.
     pub fn abandon(&self, id: &str) {
         self.interrupt(id);
         let mut list = self.list();
@@ -198,7 +201,7 @@ impl Scene {
         self.world.home().join(name)
     }
 
-    /// Lines that agents wrote there, in the order of the alphabet.
+    /// Returns the lines that agents wrote there, sorted.
     pub fn effects(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.home("effects")).unwrap_or_default();
         let mut lines: Vec<_> = text.lines().map(String::from).collect();
@@ -212,8 +215,8 @@ impl Scene {
     }
 }
 
-/// `[ISO-timestamp] [SESSION-N] <TYPE> [task-id]? [category]? message`, and what each type must
-/// say.
+/// Checks `[ISO-timestamp] [SESSION-N] <TYPE> [task-id]? [category]? message`, and the required
+/// parts of each type.
 fn fits(line: &str, known: &[String]) -> Result<(), &'static str> {
     let (at, rest) = bracketed(line).ok_or("no timestamp")?;
     let digits = |text: &str, form: &str| {

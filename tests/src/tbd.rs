@@ -1,4 +1,4 @@
-//! The real `tbd`, which keeps beads.
+//! The real `tbd`, which stores beads.
 
 use crate::skip::skip;
 use crate::{Repo, World};
@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use xtask::agents::Agents;
 
-/// The pinned one, or `None` after having said loudly that `test` is skipped.
+/// Returns the pinned set of CLIs, or `None` after a report that `test` is skipped.
 pub fn pinned(test: &str) -> Option<Agents> {
-    // A checkout without its lock file is broken, which is no reason to skip.
+    // A checkout without its lock file is broken, so this is no reason to skip.
     xtask::agents::installed().expect("the lock file of the agent CLIs");
     match xtask::agents::install() {
         Ok(agents) => Some(agents),
@@ -19,7 +19,7 @@ pub fn pinned(test: &str) -> Option<Agents> {
     }
 }
 
-/// Puts `tbd` on the world's `PATH`, and sets it up in the repository with `sup-` before its ids.
+/// Puts `tbd` on the world's `PATH`, and sets it up in the repository with the id prefix `sup-`.
 pub fn install(world: &World, repo: &Repo, agents: &Agents) {
     let program = world.bin().join("tbd");
     let script = format!(
@@ -31,7 +31,7 @@ pub fn install(world: &World, repo: &Repo, agents: &Agents) {
     init(&program, &repo.path, &world.home());
 }
 
-/// `tbd init` in a repository.
+/// Runs `tbd init` in a repository.
 pub fn init(program: &Path, repo: &Path, home: &Path) {
     let output = Command::new(program)
         .args(["init", "--prefix=sup", "--quiet"])

@@ -1,15 +1,15 @@
-//! Waiting for a state, never for a time.
+//! Waits for states, never for times.
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what should be there in well under a second. Long, because it is only
-/// ever spent on the way to a failure, and a loaded machine is no bug.
+/// The time limit for states that normally come in well under a second. It is long because only a
+/// failure uses all of it, and a loaded machine is no bug.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks `state` until it answers, and gives that answer.
+/// Polls `state` until it answers, and returns the answer.
 ///
 /// # Panics
-/// After `deadline`, naming `what` was waited for.
+/// After `deadline`; the message names `what` the test waited for.
 pub fn wait_until<T>(what: &str, deadline: Duration, mut state: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     let mut pause = Duration::from_millis(2);
@@ -23,11 +23,11 @@ pub fn wait_until<T>(what: &str, deadline: Duration, mut state: impl FnMut() -> 
     }
 }
 
-/// Makes sure that `state` holds all through `span`. For what must *not* happen, where there is no
-/// event to wait for; keep `span` short.
+/// Asserts that `state` holds all through `span`. This is for things that must *not* happen, which
+/// no event reports; keep `span` short.
 ///
 /// # Panics
-/// As soon as it no longer holds.
+/// As soon as `state` no longer holds.
 pub fn holds_for(what: &str, span: Duration, mut state: impl FnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < span {

@@ -1,4 +1,4 @@
-//! The daemon's socket, spoken to byte by byte: for frames no well-meaning client would send.
+//! Speaks to the daemon's socket byte by byte, for frames that no well-meaning client would send.
 
 use crate::World;
 use muleteer_protocol::v1::{ClientFrame, Hello, Request, ServerFrame, VERSIONS};
@@ -13,7 +13,7 @@ pub struct Wire {
     pub stream: UnixStream,
 }
 
-/// Where the daemon of this world listens, as `status` says.
+/// Returns the path of this world's daemon socket, as `status` reports it.
 pub fn socket(world: &World) -> PathBuf {
     let status = world.status();
     status["daemon"]["socket"]
@@ -22,11 +22,11 @@ pub fn socket(world: &World) -> PathBuf {
         .into()
 }
 
-/// How many are connected to the daemon now, by the kernel's list.
+/// Returns how many clients are connected to the daemon now, by the kernel's list.
 #[cfg(target_os = "linux")]
 pub fn clients(socket: &Path) -> usize {
     let all = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
-    // The kernel goes on showing the name that a socket was bound to before it was renamed.
+    // The kernel continues to show the name to which a socket was bound before its rename.
     let name = socket.file_name().expect("a name").to_string_lossy().into_owned();
     let is_it = |path: &Path| {
         let bound = path.file_name().unwrap_or_default().to_string_lossy();
@@ -41,7 +41,7 @@ pub fn clients(socket: &Path) -> usize {
         .count()
 }
 
-/// The length header of a frame.
+/// Returns the length header of a frame.
 pub fn header(length: u32) -> [u8; 4] {
     length.to_be_bytes()
 }
@@ -53,7 +53,7 @@ impl Wire {
         Self { stream }
     }
 
-    /// Connected and greeted, with the operator key or without.
+    /// Connects and greets the daemon, with or without the operator key.
     pub fn greeted(world: &World, key: bool) -> Self {
         let key = key.then(|| {
             std::fs::read_to_string(world.state().join("operator.key")).unwrap_or_default()
@@ -61,7 +61,7 @@ impl Wire {
         Self::greeting(Self::connect(world).stream, key.map(|key| key.trim().to_string()))
     }
 
-    /// The same on any of its sockets.
+    /// Does the same on any connected socket.
     pub fn greeting(stream: UnixStream, operator_key: Option<String>) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a read timeout");
         let mut wire = Self { stream };
@@ -83,12 +83,12 @@ impl Wire {
         self.send(&ClientFrame::Request { id: 1, trace: None, body });
     }
 
-    /// Bytes as they are. An error means that the daemon has closed the connection.
+    /// Sends raw bytes. An error means that the daemon has closed the connection.
     pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// The next frame, or `None` when the daemon closed the connection.
+    /// Reads the next frame. Returns `None` when the daemon closed the connection.
     pub fn receive(&mut self) -> Option<ServerFrame> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length).ok()?;
@@ -97,7 +97,7 @@ impl Wire {
         rmp_serde::from_slice(&body).ok()
     }
 
-    /// Reads on until the daemon closes the connection.
+    /// Reads until the daemon closes the connection.
     ///
     /// # Panics
     /// When it is still open after `deadline`.

@@ -1,4 +1,4 @@
-//! One test's world: directories, variables and processes of its own.
+//! One test's world: its own directories, variables and processes.
 
 use crate::{Daemon, Muleteer, PATIENCE, Repo, events, processes, wait_until};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Dropping it ends every process that belongs to it and removes its files.
+/// A world. Dropping it ends every process that belongs to it and removes its files.
 #[derive(Debug)]
 pub struct World {
     root: tempfile::TempDir,
@@ -15,7 +15,7 @@ pub struct World {
 impl World {
     #[allow(clippy::new_without_default)] // it makes directories: a surprise for a `default()`
     pub fn new() -> Self {
-        // Short, because socket paths are limited to 107 bytes.
+        // The path is short, because socket paths are limited to 107 bytes.
         let root = tempfile::Builder::new().prefix("mt").tempdir().expect("a temporary directory");
         for dir in ["home", "state", "config", "cache", "run", "tmp", "bin"] {
             std::fs::create_dir(root.path().join(dir)).expect("a directory of the world");
@@ -34,17 +34,17 @@ impl World {
         self.path().join("home")
     }
 
-    /// `$XDG_STATE_HOME/muleteer`.
+    /// Returns `$XDG_STATE_HOME/muleteer`.
     pub fn state(&self) -> PathBuf {
         self.path().join("state/muleteer")
     }
 
-    /// `$XDG_RUNTIME_DIR`.
+    /// Returns `$XDG_RUNTIME_DIR`.
     pub fn runtime(&self) -> PathBuf {
         self.path().join("run")
     }
 
-    /// A folder at the front of every `PATH`, for fake or linked programs.
+    /// Returns a folder at the front of every `PATH`, for fake or linked programs.
     pub fn bin(&self) -> PathBuf {
         self.path().join("bin")
     }
@@ -74,14 +74,15 @@ impl World {
         Muleteer::new(self, &binaries().join("muleteer"), args)
     }
 
-    /// The same, read by a program of the shell's: over when both are.
+    /// Does the same with a shell program that reads the output. The command ends when both have
+    /// ended.
     pub fn muleteer_into(&self, args: &[&str], reader: &str) -> Muleteer {
         let (program, script) = (binaries().join("muleteer"), format!("\"$0\" \"$@\" | {reader}"));
         let words = ["-c", script.as_str(), program.to_str().expect("a build's paths are UTF-8")];
         Muleteer::new(self, std::path::Path::new("sh"), &[&words, args].concat())
     }
 
-    /// The same as the program that `words` start; by itself where there are none.
+    /// Does the same below the program that `words` start; without words, directly.
     pub(crate) fn under(&self, words: &[String], args: &[&str]) -> Muleteer {
         let program = self.program();
         let Some((tool, rest)) = words.split_first() else { return self.muleteer(args) };
@@ -91,7 +92,7 @@ impl World {
         Muleteer::new(self, std::path::Path::new(tool), &words)
     }
 
-    /// The `muleteer` under test.
+    /// Returns the path of the `muleteer` under test.
     ///
     /// # Panics
     /// When it does not build.
@@ -99,7 +100,7 @@ impl World {
         binaries().join("muleteer")
     }
 
-    /// A spawn of a `subprocess` agent in `repo`, running `script` under `sh -c`.
+    /// Spawns a `subprocess` agent in `repo` that runs `script` under `sh -c`.
     pub fn spawn(&self, repo: &Repo, script: &str, more: &[&str]) -> Muleteer {
         let mut args = vec!["spawn", "developer", repo.to_str(), "do it"];
         args.extend(["--backend", "subprocess", "--command", script]);
@@ -107,33 +108,33 @@ impl World {
         self.muleteer(&args)
     }
 
-    /// A daemon that answers.
+    /// Starts a daemon and waits until it answers.
     pub fn daemon(&self) -> Daemon {
         self.daemon_with(&[])
     }
 
-    /// A daemon that answers, started with these variables too.
+    /// Does the same with additional variables.
     pub fn daemon_with(&self, variables: &[(&str, &str)]) -> Daemon {
         Daemon::launch(self, variables).ready(self)
     }
 
-    /// A daemon that a tracer starts (`words` come before its own command line), and that may die
-    /// before it answers.
+    /// Starts a daemon below a tracer (`words` come before the daemon's own command line). It may
+    /// die before it answers.
     pub fn daemon_under(&self, words: &[String]) -> Daemon {
         Daemon::launch_under(self, words, &[])
     }
 
-    /// A daemon that may die before it answers.
+    /// Starts a daemon that may die before it answers.
     pub fn daemon_unready(&self, variables: &[(&str, &str)]) -> Daemon {
         Daemon::launch(self, variables)
     }
 
-    /// `status --json`.
+    /// Returns `status --json`.
     pub fn status(&self) -> Value {
         self.muleteer(&["status", "--json"]).json()
     }
 
-    /// The entry of one dispatch in `status --json`.
+    /// Returns the entry of one dispatch in `status --json`.
     pub fn dispatch(&self, id: &str) -> Value {
         let status = self.status();
         let all = status["dispatches"].as_array().cloned().unwrap_or_default();
@@ -142,7 +143,7 @@ impl World {
             .unwrap_or_else(|| panic!("no dispatch {id} in {status}"))
     }
 
-    /// Waits until the dispatch is in one of `states`, and gives its entry.
+    /// Waits until the dispatch is in one of `states`, and returns its entry.
     pub fn wait_for_state(&self, id: &str, states: &[&str]) -> Value {
         wait_until(&format!("{id} to be {states:?}"), PATIENCE, || {
             let entry = self.dispatch(id);
@@ -151,17 +152,17 @@ impl World {
         })
     }
 
-    /// Waits until the dispatch has ended, and gives its entry.
+    /// Waits until the dispatch has ended, and returns its entry.
     pub fn wait_for_end(&self, id: &str) -> Value {
         self.wait_for_state(id, &["success", "partial", "failed", "blocked", "killed", "stalled"])
     }
 
-    /// The events as they stand on disk.
+    /// Returns the events as they are on disk.
     pub fn events(&self) -> Vec<Value> {
         events::read(&self.state().join("events.jsonl"))
     }
 
-    /// The events of one dispatch and one name.
+    /// Returns the events of one dispatch with one name.
     pub fn events_of(&self, id: &str, name: &str) -> Vec<Value> {
         let of = |event: &Value| event["dispatch_id"] == id && event["event"] == name;
         self.events().into_iter().filter(of).collect()
@@ -179,8 +180,8 @@ impl World {
         processes::signal(self.path(), pid, signal);
     }
 
-    /// Waits until nothing of the world is alive but what descends from this test on purpose (its
-    /// daemons, by `except`, each with its zygote).
+    /// Waits until no process of the world is alive except those that this test started (its
+    /// daemons, in `except`, each with its zygote).
     pub fn wait_for_nothing_left(&self, except: &[u32]) {
         let mut left = vec![];
         let start = std::time::Instant::now();
@@ -205,13 +206,13 @@ impl World {
         );
     }
 
-    /// The end of a test that went well: the daemon is asked to stop with its agents, and then
-    /// nothing of the world may be alive, and its events must be whole.
+    /// Ends a test that succeeded: stops the daemon with its agents, and checks that no process of
+    /// the world is alive and that its events are whole.
     pub fn finish(self, daemon: Option<Daemon>) {
         self.expect_clean_end(daemon);
     }
 
-    /// [`World::finish`] for a test that still needs the world's files.
+    /// Does the same as [`World::finish`] for a test that still needs the world's files.
     pub fn expect_clean_end(&self, daemon: Option<Daemon>) {
         self.muleteer(&["daemon", "stop", "--agents", "stop"]).run();
         if let Some(mut daemon) = daemon {
@@ -221,7 +222,7 @@ impl World {
         events::check(&self.state().join("events.jsonl"));
     }
 
-    /// The variables every program of the world gets, and no others.
+    /// Sets the variables that every program of the world gets, and no others.
     pub fn environment(&self, command: &mut Command) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut search = std::ffi::OsString::from(self.bin());
@@ -266,7 +267,7 @@ fn last(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].iter().map(cut).collect::<Vec<_>>().join("\n")
 }
 
-/// Built once per test binary; a build that fails is not tried again by every test.
+/// Builds the binaries once per test binary; other tests do not retry a failed build.
 fn binaries() -> &'static PathBuf {
     static BINARIES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built =

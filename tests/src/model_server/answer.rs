@@ -1,4 +1,4 @@
-//! The Messages API's answers, whole or streamed. `false` means: close the connection.
+//! Writes answers of the Messages API, whole or streamed. `false` means: close the connection.
 
 use super::step::Step;
 use super::{Shared, http};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::io;
 use std::net::TcpStream;
 
-/// `/v1/models`, `count_tokens`, and whatever else a CLI asks for on the side.
+/// Answers `/v1/models`, `count_tokens`, and every other secondary request of a CLI.
 pub(super) fn other(out: &TcpStream, method: &str, path: &str) -> io::Result<bool> {
     let body = match (method, path) {
         (_, path) if path.ends_with("/count_tokens") => json!({"input_tokens": 1000}),
@@ -25,7 +25,7 @@ pub(super) fn other(out: &TcpStream, method: &str, path: &str) -> io::Result<boo
     Ok(true)
 }
 
-/// What is the same in every API: to wait, to keep silent, to refuse. `None`: the step answers.
+/// Does the part that both APIs share: wait, stay silent, refuse. On `None` the step answers.
 pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result<Option<bool>> {
     if let Some(delay) = step.pre_delay {
         shared.pause(delay);
@@ -139,7 +139,8 @@ fn stream(out: &TcpStream, shared: &Shared, step: &Step, message: Value) -> io::
     Ok(true)
 }
 
-/// A content block as it opens, and the deltas that fill it: always several, as a real model sends.
+/// Returns a content block as it begins, and the deltas that fill it: always several, as a real
+/// model sends.
 fn pieces(block: &Value) -> (Value, Vec<Value>) {
     let mut empty = block.clone();
     if block["type"] == "text" {

@@ -1,11 +1,12 @@
-//! As much of HTTP/1.1 as the agent CLIs use: keep-alive, sized and chunked bodies, chunked
+//! The part of HTTP/1.1 that the agent CLIs use: keep-alive, sized and chunked bodies, chunked
 //! answers.
 
 use super::Request;
 use serde_json::Value;
 use std::io::{self, BufRead, Read, Write};
 
-/// The next request, or `None` when the client closed the connection between two.
+/// Reads the next request. Returns `None` when the client closed the connection between two
+/// requests.
 pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut first = String::new();
     if reader.read_line(&mut first)? == 0 {
@@ -56,7 +57,7 @@ fn chunked(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A whole JSON answer.
+/// Writes a whole JSON answer.
 pub(crate) fn json(
     mut out: impl Write,
     status: u16,
@@ -72,7 +73,7 @@ pub(crate) fn json(
     out.write_all(text.as_bytes())
 }
 
-/// The head of a stream of server-sent events.
+/// Writes the head of a stream of server-sent events.
 pub(super) fn stream(mut out: impl Write, headers: &[(String, String)]) -> io::Result<()> {
     let mut text = String::from(
         "HTTP/1.1 200 scripted\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n\
@@ -84,7 +85,7 @@ pub(super) fn stream(mut out: impl Write, headers: &[(String, String)]) -> io::R
     out.write_all((text + "\r\n").as_bytes())
 }
 
-/// One event of the stream; its name is its data's `type`.
+/// Writes one event of the stream, named by its data's `type`.
 pub(super) fn event(mut out: impl Write, data: &Value) -> io::Result<()> {
     let text = format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default());
     out.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes())

@@ -1,13 +1,13 @@
-//! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback, so that
-//! system tests drive the real `claude` and `codex` binaries with no network and no model.
+//! A scripted model: the Anthropic Messages and the OpenAI Responses API on loopback. With it
+//! system tests drive the real `claude` and `codex` binaries without network and model.
 //!
-//! Steps are taken one per *main* request (a `POST` of either that declares tools): from a list,
-//! whose last one repeats, or from a player, who makes each from what it is asked
+//! Each *main* request (a `POST` of either API that declares tools) takes one step. Steps come from
+//! a list, whose last step repeats, or from a player, which makes each step from the request
 //! ([`ModelServer::playing`]). Requests without tools (titles, quota probes) get a short text and
-//! use up no step. Every request is kept for assertions.
+//! use up no step. The server stores every request for assertions.
 //!
-//! Plain threads and blocking sockets: a test's server has a handful of connections, and a hanging
-//! step is then just a thread that waits.
+//! It uses plain threads and blocking sockets: a test's server has a handful of connections, and a
+//! hanging step is then just a thread that waits.
 
 mod answer;
 pub(crate) mod http;
@@ -29,15 +29,15 @@ use std::time::Duration;
 pub struct Request {
     pub method: String,
     pub path: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// `Null` where it is no JSON.
+    /// The body, or `Null` if it is no JSON.
     pub body: Value,
-    /// It took a step of the script.
+    /// Whether the request took a step of the script.
     pub main: bool,
 }
 
-/// The server; dropping it cuts every connection and waits for its threads.
+/// The server. Dropping it cuts every connection and waits for its threads.
 #[derive(Debug)]
 pub struct ModelServer {
     address: SocketAddr,
@@ -74,27 +74,27 @@ struct State {
     workers: Vec<JoinHandle<()>>,
     stopping: bool,
     released: bool,
-    /// What agents have come to, for others to wait for.
+    /// The marks that steps have set; other steps wait for them.
     marks: BTreeSet<String>,
     ids: u64,
 }
 
 impl ModelServer {
-    /// Starts on a free loopback port.
+    /// Starts a server on a free loopback port.
     ///
     /// # Panics
-    /// With an empty script, or when no socket is to be had: a test cannot go on then.
+    /// When the script is empty or no socket can be had: a test cannot continue then.
     pub fn start(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps: Vec<Step> = steps.into_iter().flat_map(Step::repeated).collect();
         assert!(!steps.is_empty(), "a script needs a step");
         Self::listening(Script::Steps(steps))
     }
 
-    /// A model that answers what it is asked, whoever asks: for many agents at once. What a player
-    /// says may only depend on the request, since a request may be made again.
+    /// Starts a model that makes each answer from its request, for many agents at once. A player's
+    /// answer may depend only on the request, because a client may repeat a request.
     ///
     /// # Panics
-    /// When no socket is to be had.
+    /// When no socket can be had.
     pub fn playing(player: impl Fn(&Request) -> Step + Send + Sync + 'static) -> Self {
         Self::listening(Script::Player(Box::new(player)))
     }
@@ -110,7 +110,8 @@ impl ModelServer {
         Self { address, shared, acceptor: Some(acceptor) }
     }
 
-    /// For `ANTHROPIC_BASE_URL`; with `/v1` at its end, the `base_url` of a Codex provider.
+    /// Returns the value of `ANTHROPIC_BASE_URL`; with `/v1` at its end it is the `base_url` of a
+    /// Codex provider.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -125,25 +126,25 @@ impl ModelServer {
         self.shared.stopped.notify_all();
     }
 
-    /// Lets go who awaits this.
+    /// Sets a mark, and wakes the steps that wait for it.
     pub fn tell(&self, mark: &str) {
         self.shared.lock().marks.insert(mark.into());
         self.shared.stopped.notify_all();
     }
 
-    /// Whether somebody has told this.
+    /// Returns whether a mark was set.
     pub fn was_told(&self, mark: &str) -> bool {
         self.shared.lock().marks.contains(mark)
     }
 
-    /// The requests that took a step of the script.
+    /// Returns the requests that took a step of the script.
     pub fn main_requests(&self) -> Vec<Request> {
         self.shared.lock().requests.iter().filter(|request| request.main).cloned().collect()
     }
 }
 
 impl ModelServer {
-    /// What it was asked, for whoever reads why a test has failed.
+    /// Prints all requests, for the reader of a failed test.
     fn tell_what_was_asked(&self) {
         const ENOUGH: usize = 300;
         eprintln!("--- what the model was asked");
@@ -174,7 +175,7 @@ impl Drop for ModelServer {
         for connection in connections {
             let _ = connection.shutdown(Shutdown::Both);
         }
-        // Wakes the acceptor, which sees `stopping` and ends.
+        // The connection wakes the acceptor, which sees `stopping` and ends.
         let _ = TcpStream::connect(self.address);
         let workers = std::mem::take(&mut self.shared.lock().workers);
         for thread in workers.into_iter().chain(self.acceptor.take()) {
@@ -188,14 +189,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits, but no longer than the server lives. False: it is over.
+    /// Waits, but no longer than the server lives. Returns false if the server ends.
     fn pause(&self, for_how_long: Duration) -> bool {
         let state = self.lock();
         let outcome = self.stopped.wait_timeout_while(state, for_how_long, |state| !state.stopping);
         !outcome.map_or(true, |(state, _)| state.stopping)
     }
 
-    /// Waits until the held steps are let go, or the server ends.
+    /// Waits until the held steps are released, or the server ends.
     fn wait_for_release(&self) {
         let state = self.lock();
         drop(self.stopped.wait_while(state, |state| !state.stopping && !state.released));
@@ -219,7 +220,7 @@ impl Shared {
         }
     }
 
-    /// Says what `step` has come to, and waits for what it waits for.
+    /// Sets the marks of `step`, and waits for the marks that it awaits.
     fn meet(&self, step: &Step) {
         let mut state = self.lock();
         state.marks.extend(step.marks.iter().cloned());

@@ -1,4 +1,5 @@
-//! The Responses API's answers, as Codex asks for them. `false` means: close the connection.
+//! Writes answers of the Responses API, as Codex asks for them. `false` means: close the
+//! connection.
 
 use super::answer::{early, split};
 use super::step::Step;
@@ -39,7 +40,7 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
             "type": "function_call", "id": shared.next_id("fc"), "call_id": shared.next_id("call"),
             "name": name, "arguments": arguments.to_string(), "status": "completed"
         });
-        // A tool of an MCP server is named apart from its server.
+        // Codex names the server and the tool of an MCP call separately.
         if let Some((server, tool)) =
             name.strip_prefix("mcp__").and_then(|rest| rest.split_once("__"))
         {
@@ -62,8 +63,8 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
     })
 }
 
-/// [`Step::bash`] is a call of either CLI's shell tool. This one's answers before the command's
-/// end, unless it is told to wait.
+/// Translates a call of a shell tool ([`Step::bash`]) into Codex's form. Codex's tool answers
+/// before the command's end, unless the call tells it to wait.
 fn in_codexs_words(name: &str, input: &Value) -> (String, Value) {
     match name {
         "Bash" => {

@@ -1,4 +1,4 @@
-//! What the scripted model does with one main request.
+//! One step of the scripted model: its answer to one main request.
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Step {
     pub(super) text: Option<String>,
     pub(super) tools: Vec<(String, Value)>,
-    /// A final document: a call of `StructuredOutput` where the request declares that tool (the CLI
+    /// The final document: a call of `StructuredOutput` if the request declares that tool (the CLI
     /// was given a schema), else plain text.
     pub(super) document: Option<Value>,
     pub(super) usage: Option<Value>,
@@ -26,39 +26,39 @@ pub struct Step {
 }
 
 impl Step {
-    /// A plain answer that ends the turn.
+    /// Makes a plain answer that ends the turn.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: Some(text.into()), ..Self::default() }
     }
 
-    /// One tool call.
+    /// Makes one tool call.
     pub fn tool(name: &str, input: Value) -> Self {
         Self::default().and_tool(name, input)
     }
 
-    /// A call of the CLI's shell tool.
+    /// Makes a call of the CLI's shell tool.
     pub fn bash(command: &str) -> Self {
         Self::tool("Bash", json!({"command": command, "description": "a step of the script"}))
     }
 
-    /// The final document of a dispatch.
+    /// Makes the final document of a dispatch.
     pub fn document(document: Value) -> Self {
         Self { document: Some(document), ..Self::default() }
     }
 
-    /// A successful result in the words of the contract.
+    /// Makes a successful result in the form of the contract.
     pub fn success(summary: &str) -> Self {
         Self::document(json!({
             "status": "success", "summary": summary, "changes": [], "issues": [], "questions": [], "pr_url": null
         }))
     }
 
-    /// An error answer with this HTTP status.
+    /// Makes an error answer with this HTTP status.
     pub fn status(status: u16) -> Self {
         Self { status: Some(status), ..Self::default() }
     }
 
-    /// The request is taken and nothing is sent; then the connection is closed.
+    /// Takes the request and sends nothing; then closes the connection.
     pub fn hang(for_how_long: Duration) -> Self {
         Self { hang: Some(for_how_long), ..Self::default() }
     }
@@ -68,13 +68,13 @@ impl Step {
         self
     }
 
-    /// A further tool call in the same answer.
+    /// Adds a tool call to the same answer.
     pub fn and_tool(mut self, name: &str, input: Value) -> Self {
         self.tools.push((name.into(), input));
         self
     }
 
-    /// A response header (also on errors: `retry-after`).
+    /// Adds a response header (also to errors: `retry-after`).
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -90,19 +90,19 @@ impl Step {
         self
     }
 
-    /// Answers only after [`super::ModelServer::release`].
+    /// Delays the answer until [`super::ModelServer::release`].
     pub fn held(mut self) -> Self {
         self.held = true;
         self
     }
 
-    /// Tells everybody, before it answers, that this has come.
+    /// Sets a mark before the step answers.
     pub fn tells(mut self, mark: &str) -> Self {
         self.marks.push(mark.into());
         self
     }
 
-    /// Answers only when each of `marks` has been told.
+    /// Delays the answer until each of `marks` is set.
     pub fn awaits(mut self, marks: &[&str]) -> Self {
         self.awaits.extend(marks.iter().map(ToString::to_string));
         self
@@ -130,7 +130,7 @@ impl Step {
         self
     }
 
-    /// The step serves this many requests.
+    /// Repeats the step for this many requests.
     pub fn times(mut self, times: usize) -> Self {
         self.times = Some(times);
         self
