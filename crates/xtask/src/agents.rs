@@ -1,10 +1,9 @@
-//! The agent CLIs that system tests drive: pinned by `deploy/ci/agents/package-lock.json`,
-//! installed by npm into a cache outside the checkout, so a fresh clone does not fetch a gigabyte
+//! The agent CLIs that system tests drive. `deploy/ci/agents/package-lock.json` pins them, and npm
+//! installs them into a cache outside the checkout, so that a fresh clone does not fetch a gigabyte
 //! again.
 //!
 //! `${MULETEER_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}/muleteer-test-agents/<hash of the lock>/`
-//! appears by one rename, so it is either whole or absent; installers in two processes are
-//! harmless.
+//! appears by one rename, so it is either whole or absent, and two processes may install at once.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};
@@ -27,55 +26,55 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// The Claude Code binary itself; it needs no node.
+    /// Returns the Claude Code binary itself, which needs no node.
     pub fn claude(&self) -> PathBuf {
         self.dir.join(CLAUDE)
     }
 
-    /// The Codex binary itself; it needs no node.
+    /// Returns the Codex binary itself, which needs no node.
     pub fn codex(&self) -> PathBuf {
         self.dir.join(CODEX)
     }
 
-    /// A node that is new enough for the agents that need one.
+    /// Returns a node that is new enough for the agents that need one.
     pub fn node(&self) -> PathBuf {
         self.dir.join(NODE)
     }
 
-    /// Claude Code as an ACP agent: a script for [`Agents::node`], which runs [`Agents::claude`]
-    /// where `CLAUDE_CODE_EXECUTABLE` names it.
+    /// Returns Claude Code as an ACP agent: a script for [`Agents::node`], which runs
+    /// [`Agents::claude`] if `CLAUDE_CODE_EXECUTABLE` names it.
     pub fn claude_acp(&self) -> PathBuf {
         self.dir.join(CLAUDE_ACP)
     }
 
-    /// `tbd`, which keeps beads: a script for [`Agents::node`].
+    /// Returns `tbd`, which stores beads: a script for [`Agents::node`].
     pub fn tbd(&self) -> PathBuf {
         self.dir.join(TBD)
     }
 
-    /// Codex as an ACP agent: a script for [`Agents::node`], which runs [`Agents::codex`] where
-    /// `CODEX_PATH` names it.
+    /// Returns Codex as an ACP agent: a script for [`Agents::node`], which runs [`Agents::codex`]
+    /// if `CODEX_PATH` names it.
     pub fn codex_acp(&self) -> PathBuf {
         self.dir.join(CODEX_ACP)
     }
 }
 
-/// The installed set, if it is there. Installs nothing.
+/// Returns the installed set, if there is one. Installs nothing.
 ///
 /// # Errors
-/// When the cache's place cannot be told or the lock file cannot be read.
+/// When the cache's path is unknown or the lock file cannot be read.
 pub fn installed() -> Result<Option<Agents>, Failure> {
     let agents = Agents { dir: place()? };
     Ok(is_whole(&agents.dir).then_some(agents))
 }
 
-/// The installed set, installing it first where it is missing.
+/// Returns the installed set, and installs it first if it is missing.
 ///
 /// # Errors
-/// No npm, no registry to reach, or a package this platform has none of: tests that need it are
-/// then skipped, loudly.
+/// When npm, the registry or a package for this platform is missing. Tests that need the set then
+/// report a skip.
 pub fn install() -> Result<Agents, Failure> {
-    // One of a test binary's threads installs, the others wait for it.
+    // One thread of a test binary installs; the others wait for it.
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _turn = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(agents) = installed()? {
@@ -97,7 +96,7 @@ fn fill(dir: &Path) -> Result<(), Failure> {
         std::fs::copy(pins().join(file), dir.join(file))?;
     }
     // `ci` takes exactly what the lock's hashes say. Scripts stay off: a package's install script
-    // is a stranger's program with the rights of whoever runs the tests.
+    // is a stranger's program with the rights of the user who runs the tests.
     let mut npm = Command::new("npm");
     npm.args([
         "ci",
@@ -107,8 +106,8 @@ fn fill(dir: &Path) -> Result<(), Failure> {
         "--no-update-notifier",
         "--loglevel=error",
     ]);
-    // The ACP agents bring a claude and a codex of their own for every platform, as optional
-    // packages: they are given the pinned ones instead.
+    // The ACP agents bring their own claude and codex for every platform, as optional packages. The
+    // tests give them the pinned ones instead.
     npm.args(["--omit=optional"]);
     npm.args(["--fetch-retries=1", "--fetch-timeout=120000"]);
     npm.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
@@ -121,7 +120,7 @@ fn publish(temporary: &Path, place: &Path) -> Result<(), Failure> {
     }
     match std::fs::rename(temporary, place) {
         Ok(()) => Ok(()),
-        // Somebody else was first; theirs is as whole as ours.
+        // Another process was faster; its installation is as whole as ours.
         Err(_) if is_whole(place) => Ok(()),
         Err(error) => Err(format!("{}: {error}", place.display()).into()),
     }
@@ -149,8 +148,8 @@ fn place() -> Result<PathBuf, Failure> {
     Ok(cache.join("muleteer-test-agents").join(format!("{:016x}", fnv1a(&lock))))
 }
 
-/// Tells one lock file from another; no adversary chooses lock files, so no cryptographic hash is
-/// pulled into the build for it.
+/// Hashes a lock file to tell it from another. Nobody attacks with lock files, so the build needs
+/// no cryptographic hash for it.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -159,7 +158,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    /// A lock file that names a registry's host works only where that host is reached.
+    /// A lock file that names a registry's host works only where that host can be reached.
     #[test]
     fn the_lock_file_names_no_registry() {
         let lock = std::fs::read_to_string(super::pins().join("package-lock.json"))

@@ -1,11 +1,13 @@
-//! `cargo xtask bench [NAME…]`: what Muleteer costs, each figure beside a floor measured in the
+//! `cargo xtask bench [NAME…]`: the cost of Muleteer, each figure beside a floor measured in the
 //! same run.
 //!
-//! A shared machine's absolute times say little; a ratio to the least that the same work could
-//! cost, taken in turns with it, says what we add. Every row of [`ROWS`] is one such figure: add
-//! one by writing a function from a [`place::Place`] to [`measure::Samples`] and listing it here.
+//! Absolute times of a shared machine mean little. A ratio to the least that the same work could
+//! cost, measured in turns with it, shows the part that Muleteer adds. Every row of [`ROWS`] is one
+//! such figure. To add one, write a function from a [`place::Place`] to [`measure::Samples`] and
+//! list it here.
 //!
-//! Release binaries, built first. Nothing here asserts: a row beyond its gate is shown as such.
+//! The benchmark builds release binaries first. It asserts nothing: a row beyond its gate is only
+//! marked.
 
 pub mod measure;
 pub mod place;
@@ -26,30 +28,31 @@ use measure::{Judged, Samples};
 use place::Place;
 use xtask::Failure;
 
-/// One figure.
+/// One figure and its goals.
 pub struct Row {
     pub name: &'static str,
-    /// What is measured, from where to where.
+    /// A description of the measured work, with its start and end.
     pub what: &'static str,
-    /// What the ratio is to; of an absolute figure, empty.
+    /// A description of the floor; empty for an absolute figure.
     pub floor: &'static str,
     pub judged: Judged,
-    /// Must be reached, and would be good to reach; in the unit that is judged.
+    /// The required and the desired value, in the unit that is judged.
     pub gate: Option<f64>,
     pub ambition: Option<f64>,
     pub run: fn(&Options) -> Result<Samples, Failure>,
 }
 
-/// What the command line asks of every row.
+/// The options of the command line, which every row gets.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Of `muleteer` and `muleteer-shim`.
+    /// The folder of `muleteer` and `muleteer-shim`.
     pub bin: std::path::PathBuf,
-    /// Of the probes that are built for this (`stamp`, `spawner`, `append`).
+    /// The folder of the probes that are built for this (`stamp`, `spawner`, `append`).
     pub probes: std::path::PathBuf,
-    /// Rounds of floor and subject in turns; the median counts.
+    /// The number of rounds of floor and subject in turns; the median counts.
     pub rounds: usize,
-    /// Instead of 500, where a row is about many agents: a smaller machine may say less.
+    /// The number of agents in rows about many agents, 500 by default: a smaller machine may lower
+    /// it.
     pub many: usize,
 }
 
@@ -331,8 +334,7 @@ cargo xtask bench [NAME…] [--json | --markdown] [--rounds N] [--many N] [--bin
   --bin-dir D  measure the muleteer and muleteer-shim there, and build none";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
-    // By itself: it builds for minutes, and has nothing to do with the binaries that the rows
-    // start.
+    // This runs alone: it builds for minutes, and does not use the binaries of the rows.
     if let Some((first, rest)) = args.split_first()
         && first == "build"
     {

@@ -1,22 +1,22 @@
-//! `muleteer` and `muleteer-shim` with fault points compiled in, in a folder of their own.
+//! Builds `muleteer` and `muleteer-shim` with fault points into a folder of their own.
 //!
-//! They are *copied* out of `target/debug`: whoever builds without fault points while tests run
-//! would otherwise swap the binary under a daemon that is about to start a shim. They share the dev
-//! profile's target directory, because a second one costs a second compile of every dependency
-//! (two minutes on two cores) and the feature only recompiles our own crates.
+//! They are *copied* out of `target/debug`: otherwise a build without fault points during the tests
+//! would exchange the binary below a daemon that is about to start a shim. They share the dev
+//! profile's target directory, because a second one costs a second compilation of every dependency
+//! (two minutes on two cores), and the feature recompiles only our own crates.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};
 
-/// Set by `cargo xtask test`: the binaries are there, build nothing.
+/// The variable that names a folder with built binaries. `cargo xtask test` sets it.
 pub const DIR_VARIABLE: &str = "MULETEER_TEST_BIN_DIR";
 pub const FEATURE: &str = "muleteer/fault-points";
 pub const NAMES: [&str; 2] = ["muleteer", "muleteer-shim"];
 
-/// The folder that holds both binaries, building them first unless [`DIR_VARIABLE`] names one.
+/// Returns the folder of both binaries, and builds them first unless [`DIR_VARIABLE`] names one.
 ///
 /// # Errors
-/// When they don't build.
+/// When they do not build.
 pub fn ensure() -> Result<PathBuf, Failure> {
     if let Some(dir) = std::env::var_os(DIR_VARIABLE) {
         return Ok(dir.into());
@@ -24,7 +24,7 @@ pub fn ensure() -> Result<PathBuf, Failure> {
     build()
 }
 
-/// Builds just the two, and copies them to `target/system-test`.
+/// Builds only the two, and copies them to `target/system-test`.
 ///
 /// # Errors
 /// When cargo fails or a file cannot be copied.
@@ -32,8 +32,8 @@ pub fn build() -> Result<PathBuf, Failure> {
     build_with(&["-p", "muleteer", "-p", "muleteer-shim"])
 }
 
-/// Builds them as part of the whole workspace, tests and all: the dependencies then get the
-/// features that `cargo test --workspace` wants too, and none of them is compiled twice.
+/// Builds them as part of the whole workspace with its tests. The dependencies then get the
+/// features that `cargo test --workspace` needs too, and none of them is compiled twice.
 ///
 /// # Errors
 /// When cargo fails or a file cannot be copied.
@@ -58,10 +58,11 @@ fn build_with(what: &[&str]) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Copies by rename: a running copy keeps its inode, and a reader never sees half a file.
+/// Copies a file by a rename: a running program keeps its inode, and a reader never sees half a
+/// file.
 ///
 /// # Errors
-/// When a file cannot be read, written or put in its place.
+/// When a file cannot be read, written or moved to its place.
 pub fn refresh(from: &Path, to: &Path) -> Result<(), Failure> {
     let (new, old) = (from.metadata()?, to.metadata().ok());
     if old.is_some_and(|old| old.len() == new.len() && same_time(&old, &new)) {

@@ -1,8 +1,8 @@
 //! `cargo xtask crash`: the campaign of `muleteer_tests::crash`, with more seeds than CI has time
 //! for.
 //!
-//! The engine is a test of the tests package (it needs the harness and its invariants); this only
-//! tells it how much to do, in variables.
+//! The engine is a test of the tests package, because it needs the harness and its invariants. This
+//! command only sets the variables that say how much to do.
 
 use xtask::{Failure, binaries, workspace};
 

@@ -1,14 +1,15 @@
-//! `cargo xtask detect`: recorded streams of agents through the monitors (docs/monitors.md). The
-//! replay is an example of the `model`, since nothing here depends on the product.
+//! `cargo xtask detect`: replays recorded streams of agents through the monitors
+//! (docs/monitors.md). The replay is an example of the crate `model`, because nothing here depends
+//! on the product.
 
 use std::process::ExitCode;
 use xtask::workspace;
 
-/// Exit 2 for what is no stream, and what cannot be read.
+/// Exits with 2 for a file that is no stream or cannot be read.
 pub fn run(args: &[String]) -> ExitCode {
     let mut cargo = workspace::cargo();
     if let Ok(here) = std::env::current_dir() {
-        // Where a relative `--dir` begins.
+        // A relative `--dir` begins here.
         cargo.current_dir(here);
     }
     let manifest = workspace::root().join("Cargo.toml");

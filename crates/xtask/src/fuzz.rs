@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: every decoder under libFuzzer, from the samples that are checked in.
+//! `cargo xtask fuzz`: runs every decoder under libFuzzer, from the checked-in samples.
 //!
-//! The oracles are in `tests/fuzz`. Finds stay in the build directory under `fuzz/<name>`; what is
-//! found becomes a sample or a test there, so that it is tried for ever after without libFuzzer.
+//! The oracles are in `tests/fuzz`. Finds stay in the build directory under `fuzz/<name>`. Make a
+//! find a sample or a test there, so that every later run tries it without libFuzzer too.
 
 use std::path::Path;
 use xtask::{Failure, workspace};
@@ -43,8 +43,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         }
         let mut cargo = workspace::cargo();
         cargo.env("RUSTUP_TOOLCHAIN", "nightly").env("MULETEER_FUZZ", name);
-        // SQLite, in one file, has two constants of one name, which is taken for two objects in one
-        // place.
+        // SQLite, in one file, has two constants of one name, which the sanitizer reports as two
+        // objects in one place.
         cargo.env("ASAN_OPTIONS", "detect_odr_violation=0");
         cargo.args([
             "fuzz",
@@ -67,7 +67,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies the samples below `from` into one folder, under names that cannot clash.
+/// Copies the samples below `from` into one folder, under names that cannot collide.
 fn sow(from: &Path, corpus: &Path) -> Result<(), Failure> {
     for entry in std::fs::read_dir(from)? {
         let path = entry?.path();

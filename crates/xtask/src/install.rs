@@ -1,12 +1,12 @@
-//! `cargo xtask install`: both programs, built for use, in a folder on PATH.
+//! `cargo xtask install`: builds both programs for use and copies them to a folder on PATH.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use xtask::binaries::{NAMES, refresh};
 use xtask::{Failure, workspace};
 
-/// Builds `muleteer` and `muleteer-shim` for use and puts them into `--to DIR`, cargo's own folder
-/// of programs unless said.
+/// Builds `muleteer` and `muleteer-shim` for use and copies them to `--to DIR`, by default cargo's
+/// own folder of programs.
 ///
 /// # Errors
 /// When the arguments are wrong, cargo fails, or a file cannot be written.
@@ -41,7 +41,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where they go.
+/// Returns the folder for the programs.
 fn folder(
     args: &[String],
     cargo_home: Option<PathBuf>,
@@ -57,7 +57,7 @@ fn folder(
     Ok(std::path::absolute(dir)?)
 }
 
-/// The shim first: a `muleteer` that is there has it beside itself.
+/// Copies the shim first: a `muleteer` that is there always has its shim beside it.
 fn put(from: &Path, dir: &Path) -> Result<(), Failure> {
     let fault = |error: std::io::Error| {
         format!("cannot install in {}: {error}; name another folder with --to", dir.display())
@@ -70,7 +70,7 @@ fn put(from: &Path, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What keeps a shell from finding what was installed.
+/// Returns the reasons why a shell does not find the installed programs.
 fn warnings(dir: &Path, path: &OsStr) -> Vec<String> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let wanted = real(dir);

@@ -1,4 +1,4 @@
-//! `cargo xtask`: what developers and CI run.
+//! `cargo xtask`: the commands of developers and CI.
 
 #![allow(clippy::disallowed_methods)]
 

@@ -1,12 +1,12 @@
-//! `cargo xtask platforms`: that the product compiles where nobody tries it: for a Mac, for another
-//! processor, for another C library.
+//! `cargo xtask platforms`: checks that the product compiles for platforms on which no test runs:
+//! macOS, another processor, another C library.
 //!
 //! `cargo check` links nothing, so the C in our dependencies needs no headers and no tools: their
-//! build scripts are given a compiler that makes empty objects. The tests' own crates are for the
-//! platform tested alone, and left out.
+//! build scripts get a compiler that makes empty objects. The tests' own crates support only the
+//! tested platform, and are left out.
 //!
-//! Wants each target's standard library, which `rustup` fetches; where one cannot be had it says so
-//! loudly and that is no failure (`--require` makes it one).
+//! It needs each target's standard library, which `rustup` fetches. If one cannot be had it reports
+//! a skip, which is no failure (`--require` makes it one).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +18,11 @@ use xtask::{Failure, workspace};
 const TARGETS: [&str; 3] =
     ["aarch64-apple-darwin", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl"];
 
-/// A standard library is 30 MB; where there is no network, rustup tries again and again.
+/// The time limit of a download: a standard library has 30 MB, and without network rustup retries
+/// for long.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Makes the file after `-o`, or each archive that is named, and compiles nothing.
+/// A compiler that makes the file after `-o`, or each archive that is named, and compiles nothing.
 const NO_COMPILER: &str = r#"#!/bin/sh
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -60,7 +61,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The standard library of a target, fetched where it is not there.
+/// Fetches the standard library of a target if it is missing.
 fn library(target: &str) -> Result<(), String> {
     let output = Command::new("rustc")
         .args(["--print", "sysroot"])

@@ -1,5 +1,5 @@
-//! `rotel`, a collector that system tests send spans to: a pinned Python package, installed by pip
-//! into a cache outside the checkout. It appears by one rename, so it is whole or absent.
+//! `rotel`, a collector to which system tests send spans: a pinned Python package, which pip
+//! installs into a cache outside the checkout. It appears by one rename, so it is whole or absent.
 
 use crate::Failure;
 use std::path::PathBuf;
@@ -8,11 +8,12 @@ use std::sync::{Mutex, PoisonError};
 
 const VERSION: &str = "0.0.1a15";
 
-/// The program, installing it first where it is missing. `MULETEER_TEST_ROTEL` names another one.
+/// Returns the program, and installs it first if it is missing. `MULETEER_TEST_ROTEL` names another
+/// one.
 ///
 /// # Errors
-/// No python, no registry to reach, or nothing for this platform: tests that need it are then
-/// skipped, loudly.
+/// When python, the registry or a package for this platform is missing. Tests that need it then
+/// report a skip.
 pub fn install() -> Result<PathBuf, Failure> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _turn = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +51,7 @@ pub fn install() -> Result<PathBuf, Failure> {
     let moved = if installed { std::fs::rename(&temporary, &place) } else { Ok(()) };
     let outcome = match (installed, moved) {
         (true, Ok(())) => Ok(program),
-        // Somebody else was first.
+        // Another process was faster.
         (true, Err(_)) if program.is_file() => Ok(program),
         (true, Err(error)) => Err(format!("{}: {error}", place.display()).into()),
         (false, _) => {

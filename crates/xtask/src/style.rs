@@ -1,9 +1,9 @@
-//! `cargo xtask style`: the rules of CONTRIBUTING.md that a program can check.
+//! `cargo xtask style`: checks the rules of CONTRIBUTING.md that a program can check.
 //!
-//! It reads the files of the checkout and nothing else: never git, whose history differs between
-//! clones. Violations that exist already stand in `style-exceptions.txt` as counts per rule and
-//! file. A count may only shrink: a file that is worse than its line fails, and so does a line that
-//! allows more than the file needs. `--update` lowers the counts, and never raises one.
+//! It reads only the files of the checkout, and never git, whose history differs between clones.
+//! `style-exceptions.txt` lists old violations as counts per rule and file. A count may only
+//! shrink: a file with more violations than its line fails, and so does a line that allows more
+//! than the file needs. `--update` lowers the counts, and never raises one.
 
 mod files;
 mod rules;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use xtask::{Failure, workspace};
 
 /// One violation: the rule, the file or folder relative to the root, the line (0: the whole file),
-/// and what is wrong.
+/// and a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub rule: &'static str,

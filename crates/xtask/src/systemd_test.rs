@@ -1,11 +1,11 @@
-//! `cargo xtask systemd-test`: the service units under a real systemd.
+//! `cargo xtask systemd-test`: tests the service units under a real systemd.
 //!
-//! systemd boots in `systemd-nspawn`, over an overlay of this very machine's `/` whose upper layer
-//! is in memory: nothing of it stays. A driver inside installs the service and does to it what a
-//! service has to bear; it writes a line for each check, which is all that comes out.
+//! systemd boots in `systemd-nspawn`, over an overlay of this machine's `/` whose upper layer is in
+//! memory, so nothing of it stays. A driver inside installs the service and tries everything that a
+//! service has to bear. Its only output is a line for each check.
 //!
-//! Wants root, Debian's `systemd-container`, and the right to mount; where one is missing it says
-//! so loudly and is no failure (`--require` makes it one).
+//! It needs root, Debian's `systemd-container`, and the right to mount. If one is missing it
+//! reports a skip, which is no failure (`--require` makes it one).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use xtask::{Failure, binaries, workspace};
 
 const DRIVER: &str = include_str!("systemd_test/driver.sh");
-/// Booting takes five seconds on a quiet machine; the checks wait for systemd's own patience.
+/// The time limit: booting takes five seconds on a quiet machine; the checks wait for systemd's own
+/// time limits.
 const DEADLINE: Duration = Duration::from_secs(420);
-/// The driver's last line. Without it, something ended the machine early.
+/// The driver's last line. Without it the machine ended early.
 const LAST: &str = "done";
 
 const DRIVER_UNIT: &str = "\
@@ -84,7 +85,7 @@ fn missing() -> Option<String> {
     None
 }
 
-/// A root directory made of this machine's own; dropping it unmounts and removes it.
+/// A root directory made from this machine's own. Dropping it unmounts and removes it.
 struct Machine {
     base: PathBuf,
     mounts: Vec<PathBuf>,
@@ -111,7 +112,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What the machine has beyond this one: the binaries, the driver, and a target that starts it.
+    /// Adds the binaries, the driver, and a target that starts it to the machine.
     fn furnish(&self, bin: &Path) -> Result<(), Failure> {
         let upper = self.base.join("upper");
         let write = |name: &str, text: &str, mode: u32| -> Result<(), Failure> {

@@ -1,12 +1,13 @@
-//! `cargo xtask test`: everything that must pass, with the binaries and the agent CLIs it needs.
+//! `cargo xtask test`: runs everything that must pass, with the binaries and the agent CLIs that it
+//! needs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Stdio;
 use xtask::{Failure, agents, binaries, workspace};
 
-/// Tests that could not run append a line here (`muleteer_tests::skip`), so that the closing line
-/// counts them: libtest knows only passed, failed and ignored.
+/// The file to which tests that could not run append a line (`muleteer_tests::skip`), so that the
+/// closing line counts them: libtest knows only passed, failed and ignored.
 const SKIP_LOG_VARIABLE: &str = "MULETEER_TEST_SKIP_LOG";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
@@ -46,7 +47,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("{said}: {status}").into()) }
 }
 
-/// Says every skip once more, where the eye is: at the end.
+/// Prints every skip once more at the end, where people look.
 fn repeat_skips(log: &Path) -> u64 {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     for line in text.lines() {
@@ -62,7 +63,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// `test result: ok. 12 passed; 0 failed; 0 ignored; …`
+    /// Reads a line like `test result: ok. 12 passed; 0 failed; 0 ignored; …`.
     fn read(&mut self, line: &str) {
         let Some(rest) = line.strip_prefix("test result: ") else { return };
         let count = |what: &str| {

@@ -1,12 +1,13 @@
-//! Where the checkout is, and cargo.
+//! Finds the checkout, and runs cargo.
 
 use crate::Failure;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The root of the checkout.
+/// Returns the root of the checkout.
 ///
-/// From the crate's own folder at compile time: `current_dir` differs between `cargo xtask` (where
+/// The path comes from the crate's own folder at compile time: `current_dir` differs between
+/// `cargo xtask` (the user's directory) and `cargo test` (the package's folder).
 /// the user stands) and `cargo test` (the package's folder).
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -16,8 +17,8 @@ pub fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// The `target` directory this very program was built into, so that `CARGO_TARGET_DIR` and
-/// configuration are honoured without asking cargo.
+/// Returns the `target` directory into which this program was built, so that `CARGO_TARGET_DIR` and
+/// configuration count without a call of cargo.
 ///
 /// # Errors
 /// When the program is not inside a profile's folder (it was copied elsewhere).
@@ -34,7 +35,7 @@ pub fn target_dir() -> Result<PathBuf, Failure> {
         .ok_or_else(|| format!("{} is not inside a target directory", exe.display()).into())
 }
 
-/// The cargo that runs us, else the one on `PATH`, at the root of the checkout.
+/// Returns the cargo that runs us, else the one on `PATH`, at the root of the checkout.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -44,7 +45,7 @@ pub fn cargo() -> Command {
 /// Runs a command to its end with our own stdout and stderr.
 ///
 /// # Errors
-/// Names the command and how it ended.
+/// Names the command and its exit status.
 pub fn run(command: &mut Command) -> Result<(), Failure> {
     let said = said(command);
     eprintln!("xtask: {said}");
@@ -52,7 +53,7 @@ pub fn run(command: &mut Command) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("{said}: {status}").into()) }
 }
 
-/// The command line, for messages.
+/// Returns the command line, for messages.
 pub fn said(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     std::iter::once(name)

@@ -1,5 +1,5 @@
-//! What agents print: the parser never fails, never depends on how the bytes were cut, accounts for
-//! every one of them, and its events can be written and read again.
+//! Oracles for the output of agents: the parser never fails, never depends on the cuts between
+//! bytes, accounts for every byte, and its events can be written and read again.
 
 use muleteer_backends::Backend;
 use muleteer_backends::Line;
@@ -29,8 +29,8 @@ pub fn rehearsal(data: &[u8]) {
     parser("rehearsal", data);
 }
 
-/// Well-formed JSON reads as `serde_json` reads it, the cut into pieces changes nothing, and what
-/// was read can be written and read again.
+/// Checks that well-formed JSON reads as `serde_json` reads it, that cuts change nothing, and that
+/// every value can be written and read again.
 pub fn foreign_json(data: &[u8]) {
     let whole = foreign_json::read(data);
     let size = usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61);
@@ -53,8 +53,8 @@ pub fn codex_transcript(data: &[u8]) {
     transcript("codex", data);
 }
 
-/// What a transcript says does not depend on how it comes in pieces, and a line that is only begun
-/// says nothing.
+/// Checks that a transcript reads the same whatever pieces it comes in, and that an unfinished line
+/// counts for nothing.
 fn transcript(name: &str, data: &[u8]) {
     const KEY: &str = "00000000-0000-4000-8000-000000000001";
     let transcripts = by_name(name).expect("it is one of ours").transcripts().expect("it has them");
@@ -78,7 +78,7 @@ fn transcript(name: &str, data: &[u8]) {
 fn parser(name: &str, data: &[u8]) {
     let backend = by_name(name).expect("it is one of ours");
     let whole = lines(backend, [data]);
-    // The first byte chooses the cut, so that the fuzzer can.
+    // The first byte chooses the cut, so that the fuzzer can choose it.
     let size = usize::from(data.first().copied().unwrap_or(1)).clamp(1, 61);
     assert_eq!(whole, lines(backend, data.chunks(size)), "{name}: cut into pieces of {size}");
     let mut before = 0;
@@ -95,7 +95,7 @@ fn parser(name: &str, data: &[u8]) {
         let again: Timed = serde_json::from_str(&text).expect("an event can be read");
         let once_more = serde_json::to_string(&again).expect("an event can be written");
         assert_eq!(text, once_more, "{name}: it reads back as another one");
-        // A tool's input is kept as it is; everything else an outsider says is cut.
+        // A tool's input is kept whole; all other foreign texts are cut.
         if !text.contains("\"input\":") && !text.contains("\"structured\":") {
             assert!(text.len() <= 64 * TEXT_LIMIT, "{name}: an event of {} bytes", text.len());
         }

@@ -1,8 +1,8 @@
-//! What must hold for any bytes a decoder may meet. Each oracle panics when it does not; that it
-//! does not panic otherwise is half of what it says.
+//! The invariants of decoders, for any bytes. Each oracle panics when its invariant does not hold,
+//! and a decoder that panics fails it too.
 //!
-//! libFuzzer drives them (`cargo xtask fuzz`), and the tests below run them over the samples that
-//! are checked in, whole and mutated from fixed seeds.
+//! libFuzzer drives them (`cargo xtask fuzz`), and the tests below run them over the checked-in
+//! samples, whole and mutated from fixed seeds.
 
 mod agents;
 mod logs;
@@ -10,7 +10,7 @@ mod people;
 mod wire;
 mod work;
 
-/// Every decoder by name, with the files (below the repository) that are good beginnings.
+/// Every decoder by name, with the sample files (below the repository) from which fuzzing begins.
 pub const ORACLES: &[Oracle] = &[
     Oracle { name: "event-log", check: logs::event_log, seeds: &["crates/store/samples"] },
     Oracle { name: "spool", check: logs::spool, seeds: &["crates/shim/samples/spool"] },
@@ -65,7 +65,7 @@ pub const ORACLES: &[Oracle] = &[
     Oracle { name: "result", check: work::result, seeds: &["tests/fuzz/samples/result"] },
 ];
 
-/// A decoder and what must hold for it.
+/// A decoder and its invariant.
 #[derive(Debug)]
 pub struct Oracle {
     pub name: &'static str,
@@ -87,9 +87,10 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// Mutants made of each sample. libFuzzer makes millions; these only keep the oracles honest.
+    /// The mutants of each sample. libFuzzer makes millions; these only check that the oracles
+    /// work.
     const MUTANTS: u64 = 12;
-    /// Long samples are cut: an oracle may take quadratic time on purpose.
+    /// The most bytes of a sample: an oracle may take quadratic time on purpose.
     const LONGEST: usize = 16 << 10;
 
     fn files(below: &Path, found: &mut Vec<PathBuf>) {
@@ -103,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Flips, cuts, doubles and swaps bytes, the same ones for the same seed.
+    /// Flips, cuts, doubles and swaps bytes; the same seed makes the same mutant.
     fn mutant(sample: &[u8], seed: u64) -> Vec<u8> {
         let mut bytes = sample.to_vec();
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

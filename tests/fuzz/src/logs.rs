@@ -1,5 +1,5 @@
-//! Our own files after anything happened to them: reading ends, opening changes nothing that was
-//! good, and opening twice is opening once.
+//! Oracles for our own files after any damage: reading ends, opening changes no valid part, and a
+//! second opening changes nothing more.
 
 use muleteer_shim::control::Control;
 use muleteer_shim::launch::Launch;
@@ -45,7 +45,7 @@ pub fn spool(data: &[u8]) {
     fs::write(segment_path(dir.path(), start), data).expect("writes");
     let mut reader = Reader::open(dir.path());
     let mut from = Cursor::default();
-    // Each batch goes forward or is the last: a reader that stands still would spin.
+    // Each batch advances or is the last: a reader that does not advance would spin.
     for _ in 0..data.len() + 2 {
         match reader.read(from, 256) {
             Ok(batch) => {

@@ -1,4 +1,5 @@
-//! What people (and agents) write by hand: it is understood, or an error names a place that exists.
+//! Oracles for files that people (and agents) write by hand: a decoder accepts them, or its error
+//! names a place that exists.
 
 use jiff::Timestamp;
 use jiff::tz::Offset;
@@ -60,7 +61,7 @@ pub fn journal(data: &[u8]) {
     if let Some(fixed) = &fixed {
         let again = reconcile(fixed, &header, &ours, Status::InProgress, Offset::UTC);
         assert_eq!(again, None, "what was mended needs mending again");
-        // Whoever wrote into it finds each of his lines again.
+        // Every line that the agent wrote is still there.
         for line in agent_lines(&text, &ours, &[]) {
             let line = line.trim_end_matches('…');
             assert!(fixed.contains(line), "lost: {line:?}");

@@ -1,4 +1,5 @@
-//! What peers send: a frame is refused or understood, and what was understood can be sent on.
+//! Oracles for frames of peers: a frame is rejected or decoded, and every decoded frame can be sent
+//! again.
 
 use muleteer_protocol::codec;
 use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, MAX_HELLO_BODY, ToShim};

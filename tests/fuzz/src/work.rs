@@ -1,6 +1,6 @@
-//! Beads, task lists and what goes with them, which other tools and people write too; and what
-//! agents answer when a run asks them: it is understood, and written again it is the same; or an
-//! error says what is wrong with it.
+//! Oracles for beads, task lists and their files, which other tools and people write too, and for
+//! the answers of a run's agents: an input is accepted and reads the same after it was written
+//! again, or an error says what is wrong with it.
 
 use jiff::Timestamp;
 use muleteer_model::agent::result;
@@ -95,7 +95,8 @@ pub fn task_import(data: &[u8]) {
     assert_eq!(again.to_text(), written);
 }
 
-/// Our hooks go into a file that is another program's, and out of it, and touch nothing else.
+/// Checks that our hooks can be added to another program's file and removed from it, and that
+/// nothing else changes.
 pub fn hook_settings(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(with) = settings::install(&text, "muleteer") else {

@@ -1,4 +1,4 @@
-//! Many living agents, and a daemon that comes back to them.
+//! Rows about many living agents, and about a daemon that adopts them.
 
 use super::Options;
 use super::measure::{Samples, ms, timed, until};
@@ -26,15 +26,15 @@ pub fn reattach(options: &Options) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// Records each agent writes while no daemon lives.
+/// The records that each agent writes while there is no daemon.
 const RECORDS: usize = 1000;
-/// Bytes of each: half a KiB. Of the recorded streams a line of Codex has 102 (the median) and one
-/// of Claude Code 625; lines of eight bytes, as this row had them once, are a tenth of what the
-/// figure that its gate comes from was measured with (`cat` took 60 to 80 ms there).
+/// The size of a record: half a KiB. In the recorded streams the median line of Codex has 102 bytes
+/// and that of Claude Code 625. Earlier this row had lines of eight bytes, a tenth of the size
+/// behind the figure that its gate comes from (`cat` took 60 to 80 ms there).
 const RECORD: usize = 512;
 
-/// A fresh daemon reads all that was printed while there was none. The floor is `cat` of the very
-/// spools.
+/// Measures how a fresh daemon reads all output that was printed while there was none. The floor is
+/// `cat` of the same spools.
 pub fn drain(options: &Options) -> Result<Samples, Failure> {
     let mut samples = Samples::default();
     for _ in 0..options.rounds.div_ceil(4) {
@@ -42,8 +42,8 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         place.configure(&format!("pool: {{max_agents: {}}}\n", options.many))?;
         place.daemon()?;
         let gate = place.gate()?;
-        // Lines one by one, each a record; the last one is an event, by which we see that all were
-        // read.
+        // Each line is a record. The last one is an event, which shows that the daemon has read all
+        // of them.
         let script = format!(
             "cat {} >/dev/null; p=$(printf %0{RECORD}d 0); p=${{p#???????????}}; i=1000; while [ $i -lt {} ]; do \
              echo \"line $i $p\"; i=$((i+1)); done; \
@@ -53,7 +53,7 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         );
         place.agents_that(&options.probes, options.many, &["sh", "-c", &script])?;
         place.kill_daemon()?;
-        // Whoever waits at the gate is let through when its writer goes.
+        // The agents at the gate pass when its writer closes it.
         place.open_gate()?;
         settled(&place, options.many)?;
         let floor = format!("cat {}/agents/*/spool/* >/dev/null", place.state().display());
@@ -68,7 +68,7 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// Every spool holds the last line, and none grows.
+/// Waits until every spool has the last line.
 fn settled(place: &Place, count: usize) -> Result<(), Failure> {
     let agents = place.state().join("agents");
     let word = "the end";

@@ -1,6 +1,6 @@
-//! `cargo xtask bench build`: what a cold release build costs, which a new user waits for.
+//! `cargo xtask bench build`: the cost of a cold release build, for which a new user waits.
 //!
-//! It has a target directory of its own, which is emptied first. The floor is a program that says
+//! It has a target directory of its own, which it empties first. The floor is a program that says
 //! hello through tokio, built in the same run: a ratio to it says more than minutes on a shared
 //! machine.
 
@@ -12,7 +12,7 @@ use std::time::Instant;
 use xtask::{Failure, binaries, workspace};
 
 const USAGE: &str = "usage: cargo xtask bench build [--json]";
-/// Reached by a build that costs no more.
+/// The goal: the most that a build may cost.
 const GOAL_CPU_MINUTES: f64 = 10.0;
 const GOAL_MEGABYTES: f64 = 35.0;
 const SLOWEST: usize = 10;
@@ -29,11 +29,11 @@ tokio = { version = "1", features = ["rt-multi-thread", "macros", "time", "net",
 "#;
 const FLOOR_MAIN: &str = "#[tokio::main]\nasync fn main() {\n    println!(\"hello\");\n}\n";
 
-/// Builds the floor and the product from nothing, and prints what both cost.
+/// Builds the floor and the product from nothing, and prints the cost of both.
 ///
 /// # Errors
-/// When an option is not known, cargo fails, or the system does not tell the time of processes that
-/// ended.
+/// When an option is unknown, cargo fails, or the system does not report the time of ended
+/// processes.
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let is_json = match args {
         [] => false,
@@ -59,7 +59,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one build cost.
+/// The cost of one build.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     cpu_s: f64,
@@ -70,8 +70,8 @@ struct Report {
     ours: Cost,
     floor: Cost,
     sizes: BTreeMap<&'static str, u64>,
-    /// Seconds from the start to the end of a crate's units, the longest first; empty if cargo did
-    /// not say.
+    /// The seconds from the start to the end of a crate's units, the longest first; empty if cargo
+    /// did not report them.
     slowest: Vec<(String, f64)>,
 }
 
@@ -110,7 +110,7 @@ fn print(report: &Report, is_json: bool) {
     }
 }
 
-/// The build of the floor's crate, with the versions of our lock file.
+/// Returns the command that builds the floor's crate, with the versions of our lock file.
 fn hello(folder: &Path) -> Result<Command, Failure> {
     std::fs::create_dir_all(folder.join("src"))?;
     std::fs::write(folder.join("Cargo.toml"), FLOOR_MANIFEST)?;
@@ -125,14 +125,14 @@ fn hello(folder: &Path) -> Result<Command, Failure> {
 }
 
 fn measure(command: &mut Command) -> Result<Cost, Failure> {
-    // Only the product's own settings count, on every machine.
+    // Only the product's own settings count, so that every machine builds the same.
     command.env_remove("RUSTC_WRAPPER").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
     let (before, start) = (children_cpu_s()?, Instant::now());
     workspace::run(command)?;
     Ok(Cost { cpu_s: children_cpu_s()? - before, wall_s: start.elapsed().as_secs_f64() })
 }
 
-/// User and system time of all children that have ended and were waited for, with theirs (proc(5):
+/// Returns user and system time of all ended and awaited children and of their children (proc(5):
 /// `cutime` and `cstime`).
 fn children_cpu_s() -> Result<f64, Failure> {
     let path = PathBuf::from("/proc/self/stat");
@@ -145,13 +145,13 @@ fn children_cpu_s() -> Result<f64, Failure> {
 }
 
 fn children_ticks(stat: &str) -> Option<u64> {
-    // The program's name may hold anything, also spaces and brackets.
+    // The program's name may contain anything, also spaces and brackets.
     let (_, rest) = stat.rsplit_once(") ")?;
     let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<u64>().ok();
     Some(field(16)? + field(17)?)
 }
 
-/// The crates that took longest by cargo's report: the sum of their units.
+/// Returns the crates that took longest by cargo's report, each with the sum of its units.
 fn slowest(html: &str) -> Vec<(String, f64)> {
     let Some((_, rest)) = html.split_once("UNIT_DATA = ") else { return vec![] };
     let Some(Ok(Value::Array(units))) =

@@ -1,4 +1,4 @@
-//! The command line: its own start, and `status`.
+//! Rows about the command line: its start, and `status`.
 
 use super::Options;
 use super::measure::{Samples, in_turns, timed};
@@ -32,7 +32,7 @@ fn status(options: &Options, agents: usize) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// The least a program can be.
+/// Runs `true`, the least that a program can do.
 fn nothing() -> Result<f64, Failure> {
     let mut command = Command::new("true");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

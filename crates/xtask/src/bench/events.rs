@@ -1,4 +1,4 @@
-//! The log of events.
+//! Rows about the event log.
 
 use super::Options;
 use super::measure::{Samples, probed};

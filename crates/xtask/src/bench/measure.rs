@@ -1,25 +1,25 @@
-//! Rounds in turns, and medians.
+//! Measures in turns, and computes medians.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use xtask::Failure;
 
-/// How a figure is read.
+/// The way to read a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judged {
-    /// The median of ours by the median of the floor.
+    /// Our median divided by the floor's median.
     Ratio,
-    /// The median of ours, in this unit.
+    /// Our median, in this unit.
     Absolute(&'static str),
 }
 
-/// What was measured: milliseconds, or the unit of an absolute figure.
+/// The measured values: milliseconds, or the unit of an absolute figure.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     pub ours: Vec<f64>,
     pub floor: Vec<f64>,
-    /// By name, where they were found on PATH and can do the same.
+    /// The peers' values by name, for peers on PATH that can do the same work.
     pub peers: BTreeMap<String, Vec<f64>>,
     pub note: Option<String>,
 }
@@ -29,7 +29,7 @@ impl Samples {
         Self { ours, ..Self::default() }
     }
 
-    /// The figure that gate and ambition are about.
+    /// Returns the figure that gate and ambition are about.
     pub fn figure(&self, judged: Judged) -> Option<f64> {
         let ours = median(&self.ours)?;
         match judged {
@@ -41,7 +41,7 @@ impl Samples {
     }
 }
 
-/// Half of the values are below it, half above.
+/// Returns the median: half of the values are below it, half above.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -53,14 +53,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Something that can be measured once more, in milliseconds.
+/// A measurement that can be repeated and returns milliseconds.
 pub type Subject<'a> = Box<dyn FnMut() -> Result<f64, Failure> + 'a>;
 
-/// Measures the floor, ours and each peer in turns: whatever else the machine does hits all of
-/// them. The first round warms caches and is not counted.
+/// Measures the floor, ours and each peer in turns, so that other load of the machine affects all
+/// of them. The first round warms caches and does not count.
 ///
 /// # Errors
-/// When the floor or ours fails. A peer that fails is left out, with a word on stderr.
+/// When the floor or ours fails. A peer that fails is left out, with a note on stderr.
 pub fn in_turns(
     rounds: usize,
     mut floor: Subject<'_>,
@@ -93,11 +93,11 @@ pub fn in_turns(
     Ok(samples)
 }
 
-/// Runs a probe, which measures by itself and prints a line `floor_us ours_us` for each round; a
-/// floor of 0 is none.
+/// Runs a probe, which measures by itself and prints a line `floor_us ours_us` for each round. A
+/// floor of 0 means that there is none.
 ///
 /// # Errors
-/// What it says when it fails.
+/// The probe's stderr when it fails.
 pub fn probed(command: &mut Command) -> Result<Samples, Failure> {
     let output = command.output()?;
     if !output.status.success() {
@@ -118,17 +118,17 @@ pub fn ms(span: Duration) -> f64 {
     span.as_secs_f64() * 1000.0
 }
 
-/// Runs it and says how long it took.
+/// Runs `work` and returns its result with its duration.
 ///
 /// # Errors
-/// Its own.
+/// The errors of `work`.
 pub fn timed<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<(T, f64), Failure> {
     let begun = Instant::now();
     let value = work()?;
     Ok((value, ms(begun.elapsed())))
 }
 
-/// Asks again and again, often, until there is an answer.
+/// Polls until there is an answer.
 ///
 /// # Errors
 /// When there is none within the time.

@@ -1,4 +1,4 @@
-//! Memory that nobody else shares.
+//! Rows about private memory of processes.
 
 use super::Options;
 use super::measure::Samples;
@@ -41,12 +41,12 @@ fn with_agents(options: &Options, agents: usize) -> Result<(Place, u32), Failure
     if agents > 0 {
         place.live_agents(&options.probes, agents)?;
     }
-    // What starting needed is given back within moments; what stays is the figure.
+    // A process returns the memory of its start within moments; the figure is the rest.
     std::thread::sleep(Duration::from_secs(2));
     Ok((place, pid))
 }
 
-/// The shims of this place: their working directory is their agent's.
+/// Returns the shims of this place, whose working directory is their agent's directory.
 fn shims(place: &Place) -> Vec<u32> {
     let agents = place.state().join("agents");
     let is_shim = |pid: &u32| {

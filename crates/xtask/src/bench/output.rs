@@ -1,4 +1,4 @@
-//! Capturing what an agent prints.
+//! Rows about capturing an agent's output.
 
 use super::Options;
 use super::measure::{Samples, in_turns, timed};
@@ -13,8 +13,8 @@ pub fn small_writes(options: &Options) -> Result<Samples, Failure> {
     capture(options, 20 << 20, 100)
 }
 
-/// From the verb that starts the agent until it says how the agent ended: its start is in the
-/// figure, and the last byte is acknowledged.
+/// Measures from the verb that starts the agent until the verb reports the agent's end. So the
+/// figure includes the start, and the last byte is acknowledged.
 fn capture(options: &Options, bytes: u64, chunk: u32) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     place.daemon()?;

@@ -1,7 +1,7 @@
-//! Other supervisors, where they are on PATH: the same work, done their way.
+//! Runs the same work with other supervisors, if they are on PATH.
 //!
-//! Each has its services written down before the clock starts; it runs from the start of the
-//! supervisor to the last service's `main`, since none of these takes requests as we do.
+//! Each supervisor has its services written down before the clock starts. The clock runs from the
+//! supervisor's start to the last service's `main`, because none of them takes requests as we do.
 
 use super::measure::Subject;
 use super::place::Place;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use xtask::Failure;
 
-/// What is looked for, so that a table can say what was not there.
+/// The known peers, so that a table can name the missing ones.
 pub const KNOWN: [(&str, &str); 5] = [
     ("runit", "runsvdir"),
     ("s6", "s6-svscan"),
@@ -21,21 +21,21 @@ pub const KNOWN: [(&str, &str); 5] = [
     ("pueue", "pueued"),
 ];
 
-/// Fewer than so many say nothing about a supervisor that starts with them.
+/// The least count to compare: with fewer programs a supervisor's own start dominates.
 const ENOUGH: usize = 50;
 
-/// The peers found here.
+/// Returns the peers that are on PATH.
 pub fn found() -> Vec<&'static str> {
     KNOWN.iter().filter(|(_, program)| has(program)).map(|(name, _)| *name).collect()
 }
 
-/// It is on PATH.
+/// Returns whether a program is on PATH.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Peers that can start `count` programs at once.
+/// Returns the peers that can start `count` programs at once.
 pub fn starting<'a>(
     place: &'a Place,
     stamp: &'a Path,
@@ -64,7 +64,7 @@ pub fn starting<'a>(
     recipes.into_iter().filter(|(name, _)| found.contains(name)).map(of).collect()
 }
 
-/// Writes the services down and gives the command that runs them all.
+/// Writes the services down and returns the command that runs them all.
 type Recipe = fn(&Path, &str, usize) -> Result<Command, Failure>;
 
 fn start(
@@ -86,21 +86,22 @@ fn start(
     taken
 }
 
-/// Nanoseconds of the monotonic clock, as the probes stamp them.
+/// Returns the monotonic clock in nanoseconds, as the probes stamp it.
 pub fn now() -> i128 {
     let now = clock_gettime(ClockId::Monotonic);
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
 }
 
-/// Dropping it ends the supervisor, and every process that stands in its directory.
+/// A running supervisor. Dropping it ends it, and every process whose working directory is its
+/// directory.
 struct Running(Child, PathBuf);
 
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        // Its children first lose their supervisor, then their services: twice, since one may start
-        // the other.
+        // The children lose their supervisor first, and their services then. It repeats, because
+        // one may start the other.
         for _ in 0..3 {
             let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
             for entry in entries {
@@ -115,7 +116,7 @@ impl Drop for Running {
     }
 }
 
-/// A directory for each service, with an executable `run`: the same for runit and s6.
+/// Makes a directory for each service with an executable `run`, as runit and s6 both need it.
 fn service_dirs(dir: &Path, script: &str, count: usize) -> Result<(), Failure> {
     for number in 0..count {
         let service = dir.join(format!("s{number}"));
@@ -159,7 +160,7 @@ fn supervisord(dir: &Path, script: &str, count: usize) -> Result<Command, Failur
     Ok(command)
 }
 
-/// Its daemon goes to the background, and stands in the directory all the same.
+/// Writes the services of pm2. Its daemon goes to the background, but stays in the directory.
 fn pm2(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
     let app = |number| {
         serde_json::json!({
@@ -174,7 +175,8 @@ fn pm2(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Takes its tasks one by one, each from a client: it knows no list of services.
+/// Writes a script for pueue, which takes its tasks one by one from clients and knows no list of
+/// services.
 fn pueue(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
     let file = dir.join("pueue.yml");
     let own = |name: &str| dir.join(name).display().to_string();

@@ -1,4 +1,4 @@
-//! A Muleteer of a benchmark's own: its directories, its daemon, and nobody else's environment.
+//! A Muleteer for one benchmark: its own directories, daemon and environment.
 
 use super::measure::until;
 use serde_json::Value;
@@ -9,17 +9,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use xtask::{Failure, workspace};
 
-/// For anything that is not itself measured.
+/// The time limit of steps that are not measured.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Builds the release binaries, unless they are given, and the probes. Returns where both are.
+/// Builds the probes, and the release binaries unless they are given. Returns the folders of both.
 ///
 /// # Errors
 /// When cargo fails.
 pub fn build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
     let target = workspace::target_dir()?;
-    // What is measured is a release; given binaries may be of any kind, and the probes go with
-    // them.
+    // The benchmark measures a release. Given binaries may be of any profile, and the probes then
+    // use the same.
     let release = given.is_none();
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--quiet"]);
@@ -49,7 +49,7 @@ pub fn build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
     Ok((given.map_or_else(|| profile.clone(), Path::to_path_buf), profile.join("examples")))
 }
 
-/// Dropping it ends its daemon and agents; its files go with [`clear`].
+/// The place of a benchmark. Dropping it ends its daemon and agents; [`clear`] removes its files.
 #[derive(Debug)]
 pub struct Place {
     dir: PathBuf,
@@ -58,6 +58,8 @@ pub struct Place {
 }
 
 impl Place {
+    /// Makes the directories of a place.
+    ///
     /// # Errors
     /// When its directories cannot be made.
     pub fn new(bin: &Path) -> Result<Self, Failure> {
@@ -68,7 +70,7 @@ impl Place {
         for name in ["home", "run", "project", "tmp"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
-        // Sockets of its own: nobody else may enter.
+        // The directory is private, because the sockets in it belong to this place.
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(dir.join("run"), private)?;
         Ok(Self { dir, bin: bin.to_path_buf(), daemon: None })
@@ -86,7 +88,7 @@ impl Place {
         self.path("home/.local/state/muleteer")
     }
 
-    /// A FIFO at which agents wait: see [`Self::open_gate`].
+    /// Returns a FIFO at which agents wait (see [`Self::open_gate`]).
     ///
     /// # Errors
     /// When it cannot be made.
@@ -98,7 +100,7 @@ impl Place {
         Ok(gate)
     }
 
-    /// Whoever waits at the gate is let through. Nobody may be there.
+    /// Lets all processes pass that wait at the gate. There may be none.
     ///
     /// # Errors
     /// When there is no gate.
@@ -114,12 +116,12 @@ impl Place {
         }
     }
 
-    /// The shim that its daemon starts agents with.
+    /// Returns the shim with which the daemon starts agents.
     pub fn shim(&self) -> PathBuf {
         self.bin.join("muleteer-shim")
     }
 
-    /// The user's configuration file.
+    /// Writes the user's configuration file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -129,7 +131,7 @@ impl Place {
         Ok(std::fs::write(file, yaml)?)
     }
 
-    /// `muleteer` with these arguments, its streams closed.
+    /// Returns `muleteer` with these arguments and closed streams.
     pub fn muleteer(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.bin.join("muleteer"));
         command.args(args);
@@ -138,10 +140,10 @@ impl Place {
         command
     }
 
-    /// Runs it to its end; it must succeed.
+    /// Runs `muleteer` to its end, which must be a success.
     ///
     /// # Errors
-    /// Its stderr.
+    /// The stderr of a command that fails.
     pub fn ok(&self, args: &[&str]) -> Result<String, Failure> {
         let output = self.muleteer(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
         if !output.status.success() {
@@ -151,6 +153,8 @@ impl Place {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
     }
 
+    /// Runs `muleteer --json` and parses its document.
+    ///
     /// # Errors
     /// When it fails or prints no document.
     pub fn json(&self, args: &[&str]) -> Result<Value, Failure> {
@@ -180,7 +184,7 @@ impl Place {
         })
     }
 
-    /// Starts a daemon in the foreground and does not wait: who asks it makes work for it.
+    /// Starts a daemon in the foreground and does not wait, because a request makes work for it.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -194,9 +198,9 @@ impl Place {
         Ok(pid)
     }
 
-    /// Waits until that many events of this name were added to the log after `from`, a length of it
-    /// in bytes. What is read is what was added: to read all of it again and again would cost one
-    /// of few processors.
+    /// Waits until `count` events of this name were added to the log after `from`, a length in
+    /// bytes. It reads only the added part: reading all of the log repeatedly would use one of few
+    /// processors.
     ///
     /// # Errors
     /// When they do not come within the time.
@@ -219,7 +223,7 @@ impl Place {
         self.state().join("events.jsonl")
     }
 
-    /// `kill -9`, reaped.
+    /// Kills the daemon with `kill -9` and reaps it.
     ///
     /// # Errors
     /// When there is none.
@@ -230,6 +234,8 @@ impl Place {
         Ok(())
     }
 
+    /// Returns the daemon's socket.
+    ///
     /// # Errors
     /// When `status` fails.
     pub fn socket(&self) -> Result<PathBuf, Failure> {
@@ -237,11 +243,11 @@ impl Place {
         Ok(status["daemon"]["socket"].as_str().ok_or("no daemon runs")?.into())
     }
 
-    /// Milliseconds that the restart policy made this dispatch wait before its newest attempt, from
-    /// its events.
+    /// Returns how many milliseconds the restart policy delayed this dispatch's newest attempt,
+    /// from its events.
     ///
     /// # Errors
-    /// When it was not started again.
+    /// When the dispatch was not restarted.
     pub fn scheduled_pause(&self, id: &str) -> Result<f64, Failure> {
         let log = std::fs::read_to_string(self.log())?;
         log.lines()
@@ -251,14 +257,14 @@ impl Place {
             .ok_or_else(|| format!("{id} was not started again").into())
     }
 
-    /// How many dispatches are in this state.
+    /// Returns how many dispatches are in this state.
     pub fn count(&self, state: &str) -> usize {
         let Ok(status) = self.json(&["status", "--json"]) else { return 0 };
         let dispatches = status["dispatches"].as_array().map(Vec::as_slice).unwrap_or_default();
         dispatches.iter().filter(|dispatch| dispatch["state"] == state).count()
     }
 
-    /// Dispatches `count` agents that only live, and waits until they do.
+    /// Dispatches `count` agents that do nothing, and waits until they live.
     ///
     /// # Errors
     /// When they do not.
@@ -266,7 +272,7 @@ impl Place {
         self.agents_that(probes, count, &["sleep", "100000"])
     }
 
-    /// Dispatches `count` agents that run `command`, and waits until they do.
+    /// Dispatches `count` agents that run `command`, and waits until they live.
     ///
     /// # Errors
     /// When they do not.
@@ -291,7 +297,7 @@ impl Place {
             );
         }
         until("living agents", PATIENCE * 5, || {
-            // Asked seldom: asking is work too.
+            // It polls seldom, because a request is work too.
             std::thread::sleep(Duration::from_millis(200));
             (self.count("running") >= count).then_some(())
         })
@@ -309,12 +315,12 @@ impl Drop for Place {
     }
 }
 
-/// Directories of places that are no more. They are removed when all was measured: ext4 without a
-/// journal makes no file for minutes where one was removed, and looks at each such place for every
-/// new one.
+/// The directories of finished places, removed when everything is measured. For minutes ext4
+/// without a journal makes no new file in the place of a removed one, and it checks each such place
+/// for every new file.
 static LEFT: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
 
-/// Removes what the places have left.
+/// Removes the directories of finished places.
 pub fn clear() {
     for dir in LEFT.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         let _ = std::fs::remove_dir_all(dir);

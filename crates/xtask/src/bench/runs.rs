@@ -1,4 +1,4 @@
-//! The spec run: its schedule, its log and snapshots, and whole runs.
+//! Rows about the spec run: its schedule, its log and snapshots, and whole runs.
 
 use super::Options;
 use super::measure::{Samples, in_turns, probed, timed, until};
@@ -51,8 +51,8 @@ fn probe(options: &Options, args: &[&str]) -> Result<Samples, Failure> {
     probed(Command::new(options.probes.join("pipeline")).args(args))
 }
 
-/// `muleteer bead ready` of 100,000 beads, from exec to exit, beside ninja finding nothing to do in
-/// as many.
+/// Measures `muleteer bead ready` with 100,000 beads, from exec to exit. The floor is ninja, which
+/// finds nothing to do in as many targets.
 pub fn load(options: &Options) -> Result<Samples, Failure> {
     let place = options.place()?;
     repository(&place)?;
@@ -78,7 +78,8 @@ pub fn load(options: &Options) -> Result<Samples, Failure> {
     in_turns(options.rounds, Box::new(nothing_to_do), Box::new(ours), vec![])
 }
 
-/// As many nodes, each on the one before it and one far back, all up to date.
+/// Writes a build file of as many targets, each depending on the one before it and one far back,
+/// all up to date.
 fn ninja(dir: &Path, count: usize) -> Result<(), Failure> {
     use std::fmt::Write as _;
     let mut text = String::from("rule touch\n  command = touch $out\nbuild n0: phony\n");
@@ -94,12 +95,12 @@ fn ninja(dir: &Path, count: usize) -> Result<(), Failure> {
     Ok(std::fs::write(dir.join("build.ninja"), text)?)
 }
 
-/// A chain, of which one bead is ready.
+/// Measures a chain of beads, one of which is ready.
 fn beads(options: &Options, store: &Path, count: usize) -> Result<Samples, Failure> {
     probe(options, &["beads", &store.display().to_string(), "deep", &count.to_string()])
 }
 
-/// The place's project becomes a repository with a first commit.
+/// Makes the place's project a repository with a first commit.
 fn repository(place: &Place) -> Result<(), Failure> {
     std::fs::write(place.project().join("plan.md"), "# A benchmark\n\nNothing is to be built.\n")?;
     std::fs::write(place.project().join("seed.txt"), "seed\n")?;
@@ -128,7 +129,7 @@ run:
     maintain: {trigger: never}
 ";
 
-/// What one bead's agent does, and what the loop beside it does: one commit, brought to the target.
+/// The work of one bead's agent and of the floor's loop: one commit, brought to the target.
 const WORK: &str = r#"n=${MULETEER_BEAD_ID}
 echo "$n" > "$n.txt"
 git add "$n.txt"
@@ -137,7 +138,7 @@ until git pull --quiet --rebase "${MULETEER_REMOTE}" "${MULETEER_TARGET_BRANCH}"
   && git push --quiet "${MULETEER_REMOTE}" "HEAD:${MULETEER_TARGET_BRANCH}" 2>/dev/null; do :; done
 "#;
 
-/// The git commands of a run, in a loop: two workers, as the run has.
+/// The git commands of a run as a loop with two workers, as many as the run has.
 const LOOP: &str = r#"
 set -e
 repo=$1; work=$2; count=$3; export MULETEER_TARGET_BRANCH=main
@@ -171,7 +172,8 @@ half 1 & half 2 & wait
 test "$(git -C "$work/hub.git" rev-list --count main)" -gt "$count"
 "#;
 
-/// A run of 200 beads whose agents commit one file each, beside a loop of the same git commands.
+/// Measures a run of 200 beads whose agents commit one file each. The floor is a loop of the same
+/// git commands.
 pub fn two_hundred(options: &Options) -> Result<Samples, Failure> {
     let count = 200;
     let mut place = options.place()?;
@@ -229,7 +231,7 @@ fn rand(place: &Place) -> usize {
         .unwrap_or_default()
 }
 
-/// Beads that depend on nothing, under a label of their own.
+/// Imports independent beads with a label of their own.
 fn import(place: &Place, file: &Path, label: &str, count: usize) -> Result<(), Failure> {
     let line = |at: usize| {
         serde_json::json!({
@@ -244,7 +246,7 @@ fn import(place: &Place, file: &Path, label: &str, count: usize) -> Result<(), F
     Ok(())
 }
 
-/// A run of 2,000 beads that waits in its first agents; then its daemon is gone.
+/// Makes a run of 2,000 beads that waits in its first agents, and kills its daemon.
 fn long_run(place: &mut Place) -> Result<String, Failure> {
     repository(place)?;
     place.configure(NO_FRILLS)?;
@@ -274,8 +276,8 @@ fn agents_work(place: &Place, id: &str) -> Result<(), Failure> {
     })
 }
 
-/// From the start of a daemon until the run of 2,000 beads that its predecessor left is under way
-/// again.
+/// Measures from the start of a daemon until it hosts the run of 2,000 beads that its predecessor
+/// left.
 pub fn resume(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     let id = long_run(&mut place)?;

@@ -1,5 +1,5 @@
-//! From a request to the daemon until the agent's `main`, and from an agent's death until its
-//! successor's.
+//! Rows about starts: from a request to the daemon until the agent's `main`, and from an agent's
+//! death until its successor's `main`.
 
 use super::measure::{Samples, Subject, in_turns, until};
 use super::place::{PATIENCE, Place};
@@ -13,7 +13,7 @@ pub fn one(options: &Options) -> Result<Samples, Failure> {
     start(options, 1, options.rounds * 5)
 }
 
-/// As one, where people's projects mostly are.
+/// Measures one start in a git repository, where most projects are.
 pub fn in_repository(options: &Options) -> Result<Samples, Failure> {
     let place = options.place()?;
     let mut git = Command::new("git");
@@ -66,7 +66,7 @@ fn start_at(
             .arg(&file)
             .arg(&gate);
         let taken = last_main(place, command, &file, count)?;
-        // What the round left behind must not run into the next one.
+        // The agents of one round must have ended before the next round begins.
         finished += count;
         until("the end of the round's agents", PATIENCE * 5, || {
             place.open_gate().ok()?;
@@ -91,8 +91,8 @@ fn start_at(
     Ok(samples)
 }
 
-/// An agent is killed. What the restart policy waits for (it is in the log) is not counted: only
-/// what we add.
+/// Measures the time from an agent's death to its successor's `main`. The restart policy's delay
+/// (it is in the log) does not count, only the part that Muleteer adds.
 pub fn successor(options: &Options) -> Result<Samples, Failure> {
     let mut place = options.place()?;
     place.daemon()?;
@@ -104,8 +104,8 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
         command.arg("respawn").arg(&stamp).arg(&file).arg(&gate);
         last_main(place, command, &file, 2)
     };
-    // An agent of a kind that is started again; it never answers, so nothing else happens to it.
-    // As a list: the floor has no shell around its program either.
+    // The agent is of a kind that is restarted. It never answers, so nothing else happens to it.
+    // The command is a list, because the floor has no shell around its program either.
     let words =
         [stamp.display().to_string(), file.display().to_string(), gate.display().to_string()];
     let line = serde_json::to_string(&words)?;
@@ -142,9 +142,9 @@ pub fn successor(options: &Options) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// Runs a spawner, and tells the time from its beginning to the last `main`. Then the agents at the
-/// gate may go, which the spawner may wait for: what their end costs is no part of what others'
-/// start does.
+/// Runs a spawner and returns the time from its beginning to the last `main`. Only then the agents
+/// at the gate may end, for which the spawner may wait: the cost of their end must not count as the
+/// cost of another start.
 pub fn last_main(
     place: &Place,
     mut command: Command,
@@ -156,7 +156,7 @@ pub fn last_main(
     let mut spawner = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let last =
         last_stamp(file, count, || Ok(spawner.try_wait()?.is_some_and(|status| !status.success())));
-    // More than once: who has written its stamp may not stand at the gate yet.
+    // It opens the gate repeatedly: an agent that has written its stamp may not wait there yet.
     while spawner.try_wait()?.is_none() {
         place.open_gate()?;
         std::thread::sleep(Duration::from_millis(2));
@@ -169,13 +169,13 @@ pub fn last_main(
     Ok(between(begun, last?))
 }
 
-/// Milliseconds from `begun` to the last of `count` stamps.
+/// Returns the milliseconds from `begun` to the last of `count` stamps.
 pub fn since(file: &Path, begun: i128, count: usize) -> Result<f64, Failure> {
     Ok(between(begun, last_stamp(file, count, || Ok(false))?))
 }
 
-/// The last of `count` stamps, unless what makes them `failed`. It is asked seldom: the stamps tell
-/// the time, and asking is work for one of few processors.
+/// Returns the last of `count` stamps, or an error once `failed` is true. It polls seldom: the
+/// stamps have the times, and polling uses one of few processors.
 fn last_stamp(
     file: &Path,
     count: usize,

@@ -1,4 +1,4 @@
-//! What was measured, for a person, a program, or `docs/performance.md`.
+//! Prints the measured values for a person, a program, or `docs/performance.md`.
 
 use super::measure::{Judged, Samples, median};
 use super::{Options, Row, peers};
@@ -40,7 +40,7 @@ pub fn print(rows: &[Measured<'_>], form: Form, options: &Options) -> Result<(),
     Ok(())
 }
 
-/// How a figure stands to its gate and its ambition.
+/// Compares a figure with its gate and its ambition.
 fn verdict(row: &Row, figure: f64) -> &'static str {
     match (row.gate, row.ambition) {
         (_, Some(ambition)) if figure <= ambition => "ambition",
@@ -83,7 +83,7 @@ fn unit(judged: Judged) -> &'static str {
     }
 }
 
-/// Three digits that matter.
+/// Prints a value with three significant digits.
 fn short(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
@@ -156,7 +156,7 @@ fn markdown((row, outcome): &Measured<'_>) -> String {
     )
 }
 
-/// What it was measured on, and how busy that was.
+/// Describes the machine and its load.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

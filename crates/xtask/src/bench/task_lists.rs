@@ -1,5 +1,5 @@
-//! Long task lists: what people wait for, with ten thousand tasks beside a thousand. A ratio of ten
-//! is linear growth.
+//! Rows about long task lists: the time of common verbs with ten thousand tasks, divided by that
+//! with a thousand. A ratio of ten is linear growth.
 
 use super::Options;
 use super::measure::{Samples, in_turns, timed};
@@ -11,12 +11,12 @@ use xtask::Failure;
 const LONG: usize = 10_000;
 const SHORT: usize = 1_000;
 
-/// `tasks status`, which reads all and selects nothing.
+/// Measures `tasks status`, which reads all tasks and selects none.
 pub fn status(options: &Options) -> Result<Samples, Failure> {
     growth(options, &["tasks", "status", "--json"])
 }
 
-/// `tasks graph`: cycles, blocked tasks, and everything that could be next, in order.
+/// Measures `tasks graph`: cycles, blocked tasks, and all eligible tasks in order.
 pub fn selection(options: &Options) -> Result<Samples, Failure> {
     growth(options, &["tasks", "graph", "--json"])
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use xtask::Failure;
 
-/// A file that a rule looks at, or a folder with its number of entries.
+/// A file that a rule checks, or a folder with its number of entries.
 #[derive(Debug)]
 pub enum Entry {
     Rust { path: String, text: String },
@@ -11,7 +11,7 @@ pub enum Entry {
     Folder { path: String, entries: usize },
 }
 
-/// Where written text lives.
+/// The folders that contain written text.
 const ROOTS: [&str; 6] = ["crates", "tests", "docs", "deploy", "roles", "config"];
 /// Folders of recorded or generated data, whose size and lines nobody chose.
 const DATA: [&str; 8] =

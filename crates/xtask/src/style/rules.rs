@@ -11,7 +11,8 @@ const MAX_FOLDER_ENTRIES: usize = 14;
 
 /// Words with which a sentence of comments and documentation must not begin.
 const OPENERS: [&str; 8] = ["Who", "Whom", "Whose", "Whoever", "Whomever", "What", "Of a", "Of an"];
-/// The beginning of a literal that spells an error code; in two parts, as this is none.
+/// The beginning of a literal that spells an error code. It is in two parts, because it is no code
+/// itself.
 const CODE: &str = concat!("\"E", "_");
 /// Names of agent CLIs that only their own backends may spell.
 const BACKENDS: [&str; 3] = ["\"claude-code\"", "\"codex\"", "\"acp\""];

@@ -1,5 +1,4 @@
-//! What there is to fuzz, for `cargo xtask fuzz`: a line for each decoder, its name and its
-//! samples.
+//! Lists the decoders for `cargo xtask fuzz`: a line for each, with its name and its samples.
 
 fn main() {
     for oracle in muleteer_fuzz::ORACLES {
