@@ -1,5 +1,5 @@
-//! The real ACP agents, driven by muleteer against the scripted model; and agents that keep to no
-//! rule.
+//! Tests of the real ACP agents, driven by muleteer against the scripted model, and of scripted
+//! agents that break the rules.
 
 #![allow(clippy::unwrap_used)]
 
@@ -102,7 +102,7 @@ fn a_further_turn(test: &str, agent: Agent) {
     scene.world.finish(Some(daemon));
 }
 
-/// Each of these is a command of the agent's CLI, or of the agent itself.
+/// Each prompt here is also a command of the agent's CLI, or of the agent itself.
 fn slash_prompts_reach_the_model(test: &str, agent: Agent) {
     let Some(scene) = Scene::acp(test, agent, [Step::success("done").times(9)]) else { return };
     let daemon = scene.world.daemon();
@@ -226,11 +226,11 @@ fn codex_interrupted_takes_a_further_turn() {
     interrupted("codex_interrupted_takes_a_further_turn", Agent::Codex);
 }
 
-/// What it may not do unasked, it asks us.
+/// The agent asks us before an action that it may not do by itself.
 fn asks(test: &str, agent: Agent) {
     let touch = |file: &str| match agent {
         Agent::Claude => Step::bash(&format!("touch {file}")),
-        // Codex asks where its model says that its sandbox would be in the way.
+        // Codex asks if its model says that the sandbox would prevent the action.
         Agent::Codex => Step::tool(
             "exec_command",
             json!({"cmd": format!("touch {file}"), "sandbox_permissions": "require_escalated",
@@ -270,7 +270,7 @@ fn asks(test: &str, agent: Agent) {
     if agent == Agent::Claude {
         asked("allow");
     } else {
-        // Codex takes a no for an order to stop: a word goes on.
+        // Codex takes a denial as an order to stop; a further message makes it continue.
         scene.world.wait_for_state(&id, &["waiting"]);
         scene.world.muleteer(&["send", &id, "The other one, then"]).ok();
         asked("allow");
@@ -317,9 +317,9 @@ fn goes_on_with_another_model(test: &str, agent: Agent, model: &str) {
     });
     std::fs::write(scene.repo.path.join("go"), "").unwrap();
     scene.world.wait_for_end(&id);
-    // A new process, whose session says which model it had: it is told again. (Codex has the past
-    // summed up first, and shows its newer models their tools in a way that the scripted one does
-    // not know.)
+    // The new process loads a session that reports its old model, so Muleteer sets the model again.
+    // (Codex has the history summarised first, and offers its newer models their tools in a form
+    // that the scripted one does not know.)
     scene.world.muleteer(&["send", &id, "And two"]).ok();
     wait_until("the second turn to end", PATIENCE, || {
         (scene.world.events_of(&id, "dispatch_finished").len() == 2).then_some(())
@@ -343,7 +343,8 @@ fn codex_goes_on_with_another_model() {
     goes_on_with_another_model("codex_goes_on_with_another_model", Agent::Codex, "gpt-6-astra");
 }
 
-/// An agent of a few lines, which says what `script` says: it gets each of our messages as `$line`.
+/// Returns an agent of a few lines: `script` answers each of our messages, which it gets as
+/// `$line`.
 fn scripted(world: &World, script: &str) -> String {
     let path = world.path().join("agent.sh");
     std::fs::write(
@@ -406,8 +407,8 @@ fn a_refused_call_says_why() {
     world.finish(Some(daemon));
 }
 
-/// What it asks of us that we do not do is refused at once, and what it may do is allowed at once:
-/// it never waits for ever.
+/// Muleteer immediately refuses unsupported requests of an agent and allows permitted ones, so that
+/// the agent never waits for ever.
 #[test]
 fn what_an_agent_asks_of_us_is_answered() {
     let asks = r#"*'"session/prompt"'*)
@@ -441,8 +442,8 @@ fn what_an_agent_asks_of_us_is_answered() {
     world.finish(Some(daemon));
 }
 
-/// A request is named as its agent names it; and who offers nothing to choose is not told that it
-/// may.
+/// Each request is answered under the agent's own id for it. Muleteer refuses `allow` if the agent
+/// offers no option that allows.
 #[test]
 fn a_request_is_answered_under_the_name_that_is_shown() {
     let permission = |id: &str, options: &str| {
@@ -492,7 +493,8 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
     world.finish(Some(daemon));
 }
 
-/// As Gemini does: the past comes after the answer, and is not the answer to what is asked next.
+/// Gemini does this: it sends the history after its answer. The history must not count as the
+/// answer to the next prompt.
 #[test]
 fn an_agent_that_tells_its_past_after_it_has_loaded_takes_a_further_turn() {
     let chunk = |kind: &str, text: &str| {
@@ -554,7 +556,7 @@ fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> S
     world.muleteer(&args).ok()
 }
 
-/// As claude-agent-acp 0.101.0: it starts in a mode of its own choice.
+/// claude-agent-acp 0.101.0 does this: it starts in a mode of its own choice.
 #[test]
 fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
     let modes = r#""modes":{"currentModeId":"auto","availableModes":[{"id":"default"},{"id":"auto"},{"id":"bypassPermissions"}]}"#;
@@ -594,8 +596,8 @@ fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
     }
 }
 
-/// What is denied or asked about, and done without a word, ends the agent: whatever it says of its
-/// turn.
+/// An agent that uses a denied or restricted tool without asking is ended, whatever it says about
+/// its turn.
 #[test]
 fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
     let uses = |command: &str, status: &str| {
@@ -631,7 +633,7 @@ fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
     }
 }
 
-/// It asks, is denied, and goes on: what it then tells of the call decides whether it is stopped.
+/// The agent asks, is denied, and continues. Its reports of the call decide whether it is stopped.
 #[test]
 fn denied_call_that_is_executed_all_the_same_ends_its_agent() {
     let asks = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":"t1","kind":"execute","title":"touch one","status":"pending","rawInput":{"command":"touch one"}}}}'

@@ -1,7 +1,7 @@
-//! The kill campaign of the real agents: daemon, shim or agent is killed while a prompt is on its
-//! way, in each moment of that way. What must hold in every cell: the work is done once, the prompt
-//! stands in the model's conversation once and the model is asked no more often than it must be,
-//! and the transcript's word is in the events.
+//! The kill campaign of the real agents: it kills daemon, shim or agent at each moment of a
+//! prompt's way. Invariants in every cell: the work is done once, the prompt is in the model's
+//! conversation once, the model is asked no more often than necessary, and the events have the
+//! transcript's answer.
 //!
 //! | moment | how it is made sure of |
 //! |---|---|
@@ -25,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// An agent that is killed on a loaded machine, and its successor, take their time.
+/// The time limit of an agent that is killed on a loaded machine, and of its successor.
 const LONG: Duration = Duration::from_secs(90);
 const TASK: &str = "Write hello.txt";
 
@@ -67,7 +67,7 @@ struct Cast {
 }
 
 impl Scene {
-    /// `None`, said loudly, when the CLI is not to be had.
+    /// Makes a scene. Returns `None` after a report that the test is skipped.
     fn new(cli: Cli, test: &str, steps: impl IntoIterator<Item = Step>) -> Option<Self> {
         let world = World::new();
         let server = ModelServer::start(steps);
@@ -113,8 +113,8 @@ impl Scene {
             (!self.repo.effects("effects").is_empty()).then_some(())
         });
         if self.cli == Cli::Claude {
-            // It writes a call down a moment after it makes it: killed in between, its transcript
-            // knows of none.
+            // The agent writes a call to its transcript a moment after it makes it. If it is killed
+            // in between, the transcript has no call.
             wait_until("the call to be recorded", LONG, || {
                 files(&self.transcripts())
                     .iter()
@@ -189,7 +189,7 @@ fn wait_for_the_stop(pid: u32) {
     });
 }
 
-/// Bytes in the agent's stdin that it has not read.
+/// Returns how many bytes in its stdin the agent has not read.
 fn unread(agent: u32) -> u64 {
     let stdin = std::fs::OpenOptions::new().read(true).open(format!("/proc/{agent}/fd/0"));
     stdin.ok().and_then(|pipe| rustix::io::ioctl_fionread(pipe).ok()).unwrap_or_default()
@@ -201,7 +201,7 @@ fn steps(moment: Moment, victim: Victim) -> Vec<Step> {
     let done = Step::success("it is written");
     match (moment, victim) {
         (Moment::Recorded, Victim::Daemon) => vec![effect().held(), done],
-        // The first answer reaches nobody.
+        // Nobody receives the first answer.
         (Moment::Recorded, _) => vec![effect().held(), effect(), done],
         (Moment::MidTool | Moment::Unheard | Moment::AfterResult, _) => vec![waiting, done],
         _ => vec![effect(), done],
@@ -245,9 +245,9 @@ fn cell(cli: Cli, moment: Moment, victim: Victim, test: &str) {
         (_, Moment::MidTool | Moment::Unheard) => &["mid_tool"],
     };
     assert_eq!(scene.standings(&id), wanted, "the transcript's word");
-    // Each answer of the model costs the same; one that reached nobody stands in nobody's books.
-    // Codex writes down what an answer used when the tools of it are done: then too it is not
-    // known.
+    // Each answer of the model costs the same. If nobody received an answer, its cost is unknown.
+    // Codex records the use of an answer when its tools are done, so before that its cost is
+    // unknown too.
     let unknown = match moment {
         Moment::Recorded => true,
         Moment::MidTool | Moment::Unheard => cli == Cli::Codex,
@@ -286,7 +286,7 @@ fn reach(scene: &Scene, moment: Moment, daemon: &Daemon, cast: &Cast, id: &str) 
     }
 }
 
-/// The daemon that lives afterwards.
+/// Kills the victim, and returns the daemon that lives afterwards.
 fn strike(
     scene: &Scene,
     moment: Moment,
@@ -308,12 +308,12 @@ fn strike(
     if matches!(moment, Moment::BeforeSent | Moment::AfterResult) {
         scene.signal(daemon.pid(), Signal::CONT);
     }
-    // What is let go from now on must not reach it.
+    // The release below must not reach the dead agent.
     wait_until("the agent to be dead", LONG, || (!processes::is_alive(cast.agent)).then_some(()));
     daemon
 }
 
-/// The model was asked so often, and the task stood in the conversation once each time.
+/// Checks the number of requests to the model, and that each conversation has the task once.
 fn check_requests(scene: &Scene, count: usize) {
     let requests = scene.server.main_requests();
     for request in &requests {
@@ -370,8 +370,9 @@ campaign! {
     codex_after_the_result: Codex AfterResult;
 }
 
-/// Whether the prompt was taken cannot be told: somebody is asked, and nothing is sent. Who then
-/// speaks into a session that its CLI has lost is told so at once, at the price of no restart.
+/// Nobody can tell whether the prompt was taken, so the dispatch is `blocked` and nothing is sent.
+/// If a person then sends a message to a session that its CLI has lost, the dispatch says so at
+/// once, without a counted restart.
 fn unknown_and_lost(cli: Cli, test: &str) {
     let steps = [
         Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"),

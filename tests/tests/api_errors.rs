@@ -1,5 +1,5 @@
-//! Trouble with the model's API is an event in the life of a dispatch: what it costs, how often the
-//! API is asked, and what journal and status say of it. Rehearsed agents first, then the real CLIs.
+//! Trouble with the model's API: its cost, the number of requests, and the reports of journal and
+//! status. Rehearsed agents come first, then the real CLIs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use muleteer_tests::{PATIENCE, Repo, Scene, World, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A CLI that gives up at once, so that ours is the next try.
+/// A CLI that gives up at once, so that Muleteer makes the next attempt.
 const NO_RETRIES: [&str; 2] = ["--env", "CLAUDE_CODE_MAX_RETRIES=0"];
 
 fn rehearse(world: &World, repo: &Repo, name: &str, turns: &str, more: &[&str]) -> String {
@@ -21,7 +21,7 @@ fn rehearse(world: &World, repo: &Repo, name: &str, turns: &str, more: &[&str]) 
     world.muleteer(&args).ok()
 }
 
-/// The dispatch once it has ended, however long its waits are.
+/// Returns the dispatch once it has ended, however long it waits.
 fn ended(world: &World, id: &str) -> Value {
     world.muleteer(&["wait", id]).deadline(Duration::from_secs(120)).run();
     world.dispatch(id)
@@ -172,7 +172,7 @@ fn claude_is_refused() {
 #[test]
 fn claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up() {
     let test = "claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up";
-    // Told when to come back, it waits by itself.
+    // The answer says when to retry, so the CLI waits by itself.
     let Some(scene) =
         Scene::claude(test, [Step::status(429).header("retry-after", "3"), Step::success("well")])
     else {
@@ -187,7 +187,7 @@ fn claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up() {
     assert_eq!(scene.server.main_requests().len(), 2);
     scene.world.finish(Some(daemon));
 
-    // Overloaded, and it gives up: then we wait, in its session.
+    // The model is overloaded and the CLI gives up, so Muleteer waits and resumes the session.
     let steps = [Step::status(529).times(2), Step::success("well").usage(1000, 200)];
     let Some(scene) = Scene::claude(test, steps) else { return };
     let daemon = scene.world.daemon();
@@ -275,7 +275,7 @@ fn codex_is_refused_and_limited() {
     assert!(scene.server.main_requests().len() <= 6, "{}", scene.server.main_requests().len());
     scene.world.finish(Some(daemon));
 
-    // As many as one process asks, then well.
+    // One process makes this many requests; the next one succeeds.
     let Some(scene) = Scene::codex(test, [Step::status(429).times(3), Step::success("well")])
     else {
         return;
@@ -290,7 +290,8 @@ fn codex_is_refused_and_limited() {
     );
     assert_eq!(counted(&scene.world, &id), 0);
     assert!(scene.server.main_requests().len() <= 8, "{}", scene.server.main_requests().len());
-    // Whom its own configuration names shares the limit, and nobody else.
+    // The channel is the provider that Codex's own configuration names, so no other agent shares
+    // the limit.
     let channel = scene.world.events_of(&id, "dispatch_created")[0]["api"]["channel"].clone();
     let address = scene.server.url().replace("http://", "");
     assert_eq!(channel, format!("codex, OPENAI_API_KEY at {address}"));
@@ -330,7 +331,7 @@ fn codex_meets_errors_and_silence() {
     let entry = ended(&scene.world, &id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&json!("failed"), &json!(2)), "{entry}");
     assert!(reason(&entry).contains("model API error"), "{entry}");
-    // Two processes, each with its three streams of two requests.
+    // Two processes with three streams each, and two requests in each stream.
     assert!(scene.server.main_requests().len() <= 12, "{}", scene.server.main_requests().len());
     scene.world.finish(Some(daemon));
 
@@ -343,8 +344,8 @@ fn codex_meets_errors_and_silence() {
     }
 }
 
-/// It tells tokens and no cost: a price makes a cost of them, and without one nobody promises a
-/// budget.
+/// Codex reports tokens and no cost. A price makes a cost of them; without one, Muleteer warns that
+/// it cannot keep a budget.
 #[test]
 fn codex_costs_what_its_tokens_cost() {
     let test = "codex_costs_what_its_tokens_cost";
@@ -355,7 +356,7 @@ fn codex_costs_what_its_tokens_cost() {
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
     assert!(run.stderr.contains("the budget of $1.50 cannot be kept"), "{run:?}");
     assert_eq!(scene.world.dispatch(run.stdout.trim())["cost_usd"], 0.0);
-    // Its category's is promised as well.
+    // Muleteer also warns about the category's budget.
     let made = scene.spawn(&["--json"]).json();
     assert!(
         made["warnings"][0].as_str().unwrap().contains("the budget of $10.00 cannot be kept"),
@@ -371,7 +372,7 @@ fn codex_costs_what_its_tokens_cost() {
     assert!(run.code == Some(0) && !run.stderr.contains("budget"), "{run:?}");
     let id = run.stdout.trim();
     assert_eq!(scene.world.dispatch(id)["cost_usd"], 2.0);
-    // It is spent, also for the next daemon: there is no further turn.
+    // The budget is spent for the next daemon too, so it starts no further turn.
     daemon.kill_9();
     let daemon = scene.world.daemon();
     let requests = scene.server.main_requests().len();
@@ -408,8 +409,8 @@ fn acp_codex_is_refused() {
     acp_is_refused("acp_codex_is_refused", Agent::Codex);
 }
 
-/// However it is told: the agent waits by itself, or gives up and is waited for. It is no failure
-/// of its own.
+/// The agent waits by itself, or gives up and Muleteer waits. Either way the trouble is no failure
+/// of the agent.
 fn acp_is_limited(test: &str, agent: Agent, status: u16, times: usize) {
     let steps = [Step::status(status).times(times), Step::success("well")];
     let Some(scene) = Scene::acp(test, agent, steps) else { return };
@@ -504,8 +505,8 @@ fn acp_claude_stops_at_its_budget() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&["--budget-usd", "1"]).ok();
     let entry = ended(&scene.world, &id);
-    // What it costs is told with its context, which so much fills: Claude may end the turn by
-    // itself before we do.
+    // Claude reports the cost together with its context, which these tokens fill. So Claude may end
+    // the turn by itself before Muleteer does.
     let ends = [("partial", "budget limit reached"), ("failed", "the context is full")];
     let (state, why) = (entry["state"].as_str().unwrap(), reason(&entry));
     assert!(ends.iter().any(|(one, word)| *one == state && why.contains(word)), "{entry}");
@@ -515,8 +516,8 @@ fn acp_claude_stops_at_its_budget() {
     scene.world.finish(Some(daemon));
 }
 
-/// The API takes the request and says nothing, or no more: ours is the deadline, and the end says
-/// why.
+/// The API takes the request and sends nothing, or stops in the middle. Muleteer ends the agent at
+/// its own deadline, and the reason says why.
 fn is_silent(scene: &Scene) {
     scene.world.configure("categories:\n  coding:\n    inactivity_timeout: 5s\n");
     let daemon = scene.world.daemon();

@@ -1,5 +1,5 @@
-//! What the design says about the shape of the code: which crate may know which, and what the top
-//! level holds.
+//! The shape of the code by the design: the allowed dependencies between crates, and the entries of
+//! the top level.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Who may depend on whom (docs/architecture.md, "The crates"): arrows point only to the right in
-/// `muleteer → adapters, supervisor → backends, store, shim → process → model, protocol`, and the
-/// exceptions are stricter.
+/// The allowed dependencies (docs/architecture.md, "The crates"). Arrows point only to the right in
+/// `muleteer → supervisor → backends, store, shim → process, telemetry → model, protocol`; the list
+/// below is stricter.
 const LAYERS: &[&[&str]] = &[
     &["muleteer"],
     &["muleteer-supervisor"],
@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["muleteer-model", "muleteer-protocol"],
 ];
 
-/// What a crate must not reach, even though it stands to the right.
+/// Dependencies that are forbidden although they point to the right.
 const NEVER: &[(&str, &str)] = &[
     ("muleteer-shim", "muleteer-store"),
     ("muleteer-shim", "muleteer-backends"),
@@ -31,7 +31,7 @@ const NEVER: &[(&str, &str)] = &[
     ("muleteer-model", "libc"),
 ];
 
-/// The normal (not dev, not build) dependencies of each workspace crate.
+/// Returns the normal (not dev, not build) dependencies of each workspace crate.
 fn dependencies() -> BTreeMap<String, Vec<String>> {
     let output = xtask::workspace::cargo()
         .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
@@ -121,7 +121,7 @@ fn the_top_level_holds_what_the_issue_names() {
     }
 }
 
-/// Nobody finds a document that the index leaves out.
+/// A reader does not find a document that the index leaves out.
 #[test]
 fn every_document_is_in_the_index() {
     let docs = xtask::workspace::root().join("docs");
@@ -135,7 +135,7 @@ fn every_document_is_in_the_index() {
     assert!(left_out.is_empty(), "docs/README.md does not name {left_out:?}");
 }
 
-/// A page that leads nowhere costs a reader more than no page.
+/// A link that leads nowhere costs a reader more than no link.
 #[test]
 fn documentation_links_lead_to_files_and_headings() {
     let mut broken = vec![];
@@ -160,7 +160,7 @@ fn documentation_links_lead_to_files_and_headings() {
     assert!(broken.is_empty(), "links that lead nowhere: {broken:#?}");
 }
 
-/// The map is read as a whole, so it stays short; a folder is read as a list.
+/// A person reads the map as a whole, and a folder as a list, so both stay small.
 #[test]
 fn architecture_page_and_folders_of_pages_stay_small() {
     let docs = xtask::workspace::root().join("docs");
@@ -176,7 +176,7 @@ fn architecture_page_and_folders_of_pages_stay_small() {
     }
 }
 
-/// A design page that names code or tests of yesterday misleads the person who changes them.
+/// A design page that names old code or tests misleads the person who changes them.
 #[test]
 fn design_pages_name_files_and_tests_that_exist() {
     let root = xtask::workspace::root();
@@ -214,8 +214,7 @@ fn design_pages_name_files_and_tests_that_exist() {
     assert!(missing.is_empty(), "files and tests that are not there: {missing:#?}");
 }
 
-/// Numbers of decisions mean nothing to a reader, and neither does a document that is not in the
-/// repository.
+/// A reader cannot look up the number of a decision, or a document that is not in the repository.
 #[test]
 fn no_text_cites_a_number_of_a_decision_or_a_missing_document() {
     let root = xtask::workspace::root();
@@ -240,7 +239,7 @@ fn no_text_cites_a_number_of_a_decision_or_a_missing_document() {
     );
 }
 
-/// The pages that people read.
+/// Returns the pages that people read.
 fn pages() -> Vec<PathBuf> {
     let root = xtask::workspace::root();
     let mut found =
@@ -253,7 +252,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A page without its code, in which nothing is a link.
+/// Returns a page without its code, in which nothing is a link.
 fn prose(text: &str) -> String {
     let outside = text.split("```").step_by(2).collect::<String>();
     outside.split('`').step_by(2).collect()
@@ -279,7 +278,7 @@ fn functions(source: &str) -> Vec<String> {
         .collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// Returns the anchors of a page's headings, as GitHub makes them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let outside = text.split("```").step_by(2).collect::<String>();
     let headings = outside.lines().filter(|line| line.starts_with('#'));
@@ -296,7 +295,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// An error code that the table of exit codes does not know exits as "failed", whatever it means.
+/// The exit code of an unlisted error code would be "failed", whatever the error means.
 #[test]
 fn every_error_code_of_the_sources_has_its_exit_code() {
     let crates = xtask::workspace::root().join("crates");

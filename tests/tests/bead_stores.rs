@@ -1,4 +1,4 @@
-//! What every bead store must do, tried with each of them: the embedded one and the real `tbd`.
+//! Rules of every bead store, tried with the embedded one and with the real `tbd`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -37,7 +37,7 @@ impl Shop {
         Some(shop)
     }
 
-    /// Who else opens it: nothing is known but what is on disk.
+    /// Opens the store as another process would, which knows only the state on disk.
     fn another(&self) -> Store {
         let variables = [
             ("HOME", self.world.home().display().to_string()),
@@ -77,7 +77,7 @@ impl Shop {
     }
 }
 
-/// A rule of stores. What it opens is empty.
+/// A rule of stores. It gets an empty store.
 type Rule = fn(&mut Shop);
 
 const RULES: &[(&str, Rule)] = &[
@@ -121,7 +121,7 @@ fn made_and_changed(shop: &mut Shop) {
         (Status::Closed, true, Some("-done"))
     );
     assert!(bead.closed_at.is_some());
-    // Said twice is said once; said otherwise, the last word counts.
+    // A repeated call changes nothing; a different one replaces the first.
     shop.ask(&json!({"op": "close", "id": id, "reason": "-done", "no_change": true}));
     shop.ask(&json!({"op": "close", "id": id, "reason": "with work"}));
     let bead = shop.show(&id);
@@ -141,7 +141,7 @@ fn made_and_changed(shop: &mut Shop) {
         ["yes"]
     );
     assert!(shop.list(json!({"op": "list", "labels": ["c", "b"]})).is_empty(), "labels are ANDed");
-    // By a unique beginning, and what is no bead.
+    // A unique beginning of an id is enough; an unknown id is an error.
     assert_eq!(shop.show(&id[..id.len() - 1]).id, id);
     assert_eq!(shop.code(json!({"op": "show", "id": "nothing"})), "E_NOT_FOUND");
     assert_eq!(shop.code(json!({"op": "update", "id": id, "status": "done"})), "E_BAD_INPUT");
@@ -179,17 +179,17 @@ fn keys(shop: &mut Shop) {
     let waited = shop.create("waited for", json!({}));
     let op = json!({"op": "create", "title": "once", "key": "run-2026-02-12-abc/1", "depends_on": [waited]});
     let first = shop.ask(&op).beads.remove(0);
-    // After a crash: a store that knows nothing, and another fresh id.
+    // After a crash there is a store without memory, and another fresh id.
     shop.store = shop.another();
     let again = shop.ask(&op).beads.remove(0);
     assert_eq!((&again.id, again.blockers().next()), (&first.id, Some(waited.as_str())));
     assert_eq!(shop.list(json!({"op": "list"})).len(), 2);
     assert_eq!(shop.show("run-2026-02-12-abc/1").id, first.id, "its maker knows it by its key");
-    // What somebody else does is seen at once.
+    // The store sees a change by another process at once.
     let close = Op::Close { id: first.id.clone(), reason: "by another".into(), no_change: false };
     shop.another().apply(&close, Timestamp::now(), "").unwrap();
     assert_eq!(shop.show(&first.id).status, Status::Closed);
-    // Cut off between the bead and what it waits for.
+    // This is the state after a crash between the bead and its dependency.
     shop.ask(&json!({"op": "dep_rm", "id": first.id, "on": waited}));
     shop.ask(&op);
     assert_eq!(shop.show(&first.id).blockers().collect::<Vec<_>>(), [waited.as_str()]);
@@ -215,7 +215,7 @@ fn staging(shop: &mut Shop) {
     );
 }
 
-/// What `br` wrote (its sample), with a line of everything that is seldom.
+/// The sample is a file that `br` wrote, with a line for every rare feature.
 fn exchange(shop: &mut Shop) {
     let text = include_str!("../fixtures/beads/issues.jsonl");
     let beads = parse_issues(text).unwrap();
@@ -223,7 +223,7 @@ fn exchange(shop: &mut Shop) {
     shop.ask(&import(&beads));
     assert_eq!(sorted(&write_issues(shop.another().read().unwrap())), sorted(&canonical(text)));
     assert!(shop.ask(&import(&beads)).beads.is_empty(), "what is the same is left alone");
-    // Worked on, and replaced by what is newer.
+    // An import replaces a changed bead only if it is newer.
     assert_eq!(shop.list(json!({"op": "ready"})), ["Second"]);
     shop.ask(&json!({"op": "close", "id": "sup-54o", "reason": "fixed"}));
     let bead = shop.show("sup-54o");
@@ -249,7 +249,7 @@ fn exchange(shop: &mut Shop) {
     );
 }
 
-/// As we write it: every field of ours is there.
+/// Returns the file as we write it, with every field of ours.
 fn canonical(text: &str) -> String {
     parse_issues(text)
         .unwrap()
@@ -287,7 +287,8 @@ fn tbd_keeps_every_rule() {
     every_rule(BeadStoreChoice::Tbd, "tbd_keeps_every_rule");
 }
 
-/// What a person names is written to, and stays what it is.
+/// The export writes to the named file, whose kind stays: it follows links, and does not replace a
+/// pipe.
 #[test]
 fn an_export_follows_links_feeds_pipes_and_keeps_the_mode() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! The real `claude`, driven by muleteer against the scripted model.
+//! Tests of the real `claude`, driven by muleteer against the scripted model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -106,8 +106,8 @@ fn a_prompt_that_begins_with_a_slash_reaches_the_model_and_a_cli_command_does_no
     scene.world.finish(Some(daemon));
 }
 
-/// Claude de-duplicates on the prompt's id, and its transcript says what it has taken: whichever
-/// process dies, the tool's effect happens once.
+/// Claude deduplicates by the prompt's id, and its transcript says which prompts it took. So the
+/// tool's effect happens once, whichever process dies.
 #[test]
 fn killed_in_the_middle_it_goes_on_in_the_same_session() {
     let test = "killed_in_the_middle_it_goes_on_in_the_same_session";
@@ -171,8 +171,8 @@ fn an_interrupt_keeps_the_session_for_a_further_turn() {
     scene.world.finish(Some(daemon));
 }
 
-/// What a person adds becomes part of the running turn, and that is said; what still waits in
-/// Claude's own queue when it is killed was not taken, and is not lost.
+/// A person's message becomes part of the running turn, and an event says so. A message that is
+/// still in Claude's own queue when it is killed was not taken, and is not lost.
 #[test]
 fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     let test = "a_message_to_a_busy_session_is_folded_into_its_turn";
@@ -208,8 +208,8 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
         .iter()
         .map(|one| one["standing"].clone())
         .collect();
-    // Claude writes a call down a moment after it tells of it: killed in between, what was folded
-    // in stands last.
+    // Claude writes a call to its transcript a moment after it reports it. If it is killed in
+    // between, the folded message is the transcript's last entry.
     assert!(
         standings == ["mid_tool", "mid_tool", "not_taken"]
             || standings == ["mid_tool", "unanswered", "not_taken"],
@@ -225,8 +225,7 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     scene.world.finish(Some(daemon));
 }
 
-/// What its process used of its turns before it died, the one that resumes its session does not get
-/// again.
+/// A resumed session gets only the turns that the dead process has left.
 #[test]
 fn a_limit_of_turns_is_of_all_its_processes() {
     let test = "a_limit_of_turns_is_of_all_its_processes";
@@ -250,8 +249,7 @@ fn a_limit_of_turns_is_of_all_its_processes() {
     scene.world.finish(Some(daemon));
 }
 
-/// An answer that is long in coming is one all the same, though nothing whole is said and no cpu
-/// used.
+/// A slow answer is no stall, though no message is complete and the agent uses no CPU.
 #[test]
 fn an_answer_that_comes_slowly_is_no_stall() {
     let test = "an_answer_that_comes_slowly_is_no_stall";

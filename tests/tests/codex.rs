@@ -1,4 +1,4 @@
-//! The real `codex`, driven by muleteer against the scripted model.
+//! Tests of the real `codex`, driven by muleteer against the scripted model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,8 +79,8 @@ fn a_second_turn_goes_on_in_the_same_session() {
     scene.world.finish(Some(daemon));
 }
 
-/// Daemon and shim die while a tool runs; the session is resumed and told to go on, and what it had
-/// been asked is not asked again.
+/// Daemon and shim die while a tool runs. The session is resumed with a prompt to continue, and its
+/// first prompt is not sent again.
 #[test]
 fn killed_in_the_middle_it_goes_on_in_the_same_session() {
     let test = "killed_in_the_middle_it_goes_on_in_the_same_session";

@@ -1,4 +1,4 @@
-//! What was spent, told by whoever reads the events: with a daemon, and right after it was killed.
+//! The cost by the events, with a daemon and right after one was killed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,7 +54,7 @@ fn nothing_spent_is_forgotten_by_a_killed_daemon() {
     daemon.kill_9();
     let dead: Vec<Value> =
         ["role", "model", "day", "project"].map(|by| cost(&world, &["--by", by])).into();
-    // Each tells whether there was a daemon, and nothing else is different.
+    // Each document says whether a daemon runs, and nothing else differs.
     let without = |bills: &[Value], running: bool| -> Vec<Value> {
         assert!(bills.iter().all(|bill| bill["running"] == running), "{bills:?}");
         bills.iter().map(|bill| json!([bill["by"], bill["rows"], bill["total"]])).collect()
@@ -99,7 +99,7 @@ fn nothing_spent_is_forgotten_by_a_killed_daemon() {
 
 const SPEND: &str = r#"echo '{"type":"usage","input":10,"output":10,"cost_usd":0.5}'"#;
 
-/// Nobody has heard of the clones that a run makes and takes away.
+/// The cost belongs to the repository: no row names the clones that a run makes and removes.
 fn is_all_of(world: &World, repo: &Repo, agents: usize) {
     let bill = cost(world, &["--by", "project"]);
     let rows = bill["rows"].as_array().unwrap();

@@ -15,15 +15,14 @@ use std::sync::{Mutex, PoisonError};
 
 const SEEDS_IN_CI: u64 = 20;
 
-/// The points of the ledger are passed first while the daemon itself starts; later passings hit
-/// the dispatch.
+/// The daemon's own start reaches the ledger's points first; the dispatch reaches them later.
 fn passings(point: &str) -> &'static [u32] {
     if point.starts_with("ledger.") { &[1, 2, 4] } else { &[1] }
 }
 
-/// Those of task lists, of clones and of answers are not passed by a dispatch that asks nothing and
-/// has no clone; `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`]
-/// try them, as [`a_zygote_that_dies_takes_nothing_along`] does the zygote's.
+/// A dispatch that asks nothing and has no clone does not reach the points of task lists, clones
+/// and answers. `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`]
+/// try them, and [`a_zygote_that_dies_takes_nothing_along`] the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
     let elsewhere = |point: &str| {
         ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of))
@@ -55,12 +54,12 @@ fn every_named_point() {
     assert!(broken.is_empty(), "broken at {broken:?}; repeat one: cargo xtask crash --point NAME");
 }
 
-/// The daemon's own points once more, with a panic in place of the kill.
+/// The daemon panics at each of its own points, instead of being killed.
 #[test]
 fn a_panic_at_every_named_point_of_the_daemon() {
     let mut broken = vec![];
     for point in dispatch_points().filter(|point| !point.starts_with("shim.")) {
-        // The first passing of a ledger's point belongs to the start itself.
+        // The daemon's start reaches a ledger's point first.
         let nth = if point.starts_with("ledger.") { 2 } else { 1 };
         eprintln!("panic at {point}:{nth}");
         if catch_unwind(|| crash::panic_at(point, nth)).is_err() {
@@ -104,7 +103,7 @@ fn seeds() -> Vec<u64> {
     (from..from + count).collect()
 }
 
-/// Tries every seed, several side by side (`MULETEER_CRASH_JOBS`): a trial mostly waits.
+/// Tries every seed, several at once (`MULETEER_CRASH_JOBS`), because a trial mostly waits.
 fn try_seeds<T: Send>(trial: impl Fn(u64) -> T + Sync) -> Vec<(u64, Option<T>)> {
     let seeds = seeds();
     let jobs = variable("MULETEER_CRASH_JOBS").map_or(1, |jobs| jobs.parse().expect("a number"));
@@ -147,14 +146,15 @@ fn seeded_moments_of_an_agent_that_can_resume() {
     );
 }
 
-/// Found by a slow machine: the agent began anew under the id it already had, and was refused.
+/// A slow machine found this: the agent began again under its old session id, and its CLI refused
+/// it.
 #[test]
 fn a_session_that_nobody_heard_of_is_gone_on_with() {
     crash::session_nobody_heard_of();
 }
 
-/// Found by the campaign: a runtime that got no threads hung as it unwound, holding the daemon's
-/// lock.
+/// The campaign found this: a runtime that got no threads hung while it unwound, and held the
+/// daemon's lock.
 #[test]
 fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {
     if let Err(why) = crash::syscalls::available() {
@@ -168,13 +168,13 @@ fn a_daemon_that_gets_no_threads_ends_and_is_started_again() {
     }
 }
 
-/// Power cuts, at any step of a dispatch that was recorded. Needs `strace` and the right to trace.
+/// Power cuts at any step of a recorded dispatch. They need `strace` and the right to trace.
 #[test]
 fn seeded_power_cuts() {
     if let Err(why) = crash::power::available() {
         return skip("seeded_power_cuts", &why);
     }
-    // Odd seeds cut one that works in a clone.
+    // Odd seeds cut the dispatch that works in a clone.
     let recorded = [false, true].map(crash::power::Recorded::new);
     eprintln!("{} and {} steps to cut after", recorded[0].len(), recorded[1].len());
     let tried = try_seeds(|seed| recorded[usize::from(seed % 2 == 1)].cut(seed));
@@ -186,7 +186,7 @@ fn seeded_power_cuts() {
     );
 }
 
-/// The same of a list of tasks, by one worker and by two.
+/// Power cuts in a task list with one worker and with two.
 #[test]
 fn seeded_power_cuts_of_a_task_list() {
     if let Err(why) = crash::power::available() {
@@ -203,7 +203,7 @@ fn seeded_power_cuts_of_a_task_list() {
     );
 }
 
-/// The same of a spec run, with its judge, its remote and its pull request.
+/// Power cuts in a spec run with its judge, its remote and its pull request.
 #[test]
 fn seeded_power_cuts_of_a_spec_run() {
     if let Err(why) = crash::power::available() {
@@ -220,7 +220,7 @@ fn seeded_power_cuts_of_a_spec_run() {
     );
 }
 
-/// Faults at system calls. Needs `strace` and the right to trace.
+/// Faults at system calls. They need `strace` and the right to trace.
 #[test]
 fn seeded_system_calls() {
     if let Err(why) = crash::syscalls::available() {

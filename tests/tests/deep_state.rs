@@ -1,4 +1,4 @@
-//! A state directory that lies deeper than the path of a socket may be long.
+//! A state directory whose path is longer than a socket's path may be.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -7,7 +7,7 @@ use muleteer_tests::skip::skip;
 use muleteer_tests::spec_stage::{AGENT, SpecStage, confined, last};
 use serde_json::json;
 
-/// Puts the world's state where a socket's path is longer than the system takes.
+/// Moves the world's state to a path that is too long for a socket.
 fn bury_state(world: &World) {
     let deep = world.path().join("deep".repeat(20)).join("deeper".repeat(20));
     std::fs::create_dir_all(&deep).unwrap();

@@ -1,4 +1,4 @@
-//! `muleteer demo` as a new user runs it: it holds, it is quick, and it leaves nothing.
+//! `muleteer demo` as a new user runs it: it succeeds, it is quick, and it leaves nothing.
 
 #![allow(clippy::disallowed_methods)] // it starts a copy of the program under test
 
@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// "In under a minute", on a machine that has other things to do.
+/// The documented limit is a minute, on a machine that has other things to do.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Of an empty HOME, and with its temporary folder in the world, so that what is left can be seen.
+/// Runs the demo with an empty HOME and a temporary folder in the world, so that the test can see
+/// all that is left.
 fn demo(world: &World, args: &[&str]) -> Muleteer {
     let words: Vec<&str> = std::iter::once("demo").chain(args.iter().copied()).collect();
     std::fs::remove_file(world.home().join(".gitconfig")).ok();
@@ -27,7 +28,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Nothing of it runs, its folder is gone, and the user's own places were not touched.
+/// Checks that no process of the demo runs, its folder is gone, and the user's directories are
+/// unchanged.
 fn nothing_is_left(world: &World) {
     world.wait_for_nothing_left(&[]);
     assert_eq!(temporary(world), [] as [PathBuf; 0]);

@@ -1,5 +1,5 @@
-//! What an agent that another one dispatched may have: never more than that one, whatever
-//! configuration is given to it.
+//! The limits of an agent that another agent dispatched: it never has more than its parent,
+//! whatever configuration it is given.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ fn created(world: &World, id: &str) -> Value {
     world.events_of(id, "dispatch_created").pop().unwrap()
 }
 
-/// A rehearsal whose only step is `step`.
+/// Writes a rehearsal whose only step is `step`.
 fn scenario(world: &World, name: &str, step: &str) -> String {
     let file = world.path().join(name);
     let text = format!(
@@ -20,7 +20,7 @@ fn scenario(world: &World, name: &str, step: &str) -> String {
     file.display().to_string()
 }
 
-/// The rehearsed agent that runs `script`, which has to succeed.
+/// Runs a rehearsed agent that runs `script`, which must succeed.
 fn parent(world: &World, repo: &Repo, script: &str) -> String {
     let file = world.path().join("parent.sh");
     std::fs::write(&file, script).unwrap();
@@ -96,7 +96,7 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     let saved: Value = serde_json::from_str(&std::fs::read_to_string(saved).unwrap()).unwrap();
     assert_eq!(saved["args"], json!([]), "a flag would take it away as well");
     world.muleteer(&["kill", claude.trim()]).ok();
-    // A person's own is as before.
+    // A person's own dispatch is not affected.
     let spawn = ["--config", file.to_str().unwrap(), "spawn", "developer", repo.to_str(), "x"];
     let id = world
         .muleteer(&[&spawn[..], &["--backend", "subprocess", "--command", "true"]].concat())
@@ -105,7 +105,7 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     world.finish(Some(daemon));
 }
 
-/// A variable that has the child's CLI load something runs what the policy does not allow.
+/// A variable that makes the child's CLI load code would run code that the policy does not allow.
 #[test]
 fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
     let world = World::new();
@@ -113,7 +113,7 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
     let fake = |folder: &std::path::Path, said: &str| {
         std::fs::create_dir_all(folder).unwrap();
         let said = world.path().join(said);
-        // Renamed, so that it is seen whole.
+        // The rename makes the file appear whole.
         let file = format!("'{}'.$MULETEER_DISPATCH_ID", said.display());
         let script = format!("#!/bin/sh\nenv > {file}.new\nmv {file}.new {file}\nexec sleep 60\n");
         program::write(&folder.join("claude"), &script);
@@ -138,7 +138,7 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
         .iter()
         .map(|name| format!("! {spawn} --env {name}={evil} --json > refused-{name}\n"))
         .collect();
-    // Passed on by the client as its own, which it is not.
+    // The client passes these on as its own environment, which the daemon must not believe.
     let set = format!(
         "PATH='{evil}':\"$PATH\" HOME='{evil}' GIT_SSH='{evil}/x' CLAUDE_CODE_SHELL_PREFIX='{evil}/x'"
     );
@@ -165,7 +165,7 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
     world.finish(Some(daemon));
 }
 
-/// What it must ask a person for it must not have asked of itself.
+/// An agent that must ask a person for an action must not be able to answer such a question itself.
 #[test]
 fn an_agent_allows_its_child_nothing_that_it_would_have_to_ask_for() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! The whole path of one dispatch, with any command as the agent, as the contract has it.
+//! The whole life of one dispatch with any command as the agent, by the contract.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -22,7 +22,7 @@ fn keys(value: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// A finished dispatch: its id.
+/// Makes a finished dispatch and returns its id.
 fn succeeded(world: &World, repo: &Repo) -> String {
     let script = format!("echo working; echo hi > a.txt; {RESULT}");
     let id = world.spawn(repo, &script, &["--wait"]).ok();
@@ -72,7 +72,7 @@ fn a_dispatch_succeeds_and_everything_says_so() {
     world.finish(Some(daemon));
 }
 
-/// With `--json` the id comes with the one document, which is the last thing said.
+/// With `--json` the id is in the one document, which is the last output.
 #[test]
 fn who_stops_waiting_learns_whom_they_waited_for() {
     let world = World::new();
@@ -96,7 +96,7 @@ fn who_stops_waiting_learns_whom_they_waited_for() {
     world.finish(Some(daemon));
 }
 
-/// Without a daemon nothing ends: who follows starts the next one, like who waits.
+/// Nothing ends without a daemon, so `--follow` starts the next one, as `wait` does.
 #[test]
 fn who_follows_follows_through_daemons() {
     let world = World::new();
@@ -272,8 +272,8 @@ fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
     world.finish(Some(daemon));
 }
 
-/// In place, which empties the file first: at once, and slowly while a line of ours is due; and as
-/// editors do.
+/// The agent rewrites the file in place, which empties it first: at once, and slowly while a line
+/// of ours is due. It also replaces the file as editors do.
 #[test]
 fn an_agent_that_rewrites_its_journal_keeps_its_lines() {
     let world = World::new();
@@ -361,7 +361,7 @@ fn without_a_daemon_reading_works_and_says_so() {
     assert!(world.processes().is_empty(), "a verb that reads starts no daemon");
 }
 
-/// A state that cannot be read is no state without work.
+/// An unreadable state is an error, and does not mean that there are no dispatches.
 #[test]
 fn what_cannot_be_read_without_a_daemon_is_an_error() {
     let world = World::new();
@@ -376,7 +376,7 @@ fn what_cannot_be_read_without_a_daemon_is_an_error() {
     world.finish(None);
 }
 
-/// Anybody's environment may hold bytes that are no text; they are nobody's setting.
+/// An environment may have bytes that are no text; such a variable is no setting of ours.
 #[test]
 fn a_variable_that_is_no_text_keeps_no_daemon_from_starting() {
     use std::os::unix::ffi::OsStrExt as _;
@@ -400,7 +400,7 @@ fn a_daemon_is_started_on_demand_and_outlives_its_client() {
     world.finish(None);
 }
 
-/// `muleteer wait … | head -1 && deploy`, with `pipefail`.
+/// The case is `muleteer wait … | head -1 && deploy`, with `pipefail`.
 #[test]
 fn how_it_ended_does_not_hang_on_who_reads_it() {
     let world = World::new();
@@ -454,7 +454,7 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
         "`.muleteer` and the journals stay out of git status"
     );
 
-    // Its directories would be empty, and nobody would know why.
+    // Submodule directories would be empty in a clone, and the user would not know why.
     repo.write(".gitmodules", "[submodule \"lib\"]\n\tpath = lib\n\turl = ../lib\n");
     let warned = world.spawn(&repo, "true", &["--wait", "--worktree"]).run().expect_code(0);
     assert!(warned.stderr.contains("warning: the repository's submodules"), "{warned:?}");
@@ -463,8 +463,7 @@ fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
     world.finish(Some(daemon));
 }
 
-/// "Success" stays true when the power fails: its commit, tree and file are on the disk, and so is
-/// the branch.
+/// A reported success survives a power cut: its commit, tree, file and branch are on the disk.
 #[test]
 fn work_that_came_home_is_on_the_disk() {
     let world = World::new();
@@ -480,7 +479,7 @@ fn work_that_came_home_is_on_the_disk() {
     world.finish(Some(daemon));
 }
 
-/// Nobody else comes or goes, so nothing else would make anybody look.
+/// No other dispatch comes or goes, so nothing else would make the pool look.
 #[test]
 fn one_that_ends_leaves_its_place_to_the_next() {
     let world = World::new();
@@ -554,7 +553,7 @@ echo $? > "$DEPTH.code"
     world.finish(Some(daemon));
 }
 
-/// Twenty results of half a megabyte: no frame holds them all.
+/// Twenty results of half a megabyte do not fit into one frame.
 #[test]
 fn an_answer_too_long_for_one_frame_comes_in_parts() {
     let world = World::new();
@@ -621,7 +620,7 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
         );
         assert!(repo.read(&format!("told.{id}")).trim_end().ends_with("/bin/muleteer"));
     }
-    // Whom it dispatches gets what it was not given itself.
+    // A child gets the keys of its own CLI, which its parent was not given.
     spawn(
         "claude-code",
         &script(
@@ -635,8 +634,8 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
     world.finish(Some(daemon));
 }
 
-/// The end of a dispatch is durable before its journal tells of it; who follows the journal sees it
-/// all the same.
+/// The end of a dispatch is durable before its journal has it, and a client that follows the
+/// journal still sees it.
 #[test]
 fn who_follows_a_journal_sees_its_last_line() {
     let world = World::new();
@@ -651,9 +650,9 @@ fn who_follows_a_journal_sees_its_last_line() {
     world.finish(Some(daemon));
 }
 
-/// The journal is made before the agent is started; where it cannot be, that is on record and the
-/// work goes on. In a sandbox an agent may write its journal and not read what is ours: the daemon
-/// does neither for it, and a pipe holds nobody up.
+/// The journal is made before the agent starts. If it cannot be made, a fault is recorded and the
+/// work continues. In a sandbox an agent may write its journal but not read our files, so the
+/// daemon does neither for it, and a pipe does not block anybody.
 #[test]
 fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for() {
     let world = World::new();
@@ -685,8 +684,8 @@ fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for
     world.finish(Some(daemon));
 }
 
-/// Each line of an agent's is an event for good: what it writes by the million does not become
-/// ours.
+/// Each line of an agent's journal becomes a permanent event, so a flood of lines is cut at a
+/// limit.
 #[test]
 fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
     const MOST: usize = 10_000;
@@ -702,8 +701,7 @@ fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
     world.finish(Some(daemon));
 }
 
-/// A directory that was removed beneath its shell names no project; one that is given is needed
-/// only.
+/// A removed working directory names no project; a project that is given explicitly works.
 #[test]
 fn from_a_directory_that_is_gone_a_project_can_be_named() {
     let world = World::new();
@@ -737,7 +735,7 @@ fn from_a_directory_that_is_gone_a_project_can_be_named() {
     world.finish(Some(daemon));
 }
 
-/// Between the look at the file and its writing anybody may write there.
+/// Another process may write the file between Muleteer's check and its own write.
 #[test]
 fn what_somebody_writes_as_a_journal_is_made_is_kept() {
     let world = World::new();
@@ -779,7 +777,7 @@ fn a_journal_that_cannot_be_written_holds_nothing_up() {
     world.finish(Some(daemon));
 }
 
-/// Lines that leave no event are a sign of life too.
+/// Lines without an event are a sign of life too.
 #[test]
 fn plain_output_is_activity() {
     let world = World::new();
@@ -788,7 +786,7 @@ fn plain_output_is_activity() {
     let id = world
         .spawn(&repo, "while [ ! -e \"$HOME/stop\" ]; do echo line; sleep 0.1; done", &[])
         .ok();
-    // Its start writes events of its own.
+    // The agent's start writes events of its own.
     wait_until("its turn to begin", PATIENCE, || {
         (!world.events_of(&id, "turn_started").is_empty()).then_some(())
     });
@@ -810,12 +808,12 @@ fn who_says_where_the_daemon_is_does_not_wait_for_it() {
     let world = World::new();
     let nowhere = world.path().join("nowhere.sock");
     let asked = ["status", "--json", "--socket", nowhere.to_str().unwrap()];
-    // Less than the minute for which an agent's client waits.
+    // That is less than the minute for which an agent's client waits.
     let status = world.muleteer(&asked).env("MULETEER_SOCKET", &nowhere).deadline(PATIENCE).json();
     assert_eq!(status["daemon"]["running"], false);
 }
 
-/// Found by whoever sends it, not only by whoever checks the configuration.
+/// `spawn` reports the error, and not only `config check`.
 #[test]
 fn a_role_of_no_category_is_refused_with_its_place() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! Agents that try to get through the firewall of a run (docs/design/sandbox.md): what they are
-//! held from by the kernel, and what is noticed where it does not.
+//! Agents that try to break through the firewall of a run (docs/design/sandbox.md): actions that
+//! the kernel prevents, and actions that Muleteer detects when it does not.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -9,7 +9,8 @@ use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, confined, 
 use muleteer_tests::wait_until;
 use serde_json::Value;
 
-/// Behind the agent's own work on `Base`; what got through is a line of `$HOME/through`.
+/// Runs an attack after the agent's own work on `Base`. Each success of the attack is a line of
+/// `$HOME/through`.
 fn attack(script: &str) -> String {
     let marked = format!(
         "  if test \"$title\" = Base; then (set +e; through() {{ echo \"$*\" >> \"$HOME/through\"; }}\n{script}\n) > \"$HOME/attack.log\" 2>&1; fi\n  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;"
@@ -21,8 +22,8 @@ fn through(stage: &Stage) -> String {
     std::fs::read_to_string(stage.world.home().join("through")).unwrap_or_default()
 }
 
-/// Agents write HOME, from which the judge's CLI starts: the sandbox holds, and does not hold
-/// enough to be called enforced.
+/// Agents write HOME, from which the judge's CLI starts. So the sandbox holds, but the run may not
+/// call it enforced.
 fn checked_for_home(document: &serde_json::Value) {
     let enforced = &document["enforced"];
     assert_eq!(enforced["judge_read_only"], "checked", "{document}");
@@ -102,8 +103,8 @@ true
     stage.world.finish(Some(daemon));
 }
 
-/// The judge's agent runs what a coding agent left in HOME: the criteria get out, and the run says
-/// that it could not prevent that.
+/// The judge's agent runs a program that a coding agent left in HOME. The criteria leak, and the
+/// run says that it could not prevent that.
 #[test]
 fn a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement() {
     let test = "a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement";
@@ -143,11 +144,11 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
     stage.world.finish(Some(daemon));
 }
 
-/// A person's own criteria: what is judged by is a copy as they were, and nobody who writes code
-/// sees either.
+/// Muleteer judges by a copy of a person's own criteria, and no coding agent sees the copy or the
+/// original.
 #[test]
 fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
-    // Beside HOME, as the test has it.
+    // The criteria are beside HOME, as this test places them.
     let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname $HOME)/repo/criteria | grep . && through listed\ntrue";
     let stage = Stage::new(&attack(attempt));
     std::fs::create_dir(stage.repo.path.join("criteria")).unwrap();
@@ -175,7 +176,8 @@ fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
     stage.world.finish(Some(daemon));
 }
 
-/// Whoever can push can write the hub's refs: what is no fast-forward is undone, and said so.
+/// An agent that can push can write the hub's refs. Muleteer undoes a push that is no fast-forward,
+/// and reports it.
 #[test]
 fn a_target_that_is_rewritten_is_put_back() {
     let stage = Stage::new(&attack(
@@ -186,7 +188,7 @@ git push --quiet --force "$MULETEER_REMOTE" HEAD~1:"$MULETEER_TARGET_BRANCH" && 
 git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH" "$(git commit-tree -m evil HEAD^{tree})"
 "#,
     ));
-    // The evil commit's objects go where the reference is made.
+    // The evil commit's objects must be in the repository that gets the reference.
     let script = std::fs::read_to_string(&stage.agent).unwrap().replace(
         "\"$(git commit-tree -m evil HEAD^{tree})\"",
         "\"$(git --git-dir \"$MULETEER_REMOTE\" commit-tree -m evil \"$(git rev-parse 'HEAD^{tree}')\")\"",
@@ -213,8 +215,8 @@ git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH"
     stage.world.finish(Some(daemon));
 }
 
-/// The daemon works outside of any sandbox: what agents put into the hub must not make it run their
-/// programs, take other people's files away, or push what nobody judged.
+/// The daemon works outside of any sandbox. An agent's files in the hub must not make it run
+/// programs, delete other files, or push commits that nobody judged.
 #[test]
 fn what_an_agent_puts_into_the_hub_is_neither_run_nor_believed() {
     let pushed = "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;";
@@ -278,7 +280,7 @@ fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
     let stage = Stage::new(&attack(
         "git push --quiet \"$(dirname \"$HOME\")/origin.git\" HEAD:main || echo refused",
     ));
-    // Held back, it would not find the remote, which lies in the temporary directory here.
+    // A confined agent would not find the remote, which is in the temporary directory here.
     stage.configure("sandbox: off\n");
     let origin = stage.world.path().join("origin.git");
     let origin = origin.to_str().unwrap();
@@ -293,8 +295,8 @@ fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
     stage.world.finish(Some(daemon));
 }
 
-/// What is read-only can be connected to: a container engine that listens there does whatever it is
-/// told to, outside.
+/// A read-only socket can be connected to, and a container engine that listens there does anything
+/// outside of the sandbox.
 #[test]
 fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
     use std::os::unix::net::UnixListener;
@@ -321,7 +323,7 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
         let daemon = stage.world.daemon_with(&[("DOCKER_HOST", &named)]);
         let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
         let log = std::fs::read_to_string(home.join("attack.log")).unwrap();
-        // Whoever connected is in its queue still, though it may have gone.
+        // The listener's queue still has the connection, though the client may have gone.
         assert_eq!(listener.accept().is_ok(), reached, "{configured}: {log}");
         assert_eq!(through(&stage), "", "{log}");
         checked_for_home(&document);
@@ -329,8 +331,8 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
     }
 }
 
-/// With everything below HOME, as it is for a person: the folders above what is hidden stay where
-/// they are.
+/// All directories are below HOME, as they are for a person. An agent must not move the folders
+/// above a hidden path.
 #[test]
 fn no_parent_of_what_is_hidden_can_be_moved_away() {
     if !confined() {
@@ -341,7 +343,8 @@ fn no_parent_of_what_is_hidden_can_be_moved_away() {
     }
 }
 
-/// `linked`: the configuration is a link to what lies elsewhere in HOME; else there is none.
+/// If `linked`, the configuration is a link to another place in HOME; otherwise there is no
+/// configuration.
 fn parents_stay(linked: bool) {
     let stage = Stage::new(&attack(
         r#"
@@ -389,9 +392,8 @@ true
     stage.world.wait_for_nothing_left(&[]);
 }
 
-/// Where HOME is the repository agents may write what lies there: then nothing is said to be
-/// enforced that is not, and what git, the harness and the next run go by is read-only all the
-/// same.
+/// If HOME is the repository, agents may write its files. Then the run claims no enforcement, and
+/// the files that git, the harness and the next run rely on are still read-only.
 #[test]
 fn a_repository_that_is_home_keeps_what_is_gone_by() {
     if !confined() {
@@ -410,7 +412,7 @@ echo scratch > "$HOME/scratch" || through "cannot write HOME"
 true
 "#,
     ));
-    // The repository is made HOME, rather than the other way round: it lies where the script looks.
+    // The repository becomes HOME, and not the reverse, because the script looks there.
     let identity = std::fs::read_to_string(stage.world.home().join(".gitconfig")).unwrap();
     std::fs::remove_dir_all(stage.world.home()).unwrap();
     std::fs::rename(&stage.repo.path, stage.world.home()).unwrap();

@@ -1,4 +1,4 @@
-//! Input from other programs that `serde_json` refuses and JavaScript's JSON accepts, or that is
+//! Input from other programs that `serde_json` refuses although JavaScript accepts it, or that is
 //! damaged.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The agent prints a file and ends with exit code 0: only the line in the file says that it
+/// The agent prints a file and ends with exit code 0, so only the line in the file says that it
 /// failed.
 #[test]
 fn a_failed_verdict_that_needs_repair_or_is_damaged_is_no_success() {
@@ -94,7 +94,7 @@ fn list_that_needs_repair_refuses_a_stop_and_can_be_changed() {
     }
 }
 
-/// Nobody knows whether work is left: the session is told so, and not for ever.
+/// Nobody knows whether work is left, so the hook refuses the stop, but not for ever.
 #[test]
 fn unreadable_active_list_refuses_a_stop_a_bounded_number_of_times() {
     let scene = Scene::new();

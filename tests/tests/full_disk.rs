@@ -1,4 +1,4 @@
-//! A full disk is a state, not a crash: no new effects, reads work, and it passes.
+//! A full disk is a state and no crash: no new effects, reads work, and it passes.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -7,7 +7,7 @@ use muleteer_tests::{PATIENCE, World, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A small file system of its own for the world's state; unmounted when dropped.
+/// A small file system for the world's state, unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -17,7 +17,7 @@ impl SmallDisk {
         mounted.is_ok_and(|output| output.status.success()).then(|| Self(at.into()))
     }
 
-    /// Leaves nothing free.
+    /// Fills the file system completely.
     fn fill(&self) {
         let mut chunk = 1 << 20;
         let mut at = 0;
@@ -30,7 +30,7 @@ impl SmallDisk {
         }
     }
 
-    /// Leaves these bytes free, about.
+    /// Leaves about this many bytes free.
     fn leave(&self, bytes: u64) {
         self.fill();
         let filler = std::fs::File::options().write(true).open(self.0.join("filler0")).unwrap();
@@ -100,8 +100,8 @@ fn a_full_disk_is_a_state_that_passes() {
     drop(disk); // before the world, whose directory a mounted disk would keep busy
 }
 
-/// Room for a request and none for what its agent would put out: who reads why it failed must learn
-/// of the disk.
+/// There is room for a request and none for its agent's output. The reason of the failure must name
+/// the disk.
 #[test]
 fn what_a_shim_died_of_is_in_the_reason() {
     let world = World::new();
@@ -127,8 +127,8 @@ fn what_a_shim_died_of_is_in_the_reason() {
     drop(disk);
 }
 
-/// Whoever fills the disk must be ended before anything else can be done, and by whoever comes
-/// after the daemon too.
+/// The user must be able to end the agent that fills the disk, also by a daemon that was started
+/// afterwards.
 #[test]
 fn an_agent_is_ended_however_full_the_disk_is() {
     for daemon_dies in [false, true] {
@@ -151,7 +151,7 @@ fn an_agent_is_ended_however_full_the_disk_is() {
             (world.dispatch(&id)["state"] == "running").then_some(())
         });
         disk.fill();
-        // The last page of the log has room yet.
+        // The last page of the log still has room.
         for text in ["x".repeat(500), "x".into()] {
             wait_until("no room for another word", PATIENCE, || {
                 let said = world.muleteer(&["send", &id, &text, "--json"]).run();

@@ -1,4 +1,4 @@
-//! What nobody well-meaning would send or print. It hurts nobody but its sender.
+//! Input that no well-meaning client would send or print. It harms only its sender.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -87,7 +87,7 @@ fn slow_and_half_open_peers_hold_nobody_up() {
     world.finish(Some(daemon));
 }
 
-/// Peers that connect and say nothing, or nothing more, took all places there are for ever.
+/// Peers that connect and send nothing, or stop in the middle, once took all places for ever.
 #[test]
 fn idle_peers_keep_nobody_out() {
     const PEERS: usize = 300;
@@ -111,8 +111,8 @@ fn idle_peers_keep_nobody_out() {
     world.finish(Some(daemon));
 }
 
-/// A mark that is of no dispatch is an agent's all the same, or somebody's who copied it: the key
-/// does not help it.
+/// A mark of no dispatch belongs to an agent, or to a process that copied it, so even the operator
+/// key gives it no rights.
 #[test]
 fn a_process_with_an_unknown_nonce_may_only_read() {
     let world = World::new();
@@ -136,7 +136,8 @@ fn a_process_with_an_unknown_nonce_may_only_read() {
     world.finish(Some(daemon));
 }
 
-/// A flood of connections from one agent would keep all others, and people, waiting.
+/// Without a limit, a flood of connections from one agent would make all other agents and people
+/// wait.
 #[test]
 fn an_agent_may_hold_so_many_connections_and_no_more() {
     const PER_AGENT: usize = 16;
@@ -176,7 +177,7 @@ fn the_sockets_are_the_users_own() {
     world.finish(Some(daemon));
 }
 
-/// Even where the directories' modes were loosened by hand, another user gets nothing.
+/// Another user gets nothing, even if somebody loosened the directories' modes by hand.
 #[test]
 fn another_user_is_refused_though_the_socket_stands_open() {
     const NOBODY: u32 = 65534;
@@ -230,7 +231,7 @@ fn who_comes_from_a_sandbox_and_shows_no_key_may_only_read() {
     let ask = |sandbox: &[&str], verb: &str| {
         let mut command = std::process::Command::new("setpriv");
         world.environment(&mut command);
-        // Where no key is.
+        // That directory has no key.
         command
             .env("XDG_STATE_HOME", world.path().join("elsewhere"))
             .args(sandbox)
@@ -251,7 +252,8 @@ fn who_comes_from_a_sandbox_and_shows_no_key_may_only_read() {
     world.finish(Some(daemon));
 }
 
-/// The client chooses the id: sent again after a lost reply, a create is answered, not repeated.
+/// The client chooses the id, so a create that it repeats after a lost reply is answered and not
+/// executed again.
 #[test]
 fn a_repeated_create_is_answered_and_not_repeated() {
     let world = World::new();
@@ -298,8 +300,8 @@ fn a_repeated_create_is_answered_and_not_repeated() {
     world.finish(Some(daemon));
 }
 
-/// Of many that want one id at the same moment for different work, one gets it, and what runs is
-/// its.
+/// Many clients want one id at the same moment for different work. One gets it, and only its work
+/// runs.
 #[test]
 fn creates_of_one_id_at_once_have_one_winner() {
     let world = World::new();
@@ -354,8 +356,8 @@ fn an_agent_that_calls_operator_verbs_is_refused() {
         (!repo.effects("victim").is_empty()).then_some(())
     });
     let key = world.state().join("operator.key");
-    // Through its own socket; then through the daemon's with every mark of an agent taken off (the
-    // client then even shows the operator key); then that again from an orphan in a session of its
+    // The agent tries its own socket; then the daemon's socket without the marks of an agent (the
+    // client then even shows the operator key); then the same from an orphan in a session of its
     // own.
     let script = format!(
         r#"
@@ -427,7 +429,7 @@ fn garbage_and_a_line_without_end() {
     world.finish(Some(daemon));
 }
 
-/// Names that an agent chooses are shown to people, and drive no terminal.
+/// People see names that an agent chooses, so these must not control the terminal.
 #[test]
 fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
     let world = World::new();
@@ -450,8 +452,7 @@ fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
     world.finish(Some(daemon));
 }
 
-/// What the doctor asks of the kernel is asked by people who are not root too, and the sandbox
-/// works for them.
+/// Users who are not root run the doctor's check of the kernel too, and the sandbox works for them.
 #[test]
 fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
     const NOBODY: u32 = 65534;
@@ -473,7 +474,7 @@ fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
     assert!(nobody == root || nobody.starts_with("no unshare"), "root: {root}; nobody: {nobody}");
 }
 
-/// What one agent does to its own journal is its own affair.
+/// An agent's damage to its own journal must not affect others.
 #[test]
 fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
     let world = World::new();
@@ -481,8 +482,8 @@ fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
     let daemon = world.daemon();
     let id = world.spawn(&repo, "ln -sf /dev/zero \"$MULETEER_JOURNAL\"", &["--wait"]).ok();
     let other = world.spawn(&repo, "true", &["--wait"]).ok();
-    // It is made anew at the end, as what its agent has put there is none; so it is put there
-    // again.
+    // At the dispatch's end Muleteer makes the journal again, because the agent's replacement is no
+    // journal. So the test replaces it again.
     let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
     let _ = std::fs::remove_file(&journal);
     std::os::unix::fs::symlink("/dev/zero", &journal).unwrap();
@@ -499,7 +500,7 @@ fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
     world.finish(Some(daemon));
 }
 
-/// A command's lines are its own: what it prints of limits holds back nobody but itself.
+/// A limit that a command prints holds back only that command.
 #[test]
 fn limits_that_a_command_prints_are_nobody_else_s() {
     let world = World::new();
@@ -519,7 +520,7 @@ fn limits_that_a_command_prints_are_nobody_else_s() {
     world.finish(Some(daemon));
 }
 
-/// A shim that stands still ends nobody, counts no time and answers no one.
+/// A stopped shim ends no agent, counts no time and answers nobody.
 #[test]
 fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
     let stopping = "kill -STOP $PPID; echo stopped >> effects; sleep 1000";
@@ -568,7 +569,7 @@ fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
     world.finish(Some(daemon));
 }
 
-/// Nobody knows yet who it is: it has not said so.
+/// The shim has not yet written who it is, so the daemon does not know its process.
 #[test]
 fn a_shim_that_is_stopped_before_it_says_who_it_is_goes_on() {
     let world = World::new();

@@ -1,10 +1,11 @@
-//! Who looks on at what happens, and at what has happened.
+//! Clients that follow events, and clients that read old ones.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::{World, wait_until};
 
-/// Nothing happens after the first line, so nothing would be written that finds out.
+/// No event follows the first line, so the client would not notice by a write that its reader has
+/// gone.
 #[test]
 fn who_follows_ends_when_its_reader_has_gone() {
     let world = World::new();

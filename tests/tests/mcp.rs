@@ -1,5 +1,5 @@
-//! MCP servers that work, and some that do not, with each of the real agents: configured where its
-//! user configures them.
+//! MCP servers that work and some that do not, with each of the real agents. They are configured
+//! where the agent's user configures them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,8 @@ use muleteer_tests::model_server::Step;
 use muleteer_tests::{Repo, Scene, World, codex};
 use serde_json::json;
 
-/// A server of one tool, in a shell: `ping` leaves a line in the file named first.
+/// A server with one tool, as a shell script: `ping` writes a line to the file that is its first
+/// argument.
 const MCP_SERVER: &str = r#"
 while read -r line; do
   id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9][0-9]*\).*/\1/p')
@@ -96,7 +97,7 @@ fn configure_codex(scene: &Scene) {
     std::fs::write(&file, configuration).unwrap();
 }
 
-/// Behind ACP a broken server is not told of; the agent goes on without it.
+/// An ACP agent does not report a broken server, and works without it.
 fn acp_calls_one(test: &str, agent: Agent) {
     let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged").times(2)];
     let Some(scene) = Scene::acp(test, agent, steps) else { return };

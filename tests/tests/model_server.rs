@@ -1,4 +1,4 @@
-//! The scripted model against the real `claude`, with no muleteer in between: a fault here is the
+//! The scripted model against the real `claude`, without muleteer in between: a fault here is the
 //! double's, not the product's.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs claude once and gives its stream-json events.
+/// Runs claude once and returns its stream-json events.
 fn run(world: &World, binary: &Path, server: &ModelServer, more: &[&str]) -> Vec<Value> {
     let repo = world.repo("repo");
     let mut command = Command::new(binary);

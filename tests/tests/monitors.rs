@@ -1,5 +1,5 @@
-//! An agent that works and is sick: told of, and ended where it goes on; one that only looks so is
-//! left alone.
+//! Agents that work and are sick: Muleteer warns of them, and ends them if they continue. Healthy
+//! agents that only look sick are left alone.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,14 +30,14 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Only where it is asked for is an agent ended.
+/// Muleteer ends an agent only if the configuration asks for it.
 const STOP: &str = "categories:\n  coding:\n    monitors: {loop: stop, spiral: stop}\n";
 
 const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: {command: make}, times: 200, every: 50ms, \
                       ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: success, summary: never}\n";
 
-/// A looping agent is warned of, then ended, its journal kept; a person's word sends it another
-/// way.
+/// Muleteer warns of a looping agent, then ends it, and keeps its journal. A person's message makes
+/// it continue in another way.
 #[test]
 fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks() {
     let world = World::new();
@@ -71,7 +71,7 @@ fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks(
     world.finish(Some(daemon));
 }
 
-/// The default ends no agent, and `status` says what was found while the agent works.
+/// The default ends no agent, and `status` shows the finding while the agent works.
 #[test]
 fn a_circle_without_configuration_is_warned_of_once_and_ends_nothing() {
     let world = World::new();
@@ -91,8 +91,7 @@ fn a_circle_without_configuration_is_warned_of_once_and_ends_nothing() {
     world.finish(Some(daemon));
 }
 
-/// Whoever takes over has not seen what the agent did before, and finds it in its circle all the
-/// same.
+/// The next daemon has not seen the agent's earlier calls, and finds the loop again.
 #[test]
 fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
     let world = World::new();
@@ -139,7 +138,7 @@ fn edits_outside_of_a_roles_scope_are_told_and_end_nothing() {
     world.finish(Some(daemon));
 }
 
-/// What the real CLIs print of their tools is what a circle is known from.
+/// The monitor recognises a loop by the tool output that the real CLIs print.
 #[test]
 fn a_real_claude_in_a_circle_is_ended_and_is_told_another_way() {
     let test = "a_real_claude_in_a_circle_is_ended_and_is_told_another_way";
@@ -155,7 +154,7 @@ fn a_real_codex_in_a_circle_is_ended_and_is_told_another_way() {
 }
 
 fn circle() -> [Step; 3] {
-    // The model holds its breath until the agent is ended, or goes on after that with a harmless
+    // The model does not answer until the agent is ended, or answers afterwards with a harmless
     // call.
     let held = Step::bash("true").held();
     [Step::bash("ls no-such-folder && date").times(6), held, Step::success("another way").times(3)]
