@@ -1,5 +1,5 @@
-//! What an agent may do, what it asks, and who answers: the real `claude` against the scripted
-//! model.
+//! The permissions and questions of an agent and their answers: the real `claude` against the
+//! scripted model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,14 +10,14 @@ use muleteer_tests::{PATIENCE, Scene, World, wait_until};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The real `claude` under a configuration.
+/// Makes a scene with the real `claude` under a configuration.
 fn claude(test: &str, configuration: &str, steps: impl IntoIterator<Item = Step>) -> Option<Scene> {
     let scene = Scene::claude(test, steps)?;
     scene.world.configure(configuration);
     Some(scene)
 }
 
-/// Questions, and answers.
+/// Helpers for questions and answers.
 trait Asks {
     fn asked(&self, id: &str) -> Value;
     fn answer(&self, id: &str, answer: &str) -> Value;
@@ -26,7 +26,7 @@ trait Asks {
 }
 
 impl Asks for Scene {
-    /// What the dispatch waits for, once it does.
+    /// Waits until the dispatch asks something, and returns the request.
     fn asked(&self, id: &str) -> Value {
         let entry = self.world.wait_for_state(id, &["waiting"]);
         let waiting = entry["waiting_for"].as_array().unwrap().clone();
@@ -146,7 +146,7 @@ fn a_policy_allows_and_denies_without_asking() {
     scene.world.finish(Some(daemon));
 }
 
-/// Nobody configured anything: what it does is not asked about, and what it asks is.
+/// Without configuration, no action of the agent is asked about, but its own questions are.
 #[test]
 fn a_question_reaches_a_person_under_an_open_policy() {
     let test = "a_question_reaches_a_person_under_an_open_policy";
@@ -187,7 +187,7 @@ fn a_question_reaches_a_person_under_an_open_policy() {
     scene.world.finish(Some(daemon));
 }
 
-/// Nobody watches a task list, so its agent decides by itself and goes on.
+/// Nobody watches a task list, so its agent decides by itself and continues.
 #[test]
 fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there() {
     let test =
@@ -236,7 +236,7 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
         Step::bash("touch one"),
         Step::success("blue it is"),
     ];
-    // Waiting is no stall, in the new daemon either.
+    // An agent that waits is not stalled, also under the next daemon.
     let impatient = format!("{ASK}categories:\n  coding:\n    inactivity_timeout: 2s\n");
     let Some(scene) = claude(test, &impatient, steps) else { return };
     let mut daemon = scene.world.daemon();
@@ -268,7 +268,7 @@ fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     );
 
     daemon.kill_9();
-    // Answering starts a daemon where none runs.
+    // `answer` starts a daemon if none runs.
     assert_eq!(scene.answer(&id, "allow")["answer"], "allow");
     let entry = scene.world.wait_for_end(&id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&json!("success"), &json!(1)), "{entry}");
@@ -303,7 +303,7 @@ fn a_waiting_agent_is_killed_like_any_other_and_interrupted_too() {
     scene.world.finish(Some(daemon));
 }
 
-/// Its question dies with it; the resumed session asks anew, under an id of its own.
+/// The agent's question dies with it; the resumed session asks again, under a new id.
 #[test]
 fn an_agent_that_dies_while_it_waits_asks_again() {
     let test = "an_agent_that_dies_while_it_waits_asks_again";
@@ -312,8 +312,8 @@ fn an_agent_that_dies_while_it_waits_asks_again() {
     let daemon = scene.world.daemon();
     let id = scene.spawn(&[]).ok();
     let first = scene.asked(&id)["request_id"].clone();
-    // Claude asks a moment before it writes down that it does; killed in between, nobody knows how
-    // far it was.
+    // Claude asks a moment before it writes the call to its transcript. If it is killed in between,
+    // nobody knows how far it was.
     let projects = scene.world.home().join(".claude/projects");
     wait_until("the call in its transcript", PATIENCE, || {
         let folders = std::fs::read_dir(&projects).ok()?.flatten();
@@ -363,7 +363,7 @@ fn another_model_is_seen_at_the_model_s_server() {
         "{asked:?}"
     );
 
-    // One that has ended goes on with it as well.
+    // A dispatch that has ended also uses the new model when it continues.
     scene.world.muleteer(&["model", &id, "claude-opus-4-5"]).ok();
     scene.world.muleteer(&["send", &id, "once more"]).ok();
     wait_until("the second turn", PATIENCE, || {
@@ -404,7 +404,7 @@ fn who_cannot_ask_is_not_dispatched_under_a_policy() {
 const LOOKER: &str =
     "---\nname: looker\ntools: Read, Grep\ndisallowedTools: Bash\n---\nYou only read.\n";
 
-/// A backend that cannot keep what the role says of tools does not run it.
+/// A backend that cannot keep the role's restrictions of tools does not run the role.
 #[test]
 fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
     let world = World::new();
@@ -505,7 +505,8 @@ fn claude_has_no_tools_where_its_role_names_none() {
     let first = scene.server.main_requests().remove(0).body;
     let names =
         first["tools"].as_array().into_iter().flatten().filter_map(|tool| tool["name"].as_str());
-    // Its result is no tool of its own choice, and the placeholder can be called for nothing.
+    // The agent does not choose the tool of its result, and a call of the placeholder has no
+    // effect.
     let of_the_cli = ["StructuredOutput", "DeferredToolPlaceholder"];
     assert_eq!(
         names.filter(|name| !of_the_cli.contains(name)).collect::<Vec<_>>(),
@@ -514,7 +515,7 @@ fn claude_has_no_tools_where_its_role_names_none() {
     scene.world.finish(Some(daemon));
 }
 
-/// Claude Code would refuse by itself, and nobody would hear of it.
+/// Claude Code would refuse by itself, and no event would record it.
 #[test]
 fn claude_under_dont_ask_is_refused_by_the_policy() {
     let test = "claude_under_dont_ask_is_refused_by_the_policy";
@@ -538,7 +539,7 @@ fn claude_under_dont_ask_is_refused_by_the_policy() {
     scene.world.finish(Some(daemon));
 }
 
-/// Who dispatched an agent may answer it; a stranger among agents may not.
+/// The agent that made a dispatch may answer its child; another agent may not.
 #[test]
 fn a_parent_answers_what_its_child_asks() {
     let world = World::new();
@@ -575,8 +576,8 @@ fn a_parent_answers_what_its_child_asks() {
     world.finish(Some(daemon));
 }
 
-/// The daemon dies after it has written the answer down and before it says so; the client asks
-/// again, and by then the agent asks something else.
+/// The daemon dies after it has recorded the answer and before it replies. The client repeats its
+/// request, and by then the agent asks something else.
 #[test]
 fn an_answer_that_is_repeated_says_what_it_said_and_answers_nothing_else() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! What is kept of agents that ended long ago can be removed, and nothing else goes with it.
+//! `muleteer prune` removes the files of agents that ended long ago, and nothing else.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const TURN: &str = "v: 1\nturns:\n  - steps:\n      - say: told\n      - result: {status: success, summary: done}\n";
 
-/// A dispatch that has ended, and could be spoken to again.
+/// Makes a dispatch that has ended and could get a further message.
 fn spoken_to(world: &World, repo: &Repo) -> String {
     let scenario = world.path().join("scenario.yaml");
     std::fs::write(&scenario, TURN).unwrap();
@@ -20,7 +20,7 @@ fn spoken_to(world: &World, repo: &Repo) -> String {
     id
 }
 
-/// Its shim is through with its last steps.
+/// Waits until the shim has finished its last steps.
 fn free(world: &World, id: &str) {
     let lock = files(world, id).join("lock");
     wait_until("its shim to be gone", PATIENCE, || {
@@ -89,7 +89,7 @@ fn a_removal_that_was_cut_off_is_finished_by_the_next() {
     let repo = world.repo("repo");
     let mut daemon = world.daemon_with(&[("MULETEER_FAULT", "prune.recorded=kill")]);
     let id = spoken_to(&world, &repo);
-    // Nobody is there to answer; whether it asks again, and whom, is not what is tried here.
+    // No daemon answers this client; the test does not depend on its retries.
     let client = world.muleteer(&["prune", "--older-than", "0s"]).start();
     daemon.ended();
     drop(client);

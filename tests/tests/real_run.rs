@@ -1,6 +1,6 @@
-//! A spec run on the real `claude`, and one on the real `codex`: [`tally`] has what they are to
-//! make and what each of them thinks; the rest (decomposition, clones, rebases, pushes, tests, the
-//! judge) is real.
+//! A spec run on the real `claude`, and one on the real `codex`. [`tally`] has the program that
+//! they make and the answers of their model; the rest (decomposition, clones, rebases, pushes,
+//! tests, the judge) is real.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Of one whole run, on a machine that has much else to do.
+/// The time limit of one whole run, on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 struct Stage {
@@ -26,7 +26,7 @@ struct Stage {
     server: ModelServer,
     options: Vec<String>,
     confined: bool,
-    /// As which the agents are spoken to.
+    /// The ACP agent to use, if any.
     acp: Option<Agent>,
 }
 
@@ -46,7 +46,7 @@ impl Stage {
         let world = World::new();
         let server = ModelServer::playing(move |request| tally::play(length, request));
         codex::install(&world, &binary, &server);
-        // It tells tokens only.
+        // Codex reports only tokens.
         world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
         let mut options: Vec<_> =
             ["--backend", "codex", "--model", "gpt-5.5"].map(String::from).into();
@@ -74,7 +74,7 @@ impl Stage {
         Self { world, repo, server, options, confined: confined(), acp: None }
     }
 
-    /// As where no sandbox can be had.
+    /// Makes the stage as on a machine without a sandbox.
     fn unconfined(mut self) -> Self {
         self.repo
             .write(".muleteer/config.yaml", "sandbox: off\nrun: {phases: {maintain: {n: 3}}}\n");
@@ -103,7 +103,7 @@ impl Stage {
         self.muleteer(&["bead", "show", id, "--json"]).json()
     }
 
-    /// The first request of the bead's agents that is `so`.
+    /// Returns the first request of the bead's agents for which `so` is true.
     fn heard(&self, title: &str, so: impl Fn(&Talk) -> bool) -> Talk {
         let title = format!("**Title**: {title}\n");
         let talks = self.server.main_requests().into_iter().map(|request| Talk::of(&request));
@@ -111,7 +111,7 @@ impl Stage {
         own.find(|talk| so(talk)).unwrap_or_else(|| panic!("no such request of {title}"))
     }
 
-    /// What is true of every run that went well. The run's id.
+    /// Checks the invariants of every successful run. Returns the run's id.
     fn check(&self, output: Output, beads: u64, verdicts: &[&str]) -> String {
         if output.code != Some(0) {
             self.tell();
@@ -150,7 +150,7 @@ impl Stage {
             "worktrees are tidied away"
         );
 
-        // Each agent was asked once, and what it cost is known.
+        // Each agent was prompted once, and its cost is known.
         let started = self.events(&run, "agent_started").len();
         let openings = self.openings();
         assert!(openings.values().all(|times| *times == 1), "{openings:?}");
@@ -158,8 +158,8 @@ impl Stage {
         let finished = self.events(&run, "agent_finished");
         let costs: Vec<f64> =
             finished.iter().map(|event| event["cost_usd"].as_f64().unwrap()).collect();
-        // Who is killed in a turn cannot say what it cost, and Claude's prices are not ours to
-        // know.
+        // An agent that is killed in a turn cannot report its cost, and Muleteer does not know
+        // Claude's prices.
         let unpaid = finished
             .iter()
             .filter(|event| event["cost_usd"] == 0.0 && event["status"] == "success");
@@ -173,16 +173,16 @@ impl Stage {
             assert!(log.contains(&line), "{line} in {log}");
         }
 
-        // The verdict's form was asked for in the CLI's own way.
+        // Muleteer asked for the form of the verdict in the CLI's own way.
         let requests = self.server.main_requests();
         let structured = requests.iter().filter(|request| {
             request.body["text"]["format"]["schema"]["properties"]["specDrift"].is_object()
                 || request.body["tools"].to_string().contains("specDrift")
         });
-        // ACP has no such way: there it is asked for in the text.
+        // ACP has no such way: there the prompt asks for it.
         let asked = if self.acp.is_some() { 0 } else { verdicts.len() };
         assert_eq!(structured.filter(|request| Talk::of(request).answers == 0).count(), asked);
-        // Nobody who wrote code has ever seen what it was judged by.
+        // No agent that wrote code has ever seen the criteria.
         for talk in requests.iter().map(Talk::of) {
             assert!(!talk.last().contains("LEAKED"), "{}", talk.last());
             let knows = talk.results.iter().any(|told| told.contains(tally::SECRET))
@@ -193,7 +193,7 @@ impl Stage {
         run
     }
 
-    /// Conversations, with how often the model was asked to begin each.
+    /// Returns the conversations, each with the number of requests that began it.
     fn openings(&self) -> BTreeMap<String, usize> {
         let mut openings = BTreeMap::new();
         for request in self.server.main_requests() {
@@ -203,8 +203,8 @@ impl Stage {
         openings
     }
 
-    /// The branch in a folder of its own, with its tests passed and a mistake told as the spec has
-    /// it.
+    /// Checks out the branch in a folder of its own. Its tests must pass, and a wrong command must
+    /// end with the exit code of the spec.
     fn result(&self, branch: &str) -> PathBuf {
         let folder = self.world.path().join("result");
         self.repo.git(&[
@@ -221,7 +221,7 @@ impl Stage {
         folder
     }
 
-    /// What the agents did, for a person who wants to know why it failed.
+    /// Prints the actions of the agents, for the reader of a failure.
     fn tell(&self) {
         for talk in self.server.main_requests().iter().map(Talk::of) {
             let title = talk.told("**Title**: ", "\n").unwrap_or_default();
@@ -244,7 +244,7 @@ fn node(folder: &Path, args: &[&str], input: &str) -> (Option<i32>, String) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It may end without reading.
+    // The program may end without reading its stdin.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_string())
@@ -258,7 +258,8 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
     let output = stage.begin(&["--json"]).run();
     let run = stage.check(output, 10, &["fail", "pass"]);
 
-    // Who ended without a word goes on where it was; whose API failed begins anew.
+    // An agent that ended without a word is resumed in its worktree; one whose API failed gets a
+    // new one.
     let retried = stage.events(&run, "bead_retried");
     let how = |title: &str| {
         let of = |event: &&Value| stage.bead(event["bead_id"].as_str().unwrap())["title"] == title;
@@ -276,7 +277,8 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
         again.prompt
     );
 
-    // Both added the same line: the second had a conflict, and both lines are there.
+    // Both agents added the same line: the second one had a conflict, and the result has both
+    // lines.
     let lines = stage.heard("Lines", |talk| talk.last().contains("== resolved"));
     assert!(
         lines.results.iter().any(|told| told.contains("CONFLICT (content)")),
@@ -288,7 +290,7 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
         "{}",
         lines.last()
     );
-    // Both pushed at once: one of them was refused, and went on until it was not.
+    // Both agents pushed at once: one push was refused, and its agent retried until it succeeded.
     let pushes = ["Longest", "Reverse"].map(|title| {
         let all = stage.heard(title, |talk| talk.last().contains("== closed")).results;
         all.into_iter().filter(|told| told.contains("== push")).collect::<Vec<_>>()
@@ -297,7 +299,7 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
     assert!(refused >= 1 && pushes.iter().any(|all| all.len() == 1), "{pushes:?}");
     assert!(pushes.iter().all(|all| all.last().unwrap().contains("== push 0")), "{pushes:?}");
 
-    // What merges broke was mended beside the others' work.
+    // Maintenance repaired a test that merges broke, beside the others' work.
     let mended = stage.events(&run, "maintenance_finished");
     assert!(
         !mended.is_empty() && mended.iter().all(|event| event["status"] == "success"),
@@ -307,7 +309,7 @@ fn a_spec_becomes_a_program_by_the_real_claude() {
     let log = stage.repo.git(&["log", "--format=%s", &branch]);
     assert_eq!(log.matches("chore: fix test/build breakage").count(), 1, "{log}");
 
-    // Of what agents noted, one became a bead of the next iteration.
+    // One of the agents' observations became a bead of the next iteration.
     let triage = stage.events(&run, "verdict_applied")[0]["triage"].clone();
     let titles = |list: &Value| {
         let ids = list.as_array().unwrap().iter().map(|id| id.as_str().unwrap());
@@ -350,8 +352,8 @@ fn a_short_spec_becomes_a_program_by_the_real_codex() {
     stage.world.finish(Some(daemon));
 }
 
-/// Its answers come in chunks: they are put together before the verdict is read, for the next
-/// attempt, and in `logs`.
+/// The agent's answers come in chunks. Muleteer joins them before it reads the verdict, for the
+/// next attempt, and in `logs`.
 fn a_spec_becomes_a_program_over_acp(test: &str, agent: Agent) {
     let Some(stage) = Stage::acp(test, agent, Length::Short) else { return };
     let daemon = stage.world.daemon();
@@ -406,8 +408,8 @@ fn a_short_spec_becomes_a_program_by_the_real_codex_over_acp() {
     );
 }
 
-/// With no sandbox around them the judge is kept from writing by its CLI's own means, and looked at
-/// afterwards.
+/// Without a sandbox the judge's CLI itself prevents writing, and Muleteer checks the judge's
+/// worktree afterwards.
 #[test]
 fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_edit() {
     let test = "without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_edit";
@@ -422,7 +424,7 @@ fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_
         let run = stage.check(output, 4, &["fail", "pass"]);
         let folder = stage.result(&format!("muleteer/{run}"));
         assert_eq!(node(&folder, &["src/cli.js", "words"], "one two"), (Some(0), "2".to_string()));
-        // Claude names its tools in each request; Codex says in what it lets its agent know.
+        // Claude sends its tools in each request; Codex names its sandbox in the request's text.
         for request in stage.server.main_requests() {
             let judging = Talk::of(&request).prompt.contains("## The acceptance criteria");
             let text = request.body.to_string();
@@ -437,9 +439,9 @@ fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_
     }
 }
 
-/// The daemon dies while agents are at work: they go on without it, and are adopted. The judge dies
-/// while it waits for the model: what it was told lies where nobody else may look, and is found
-/// there all the same.
+/// The daemon dies while agents work: they continue without it, and the next daemon adopts them.
+/// The judge dies while it waits for the model: its transcript is where no other agent may read,
+/// and Muleteer finds it there.
 #[test]
 fn a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice() {
     let test = "a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice";

@@ -1,4 +1,4 @@
-//! Crashes that need a scene of their own; the campaign in `crash.rs` has the rest.
+//! Crashes that need a scene of their own; `crash.rs` has the rest of the campaign.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
 
-/// A grandchild in a session of its own that ignores every signal a program can ignore, and that
-/// nobody's pipe can end: what `npm run dev &` of an agent comes to.
+/// A grandchild in a session of its own that ignores every signal that can be ignored, and does not
+/// end with any pipe, as `npm run dev &` of an agent does.
 const STUBBORN: &str = r#"
 setsid sh -c 'trap "" TERM PIPE HUP INT; while :; do echo beat >> beats; sleep 0.05; done' </dev/null >/dev/null 2>&1 &
 echo "start $$" >> effects
@@ -23,7 +23,7 @@ fn shim(world: &World) -> Process {
     })
 }
 
-/// Waits until the agent of `repo` has made its first effect.
+/// Waits until the agent of `repo` has had its first effect.
 fn agent_runs(repo: &Repo) {
     wait_until("the agent to run", PATIENCE, || {
         (!repo.effects("effects").is_empty()).then_some(())
@@ -37,7 +37,7 @@ fn start(world: &World, repo: &Repo, script: &str) -> String {
     id
 }
 
-/// Nobody asked for that daemon by name, so nobody is to notice that it was killed as it began.
+/// No user started that daemon by name, so no user should notice that it was killed while it began.
 #[test]
 fn a_daemon_killed_while_it_is_started_on_demand_is_started_again() {
     let world = World::new();
@@ -105,8 +105,8 @@ fn a_killed_agent_with_a_stubborn_grandchild_is_wholly_ended() {
     world.finish(Some(daemon));
 }
 
-/// It forks shims, which are the daemon's children as if it had started them itself; and nobody
-/// depends on it.
+/// The zygote forks shims, which are the daemon's children as if the daemon had started them. No
+/// process depends on the zygote.
 #[test]
 fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
     let world = World::new();
@@ -142,15 +142,15 @@ fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
     assert!(!processes::is_alive(next.pid), "a daemon that was stopped has seen its zygote off");
 }
 
-/// What it was asked for it still holds, with the agent's lock: woken up, it would start what
-/// another has started by then.
+/// The stopped zygote still has the request, and the agent's lock. If it continued, it would start
+/// an agent that another process has started by then.
 #[test]
 fn a_zygote_that_is_stopped_is_ended_and_the_agent_started_by_another() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let zygote = wait_until("the zygote", PATIENCE, || processes::zygote(daemon.pid()));
-    // It has nothing of a world about it.
+    // The zygote has nothing that belongs to a world.
     processes::signal("".as_ref(), zygote.pid, Signal::STOP);
     let run = world.spawn(&repo, "echo start >> effects", &["--wait"]).run();
     assert_eq!(run.code, Some(0), "{run:?}\n{}", daemon.log());
@@ -182,7 +182,7 @@ fn a_living_agent_is_adopted_and_never_doubled() {
     world.finish(Some(daemon));
 }
 
-/// It goes on where the one before left off, also for what agents ask of it.
+/// The next daemon also answers requests of adopted agents.
 #[test]
 fn an_adopted_agent_is_heard_by_the_next_daemon() {
     let world = World::new();
@@ -200,8 +200,7 @@ fn an_adopted_agent_is_heard_by_the_next_daemon() {
     world.finish(Some(daemon));
 }
 
-/// A daemon comes back to all of them at once; who cannot answer is waited for by its own link
-/// alone.
+/// A daemon adopts all agents at once. Only its own link waits for an agent that cannot answer.
 #[test]
 fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_before() {
     let world = World::new();
@@ -302,7 +301,7 @@ fn the_runtime_directory_may_vanish() {
     world.finish(Some(daemon));
 }
 
-/// As a logout does with `/run/user/UID`, and somebody who tidies up.
+/// A logout does that with `/run/user/UID`, and so does a person who tidies up.
 #[test]
 fn a_living_daemon_whose_socket_was_removed_makes_it_again() {
     let world = World::new();
@@ -363,7 +362,7 @@ fn a_shim_that_is_stopped_keeps_no_daemon_from_stopping() {
     world.finish(Some(daemon));
 }
 
-/// A torn or flipped spool, with every process dead, as after a power failure.
+/// The spool is torn or has a flipped bit, and every process is dead, as after a power failure.
 #[test]
 fn a_damaged_spool_is_read_to_its_last_good_record() {
     for damage in ["cut", "flip"] {
@@ -400,7 +399,7 @@ fn a_damaged_spool_is_read_to_its_last_good_record() {
     }
 }
 
-/// As of a bad sector: no reading of it will ever succeed, and nobody waits for one that does.
+/// A bad sector does that: no read will ever succeed, so nobody may wait for one.
 #[test]
 fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {
     let world = World::new();
@@ -427,8 +426,7 @@ fn a_spool_that_the_system_cannot_read_ends_its_dispatch_with_a_fault() {
     world.finish(Some(daemon));
 }
 
-/// What the daemon and the shim wrote for themselves and did not sync, lost or emptied, as a power
-/// cut leaves it.
+/// Removes or empties the unsynced files of daemon and shim, as a power cut leaves them.
 fn power_cut(world: &World, id: &str, emptied: bool) {
     assert!(processes::end_all(world.path()).is_empty());
     let dir = world.state().join("agents").join(id);
@@ -460,14 +458,14 @@ fn after_a_power_cut_nothing_that_has_run_is_started_again() {
         assert_eq!(entry["state"], "failed", "{entry}");
         assert!(entry["reason"].as_str().unwrap().starts_with("outcome unknown"), "{entry}");
         assert_eq!(repo.effects("effects"), ["start"], "emptied: {emptied}");
-        // Its directory can be used again.
+        // The directory can be used again.
         assert_eq!(world.spawn(&repo, "true", &["--wait"]).run().code, Some(0));
         world.finish(Some(daemon));
     }
 }
 
-/// The agent had begun, and the daemon died before it heard of that: the ledger knows of the
-/// attempt only.
+/// The agent had begun, and the daemon died before it recorded that: the ledger has only the
+/// attempt.
 #[test]
 fn after_a_power_cut_an_attempt_nobody_had_heard_of_is_not_made_again() {
     let world = World::new();
@@ -487,7 +485,7 @@ fn after_a_power_cut_an_attempt_nobody_had_heard_of_is_not_made_again() {
     world.finish(Some(daemon));
 }
 
-/// git does not wait for the disk on behalf of what it checks out.
+/// git does not wait for the disk with files that it checks out.
 #[test]
 fn a_clone_that_a_power_cut_left_in_part_is_made_again_before_anybody_works_in_it() {
     for killed in [false, true] {
@@ -520,7 +518,8 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
         std::fs::write(clone.join(lost), "").unwrap();
     }
     if killed {
-        // Between the new clone and the shim: it is not trusted then either.
+        // The daemon dies between the new clone and the shim; the next one does not trust this
+        // clone either.
         let fault = [("MULETEER_FAULT_BOOT", "two"), ("MULETEER_FAULT", "start.before_shim=kill")];
         world.daemon_unready(&fault).ended();
         std::fs::write(clone.join(".git/index"), "").unwrap();
@@ -531,12 +530,12 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
     assert_eq!(repo.read("seen"), repo.read("README.md"));
     let faults = world.events().into_iter().filter(|event| event["event"] == "fault");
     let told = faults.filter(|fault| fault["what"] == format!("the clone of {id}")).count();
-    // A daemon that is killed may have had no time to say it.
+    // A killed daemon may have had no time to record it.
     assert!(told == 1 || (killed && told == 2), "{told}");
     world.finish(Some(daemon));
 }
 
-/// By the daemon that made it, or by the next one.
+/// The daemon that made the clone records it, or the next one does.
 #[test]
 fn a_clone_that_was_made_is_told_once_whoever_finds_it() {
     for point in ["clone.made", "start.before_shim", "start.after_shim"] {
@@ -557,8 +556,8 @@ fn a_clone_that_was_made_is_told_once_whoever_finds_it() {
     }
 }
 
-/// Without the files that name them nobody can look for what an agent left, so nothing is started
-/// beside it.
+/// Without the files that name them, nobody can look for processes that an agent left. So Muleteer
+/// starts nothing beside them.
 #[test]
 fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twice() {
     let world = World::new();
@@ -607,7 +606,7 @@ fn a_damaged_database_is_made_anew_or_named() {
     }
 }
 
-/// The pool dies and takes the whole fleet of actors with it; no agent notices.
+/// The pool dies, and the whole fleet of actors restarts with it; no agent notices.
 #[test]
 fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
     const AGENTS: usize = 50;
@@ -627,7 +626,7 @@ fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
     };
     let mut extra = vec![];
     wait_until("the pool to panic", PATIENCE, || {
-        // Every further dispatch is one more thing for it to look at.
+        // Every further dispatch makes the pool look once more.
         extra.push(world.spawn(&repo, "echo extra >> extras", &[]).ok());
         world.events().iter().any(is_restart).then_some(())
     });
@@ -652,7 +651,7 @@ fn a_panic_of_the_pool_is_invisible_to_fifty_agents() {
 fn a_ledger_that_panics_five_times_loses_nothing_and_repeats_nothing() {
     let world = World::new();
     let repo = world.repo("repo");
-    // As often as the root bears it in a minute.
+    // The root allows this many restarts in a minute.
     let daemon = world.daemon_with(&[("MULETEER_FAULT", "ledger.before_write:3=panic*5")]);
     let id = world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
     assert!(daemon.is_alive());
@@ -703,9 +702,9 @@ fn a_torn_last_event_is_cut_and_a_bad_line_before_it_is_named() {
     );
 }
 
-/// Whoever spoils the user's configuration (an agent may) takes nobody's `kill` away: what is on
-/// its way is supervised as the daemon before it did, nothing new is begun, and a daemon that
-/// nobody needs says what is wrong instead.
+/// A broken user configuration (an agent may break it) must not prevent a `kill`. Unfinished
+/// dispatches are supervised with the earlier daemon's settings, and nothing new begins. If nothing
+/// is unfinished, the daemon does not start, and says what is wrong.
 #[test]
 fn a_configuration_that_is_wrong_leaves_no_agent_without_a_daemon() {
     let world = World::new();
@@ -742,7 +741,7 @@ fn a_configuration_that_is_wrong_leaves_no_agent_without_a_daemon() {
     assert_eq!(repo.effects("effects"), ["start", "two"]);
     world.expect_clean_end(Some(daemon));
 
-    // Nobody is left who needs it.
+    // No dispatch is unfinished now.
     let before = world.events().len();
     let refused = world.muleteer(&["daemon", "--json"]).run().expect_code(2);
     assert_eq!((refused.error_code().as_str(), world.events().len()), ("E_CONFIG_INVALID", before));

@@ -1,6 +1,6 @@
-//! What the real `claude` does with a prompt that it gets a second time, in a resumed session: the
-//! rules about prompts (docs/design/dispatch-lifecycle.md) stand on it. No daemon; what it prints
-//! goes through `muleteer parse`.
+//! The behaviour of the real `claude` when it gets a prompt a second time in a resumed session. The
+//! rules about prompts (docs/design/dispatch-lifecycle.md) rely on it. There is no daemon;
+//! `muleteer parse` reads the output.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -25,7 +25,7 @@ struct Scene {
     claude: PathBuf,
 }
 
-/// Ended with its group, whatever becomes of the test.
+/// A process that ends with its group, whatever becomes of the test.
 struct Process(Child);
 
 impl Drop for Process {
@@ -45,7 +45,7 @@ impl Scene {
         Some(Self { world, repo, server: ModelServer::start(steps), claude })
     }
 
-    /// A process that gets the prompt and no other, in the session made or resumed by `how`.
+    /// Starts a process that gets only this prompt, in the session that `how` makes or resumes.
     fn prompted(&self, how: &str) -> Process {
         let mut command = Command::new(&self.claude);
         command.args([
@@ -77,7 +77,7 @@ impl Scene {
             "type": "user", "uuid": KEY, "session_id": SESSION, "parent_tool_use_id": null,
             "message": {"role": "user", "content": [{"type": "text", "text": "Do it"}]},
         });
-        // With the end of its stdin it ends when its turn does.
+        // The process ends with its turn, because its stdin is closed.
         writeln!(process.0.stdin.take().unwrap(), "{prompt}").unwrap();
         process
     }
@@ -86,7 +86,7 @@ impl Scene {
         self.world.path().join("output.jsonl")
     }
 
-    /// What a process says to the prompt in the session that is there, until it ends.
+    /// Runs a process with the prompt in the existing session, and returns its events.
     fn again(&self) -> Vec<Value> {
         let mut process = self.prompted("--resume");
         wait_until("it to end", PATIENCE, || process.0.try_wait().unwrap());

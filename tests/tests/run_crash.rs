@@ -31,7 +31,7 @@ fn a_run_killed_at_every_named_point_comes_to_the_same() {
     runs::through(&points);
 }
 
-/// The person stands on the branch that the run works on.
+/// The person has checked out the branch that the run works on.
 #[test]
 fn a_run_killed_as_it_comes_home_to_what_is_checked_out_comes_to_the_same() {
     runs::home_through(&["run.before_publish", "git.before_forward"].map(String::from));
@@ -45,8 +45,7 @@ fn a_run_whose_shims_die_at_every_named_point_comes_to_the_same() {
     runs::shims_through(&points);
 }
 
-/// Its beads are kept by another program: what was asked of that is there, and is not asked for
-/// twice.
+/// Another program stores the beads. Calls that it has carried out are not repeated.
 #[test]
 fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
     let points = [
@@ -62,7 +61,7 @@ fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
     );
 }
 
-/// Each point alone, and at later passings: for `cargo xtask crash --runs`.
+/// Each point alone, and at later passings, for `cargo xtask crash --runs`.
 #[test]
 #[ignore = "takes minutes; `cargo xtask crash --runs` runs it"]
 fn a_run_killed_at_each_point_alone_comes_to_the_same() {
@@ -90,7 +89,7 @@ fn a_run_killed_at_seeded_moments_comes_to_the_same() {
     try_all(&seeds, |seed| runs::seeded(*seed));
 }
 
-/// Found by power cuts.
+/// Power cuts found this.
 #[test]
 fn a_word_that_the_machine_lost_is_asked_for_again() {
     for (nth, purpose) in [(1, "acceptance"), (7, "judge"), (8, "structure")] {
@@ -103,7 +102,7 @@ fn of_two_who_resume_a_run_with_a_stopped_host_one_gets_it() {
     runs::two_resumes_of_a_stopped_host();
 }
 
-/// Several side by side (`MULETEER_CRASH_JOBS`): a trial mostly waits.
+/// Tries all, several at once (`MULETEER_CRASH_JOBS`), because a trial mostly waits.
 fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
     let jobs = variable("MULETEER_CRASH_JOBS").map_or(2, |jobs| jobs.parse().expect("a number"));
     let (next, broken) = (AtomicUsize::new(0), Mutex::new(vec![]));
@@ -126,8 +125,8 @@ fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
     assert!(broken.is_empty(), "broken: {broken:?}; repeat one: cargo xtask crash --runs --seed S");
 }
 
-/// What is in it may end each daemon that goes on with it, and all other runs and agents would wait
-/// for ever.
+/// Something in the run may crash each daemon that resumes it, and all other runs and agents would
+/// wait for ever.
 #[test]
 fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so() {
     let stage = Stage::new(AGENT);
@@ -137,7 +136,7 @@ fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so
     let begun = stage.begin(&["--detach"]).start();
     daemon.ended();
     drop(begun);
-    // Two that crash, and between them two that are killed, which count for nothing.
+    // Two daemons crash, and between them two are killed, which do not count.
     for fault in [fault, killed, killed, fault] {
         stage.world.daemon_unready(&[fault]).ended();
     }
@@ -153,7 +152,7 @@ fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so
     stage.world.finish(Some(daemon));
 }
 
-/// Neither criteria nor a judge, and no second try of a bead.
+/// There are no criteria and no judge, and beads have no second attempt.
 const ALONE: &str = "run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 0}, \
                      phases: {judge: {enabled: false}}}\n";
 
@@ -171,7 +170,7 @@ fn kept(stage: &Stage, run: &str) -> Value {
 
 #[test]
 fn failed_run_killed_around_keeping_its_work_names_the_branch() {
-    // `Right` waits for `Left`, which cannot be done: the run ends before its judge.
+    // `Right` waits for `Left`, which cannot succeed, so the run ends before its judge.
     let agent = AGENT.replace("bead dep add \"$c\" \"$a\"", "bead dep add \"$c\" \"$b\"").replace(
         "  echo \"$title\" > ",
         "  test \"$title\" = Base || exit 3\n  echo \"$title\" > ",
@@ -194,7 +193,8 @@ fn failed_run_killed_around_keeping_its_work_names_the_branch() {
     }
 }
 
-/// The daemon that sets the run aside is killed as it does, and so is one that keeps its work.
+/// One daemon is killed while it sets the run aside, and another while it brings the run's work
+/// home.
 #[test]
 fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
     for point in
@@ -202,7 +202,7 @@ fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
     {
         let stage = Stage::new(AGENT);
         stage.configure(ALONE);
-        // The agent that decomposes and the one of `Base` have had their worktrees then.
+        // The agent that decomposes and the one of `Base` have their worktrees by then.
         let mut daemon = stage.world.daemon_with(&[("MULETEER_FAULT", "run.before_worktree:3")]);
         let run = stage.begin(&["--detach"]).ok();
         wait_until("the daemon to die", PATIENCE, || (!daemon.is_alive()).then_some(()));
@@ -229,8 +229,8 @@ fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
     }
 }
 
-/// Bringing its work home may be what crashes a daemon: that ends too, and the run can be gone on
-/// with.
+/// Bringing the run's work home may itself crash daemons. Muleteer stops trying then, and the run
+/// can still be resumed.
 #[test]
 fn run_set_aside_whose_work_crashes_daemons_is_left_alone() {
     let stage = Stage::new(AGENT);
@@ -255,7 +255,7 @@ fn run_set_aside_whose_work_crashes_daemons_is_left_alone() {
     stage.world.finish(Some(daemon));
 }
 
-/// It may wait for minutes, and a person who stops it does not.
+/// The suspect may wait for minutes, but a person who stops it must not.
 #[test]
 fn suspect_run_that_waits_for_its_trial_is_stopped_at_once() {
     let stage = Stage::new(&AGENT.replace("decompose)\n", "decompose)\n  sleep 600\n"));
@@ -270,7 +270,7 @@ fn suspect_run_that_waits_for_its_trial_is_stopped_at_once() {
     daemon.kill_9();
     let mark = |run: &str| stage.world.state().join("runs").join(run).join("recovering");
     for run in &runs {
-        // As after a crash.
+        // A crash leaves this mark.
         std::fs::write(mark(run), "1 waiting").unwrap();
     }
     let daemon = stage.world.daemon();

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and what a person then hears and can do.
+//! Failures of a run, their reports to a person, and the person's next steps.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -6,7 +6,7 @@ use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
 use muleteer_tests::{program, wait_until};
 use serde_json::{Value, json};
 
-/// Of a finished or resting run: its document, from the last line of `--json`.
+/// Returns the document of a finished or resting run, from the last line of `--json`.
 fn ended(stage: &Stage, args: &[&str], code: i32) -> Value {
     last(&stage.muleteer(args).run().expect_code(code).stdout)
 }
@@ -22,7 +22,7 @@ fn id(document: &Value) -> String {
         .to_string()
 }
 
-/// The judge and the criteria are not what these are about.
+/// These tests are not about the judge and the criteria.
 const UNJUDGED: &str = "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
 
 fn is(stage: &Stage, run: &str, event: &str) -> Vec<Value> {
@@ -122,8 +122,7 @@ fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who
     stage.world.finish(Some(daemon));
 }
 
-/// Nobody waits for it, so the run comes to its end; a person will want to look at what it has
-/// left.
+/// No bead waits for it, so the run ends; a person will want to see its clone.
 #[test]
 fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
     let failing = "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; exit 3; }\n  title=$(";
@@ -149,13 +148,13 @@ fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
     stage.world.finish(Some(daemon));
 }
 
-/// As where a killed daemon's git holds its locks for a moment longer.
+/// A killed daemon's git holds its locks for a moment longer, which looks like this.
 #[test]
 fn what_may_pass_by_itself_is_tried_again_and_costs_no_run() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     let failed = stage.world.home().join("failed");
-    // The harness's own, and no agent's.
+    // Only the harness runs this program; no agent does.
     program::write(
         &stage.world.bin().join("git"),
         &program::failing_once("git", " --no-write-fetch-head ", &failed),
@@ -171,7 +170,7 @@ fn what_may_pass_by_itself_is_tried_again_and_costs_no_run() {
     stage.world.finish(Some(daemon));
 }
 
-/// The harness cannot look at what the agent has left, though the agent has closed its bead.
+/// The harness cannot read the agent's clone, though the agent has closed its bead.
 #[test]
 fn work_that_could_not_be_looked_at_is_not_done() {
     let stage = Stage::new(&AGENT.replace(
@@ -206,8 +205,8 @@ fn work_that_could_not_be_looked_at_is_not_done() {
     stage.world.finish(Some(daemon));
 }
 
-/// Confined as agents of a run are: the shell that runs the command ends at once, and what it ran
-/// has its time.
+/// The agent is confined as agents of a run are: the shell that runs the command ends at once, and
+/// its child has its time to end.
 #[test]
 fn who_is_told_to_end_has_time_to_do_so() {
     let tail = "  trap 'sleep 1; echo flushed >> flushed.txt; exit 1' TERM; echo begun; sleep 600 & wait; ;;";
@@ -260,7 +259,8 @@ fn a_run_goes_on_only_from_what_is_whole() {
     assert_eq!(missing["error"]["code"], "E_ACCEPTANCE_MISSING", "{missing}");
     std::fs::write(&story, text).unwrap();
 
-    // Put back, it goes on; and what was frozen is what counts, not what the spec says by now.
+    // With the file restored, the run resumes. The frozen spec counts, not the spec as it is by
+    // now.
     stage.repo.write("plan.md", "# Something else\n");
     let done = ended(&stage, &resume, 0);
     assert_eq!(done["status"], "completed", "{done}");
@@ -279,7 +279,7 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
         "  git push --quiet \"$(dirname \"$HOME\")/origin.git\" \"HEAD~1:refs/heads/$MULETEER_TARGET_BRANCH\" 2>/dev/null || true\n  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
     ));
-    // Held back, it would not find the remote, which lies in the temporary directory here.
+    // A confined agent would not find the remote, which is in the temporary directory here.
     stage.configure(&format!("sandbox: off\n{UNJUDGED}"));
     let origin = stage.world.path().join("origin.git");
     let origin = origin.to_str().unwrap();
@@ -290,7 +290,7 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     program::write(&stage.world.bin().join("gh"), script);
     std::fs::write(stage.world.home().join("refuse"), "").unwrap();
     let daemon = stage.world.daemon();
-    // It has passed whatever `gh` says.
+    // The run has passed, whatever `gh` says.
     let done = begun(&stage, &["--concurrency", "1"], 0);
     assert_eq!((&done["status"], &done["error"]), (&json!("completed"), &Value::Null), "{done}");
     assert!(done["work"]["pr_trouble"].as_str().unwrap().contains("not logged in"), "{done}");
@@ -308,7 +308,7 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     stage.world.finish(Some(daemon));
 }
 
-/// What a person has committed on the result of a run stays, whatever comes to be beside it.
+/// A person's commit on the result of a run stays, and a later result goes beside it.
 #[test]
 fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
     let stage = Stage::new(AGENT);
@@ -325,7 +325,7 @@ fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
     std::fs::rename(stage.world.path().join("Base.txt"), &in_the_way).unwrap();
     ended(&stage, &["run", "--judge-only", &run, "--json"], 0);
     assert_eq!(stage.repo.git(&["log", "-1", "--format=%s", &result]), "a person's own");
-    // Where it cannot go forward: the next name.
+    // If the branch cannot move forward, the result takes the next name.
     stage.repo.git(&["branch", "--quiet", "--force", &result, "main"]);
     stage.repo.git(&["checkout", "--quiet", &result]);
     stage.repo.git(&["commit", "--quiet", "--allow-empty", "--message", "another one"]);
@@ -337,8 +337,8 @@ fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
     stage.world.finish(Some(daemon));
 }
 
-/// A person rewrites what the run began from, and git forgets it. A clone was being made when the
-/// run was stopped.
+/// A person rewrites the commit from which the run began, and git forgets it. The run was stopped
+/// while a clone was being made.
 #[test]
 fn a_run_outlives_what_it_began_from() {
     let stage =
@@ -352,7 +352,7 @@ fn a_run_outlives_what_it_began_from() {
     stage.repo.git(&["commit", "--quiet", "--amend", "--message", "rewritten"]);
     stage.repo.git(&["reflog", "expire", "--expire=now", "--all"]);
     stage.repo.git(&["gc", "--quiet", "--prune=now"]);
-    // A git of ours was killed as it wrote there.
+    // One of our git processes was killed while it wrote there.
     let lock = stage.repo.path.join(".git").join(format!("{kept}.lock"));
     std::fs::create_dir_all(lock.parent().unwrap()).unwrap();
     std::fs::write(&lock, "").unwrap();
@@ -398,8 +398,8 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
     stage.world.finish(Some(daemon));
 }
 
-/// Whatever it has pushed has been judged by nobody, and the run's own branch would follow it. The
-/// remote is the base branch's, whatever it is called.
+/// Nobody has judged the pushed commits, and the run's own branch would be rebased onto them. The
+/// remote is the base branch's, whatever its name is.
 #[test]
 fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
     for remotes in [&["origin"][..], &["upstream"], &["origin", "upstream"]] {
@@ -436,7 +436,7 @@ fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
     }
 }
 
-/// A clone of a part of the past, as CI systems make it.
+/// CI systems make such a clone, which has only a part of the history.
 #[test]
 fn a_run_works_in_a_shallow_clone() {
     let stage = Stage::new(AGENT);
@@ -462,7 +462,7 @@ fn a_run_works_in_a_shallow_clone() {
     stage.world.finish(Some(daemon));
 }
 
-/// The agent that decomposes, and the judge that does not write as asked.
+/// These are an agent that decomposes, and a judge that does not write as asked.
 #[test]
 fn agents_the_run_cannot_do_without_fail_with_their_own_codes() {
     let one = |from: &str, to: &str, config: &str, code: &str| {

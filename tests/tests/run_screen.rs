@@ -1,4 +1,4 @@
-//! `muleteer run` on a terminal: drawn in place, and nothing of the picture left afterwards.
+//! `muleteer run` on a terminal: it redraws in place, and leaves nothing of the picture afterwards.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // it starts `script`, which has a terminal to give
 
@@ -16,7 +16,7 @@ struct OnTerminal {
 }
 
 impl OnTerminal {
-    /// None where there is no `script`.
+    /// Starts it. Returns `None` if there is no `script`.
     fn start(stage: &Stage, columns: u16, args: &str) -> Option<Self> {
         let program = stage.world.program();
         let line = format!("stty rows 40 cols {columns}; exec '{}' {args}", program.display());
@@ -39,7 +39,7 @@ impl OnTerminal {
         Some(Self { child, shown, reader: Some(reader) })
     }
 
-    /// What stands on the screen, and what scrolled off it.
+    /// Returns the text on the screen, and the lines that scrolled off it.
     fn screen(&self) -> String {
         let mut terminal = vt100::Parser::new(400, 200, 0);
         terminal.process(&self.shown.lock().unwrap());
@@ -50,7 +50,7 @@ impl OnTerminal {
         self.child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
     }
 
-    /// Its exit code, and the last screen.
+    /// Waits for its end. Returns its exit code and the last screen.
     fn finish(mut self) -> (Option<i32>, String) {
         let status = wait_until("the command to end", PATIENCE, || self.child.try_wait().unwrap());
         drop(self.child.stdin.take());
@@ -98,7 +98,7 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     }
     assert_eq!(stage.status()["agents"], 0, "its agents are ended");
 
-    // Looked at by somebody else, on a narrow terminal, until it is done.
+    // Another client watches the run on a narrow terminal until its end.
     std::fs::write(stage.world.home().join("go"), "").unwrap();
     let run = stage.status()["run_id"].as_str().unwrap().to_string();
     stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
@@ -110,8 +110,7 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     stage.world.finish(Some(daemon));
 }
 
-/// Looking on neither starts a daemon nor needs one, and nothing is drawn where there is no
-/// terminal.
+/// A watching client neither starts nor needs a daemon, and draws nothing without a terminal.
 #[test]
 fn a_run_that_is_over_is_told_in_plain_lines() {
     let stage = Stage::new(AGENT);

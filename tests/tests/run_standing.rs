@@ -1,5 +1,4 @@
-//! How a run stands, for somebody who looks at it: without a daemon, while it waits, and after it
-//! failed.
+//! The reported condition of a run: without a daemon, while the run waits, and after it failed.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -7,7 +6,7 @@ use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage, last};
 use muleteer_tests::wait_until;
 use serde_json::{Value, json};
 
-/// Its coding agents work until somebody lets them go on.
+/// Makes a stage whose coding agents work until the test lets them continue.
 fn held() -> Stage {
     let hold = "implement)\n  while test ! -e \"$HOME/go\"; do sleep 0.1; done\n";
     Stage::new(
@@ -17,7 +16,7 @@ fn held() -> Stage {
     )
 }
 
-/// A daemon that is there and cannot host the run carries it on no more than none does.
+/// A daemon that cannot host the run is as bad for it as no daemon.
 #[test]
 fn status_while_the_daemon_cannot_host_the_run_claims_no_life() {
     let stage = held();
@@ -117,7 +116,7 @@ fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
     stage.world.finish(Some(daemon));
 }
 
-/// The events of a run tell nothing of such a wait: there is none of them meanwhile.
+/// No event of the run reports such a wait, because none comes meanwhile.
 #[test]
 fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
     let stage = Stage::new(AGENT);
@@ -153,7 +152,7 @@ fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
     let counts = || Some(text(&stage, &run)).filter(|text| !text.contains("so far    0s"));
     let seen = wait_until("its time to count though no event comes", PATIENCE, counts);
     assert!(seen.contains("waits for the model API until ") && seen.contains("HTTP 429"), "{seen}");
-    // That is known without the daemon too, and no more than that.
+    // This is known without the daemon too, and nothing more is.
     daemon.kill_9();
     let dead = stage.status();
     let kinds: Vec<&Value> =

@@ -1,4 +1,4 @@
-//! What a person can do with a run beside letting it go on: look, approve, bound, stop, go on.
+//! The verbs for a run: status, approval, limits, stop, resume.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -10,7 +10,7 @@ fn count(stage: &Stage, run: &str, name: &str) -> usize {
     stage.names(run).iter().filter(|known| *known == name).count()
 }
 
-/// One that finds nothing, so that a run is over after one iteration.
+/// An agent whose judge finds nothing, so that a run ends after one iteration.
 fn content() -> String {
     AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then")
 }
@@ -27,7 +27,7 @@ fn beads_wait_for_approval_and_yes_goes_on() {
         "{waits}"
     );
     let run = waits["run_id"].as_str().unwrap();
-    // Without a word for it, it waits on.
+    // Without an approval the run continues to wait.
     let again =
         last(&stage.muleteer(&["run", "--resume", run, "--json"]).run().expect_code(0).stdout);
     assert_eq!(again["status"], "awaiting_approval");
@@ -38,7 +38,7 @@ fn beads_wait_for_approval_and_yes_goes_on() {
     stage.world.finish(Some(daemon));
 }
 
-/// Who is asked for approval may change what they are asked about.
+/// A person who is asked for approval may change the beads first.
 #[test]
 fn what_a_person_changes_before_they_approve_is_what_is_done() {
     let stage = Stage::new(&content());
@@ -125,7 +125,7 @@ fn a_run_stops_at_its_budget_and_goes_on_from_a_phase() {
     stage.world.finish(Some(daemon));
 }
 
-/// Each of them is within what was left when it began.
+/// Each agent's own budget is within the rest at its start.
 #[test]
 fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
     let spend = r#"
@@ -215,8 +215,8 @@ fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
     stage.world.finish(Some(daemon));
 }
 
-/// Stopped while eight agents begin, at one moment after the other: whoever is said to have ended
-/// has, nobody begins afterwards, and the run goes on whole.
+/// The run is stopped while eight agents begin, at several moments. Every agent that is reported as
+/// ended has ended, no agent begins afterwards, and the run resumes completely.
 #[test]
 fn nobody_who_was_about_to_begin_outlives_a_stop() {
     let beads: String =
@@ -303,10 +303,10 @@ fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
     assert_eq!(stage.world.status()["daemon"]["running"], false, "nobody was started for it");
 }
 
-/// 0 says that the judge has passed it.
+/// Exit code 0 says that the judge has passed the run.
 #[test]
 fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
-    // One of them goes on where `first` is there, all where `go` is.
+    // One agent continues if `first` exists, all if `go` exists.
     let first = "test -e \"$HOME/first\" && mkdir \"$HOME/taken\" 2>/dev/null && break";
     let wait = format!("implement)\n  while [ ! -e \"$HOME/go\" ]; do {first}; sleep 0.05; done\n");
     let stage = Stage::new(&content().replace("implement)\n", &wait));
@@ -336,8 +336,7 @@ fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
     stage.world.finish(Some(daemon));
 }
 
-/// Over the limit once, as a CLI without turns tells it: no attempt is counted, and the run goes
-/// on.
+/// A command without turns reports a rate limit once. No attempt counts, and the run continues.
 #[test]
 fn a_rate_limit_in_a_run_costs_no_attempt() {
     let limited = "implement)\n  if test \"$(muleteer bead show \"$MULETEER_BEAD_ID\" --json | grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/limited\"; then touch \"$HOME/limited\"; echo '{\"type\":\"rate_limit\",\"resets_in_s\":1}'; exit 1; fi\n";
@@ -366,7 +365,7 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     let origin = origin.to_str().unwrap();
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
-    // Somebody else has gone on there, with a file of the same name.
+    // Another person has pushed a file of the same name there.
     stage.repo.write("Base.txt", "somebody else's\n");
     stage.repo.git(&["add", "Base.txt"]);
     stage.repo.git(&["commit", "--quiet", "--message=theirs"]);
@@ -375,7 +374,7 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$GH_TOKEN\" \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
     let daemon = stage.world.daemon();
-    // For the pull request alone: no agent has it, and no file.
+    // Only the pull request gets the token: no agent has it, and no file.
     let begin = stage.begin(&["--json"]).env("GH_TOKEN", "only-for-the-push");
     let document = last(&begin.run().expect_code(0).stdout);
     assert_eq!(document["pr_url"], "https://example.invalid/pull/7", "{document}");
@@ -413,7 +412,7 @@ fn the_judge_alone_is_asked_once_more() {
     let stopped = last(&stage.begin(&["--json"]).run().expect_code(5).stdout);
     assert_eq!(stopped["error"]["code"], "E_MAX_ITERATIONS", "{stopped}");
     let run = stopped["run_id"].as_str().unwrap();
-    // With iterations left, and still not content.
+    // Iterations are left, and the judge still finds something.
     stage.configure("run: {phases: {judge: {max_iterations: 5}}}\n");
     let again =
         last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(5).stdout);
@@ -436,7 +435,7 @@ fn the_judge_alone_is_asked_once_more() {
     stage.world.finish(Some(daemon));
 }
 
-/// Somebody's client has started it; nobody would end it.
+/// A client has started the daemon, so nobody else would end it.
 #[test]
 fn a_daemon_started_on_demand_goes_when_the_run_that_it_hosted_is_over() {
     let stage = Stage::new(&content());
@@ -473,7 +472,7 @@ fn nobody_jumps_the_judges_barrier() {
         (&"completed".into(), &3.into()),
         "{done}"
     );
-    // Once all is done, every phase can be gone back to.
+    // After the end, a run can go back to every phase.
     let args = ["run", "--resume", run, "--from-phase", "maintain", "--json"];
     assert_eq!(last(&stage.muleteer(&args).run().expect_code(0).stdout)["maintenance_runs"], 1);
     stage.world.finish(Some(daemon));
@@ -560,7 +559,7 @@ fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
     stage.world.finish(Some(daemon));
 }
 
-/// Whatever runs them, and whether or not that has a place for rules.
+/// Every backend gets them, whether or not its CLI has a place for rules.
 #[test]
 fn every_coding_agent_is_told_the_guidelines() {
     let script = "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" --reason seen --no-change\n";
@@ -599,7 +598,7 @@ fn every_coding_agent_is_told_the_guidelines() {
     stage.world.finish(Some(daemon));
 }
 
-/// A coding agent works on the bead that it was given, and on nothing that it makes of it.
+/// A coding agent may work on its own bead, and not turn it into another one.
 #[test]
 fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
     let tries = r#"implement)
@@ -638,7 +637,7 @@ fn a_coding_agent_may_close_its_bead_and_change_nothing_else_of_it() {
     stage.world.finish(Some(daemon));
 }
 
-/// Whoever has a remote expects the branch there.
+/// A user with a remote expects the branch there.
 #[test]
 fn a_branch_that_is_not_pushed_says_why() {
     let stage = Stage::new(&content());
@@ -666,7 +665,7 @@ fn a_branch_that_is_not_pushed_says_why() {
     stage.world.finish(Some(daemon));
 }
 
-/// Nobody follows it, so there is no Ctrl-C.
+/// No client follows the run, so there is no Ctrl-C.
 #[test]
 fn a_detached_run_is_stopped_whole_and_goes_on() {
     let stage = Stage::new(
@@ -697,7 +696,7 @@ fn a_detached_run_is_stopped_whole_and_goes_on() {
     );
     assert_eq!(stopped["error"]["code"], "E_RUN_STOPPED", "{stopped}");
     assert!(processes::shims(&stage.world.processes()).is_empty());
-    // It rests already.
+    // The run rests already.
     let hash = run.rsplit('-').next().unwrap();
     assert_eq!(stop(&[hash])["status"], "pending");
     stage.muleteer(&["run", "--resume", &run, "--detach"]).run().expect_code(0);
@@ -755,7 +754,7 @@ fn a_decomposition_that_comes_to_no_beads_says_so() {
     stage.world.finish(Some(daemon));
 }
 
-/// A script can open what is wrong.
+/// A script can open the file at fault.
 #[test]
 fn what_keeps_a_run_from_beginning_is_told_with_its_place() {
     let stage = Stage::new(&content());

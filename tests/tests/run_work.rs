@@ -1,5 +1,5 @@
-//! Where the work of a run is, however it ends: its branch is in the repository, everything says
-//! so, and a hub that an agent destroyed costs a try and no run.
+//! The place of a run's work, however the run ends: its branch is in the repository, every report
+//! says so, and a hub that an agent destroyed costs one attempt and no run.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const UNJUDGED: &str = "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
 
-/// One agent at a time, none tried again, and nobody but them.
+/// One attempt for each bead, and neither criteria nor a judge.
 const ALONE: &str = "run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 0}, \
                      phases: {judge: {enabled: false}}}\n";
 
@@ -17,7 +17,8 @@ fn events<'a>(all: &'a [Value], name: &str) -> Vec<&'a Value> {
     all.iter().filter(|event| event["event"] == name).collect()
 }
 
-/// Every way to ask says that the branch has the work of the bead `Base`, and what comes next.
+/// Checks that every report names the branch, which has the work of the bead `Base`, and the next
+/// step.
 fn is_told(stage: &Stage, document: &Value, branch: &str, stdout: &str) {
     let run = document["run_id"].as_str().unwrap();
     assert_eq!(stage.repo.git(&["show", &format!("{branch}:Base.txt")]), "Base");
@@ -46,7 +47,7 @@ fn is_told(stage: &Stage, document: &Value, branch: &str, stdout: &str) {
     }
 }
 
-/// `Base` is done, `Left` cannot be, and `Right` waits for that.
+/// Returns an agent that completes `Base` and fails `Left`; `Right` waits for `Left`.
 fn stuck() -> String {
     let agent = AGENT.replace("bead dep add \"$c\" \"$a\"", "bead dep add \"$c\" \"$b\"");
     agent.replace(
@@ -68,7 +69,7 @@ fn failed_run_leaves_its_branch_and_names_it() {
     let clones = document["work"]["clones"].as_str().unwrap();
     assert!(std::path::Path::new(clones).is_dir() && output.contains(clones), "{output}");
     assert_eq!(stage.repo.git(&["status", "--porcelain", "--untracked-files=no"]), "");
-    // Gone on with, the branch only moves forward, and in the end it is the result.
+    // When the run is resumed, the branch only moves forward, and at last it is the result.
     program::write(&stage.agent, AGENT);
     for bead in stage
         .muleteer(&["bead", "list", "--status", "blocked", "--json"])
@@ -118,7 +119,7 @@ fn failed_run_moves_no_branch_that_a_person_chose() {
     assert_eq!(stage.repo.git(&["rev-parse", "main"]), main);
     assert_eq!(document["work"]["branch"], format!("muleteer/{run}"), "{document}");
     assert_eq!(stage.repo.git(&["show", &format!("muleteer/{run}:Base.txt")]), "Base");
-    // Where there is no room for that name, another one is taken, and named.
+    // If git has no room for that name, Muleteer takes and reports another one.
     stage.repo.git(&["branch", "-D", &format!("muleteer/{run}")]);
     stage.repo.git(&["branch", "muleteer"]);
     let again =
@@ -144,7 +145,7 @@ fn run_without_a_commit_says_that_there_is_none() {
     stage.world.finish(Some(daemon));
 }
 
-/// A remote that is a directory, under a name that leads git to it.
+/// Adds a remote that is a directory, under an address that git redirects there.
 fn remote(stage: &Stage, url: &str) {
     let origin = stage.world.path().join("origin.git");
     stage.repo.git(&[
@@ -188,7 +189,7 @@ fn passed_run_without_gh_is_pushed_and_names_the_page() {
     stage.world.finish(Some(daemon));
 }
 
-/// One that is not logged in, and a remote that takes no push: neither is the run's failure.
+/// `gh` is not logged in, or the remote takes no push: neither is a failure of the run.
 #[test]
 fn passed_run_whose_pull_request_fails_is_completed_and_says_why() {
     let stage = Stage::new(AGENT);
@@ -255,7 +256,7 @@ fn on_complete_pushes_or_leaves_the_branch_as_configured() {
             .repo
             .git(&["ls-remote", "origin", &format!("refs/heads/muleteer/{run}")])
             .is_empty();
-        // Its beads are done: the next run has its own.
+        // The beads of this run are done; the next run has its own.
         (there, document["work"]["page"].as_str().map(|page| page.replace(&run, "RUN")))
     };
     let wanted = "https://github.com/o/r/compare/main...muleteer/RUN?expand=1".to_string();
@@ -265,7 +266,7 @@ fn on_complete_pushes_or_leaves_the_branch_as_configured() {
     stage.world.finish(Some(daemon));
 }
 
-/// As an agent does that "tidies up": the whole hub is gone, with what it had pushed.
+/// An agent that "tidies up" removes the whole hub, with its own push.
 #[test]
 fn hub_that_an_agent_removed_costs_no_run() {
     let harm = "implement)\n  test -e \"$HOME/harmed\" || { : > \"$HOME/harmed\"; rm -rf \"$MULETEER_REMOTE\"; exit 3; }\n";

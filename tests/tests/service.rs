@@ -1,4 +1,4 @@
-//! What a service manager hears; with systemd itself: `cargo xtask systemd-test`.
+//! The messages to a service manager; `cargo xtask systemd-test` tests systemd itself.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use muleteer_tests::{PATIENCE, World, processes, wait_until};
 use rustix::process::Signal;
 use std::os::unix::net::UnixDatagram;
 
-/// Listens where a manager would.
+/// A socket that listens as a manager does.
 struct Manager {
     socket: UnixDatagram,
     heard: Vec<String>,
@@ -20,7 +20,7 @@ impl Manager {
         (Self { socket, heard: vec![] }, path.to_str().unwrap().to_string())
     }
 
-    /// Waits for a line, also one that was heard before.
+    /// Waits for a line, which may have come earlier.
     fn hears(&mut self, line: &str) {
         wait_until(line, PATIENCE, || {
             let mut bytes = [0; 4096];
@@ -44,7 +44,7 @@ fn a_manager_hears_that_the_daemon_is_ready_beside_a_shim_that_stands_still_and_
     world.wait_for_state(&id, &["running"]);
     let shim = processes::shims(&world.processes())[0].pid;
     first.kill_9();
-    // It answers nobody as long as it stands still.
+    // The stopped shim answers nobody.
     world.signal(shim, Signal::STOP);
 
     let second = world.daemon_unready(&[("NOTIFY_SOCKET", &socket), ("WATCHDOG_USEC", "500000")]);

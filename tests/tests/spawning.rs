@@ -1,5 +1,5 @@
-//! Where a dispatch's program is looked for, who is refused for want of it, and how who follows it
-//! exits.
+//! The search for a dispatch's program, refusals if it is missing, and the exit codes of clients
+//! that follow a dispatch.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -9,7 +9,7 @@ use muleteer_tests::task_list::Scene;
 use muleteer_tests::{PATIENCE, Repo, World, crash, program, wait_until};
 use serde_json::json;
 
-/// A program of the project's own, which is in its history.
+/// Adds a program to the project and commits it.
 fn own_program(repo: &Repo, name: &str) {
     program::write(&repo.path.join(name), "#!/bin/sh\ncat > /dev/null\npwd >> \"$HOME/ran\"\n");
     repo.git(&["add", name]);
@@ -34,7 +34,7 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
             command,
             "--wait",
         ];
-        // From elsewhere: it is the agent's directory that counts.
+        // The client runs elsewhere, because only the agent's directory counts.
         world.muleteer(&[&args, more].concat()).current_dir(world.path()).run()
     };
     let ran = || std::fs::read_to_string(world.home().join("ran")).unwrap_or_default();
@@ -52,7 +52,7 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
 fn a_repository_that_git_refuses_is_refused_in_its_words() {
     let world = World::new();
     let repo = world.repo("repo");
-    // As one of another user's; who trusts everything on this machine is not asked.
+    // The repository looks like another user's, and no configuration trusts every directory.
     let daemon = world.daemon_with(&[
         ("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1"),
         ("GIT_CONFIG_SYSTEM", "/dev/null"),
@@ -65,7 +65,7 @@ fn a_repository_that_git_refuses_is_refused_in_its_words() {
     world.finish(Some(daemon));
 }
 
-/// What borrows its objects is told where they are on one line.
+/// git names the place of borrowed objects on one line of a file.
 #[test]
 fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
     let world = World::new();
@@ -91,7 +91,7 @@ fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
     world.finish(Some(daemon));
 }
 
-/// A command makes hardly any events: what it prints is what there is to see.
+/// A command makes hardly any events, so its output is what a person wants to see.
 #[test]
 fn who_follows_a_command_sees_what_it_prints() {
     let world = World::new();
@@ -119,7 +119,7 @@ fn who_follows_a_command_sees_what_it_prints() {
     world.finish(Some(daemon));
 }
 
-/// What would be taken and not kept.
+/// Muleteer could accept these options, but it could not keep them.
 #[test]
 fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {
     let world = World::new();
@@ -162,7 +162,8 @@ fn who_names_a_program_that_is_not_there_is_refused_at_once() {
     refused(&["--command", "[\"/nonexistent/x\"]"]);
     refused(&["--command", "[\"surely-no-such-program\", \"x\"]", "--worktree"]);
     assert_eq!(world.status()["dispatches"], json!([]), "and nothing was made");
-    // What a shell is to find, and what a clone will have or not, is found out there.
+    // A shell looks for its program itself, and a clone may have other files, so the agent itself
+    // reports these.
     for later in
         [&["--command", "surely-no-such-program"][..], &["--command", "[\"./none\"]", "--worktree"]]
     {
@@ -198,7 +199,7 @@ fn runs_are_refused_for_want_of_a_program_too() {
     scene.world.finish(Some(daemon));
 }
 
-/// Ctrl-C says that somebody has seen enough; whoever is ended has not seen an end.
+/// Ctrl-C means that the user has seen enough. A client that is terminated has not seen the end.
 #[test]
 fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
     use rustix::process::Signal;
@@ -206,7 +207,7 @@ fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
-    // A hang-up is not tried: whoever runs us may have it ignored, and we leave it as it is.
+    // The test omits HUP: its parent may ignore that signal, and we leave it ignored.
     for (signal, code) in [(Signal::INT, Some(0)), (Signal::TERM, None)] {
         let following = world.spawn(&repo, script, &["--follow"]).start();
         wait_until("what it does to be shown", PATIENCE, || {
@@ -223,7 +224,7 @@ fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
     world.finish(Some(daemon));
 }
 
-/// What the system refuses us there is no bug of ours, and it passes.
+/// A refusal of the system is no bug of ours, and it may pass.
 #[test]
 fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
     let world = World::new();
@@ -242,7 +243,7 @@ fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
     world.finish(Some(daemon));
 }
 
-/// `config show` says that they are in force, so they are.
+/// `config show` says that these variables are in force, so they must be.
 #[test]
 fn variables_of_the_configuration_count_for_what_is_dispatched_and_are_no_agent_s() {
     let world = World::new();
@@ -355,7 +356,7 @@ fn a_clone_is_worked_in_where_the_project_is_and_made_of_a_commit() {
     world.finish(Some(daemon));
 }
 
-/// git takes a working directory away with all that it is told to ignore.
+/// git removes a working directory together with all files that it is told to ignore.
 #[test]
 fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
     let world = World::new();
@@ -398,7 +399,7 @@ fn a_scenario_s_fault_is_told_with_what_to_do() {
     world.finish(None);
 }
 
-/// Docker's own filter answers ENOSYS to it, since it cannot see what is asked for.
+/// Docker's own filter answers ENOSYS to clone3, because it cannot see its flags.
 #[test]
 fn an_agent_is_started_where_there_is_no_clone3() {
     if let Err(why) = crash::syscalls::available() {
@@ -409,7 +410,8 @@ fn an_agent_is_started_where_there_is_no_clone3() {
     let log = world.path().join("strace.log");
     let log = log.to_str().unwrap();
     let refused = ["-e", "trace=clone3", "-e", "inject=clone3:error=ENOSYS"];
-    // Its children too: the zygote is one. `-D`: the daemon stays our own child.
+    // strace follows the daemon's children, because the zygote is one. `-D`: the daemon stays our
+    // own child.
     let words = [&["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", log][..], &refused].concat();
     let daemon = world.daemon_under(&words.into_iter().map(String::from).collect::<Vec<_>>());
     wait_until("the daemon to answer", PATIENCE, || {
@@ -434,7 +436,7 @@ fn an_agent_is_started_where_there_is_no_clone3() {
     world.finish(Some(daemon));
 }
 
-/// A further attempt would be refused in the same words.
+/// A further attempt would be refused with the same message.
 #[test]
 fn claude_that_refuses_root_fails_once_and_says_what_to_do() {
     let world = World::new();

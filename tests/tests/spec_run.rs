@@ -1,5 +1,4 @@
-//! A spec run from outside: every part played by a shell script, as docs/subprocess-agents.md has
-//! it.
+//! A spec run from outside: a shell script plays every part, as in docs/subprocess-agents.md.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -90,7 +89,7 @@ fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
         stage.muleteer(&["run", "--spec", "nope.md", "--json"]).run().expect_code(2).error_code(),
         "E_SPEC_NOT_FOUND"
     );
-    // A clone may bring a link to any file, whose text would become part of prompts.
+    // A clone may contain a link to any file, whose text would become part of prompts.
     let private = stage.world.path().join("private.md");
     std::fs::write(&private, "private").unwrap();
     std::os::unix::fs::symlink(&private, stage.repo.path.join("linked.md")).unwrap();
@@ -176,7 +175,7 @@ fn a_judge_that_writes_is_not_believed() {
     stage.world.finish(Some(daemon));
 }
 
-/// Once the push is undone nothing shows it any more.
+/// After the push is undone nothing shows it any more.
 #[test]
 fn a_judge_that_pushes_is_not_believed_whenever_the_daemon_dies() {
     let push = "judge) test -e \"$HOME/pushed\" || { echo x > late.txt; git add late.txt; git commit --quiet --message late; \
@@ -255,7 +254,7 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
     stage.world.finish(Some(daemon));
 }
 
-/// The script in docs/subprocess-agents.md, as a reader would copy it.
+/// The script in docs/subprocess-agents.md, exactly as a reader would copy it.
 #[test]
 fn the_script_in_the_document_plays_every_part_of_a_run() {
     let document = include_str!("../../docs/subprocess-agents.md");

@@ -1,5 +1,5 @@
-//! An agent that hangs is ended, kept, and said to be stalled; one that is merely silent is left
-//! alone.
+//! An agent that hangs is ended, its session is kept, and its state is `stalled`. An agent that is
+//! merely silent is left alone.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
     let journal = world.muleteer(&["journal", &id]).ok();
     assert!(journal.contains("[harness] stalled: no sign of life"), "{journal}");
 
-    // Resumed, it goes on behind what it did; whatever made it hang is mended.
+    // The resumed agent continues after its last step; the cause of its hang is repaired.
     let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"after all\"}\n";
     write_scenario(&world, mended);
     world.muleteer(&["send", &id, "go on"]).ok();
@@ -61,7 +61,7 @@ fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
     world.finish(Some(daemon));
 }
 
-/// Who ends it does not want the next thing done first when they speak to it again.
+/// A person who kills an agent does not want its queued prompt done before the next message.
 #[test]
 fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
     let world = World::new();
@@ -98,7 +98,7 @@ fn a_silent_tool_call_and_an_unanswered_question_are_no_stall() {
     let world = impatient();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    // One after the other: both are read from the same file.
+    // The two dispatches run one after the other, because both read the same file.
     let tool = rehearse(
         &world,
         &repo,
@@ -118,7 +118,7 @@ fn a_silent_tool_call_and_an_unanswered_question_are_no_stall() {
     world.finish(Some(daemon));
 }
 
-/// Of a plain command only its output and the cpu of its processes tell.
+/// Muleteer sees only the output of a plain command and the CPU time of its processes.
 #[test]
 fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
     let world = impatient();
@@ -141,8 +141,7 @@ fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
     world.finish(Some(daemon));
 }
 
-/// The turn that is meant may not have begun, of an agent that was started or spoken to a moment
-/// ago.
+/// If the agent was started or prompted a moment ago, the turn to interrupt may not have begun.
 #[test]
 fn an_interrupt_right_behind_a_prompt_is_meant_for_its_turn() {
     let world = World::new();

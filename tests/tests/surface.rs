@@ -28,7 +28,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The files below a folder with this ending, sorted.
+/// Returns the files below a folder with this ending, sorted.
 fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = vec![];
     let mut folders = vec![root().join(folder)];
@@ -64,7 +64,7 @@ fn events_are_those_of_before() {
     frozen::check("events.txt", &lines);
 }
 
-/// One line of each kind with every field that there is.
+/// One line of each kind, with every field.
 const AGENT_EVENTS: &str = r#"
 {"type":"session","model":"m","cwd":"/p","session_id":"s"}
 {"type":"prompt","text":"x","key":"k","repeated":true}
@@ -104,7 +104,7 @@ fn agent_events_are_those_of_before() {
         assert_eq!(again, value, "every field of the line is one of the event");
         probe::describe(value["type"].as_str().unwrap(), &read, |_| true, &mut lines);
     }
-    // Kinds without a line above would be missing in silence.
+    // A kind without a line above would be missing silently.
     let error = serde_json::from_value::<AgentEvent>(json!({"type": "no such kind"})).unwrap_err();
     let error = error.to_string();
     lines.extend(error.split('`').skip(3).step_by(2).map(|kind| format!("{kind}: agent event")));
@@ -143,7 +143,7 @@ fn frames_are_those_of_before() {
     frozen::check("frames.txt", &lines);
 }
 
-/// Databases and spools are bytes; the events of the sample may only become more.
+/// Databases and spools are binary; the sample's events may only grow.
 #[test]
 fn samples_of_files_are_those_of_before() {
     let mut lines = BTreeSet::new();
@@ -174,11 +174,11 @@ fn configuration_is_that_of_before() {
     frozen::check("config-schema.txt", &lines);
 }
 
-/// Every leaf of a JSON schema but its texts for people.
+/// Adds every leaf of a JSON schema except its texts for people.
 fn leaves(path: &str, value: &Value, lines: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
-            // A property may have the name of a text.
+            // A property may have the same name as such a text.
             let is_list_of_names = path.ends_with(".properties") || path.ends_with(".$defs");
             for (name, value) in fields {
                 if is_list_of_names || !["description", "title"].contains(&name.as_str()) {
@@ -187,7 +187,7 @@ fn leaves(path: &str, value: &Value, lines: &mut BTreeSet<String>) {
             }
         }
         Value::Array(items) if !items.is_empty() => {
-            // The order of required keys and of words says nothing.
+            // The order of required keys and of words has no meaning.
             let all: BTreeSet<_> =
                 items.iter().filter(|item| !item.is_object()).map(Value::to_string).collect();
             if !all.is_empty() {

@@ -12,7 +12,7 @@ use muleteer_tests::{Repo, World, wait_until};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Objects whose keys are names: of categories, models, variables.
+/// Objects whose keys are names of categories, models, or variables.
 const MAPS: &[&str] = &[
     "config show .config.categories",
     "config show .config.models.overrides",
@@ -20,13 +20,13 @@ const MAPS: &[&str] = &[
     "config show .config.projects",
 ];
 
-/// `muleteer WORDS --json` in a folder, with this exit code.
+/// Runs `muleteer WORDS --json` in a folder, and expects this exit code.
 fn ask(world: &World, folder: &Path, words: &[&str], code: i32) -> Value {
     let words = [words, &["--json"]].concat();
     world.muleteer(&words).current_dir(folder).deadline(RUN).run().expect_code(code).json()
 }
 
-/// The JSON files below a folder, each under the last part of its name without numbers.
+/// Adds the JSON files below a folder, each under the last part of its name without numbers.
 fn add_files(shapes: &mut Shapes, prefix: &str, folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.map(|entry| entry.unwrap().path()) {
@@ -37,11 +37,11 @@ fn add_files(shapes: &mut Shapes, prefix: &str, folder: &Path) {
         }
         let Some(stem) = name.strip_suffix(".json") else { continue };
         let stem = stem.trim_matches(|char: char| char.is_ascii_digit() || char == '-');
-        // A sandbox is not to be had on every machine.
+        // Not every machine can make a sandbox.
         if stem.starts_with("sandbox") {
             continue;
         }
-        // One that goes on may replace or remove it.
+        // A running process may replace or remove the file.
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         if let Ok(value) = serde_json::from_str(&text) {
             shapes.add(&format!("{prefix} {stem}.json"), &value);
@@ -136,7 +136,7 @@ const SCENARIO: &str = "v: 1\nturns:\n  - steps:\n      - say: begun\n      \
      - ask: {permission: \"rm -rf build\"}\n      \
      - result: {status: success, summary: done, changes: [a]}\n";
 
-/// Every actor of a supervision tree under one name: how deep it is does not matter.
+/// Adds every actor of a supervision tree under one name, whatever its depth.
 fn add_tree(shapes: &mut Shapes, mut actor: Value) {
     for child in std::mem::take(actor["children"].as_array_mut().unwrap()) {
         add_tree(shapes, child);

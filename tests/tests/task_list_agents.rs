@@ -1,4 +1,4 @@
-//! What agents do with a list, a history and a person's files that is not theirs to do.
+//! Agents that damage a list, a history or a person's files.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -42,8 +42,8 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
     scene.end();
 }
 
-/// An agent that begins by tidying up passes its validation, and what it swept away nobody else
-/// has.
+/// An agent that begins with a clean-up passes its validation, and the files that it removed exist
+/// nowhere else.
 #[test]
 fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
     let scene = Scene::new();
@@ -79,7 +79,7 @@ fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
     scene.end();
 }
 
-/// Only the validation says that a task is completed, and only the harness writes it down.
+/// Only the validation decides whether a task is completed, and only the harness records it.
 #[test]
 fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
     for more in [&[][..], &["--concurrency", "2"]] {
@@ -95,7 +95,7 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
         );
         assert_eq!((&task["attempts"], &task["completed_at"]), (&json!(2), &Value::Null), "{task}");
         assert!(task["error_log"].to_string().contains("[TEST_FAIL]"), "{task}");
-        // Of two agents at once, one may write over what the other has just changed.
+        // Of two agents at once, one may overwrite the other's change.
         let both = if more.is_empty() { ", attempts in harness-tasks.json" } else { "" };
         let said = format!("WARN [task-001] somebody has changed its status{both}");
         assert!(scene.log().contains(&said), "{}", scene.log());
@@ -104,7 +104,7 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
     }
 }
 
-/// What a formatter or another tool writes in another way is the same list.
+/// A formatter or another tool may write the same list in another way.
 #[test]
 fn a_list_that_an_agent_reformats_accuses_nobody() {
     let scene = Scene::new();
@@ -124,7 +124,7 @@ fn a_list_that_an_agent_reformats_accuses_nobody() {
     scene.end();
 }
 
-/// Names of the harness's files in the commits since `base`, and in the index.
+/// Returns the harness's files in the commits since `base`, and in the index.
 fn tracked(scene: &Scene, base: &str) -> String {
     let commits = scene.repo.git(&[
         "log",
@@ -139,8 +139,8 @@ fn tracked(scene: &Scene, base: &str) -> String {
     format!("{commits}{}", scene.repo.git(&["ls-files", "harness-tasks*", "harness-progress*"]))
 }
 
-/// An agent commits all there is: the task list does not come with it, and no rollback and no
-/// success minds.
+/// An agent commits all files. The commit leaves the task list out, and neither a rollback nor a
+/// success fails by it.
 #[test]
 fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commit() {
     for (script, more) in [
@@ -180,8 +180,7 @@ fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commi
     }
 }
 
-/// As an older version, another tool or a person left it: the list is tracked, staged and changed
-/// since.
+/// An older version, another tool or a person left the list tracked, staged and changed since.
 #[test]
 fn a_repository_that_tracks_the_list_recovers_by_itself() {
     for interrupted in [false, true] {
@@ -219,7 +218,7 @@ fn a_repository_that_tracks_the_list_recovers_by_itself() {
     }
 }
 
-/// A validation is not the person: what its agent may not change, it may not change either.
+/// A validation is not the person: it may not change what its agent may not change.
 #[test]
 fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
     for more in [&[][..], &["--concurrency", "2"]] {
@@ -246,8 +245,8 @@ fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
     }
 }
 
-/// Who is judged says neither what the tasks are nor how they are judged: with the verbs of this
-/// program, nor with those of another agent that it dispatched.
+/// An agent may change neither the tasks nor their validation: with the verbs of this program, or
+/// with those of another agent that it dispatched.
 #[test]
 fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
     let scene = Scene::new();
@@ -274,13 +273,13 @@ fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
         ["task-001", "task-002", "task-003"].map(|id| scene.status(id)),
         ["failed", "failed", "failed"]
     );
-    // A person may, when the run has ended.
+    // A person may, after the run has ended.
     scene.tasks(&["edit", "task-001", "--validate", "true"]).expect_code(0);
     scene.end();
 }
 
-/// What it writes into the file by hand about what is not its to say is said, and does not count:
-/// of a list that a session holds nobody else changes that.
+/// Muleteer reports and reverts an agent's manual changes that are not its to make. While a session
+/// holds a list, nobody else may make them.
 #[test]
 fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
     for more in [&[][..], &["--concurrency", "2"]] {
@@ -290,7 +289,7 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         scene.add("Three", "touch \"$HOME/judged\"; test -f f3", &["--priority", "P2"]);
         scene.tasks(&["edit", &other, "--depends-on", "task-003"]).expect_code(0);
         let gone = scene.add("Four", "test -f f4", &["--depends-on", "task-003"]);
-        // Of two at once the other is at work meanwhile, so that the harness writes nothing that
+        // With two workers the other one works meanwhile, so the harness writes nothing at that
         // moment.
         let both = if more.is_empty() { "" } else { "yes" };
         let script = r#"n=${MULETEER_TASK_ID#task-00}
@@ -345,8 +344,7 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
     }
 }
 
-/// Of a concurrent list others complete tasks by rights. They have claimed them, and say so in the
-/// log.
+/// In a concurrent list others may complete tasks. They have claimed them, and the log says so.
 #[test]
 fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_by_hand() {
     let scene = Scene::new();
@@ -370,7 +368,7 @@ fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_b
     wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
     scene.tasks(&["complete", "task-004", "--worker", "other"]).expect_code(0);
     std::fs::write(scene.home("go"), "").unwrap();
-    // Until then the agent may be writing over the list, which has nothing in it for a moment.
+    // Until then the agent may be writing the list, which is empty for a moment.
     wait_until("the run to be over", RUN, || {
         (scene.log().trim_end().lines().last()?.contains(" STATS ") && scene.is_done())
             .then_some(())
@@ -386,7 +384,7 @@ fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_b
     scene.world.finish(Some(daemon));
 }
 
-/// Also where the daemon that wrote the list is dead.
+/// This also holds if the daemon that wrote the list is dead.
 #[test]
 fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
     let scene = Scene::new();
@@ -416,7 +414,7 @@ fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
     scene.world.finish(Some(daemon));
 }
 
-/// An agent's work is done where the person looks for it, and after what the person did.
+/// An agent's work must be where the person looks for it, and after the person's own commits.
 #[test]
 fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
     let scene = Scene::new();
@@ -457,7 +455,7 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
         scene.repo.git(&["cat-file", "-e", &format!("{saved}:{file}")]);
         scene.repo.git(&["merge-base", "--is-ancestor", &base, &saved]);
     }
-    // Nor is what an interrupted one left.
+    // The same holds for the work of an interrupted task.
     scene.add("Two", "test -f f2", &["--max-attempts", "1"]);
     let base = scene.interrupt("task-002");
     scene.repo.git(&["reset", "-q", "--hard", "HEAD~1"]);
@@ -465,7 +463,7 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
     scene.run("true", &[]).expect_code(4);
     assert_eq!(scene.status("task-002"), "failed");
     assert_eq!(scene.repo.git(&["rev-parse", "HEAD"]), base);
-    // Between two tasks it is a person who checks something else out: the run ends, and nothing is
+    // Between two tasks only a person checks out another branch. The run ends, and nothing is
     // moved.
     scene.add("Three", "false", &["--max-attempts", "1", "--cleanup", "git checkout -q -f side"]);
     scene.add("Four", "true", &[]);
@@ -479,7 +477,7 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
     scene.world.finish(None);
 }
 
-/// Whatever an agent leaves, its task comes to an end and the next one begins.
+/// Whatever an agent leaves, its task ends and the next one begins.
 #[test]
 fn what_an_agent_leaves_behind_stops_no_list() {
     let scene = Scene::new();
@@ -501,8 +499,8 @@ fn what_an_agent_leaves_behind_stops_no_list() {
     scene.end();
 }
 
-/// Whatever an agent makes of the list and its backup: the run knows what it wrote last, and goes
-/// on with that.
+/// Whatever an agent does to the list and its backup, the run knows its last version and continues
+/// with it.
 #[test]
 fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
     for mode in ["exclusive", "concurrent"] {
@@ -540,7 +538,8 @@ fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
     }
 }
 
-/// The list is no file of git's in many repositories, and lies where an agent tidies up.
+/// In many repositories git does not track the list, which is in the directory that an agent
+/// cleans.
 #[test]
 fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
     let scene = Scene::new();
@@ -558,8 +557,8 @@ fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
     scene.end();
 }
 
-/// Also where the daemon that wrote it is dead; one that is invalid when a run begins is a person's
-/// to mend.
+/// This also holds if the daemon that wrote the list is dead. A person must repair a list that is
+/// invalid when a run begins.
 #[test]
 fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
     let text = "{\"version\": 2, \"tasks\": [{\"id\": 7}]}";

@@ -29,10 +29,10 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// Its answer may be lost with it: then it is only up.
+/// Starts a daemon that dies at the point. Its answer may be lost with it, so it need only be up.
 fn daemon_to_die_at(scene: &Scene, fault: &str) -> Daemon {
     let mut daemon = scene.world.daemon_unready(&[("MULETEER_FAULT", fault)]);
-    // One that adopts a run may have died of it before anybody could ask.
+    // A daemon that adopts a run may die of it before anybody can ask it.
     let is_up = |daemon: &mut Daemon| {
         scene.world.status()["daemon"]["running"] == true || !daemon.is_alive()
     };
@@ -50,7 +50,7 @@ fn killed_at_every_point_of_a_task_it_is_done_once() {
         let mut daemon = daemon_to_die_at(&scene, point);
         let script = "echo x >> \"$HOME/effects\"; if [ -e \"$HOME/second\" ]; then echo x > good; else \
             touch \"$HOME/second\"; echo y > bad; fi";
-        // Only what is done in a clone has to be brought home.
+        // Only work in a clone has to be brought home.
         let workers =
             if ["git.before_forward", "tasks.landed"].contains(&point) { "2" } else { "1" };
         let run = scene.run(script, &["--concurrency", workers]);
@@ -110,8 +110,8 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
     scene.world.finish(Some(last));
 }
 
-/// A foreign worker's task that is looked after: the daemon dies when it has taken it over, before
-/// and after the outcome is written, and the next one comes to the same end.
+/// A dead foreign worker's task is recovered. The daemon dies after it has taken the task over,
+/// before and after it writes the outcome, and the next one ends in the same state.
 #[test]
 fn killed_while_a_dead_worker_s_task_is_looked_after_it_is_validated_and_recorded_once() {
     let points = [
@@ -170,7 +170,7 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
     wait_until("the first to begin", RUN, || (!scene.effects().is_empty()).then_some(()));
     let mut struck = vec![];
     for _ in 0..3 + dice.below(3) {
-        // This wait *is* the test's input: a moment chosen by the seed.
+        // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(900)));
         scene.list();
         let all = scene.world.processes();
@@ -223,8 +223,8 @@ fn driver_killed_at_random(seed: u64, workers: u64) {
     scene.world.finish(Some(daemon));
 }
 
-/// Workers that are plain shells, killed at random with all they have started: the claim is the
-/// gate.
+/// Workers are plain shells, killed at random with all their children. Only the claim keeps them
+/// apart.
 #[test]
 fn two_and_eight_foreign_workers_killed_at_random_lose_nothing_and_do_nothing_twice() {
     for seed in seeds() {
@@ -269,7 +269,7 @@ fn shells_killed_at_random(seed: u64, workers: usize) {
     };
     let mut shells: Vec<_> = (0..workers).map(start).collect();
     for _ in 0..8 {
-        // This wait *is* the test's input: a moment chosen by the seed.
+        // This sleep *is* the test's input: a moment chosen by the seed.
         std::thread::sleep(Duration::from_millis(dice.below(400)));
         let victim = dice.below(workers as u64) as usize;
         shells.remove(victim);
@@ -278,7 +278,8 @@ fn shells_killed_at_random(seed: u64, workers: usize) {
     }
     wait_until("all to be completed", RUN, || scene.is_done().then_some(()));
     drop(shells);
-    // The last to be killed may not have said what it did: whoever comes next does.
+    // The last killed worker may not have logged its change; the next process that changes the list
+    // does.
     scene.tasks(&["claim", "--worker", "next"]).expect_code(3);
     scene.check_done_once();
     scene.world.finish(None);

@@ -1,5 +1,5 @@
-//! The task list's hooks in Claude Code's settings: what they say and do, alone and with the real
-//! `claude`.
+//! The task list's hooks in Claude Code's settings: their answers and effects, alone and with the
+//! real `claude`.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -31,7 +31,7 @@ fn hooks_do_nothing_without_the_marker_and_inside_our_own_agents() {
     let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
     assert_eq!(scene.hook("subagent-stop", &event).expect_code(0).json()["decision"], "block");
     std::fs::remove_file(scene.repo.path.join(".harness-active")).unwrap();
-    // The list is not even read.
+    // The hooks do not even read the list.
     scene.repo.write("harness-tasks.json", "garbage");
     for name in ["session-start", "claim", "renew"] {
         let said =
@@ -55,7 +55,7 @@ fn every_end_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
     scene.add("One", "test -f one", &[]);
     for list in ["garbage", "\u{fffd}{\"tasks\": 3}", "", "[]", "{\"version\": 99}"] {
         scene.repo.write("harness-tasks.json", list);
-        // The list of before would be read in its place.
+        // Muleteer would read the backup instead of the list.
         let _ = std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak"));
         for name in ["stop", "subagent-stop", "self-reflect-stop", "teammate-idle"] {
             let session = format!("{name} {list}");
@@ -133,7 +133,7 @@ fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
     scene.end();
 }
 
-/// A session that begins, claims a task and lives until its stdin is closed.
+/// Starts a session that claims a task and lives until its stdin is closed.
 fn session(scene: &Scene, name: &str) -> std::process::Child {
     let event = json!({"session_id": name, "cwd": scene.repo.path});
     let script = format!(
@@ -152,8 +152,8 @@ fn session(scene: &Scene, name: &str) -> std::process::Child {
     child
 }
 
-/// In an exclusive list a task in progress is somebody's while its session lives, and interrupted
-/// when that has ended. The context of a new session and its stop hook say the same.
+/// In an exclusive list a task in progress belongs to a session while that lives, and was
+/// interrupted when it has ended. The context of a new session and its stop hook agree about that.
 #[test]
 fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_lives() {
     let scene = Scene::new();
@@ -187,7 +187,7 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
     }
     assert_eq!(recover("s3").expect_code(0).json()["recovered"][0]["action"], "completed");
     assert!(stop("s3").contains("Next: task-002"), "{}", stop("s3"));
-    // The next session of a process ends the one before: here it is this test that has them.
+    // The next session of a process ends the one before; here both belong to this test.
     scene.tasks(&["claim", "--worker", "claude-s3"]).expect_code(0);
     assert!(stop("s3").contains("muleteer tasks complete task-002"), "{}", stop("s3"));
     assert!(context("s4").contains("muleteer tasks recover task-002"));
@@ -196,8 +196,7 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
     scene.end();
 }
 
-/// A hook of a CLI that is not known may run in a script that ends with it, while the session goes
-/// on.
+/// The hook of an unknown CLI may run in a script that ends with it, while the session continues.
 #[test]
 fn a_task_stays_its_session_s_when_only_the_script_of_a_hook_has_ended() {
     let scene = Scene::new();
@@ -218,14 +217,14 @@ fn a_task_stays_its_session_s_when_only_the_script_of_a_hook_has_ended() {
     let recover =
         || scene.tasks(&["recover", "--worker", "claude-s2", "--json"]).expect_code(0).json();
     assert_eq!(recover()["recovered"], json!([]));
-    // The session goes on, after its context was compacted for example.
+    // The session continues, for example after its context was compacted.
     start();
     assert_eq!(recover()["recovered"], json!([]));
     assert_eq!(scene.task("task-001")["claimed_by"], "claude-s1");
     scene.end();
 }
 
-/// A new session of the real `claude` finds what its dead predecessor had in hand.
+/// A new session of the real `claude` finds the task of its dead predecessor.
 #[test]
 fn a_real_claude_recovers_the_task_of_the_one_before_it() {
     let test = "a_real_claude_recovers_the_task_of_the_one_before_it";
@@ -286,14 +285,14 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     assert!(told.code == Some(2) && !elsewhere.exists(), "{told:?}");
 }
 
-/// The real `claude` and `muleteer` on the PATH, with the hooks in the project's settings.
+/// Puts the real `claude` and `muleteer` on the PATH, and the hooks into the project's settings.
 fn install(scene: &Scene, binary: &std::path::Path) {
     claude::link(&scene.world, binary);
     std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
     scene.world.muleteer(&["hooks", "install"]).current_dir(&scene.repo.path).ok();
 }
 
-/// A session of it, until it ends by itself.
+/// Runs a session of the real `claude` until it ends by itself.
 fn ask(scene: &Scene, server: &ModelServer, prompt: &str) {
     let mut command = std::process::Command::new(scene.world.bin().join("claude"));
     command
@@ -305,7 +304,7 @@ fn ask(scene: &Scene, server: &ModelServer, prompt: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The real `claude`, with the hooks in its settings, against the scripted model.
+/// The real `claude` runs with the hooks in its settings, against the scripted model.
 #[test]
 fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
     let test = "the_real_claude_is_kept_at_it_until_the_list_is_done";
@@ -333,7 +332,8 @@ fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
     scene.check_log();
 }
 
-/// A subagent of the real `claude` that holds a claim is kept until it has said how its task ended.
+/// A subagent of the real `claude` that holds a claim may not stop until it has reported its task's
+/// end.
 #[test]
 fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     let test = "the_stop_of_a_real_claude_s_subagent_is_seen";

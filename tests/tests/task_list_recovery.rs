@@ -1,4 +1,4 @@
-//! What was interrupted, and what becomes of it.
+//! Interrupted tasks and their recovery.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -6,7 +6,7 @@ use muleteer_tests::task_list::{RUN, Scene};
 use muleteer_tests::wait_until;
 use serde_json::json;
 
-/// Rows of the recovery matrix: what was left, and what becomes of the task.
+/// The rows of the recovery matrix: the remaining state, and the decision about the task.
 #[test]
 fn the_recovery_matrix_in_real_repositories() {
     let commit = |scene: &Scene, name: &str, text: &str| {
@@ -24,7 +24,7 @@ fn the_recovery_matrix_in_real_repositories() {
         ("both, failing", true, true, "failed", "did not pass"),
     ];
     let any = table.iter().flat_map(|row| [(row, false), (row, true)]);
-    // With nothing but checkpoints, the files decide:
+    // If there are only checkpoints, the files decide:
     // `checkpoints_alone_are_verified_by_the_files`.
     for ((what, uncommitted, commits, status, said), checkpoint) in
         any.filter(|(row, some)| row.0 != "nothing" || !some)
@@ -63,8 +63,8 @@ fn the_recovery_matrix_in_real_repositories() {
     }
 }
 
-/// Of a list in which one works at a time, too: who has a lease is at work, and nobody rolls that
-/// back.
+/// This also holds for an exclusive list: a worker with a lease is at work, and nobody rolls its
+/// work back.
 #[test]
 fn what_a_living_worker_has_claimed_was_not_interrupted() {
     let scene = Scene::new();
@@ -96,7 +96,7 @@ fn what_a_living_worker_has_claimed_was_not_interrupted() {
         (task["claimed_by"].as_str(), task["attempts"].as_u64(), second.as_str()),
         (Some("w1"), Some(0), "pending")
     );
-    // Its worker may, and so may who knows better.
+    // The worker itself may recover its task, and so may a person who knows better (`--force`).
     let own = scene.tasks(&["recover", "--worker", "w1", "--json"]).expect_code(0).json();
     assert_eq!(own["recovered"][0]["action"], "failed", "what is there does not pass");
     scene.tasks(&["claim", "task-001", "--worker", "w1"]).expect_code(0);
@@ -106,7 +106,7 @@ fn what_a_living_worker_has_claimed_was_not_interrupted() {
         .expect_code(0)
         .json();
     assert_eq!(forced["recovered"][0]["action"], "failed");
-    // A lease that is over holds nobody up.
+    // An expired lease blocks nobody.
     scene.tasks(&["claim", "task-001", "--worker", "w1", "--lease", "1s"]).expect_code(0);
     let over = |args: &[&str]| {
         !scene.tasks(&[args, &["--worker", "w2"]].concat()).stderr.contains("is claimed by")
@@ -125,7 +125,7 @@ fn checkpoints_alone_are_verified_by_the_files() {
     scene
         .tasks(&["checkpoint", "task-001", "1/2", "read", "everything", "--worker", "w"])
         .expect_code(0);
-    // Nothing changed since the checkpoint: it holds, and the work goes on behind it.
+    // Nothing changed since the checkpoint, so it holds, and the work continues after it.
     let told = scene.tasks(&["recover", "--worker", "w", "--json"]).expect_code(0).json();
     assert_eq!(told["recovered"][0]["action"], "resume");
     scene.repo.write("part", "p\n");
@@ -136,8 +136,7 @@ fn checkpoints_alone_are_verified_by_the_files() {
     scene.end();
 }
 
-/// Of a task of which nothing is there nothing is rolled back: what was committed since is
-/// somebody's own.
+/// If nothing of a task is there, nothing is rolled back: later commits belong to somebody else.
 #[test]
 fn what_a_person_committed_since_a_task_was_interrupted_stays() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! The verbs that a person has for a list.
+//! The verbs by which a person changes a list.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -180,8 +180,8 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
     scene.add("One", "true", &[]);
     scene.add("Two,\nof two lines", "true", &["--depends-on", "task-001"]);
     std::fs::remove_file(scene.repo.path.join(".harness-active")).unwrap();
-    // The script is a program, run at the session's start, from the project and with the agents'
-    // variables.
+    // The script is a program. It runs at the session's start, in the project's directory and with
+    // the agents' variables.
     scene
         .repo
         .write("harness-init.sh", "#!/bin/sh\npwd > \"$HOME/init\"; ls -a > \"$HOME/files\"\n");
@@ -211,7 +211,7 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
     scene.end();
 }
 
-/// Cut short, it would lack tasks that nobody misses.
+/// A shortened import would lack tasks, and nobody would notice.
 #[test]
 fn what_is_imported_is_whole_and_text() {
     let scene = Scene::new();
@@ -261,8 +261,8 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
         scene.tasks(args).expect_code(2);
     }
     assert_eq!(scene.list(), before);
-    // Alone with its working directory: what a second one did there would be committed, or rolled
-    // back, with the first's.
+    // One worker has the working directory alone: the changes of a second one would be committed or
+    // rolled back with the first's.
     let other = scene.add("Other", "true", &[]);
     scene.tasks(&["claim", &id, "--worker", "one"]).expect_code(0);
     let refused = scene.tasks(&["claim", &other, "--worker", "two", "--json"]).expect_code(3);
@@ -274,8 +274,8 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
     scene.end();
 }
 
-/// Agents tidy up: what is kept beside a list stays, wherever in the repository the list is and
-/// whoever began it.
+/// Agents run `git clean`: the files beside a list must stay, wherever in the repository the list
+/// is and whoever made it.
 #[test]
 fn git_clean_leaves_what_is_kept_beside_a_list() {
     let scene = Scene::new();
@@ -304,7 +304,7 @@ fn git_clean_leaves_what_is_kept_beside_a_list() {
     scene.world.finish(None);
 }
 
-/// As much of an id as names one task is enough, as of a dispatch's.
+/// A unique beginning of an id is enough, as for a dispatch.
 #[test]
 fn a_task_is_named_by_the_beginning_of_its_id() {
     let scene = Scene::new();
@@ -334,7 +334,7 @@ fn a_task_is_named_by_the_beginning_of_its_id() {
     scene.end();
 }
 
-/// It runs in a group of its own, so a key at the terminal does not reach it.
+/// The validation runs in its own process group, so a key at the terminal does not reach it.
 #[test]
 fn a_validation_ends_with_whoever_asked_for_it() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! Several workers of one list, each in a clone of its own.
+//! Several workers of one list, each in its own clone.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -29,7 +29,7 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
     scene.end();
 }
 
-/// Two that look at the same moment take two tasks: none is begun for nothing.
+/// Two workers that look at the same moment take two tasks: no task is begun twice.
 #[test]
 fn each_task_is_begun_by_one_worker() {
     let scene = Scene::new();
@@ -48,7 +48,7 @@ fn each_task_is_begun_by_one_worker() {
     scene.end();
 }
 
-/// Workers may share a directory: a failure of one leaves what the others have done.
+/// Workers may share a directory: one worker's failure keeps the others' completed work.
 #[test]
 fn a_rollback_leaves_what_another_worker_has_completed_since() {
     let scene = Scene::new();
@@ -78,8 +78,7 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
     scene.end();
 }
 
-/// It is the person's circumstance: no attempt is charged for it, and nothing that was done is
-/// lost.
+/// The person caused the obstacle, so no attempt counts, and no work is lost.
 #[test]
 fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_attempt() {
     let scene = Scene::new();
@@ -122,7 +121,7 @@ fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_atte
     scene.end();
 }
 
-/// An agent that breaks its clone ends no run of others.
+/// An agent that breaks its clone does not end the run of others.
 #[test]
 fn an_agent_that_breaks_its_clone_has_failed_and_the_next_one_has_another() {
     let scene = Scene::new();
@@ -157,7 +156,7 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     assert_eq!(status["run_id"].as_str(), Some(begun.trim()), "{status}");
     let told = scene.tasks(&["status"]).expect_code(0).stdout;
     assert!(told.contains(&format!("run {} works on it", begun.trim())), "{told}");
-    // While work is done, others change the list; a held task is nobody else's.
+    // While agents work, others change the list; a claimed task stays with its worker.
     scene.add("Another", "true", &[]);
     scene.tasks(&["claim", "task-001", "--worker", "other"]).expect_code(3);
     assert_eq!(
@@ -179,8 +178,8 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     scene.end();
 }
 
-/// Who begins a run of a concurrent list recovers what a dead worker has left on the branch, as who
-/// begins one of an exclusive list.
+/// A new run of a concurrent list recovers a dead worker's work on the branch, as a new run of an
+/// exclusive list does.
 #[test]
 fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_the_branch() {
     let scene = Scene::new();
@@ -229,7 +228,7 @@ fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_t
     scene.end();
 }
 
-/// A claim lasts as long as its lease: who waits for one is told whose it is.
+/// A claim lasts as long as its lease; a run that waits for it names the holder.
 #[test]
 fn a_run_that_waits_for_somebody_else_says_for_whom() {
     let scene = Scene::new();

@@ -1,6 +1,6 @@
-//! The task-list harness with real binaries, real repositories and real kills: runs from their
-//! beginning to their end. Beside it: `task_list_recovery`, `task_list_workers`,
-//! `task_list_agents`, `task_list_verbs`, `task_list_hooks`, `task_list_crash`.
+//! The task-list harness with real binaries, real repositories and real kills: whole runs. The
+//! files `task_list_recovery`, `task_list_workers`, `task_list_agents`, `task_list_verbs`,
+//! `task_list_hooks` and `task_list_crash` have the rest.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -9,8 +9,8 @@ use muleteer_tests::task_list::{RUN, Scene};
 use muleteer_tests::{Output, Repo, claude, wait_until};
 use serde_json::json;
 
-/// Twelve tasks: a chain, an urgent one, one that fails for good and what depends on it, one whose
-/// validation takes too long, one that fails once, and one that a killed session left behind,
+/// Makes twelve tasks: a chain, an urgent one, one that fails for good with its dependant, one
+/// whose validation takes too long, one that fails once, and one that a killed session left behind,
 /// committed.
 fn twelve() -> Scene {
     let scene = Scene::new();
@@ -41,8 +41,8 @@ fn twelve() -> Scene {
     scene
 }
 
-/// "Completed" stays true when the power fails: the commit and the branch are on the disk before
-/// the list says so.
+/// A completed task survives a power cut: the commit and the branch are on the disk before the list
+/// says so.
 #[test]
 fn what_is_completed_is_on_the_disk() {
     let scene = Scene::new();
@@ -58,7 +58,7 @@ fn what_is_completed_is_on_the_disk() {
     scene.world.finish(Some(daemon));
 }
 
-/// What the agent of each of them does.
+/// The script of each task's agent.
 const WORK: &str = "muleteer tasks checkpoint $MULETEER_TASK_ID 1/1 began; n=${MULETEER_TASK_ID#task-0}; case $n in \
     07) echo junk > junk; git add junk; git commit -qm 'task-007: junk'; echo more > more;; \
     10) if [ -e \"$HOME/once\" ]; then echo x > second; else touch \"$HOME/once\"; echo y > wrong; fi;; \
@@ -137,8 +137,7 @@ fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_recovery() {
     std::fs::write(&scenario, text.to_string()).unwrap();
     let run = scene.tasks(&["run", "--scenario", scenario.to_str().unwrap(), "--json"]);
     check_twelve(&scene, &run.expect_code(4));
-    // Each attempt is a dispatch as any other: what it cost is in the books, what happened in its
-    // journal.
+    // Each attempt is an ordinary dispatch: its cost is counted, and its events are in its journal.
     let attempts = scene.log().matches(" Starting [").count();
     assert_eq!(attempts, 12);
     let cost = scene.world.muleteer(&["cost", "--json"]).json();
@@ -160,8 +159,8 @@ fn the_real_claude_works_twelve_tasks_off_in_a_run() {
     let Some(binary) = claude::binary(test) else { return };
     let scene = twelve();
     claude::link(&scene.world, &binary);
-    // In the order the rules give: urgent, the chain, the others, then what failed. The tenth says
-    // that it failed.
+    // The tasks come in the order of the rules: urgent, the chain, the others, then the failed
+    // ones. The tenth reports its failure.
     let steps = (1..=12).flat_map(|at| {
         let failed = json!({"status": "failed", "summary": "Redis connection refused", "changes": [], "issues": [],
                             "questions": [], "pr_url": null});
@@ -254,7 +253,8 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
     scene.world.finish(None);
 }
 
-/// Each task would fail by it, one after the other, and each session count.
+/// Otherwise each task would fail by the missing part, one after the other, and each session would
+/// count.
 #[test]
 fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
     let scene = Scene::new();
@@ -262,7 +262,7 @@ fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
         let args = [&["run", "--json"], args].concat();
         scene.tasks(&args).expect_code(2).error_code()
     };
-    // With nothing to be done nobody is needed.
+    // Without a task to do, no agent is needed.
     scene.tasks(&["run", "--backend", "nope"]).expect_code(0);
     scene.add("One", "true", &[]);
     let before = scene.list();
@@ -282,7 +282,7 @@ fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
     scene.end();
 }
 
-/// 0 says that all is done.
+/// Exit code 0 says that all is done.
 #[test]
 fn whoever_stops_looking_at_a_run_does_not_hear_that_it_is_done() {
     let scene = Scene::new();
@@ -327,8 +327,8 @@ fn a_second_session_fails_fast_and_status_reads_without_the_lock() {
     scene.end();
 }
 
-/// The agent that it judges may have written it: it acts for nobody, with the mark of an agent and
-/// without.
+/// The judged agent may have written the validation. So the validation acts for nobody, with the
+/// mark of an agent and without.
 #[test]
 fn a_validation_does_not_act_as_the_operator() {
     let scene = Scene::new();
@@ -352,8 +352,8 @@ fn a_validation_does_not_act_as_the_operator() {
     scene.world.finish(Some(daemon));
 }
 
-/// The agent's word counts for nothing; the environment is the harness's; and what was said reaches
-/// the next attempt.
+/// The agent's own claim counts for nothing, the environment is the harness's, and the next attempt
+/// gets the output.
 #[test]
 fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt()
  {
@@ -418,10 +418,10 @@ fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
         "{}",
         scene.log()
     );
-    // Its checkpoint holds, so the next session goes on behind it.
+    // The checkpoint holds, so the next session continues after it.
     let second = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > one; echo > two";
-    // The list is let go of a moment before the end of its run is durable: until then there is one
-    // too many.
+    // The run releases the list a moment before its end is durable. Until then the next run is
+    // refused.
     let done = wait_until("the next session", RUN, || {
         Some(scene.run(second, &[])).filter(|run| !run.stderr.contains("E_TASKS_LOCKED"))
     });
@@ -440,8 +440,7 @@ fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
     scene.end();
 }
 
-/// A clean-up has no limit but half an hour: who stops the run, or the daemon, does not wait for
-/// it.
+/// A clean-up's only limit is half an hour. Stopping the run or the daemon must not wait for it.
 #[test]
 fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
     let scene = Scene::new();
@@ -470,7 +469,7 @@ fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
         (&json!("failed"), &json!(1)),
         "what came of it is known"
     );
-    // The next daemon begins with it again.
+    // The next daemon starts the clean-up again.
     scene.add("Fails too", "false", &["--max-attempts", "1", "--cleanup", cleanup]);
     scene.run("true", &["--detach"]).expect_code(0);
     cleaning(2);
@@ -485,7 +484,7 @@ fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
     scene.world.finish(Some(daemon));
 }
 
-/// That it was called off says nothing of the environment.
+/// A cancelled init script says nothing about the environment.
 #[test]
 fn a_run_that_is_stopped_while_its_environment_is_made_has_not_failed_by_that() {
     let scene = Scene::new();
@@ -529,7 +528,7 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
         "{}",
         scene.log()
     );
-    // In the middle of a run it is the daemon that finds it.
+    // In the middle of a run the daemon finds the fault.
     scene.add("Three", "true", &[]);
     let told = scene.run("echo '{,' > harness-tasks.json", &[]).expect_code(0).stderr;
     assert!(told.contains("kept as harness-tasks.json.damaged.2 ("), "{told}");
@@ -544,7 +543,7 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     scene.world.finish(None);
 }
 
-/// docs/task-list.md maps each sentence of the protocol to tests: they must exist.
+/// docs/task-list.md maps each sentence of the protocol to tests, which must exist.
 #[test]
 fn the_map_of_the_reference_names_tests_that_are_there() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

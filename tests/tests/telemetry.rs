@@ -1,5 +1,5 @@
-//! One trace from the command line to the tool, whoever is killed on the way, and whatever becomes
-//! of the collector.
+//! One trace from the command line to the tool, whichever process is killed, and whatever happens
+//! to the collector.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// So that a test need not wait a minute for figures.
+/// A short interval, so that a test need not wait a minute for metrics.
 const SOON: (&str, &str) = ("OTEL_METRIC_EXPORT_INTERVAL", "200");
 
 const SCENARIO: &str = "\
@@ -40,7 +40,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
     spans.iter().filter(|span| span.name() == name).collect()
 }
 
-/// The dispatch has ended and its span has arrived.
+/// Waits until the dispatch has ended and its span has arrived. Returns all spans so far.
 fn spans_of(collector: &Collector, dispatch: &str) -> Vec<Span> {
     wait_until("the dispatch's span", PATIENCE, || {
         let spans = collector.spans();
@@ -63,7 +63,7 @@ fn one_trace_from_the_command_to_the_tool() {
     world.muleteer(&["wait", &id]).ok();
     let spans = spans_of(&collector, &id);
 
-    // From the tool up to the command.
+    // The chain from the tool up to the command.
     let chain = [
         "execute_tool Read",
         "invoke_agent developer",
@@ -104,7 +104,7 @@ fn an_agent_is_told_its_place_in_the_trace() {
     let repo = world.repo("project");
     let collector = Collector::start();
     let daemon = world.daemon_with(&[(ENDPOINT, &collector.url())]);
-    // The command is not traced itself, but its caller is.
+    // The command itself is not traced, but its caller is.
     let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let script = "printf %s \"$TRACEPARENT\" > place; printf %s \"$TRACESTATE\" > state";
     let id = world
@@ -119,7 +119,7 @@ fn an_agent_is_told_its_place_in_the_trace() {
     assert_eq!(told, format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", attempt.id()));
     assert_eq!(named(&spans, "dispatch developer")[0].parent(), "b7ad6b7169203331");
 
-    // Nobody traces this one: its own span is the root.
+    // Nothing traces this dispatch's caller, so its own span is the root.
     let alone = world.spawn(&repo, "true", &["--wait"]).ok();
     let spans = spans_of(&collector, &alone);
     let is_its =
@@ -154,7 +154,7 @@ fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
     let events: Vec<_> =
         dispatch.json["events"].as_array().unwrap().iter().map(|event| &event["name"]).collect();
     assert_eq!(events, ["adopted"], "the successor knows what the first one saw");
-    // Sent twice, perhaps, but one span to whoever receives it.
+    // A span may be sent twice, but its receiver sees one.
     let ids: BTreeSet<_> = spans.iter().map(Span::id).collect();
     assert_eq!(ids.len(), 4, "dispatch, attempt, start and turn: {spans:#?}");
     let start =
@@ -171,7 +171,7 @@ fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
     let endpoint = absent.url();
     let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
     let script = "echo working";
-    // Traced itself, by a collector that is not there.
+    // The command is traced too, by a collector that does not exist.
     let id = world.spawn(&repo, script, &["--wait"]).env(ENDPOINT, &endpoint).ok();
     assert_eq!(world.dispatch(&id)["state"], "success");
     wait_until("its absence to be noted", PATIENCE, || {
@@ -184,8 +184,8 @@ fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
     world.finish(Some(daemon));
 }
 
-/// A collector that refuses metrics may be mended while the daemon lives; they are sums, so none is
-/// lost.
+/// A collector that refuses metrics may be repaired while the daemon lives. Metrics are sums, so
+/// none is lost.
 #[test]
 fn metrics_that_were_refused_are_offered_again() {
     let world = World::new();
@@ -209,7 +209,7 @@ fn metrics_that_were_refused_are_offered_again() {
     world.finish(Some(daemon));
 }
 
-/// Whatever is the matter with metrics, spans do not wait for it.
+/// Spans do not wait for metrics, whatever happens to those.
 #[test]
 fn metrics_that_nobody_has_time_for_hold_up_no_span() {
     let world = World::new();
@@ -259,7 +259,7 @@ fn a_real_collector_takes_them() {
     world.finish(Some(daemon));
 }
 
-/// Spans of the dispatch's trace that are not ours.
+/// Returns the spans of the dispatch's trace that are not ours.
 fn joined(collector: &Collector, dispatch: &str) -> Vec<Span> {
     let trace = spans_of(collector, dispatch)[0].trace().to_string();
     wait_until("the agent's own spans", PATIENCE, || {
@@ -330,7 +330,7 @@ fn codex_s_own_spans_join() {
     world.finish(Some(daemon));
 }
 
-/// Of a trace, each span's name below its parent's; whoever's parent is not there is an error.
+/// Counts the spans of a trace by the names of parent and span. A missing parent is an error.
 fn shape(spans: &[Span], trace: &str) -> BTreeMap<(String, String), usize> {
     let own: Vec<_> = spans.iter().filter(|span| span.trace() == trace).collect();
     let by_id: BTreeMap<_, _> = own.iter().map(|span| (span.id(), span.name())).collect();
@@ -348,7 +348,7 @@ fn shape(spans: &[Span], trace: &str) -> BTreeMap<(String, String), usize> {
     shape
 }
 
-/// Each agent says where it was told to hang its own spans.
+/// Returns an agent that records the parent for its own spans.
 fn telling() -> String {
     AGENT.replacen(
         "set -e",
@@ -393,7 +393,8 @@ fn a_run_is_one_trace_from_the_command_to_its_agents() {
         "{shape:#?}"
     );
     assert!(count("maintenance", "dispatch developer") >= 1, "{shape:#?}");
-    // Who wrote the criteria and the plan, and who judged, in two passes each time.
+    // The agents that wrote the criteria and the plan, and the judge, which has two passes each
+    // time.
     assert_eq!(count("iteration", "dispatch developer"), 2, "{shape:#?}");
     assert_eq!(count("iteration", "dispatch reviewer"), 4, "{shape:#?}");
 
@@ -412,7 +413,7 @@ fn a_run_is_one_trace_from_the_command_to_its_agents() {
     stage.world.finish(Some(daemon));
 }
 
-/// A collector that takes a post and says nothing: as long as it is held, the export looks at
+/// A collector that accepts a post and does not answer. While it holds the post, the export reads
 /// nothing.
 struct Silent {
     listener: TcpListener,
@@ -420,7 +421,8 @@ struct Silent {
 }
 
 impl Silent {
-    /// A daemon that has given it its first post. A run begins and ends unseen by its export now.
+    /// Starts a daemon that has sent its first post, so that the export does not see the begin and
+    /// end of a run.
     fn daemon(stage: &SpecStage) -> (Daemon, Self) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -431,7 +433,7 @@ impl Silent {
         (daemon, Self { listener, held })
     }
 
-    /// Its post is lost, and another one is there.
+    /// Drops the held post, and starts a real collector in its place.
     fn give_way(self) -> Collector {
         drop(self.held);
         Collector::on(self.listener)
@@ -450,7 +452,7 @@ fn run_of_three_beads(collector: &Collector) {
 const THREE_BEADS: &str =
     "run: {acceptance: {generate: false}, phases: {judge: {enabled: false}}}\n";
 
-/// The run has ended, and nobody has taken its spans, when the daemon is killed.
+/// The run has ended, and no collector has its spans, when the daemon is killed.
 #[test]
 fn spans_of_a_run_that_ended_under_a_killed_daemon_are_told_by_the_next() {
     let stage = SpecStage::new(AGENT);
@@ -474,7 +476,7 @@ fn a_run_that_was_over_before_the_export_looked_is_told() {
     stage.world.finish(Some(daemon));
 }
 
-/// However often the collector is asked, and whoever asks next.
+/// The fault is recorded once, however often the export retries and whichever daemon retries.
 #[test]
 fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
     let stage = SpecStage::new(AGENT);
@@ -499,8 +501,8 @@ fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
     assert_eq!(told(), 1);
     daemon.kill_9();
     let collector = Collector::on(silent.listener);
-    // Of what was read before it nothing was taken yet, so it is looked at again; and then never
-    // more.
+    // The collector has none of the earlier spans, so the export reads that log once more, and then
+    // never again.
     for _ in 0..2 {
         let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url())]);
         let id = stage.world.spawn(&stage.repo, "true", &["--wait"]).ok();
@@ -547,7 +549,7 @@ fn tasks_of_a_list_are_one_trace_below_the_command() {
     scene.world.finish(Some(daemon));
 }
 
-/// One batch that a collector cannot bear must not keep it from all that comes after.
+/// One batch that breaks a collector must not prevent all later batches.
 #[test]
 fn a_collector_that_breaks_on_one_batch_gets_the_next() {
     let world = World::new();

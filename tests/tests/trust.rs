@@ -1,4 +1,4 @@
-//! A repository's configuration runs and loosens nothing for the daemon, too, until its user trusts
+//! The daemon too runs and loosens nothing by a repository's configuration until its user trusts
 //! it.
 
 #![allow(clippy::unwrap_used)]
@@ -29,7 +29,7 @@ fn untrusted_command_is_not_run_and_a_trusted_one_is() {
     world.muleteer(&spawn).run().expect_code(0);
     assert!(repo.path.join("ran").exists());
 
-    // What was trusted was this content, of this repository.
+    // The user trusted this content, in this repository.
     std::fs::remove_file(repo.path.join("ran")).unwrap();
     repo.write(".muleteer/config.yaml", &format!("{COMMAND}# another\n"));
     assert_ne!(world.muleteer(&spawn).run().code, Some(0));
@@ -125,7 +125,7 @@ fn agents_clone_inherits_trust_until_the_agent_changes_it() {
     world.finish(Some(daemon));
 }
 
-/// What Claude Code runs when it starts with the settings of a repository.
+/// Adds settings with a hook and an MCP server, which Claude Code runs at its start.
 fn hooked(scene: &Scene) {
     let repo = &scene.repo;
     std::fs::create_dir_all(repo.path.join(".claude")).unwrap();
@@ -189,7 +189,7 @@ fn claude_over_acp_starts_without_settings_that_are_not_trusted() {
     claude_settings_count_once_trusted(&scene);
 }
 
-/// `muleteer trust` as an agent calls it that hides what it is; its answers go to `out-N`.
+/// Returns a script that calls `muleteer trust` as a hiding agent does. The answers go to `out-N`.
 fn hidden_trust(world: &World, repo: &Repo) -> String {
     let out = |n: usize| world.path().join(format!("out-{n}")).display().to_string();
     let dir = repo.to_str();
@@ -273,7 +273,7 @@ fn process_with_an_unknown_mark_cannot_trust() {
     refused();
     let daemon = world.daemon();
     refused();
-    // The user's own process, with and without a daemon.
+    // The user's own process may, with and without a daemon.
     world.trust(&repo);
     world.expect_clean_end(Some(daemon));
     world.trust(&repo);

@@ -1,12 +1,13 @@
-//! What came home from the clone of a dispatch, and what is said of it: nothing that an agent made
-//! vanishes, and nothing is said to be where it is not.
+//! The work that came home from the clone of a dispatch, and its report. No work of an agent
+//! vanishes, and no report names a place without it.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::{Repo, World, program};
 use serde_json::Value;
 
-/// Ends one dispatch in a clone of its own and gives what is known of its work.
+/// Runs one dispatch in a clone of its own until it ends. Returns its id and the report of its
+/// work.
 fn work(world: &World, repo: &Repo, script: &str) -> (String, Value) {
     let id = world.spawn(repo, script, &["--worktree", "--wait"]).ok();
     let work = world.dispatch(&id)["work"].clone();
@@ -17,7 +18,7 @@ fn has(repo: &Repo, name: &str) -> bool {
     !repo.git(&["for-each-ref", name]).is_empty()
 }
 
-/// A fresh container: git knows nobody.
+/// Makes the machine a fresh container, in which git knows no name.
 fn forget_identity(world: &World) {
     std::fs::write(world.home().join(".gitconfig"), "[user]\n\tuseConfigOnly = true\n").unwrap();
 }
@@ -42,7 +43,7 @@ fn agent_without_git_identity_commits_in_clone_and_project() {
         names,
         "Muleteer agent <agent@muleteer.invalid>, Muleteer agent <agent@muleteer.invalid>"
     );
-    // The person's own directory is not configured, and the agent commits there all the same.
+    // The person's own directory has no configured name, and the agent can still commit there.
     world.spawn(&repo, commit, &["--wait"]).ok();
     assert_eq!(repo.git(&["log", "-1", "--format=%s by %an"]), "Add b by Muleteer agent");
     assert!(!repo.read(".git/config").contains("[user]"));
@@ -98,7 +99,7 @@ fn uncommitted_work_is_kept_as_a_ref_and_named() {
     );
     assert_eq!(repo.git(&["rev-parse", &format!("{name}^")]), repo.git(&["rev-parse", "HEAD"]));
     assert_eq!(repo.git(&["status", "--porcelain"]), "", "the person's own directory is untouched");
-    // Everywhere it is said the same.
+    // Every report says the same.
     let text = world.muleteer(&["status", &id]).ok();
     assert!(text.contains(&name) && text.contains("no commits"), "{text}");
     let text = world.muleteer(&["wait", &id]).ok();
@@ -121,7 +122,7 @@ fn commits_on_other_branches_stashes_and_a_detached_head_come_home() {
         side = commit("side"),
         loose = commit("loose"),
     );
-    // It ends on the branch `side`.
+    // The agent ends on the branch `side`.
     let (id, work) = work(&world, &repo, &script);
     let told: Vec<_> = work["left"]
         .as_array()
@@ -220,7 +221,7 @@ fn branch_that_comes_into_the_way_leads_to_another_name() {
     assert_eq!(found["branch"], format!("muleteer-{id}"), "{found}");
     assert_eq!(repo.git(&["log", "-1", "--format=%s", &format!("muleteer-{id}")]), "made");
     repo.git(&["branch", "-D", "muleteer"]);
-    // A branch of that very name that somebody else has made stays as it is.
+    // A branch of exactly that name that another process made stays unchanged.
     let script = format!(
         "git commit -q --allow-empty -m made; git -C {} branch muleteer/$MULETEER_DISPATCH_ID $(git -C {0} commit-tree -m other \
          HEAD^{{tree}})",
