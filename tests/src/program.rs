@@ -42,7 +42,8 @@ pub fn failing_once(name: &str, words: &str, failed: &Path) -> String {
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
     let (real, failed) = (real.expect("the program itself"), failed.display());
     format!(
-        "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) test -e '{failed}' || {{ : > '{failed}'; echo 'it is locked' >&2; exit 128; }} ;;\n\
+        "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) test -e '{failed}' || {{ : > '{failed}'; echo \
+         'it is locked' >&2; exit 128; }} ;;\n\
          esac\nexec '{}' \"$@\"\n",
         real.display()
     )
@@ -58,7 +59,8 @@ pub fn failing_always(name: &str, words: &str) -> String {
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
     let real = real.expect("the program itself");
     format!(
-        "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) echo 'it is locked' >&2; exit 128 ;;\nesac\nexec '{}' \"$@\"\n",
+        "#!/bin/sh\ncase \" $* \" in\n*'{words}'*) echo 'it is locked' >&2; exit 128 \
+         ;;\nesac\nexec '{}' \"$@\"\n",
         real.display()
     )
 }

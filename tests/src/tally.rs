@@ -15,8 +15,10 @@ A program for the command line: `node src/cli.js COMMAND < TEXT` says one thing 
 
 ## Commands
 
-`words` and `lines` count, `longest` says the longest word, `reverse` turns the text round, `unique` counts
-different words, `shout` says it in capitals. Each is a module of its own with a test of its own; the table
+`words` and `lines` count, `longest` says the longest word, `reverse` turns the text round, \
+`unique` counts
+different words, `shout` says it in capitals. Each is a module of its own with a test of its own; \
+the table
 `src/commands.js` names them all.
 
 ## Mistakes
@@ -135,8 +137,10 @@ fn acceptance(talk: &Talk) -> Step {
         "" => told(
             "criteria",
             &format!(
-                "cd \"$MULETEER_ACCEPTANCE_DIR\" && for name in user-stories edge-cases negative-tests; do \
-                 echo \"{SECRET} of $name: an unknown command ends with exit code 2\" > $name.md; done; ls"
+                "cd \"$MULETEER_ACCEPTANCE_DIR\" && for name in user-stories edge-cases \
+                 negative-tests; do \
+                 echo \"{SECRET} of $name: an unknown command ends with exit code 2\" > $name.md; \
+                 done; ls"
             ),
         ),
         _ => Step::text("The criteria are written."),
@@ -147,7 +151,8 @@ fn decompose(length: Length, talk: &Talk) -> Step {
     let muleteer = muleteer(talk);
     let create = |id: &str, title: &str, priority: u8| {
         format!(
-            "{id}=$({muleteer} bead create --title '{title}' --description 'See {title} in the spec, with a test' \
+            "{id}=$({muleteer} bead create --title '{title}' --description 'See {title} in the \
+             spec, with a test' \
              --priority {priority}) || exit 1\n"
         )
     };
@@ -202,7 +207,8 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
         ("half", _) => Step::text("I have written unique.js, and have no time left for the rest."),
         ("", _) if whole && title == "Unique" => told(
             "work",
-            "test -e src/unique.js && git status --short && git add --all && git commit --quiet -m Unique",
+            "test -e src/unique.js && git status --short && git add --all && git commit --quiet -m \
+             Unique",
         ),
         ("", _) if whole && title == "Shout" && !again => told("lost", &files(length, title)),
         // The model's API refuses the request; Claude Code gives up with an error.
@@ -216,7 +222,8 @@ fn implement(length: Length, title: &str, talk: &Talk) -> Step {
         ("tested", true) | ("push", false) => rebase(talk),
         ("rebase", false) => told(
             "resolved",
-            "git status --short | grep '^\\(AA\\|UU\\)' && sed -i -e '/^<<<<<<< /d' -e '/^=======$/d' -e '/^>>>>>>> /d' \
+            "git status --short | grep '^\\(AA\\|UU\\)' && sed -i -e '/^<<<<<<< /d' -e \
+             '/^=======$/d' -e '/^>>>>>>> /d' \
              src/commands.js && git add src/commands.js && GIT_EDITOR=true git rebase --continue",
         ),
         ("rebase", true) => push(talk),
@@ -266,11 +273,13 @@ fn push(talk: &Talk) -> Step {
 fn observation(title: &str, muleteer: &str) -> String {
     match title {
         "Reverse" => format!(
-            "{muleteer} bead create --title 'Observation: reverse takes letters of two units apart' --type task \
+            "{muleteer} bead create --title 'Observation: reverse takes letters of two units \
+             apart' --type task \
              --label observation"
         ),
         "Words" => format!(
-            "{muleteer} bead create --title 'Observation: no colours' --type task --label observation"
+            "{muleteer} bead create --title 'Observation: no colours' --type task --label \
+             observation"
         ),
         _ => "true".into(),
     }
@@ -323,7 +332,8 @@ test('every command has a module', async () => {
 });
 END"
         .into(),
-        "The manual" => "{ echo '# Tally'; echo; sed -n 's/^  \\([a-z]*\\):.*/- `\\1`/p' src/commands.js; } > MANUAL.md
+        "The manual" => "{ echo '# Tally'; echo; sed -n 's/^  \\([a-z]*\\):.*/- `\\1`/p' \
+         src/commands.js; } > MANUAL.md
 test \"$(grep -c '^- ' MANUAL.md)\" = 6"
             .into(),
         // No file outside the criteria may have their secret word. The script joins the word from
@@ -331,12 +341,15 @@ test \"$(grep -c '^- ' MANUAL.md)\" = 6"
         "Unknown commands end with 2" => format!(
             "sed -i 's/process.exit(1)/process.exit(2)/' src/cli.js
 word={}; word=$word{}
-for file in $(grep -rls \"$word\" \"$HOME\" \"${{CODEX_HOME:-$HOME}}\" /tmp .); do echo \"LEAKED to $file\"; done",
+for file in $(grep -rls \"$word\" \"$HOME\" \"${{CODEX_HOME:-$HOME}}\" /tmp .); do echo \"LEAKED \
+to $file\"; done",
             &SECRET[..5],
             &SECRET[5..]
         ),
         "Observation: reverse takes letters of two units apart" => {
-            "sed -i \"s/text.split('')/[...text]/\" src/reverse.js && grep -q '\\[...text\\]' src/reverse.js".into()
+            "sed -i \"s/text.split('')/[...text]/\" src/reverse.js && grep -q '\\[...text\\]' \
+             src/reverse.js"
+                .into()
         }
         _ => format!("echo 'there is no such bead: {title}'; false"),
     }
@@ -390,8 +403,10 @@ fn maintain(talk: &Talk) -> Step {
         ("tested", false) => told(
             "mended",
             "sed -i -e 's/the only command/a command/' \
-             -e \"s/assert.deepEqual(Object.keys(commands), \\['words'\\])/assert.ok(commands.words)/\" \
-             test/words.test.js && node --test && git commit --quiet --all -m 'chore: fix test/build breakage'",
+             -e \"s/assert.deepEqual(Object.keys(commands), \
+             \\['words'\\])/assert.ok(commands.words)/\" \
+             test/words.test.js && node --test && git commit --quiet --all -m 'chore: fix \
+             test/build breakage'",
         ),
         ("mended", true) | ("push", false) => {
             rebase(talk).awaits(&["longest pushed", "reverse pushed"])
@@ -411,7 +426,8 @@ fn judge(length: Length, talk: &Talk) -> Step {
     match stage(talk).0 {
         "" => told(
             "read",
-            "cat \"$MULETEER_ACCEPTANCE_DIR\"/*.md; ls; cat src/commands.js; echo \"$MULETEER_OBSERVATIONS\"",
+            "cat \"$MULETEER_ACCEPTANCE_DIR\"/*.md; ls; cat src/commands.js; echo \
+             \"$MULETEER_OBSERVATIONS\"",
         ),
         "read" if length == Length::Killed => {
             told("tested", "node --test").tells("judging").awaits(&["judge killed"])
@@ -463,13 +479,13 @@ fn structure(talk: &Talk) -> Step {
             "DISMISS" => "dismiss",
             _ => return None,
         };
-        Some(
-            json!({"beadId": id, "action": action, "reason": "as the judge says", "mergeWith": null}),
-        )
+        Some(json!({"beadId": id, "action": action, "reason": "as the judge says",
+                "mergeWith": null}))
     };
     let issue =
         json!({"section": "Mistakes", "description": "the exit code is 1", "severity": "major"});
-    let bead = json!({"title": "Unknown commands end with 2", "description": "See Mistakes", "type": "bug"});
+    let bead = json!({"title": "Unknown commands end with 2", "description": "See Mistakes",
+        "type": "bug"});
     Step::document(json!({
         "status": "success",
         "specDrift": {"detected": drift, "issues": if drift { vec![issue] } else { vec![] }},

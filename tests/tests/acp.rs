@@ -356,7 +356,10 @@ fn scripted(world: &World, script: &str) -> String {
 }
 
 fn spawn_scripted(world: &World, repo: &Repo, script: &str) -> String {
-    world.configure("backends:\n  acp: {call_timeout: 1s}\ncategories:\n  coding: {max_restarts: 0, result: false}\n");
+    world.configure(
+        "backends:\n  acp: {call_timeout: 1s}\ncategories:\n  coding: {max_restarts: \
+        0, result: false}\n",
+    );
     let command = scripted(world, script);
     let args =
         ["spawn", "developer", repo.to_str(), "go", "--backend", "acp", "--command", &command];
@@ -454,7 +457,8 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
     let yes = r#"{"optionId":"yes","name":"Yes","kind":"allow_once"}"#;
     let no = r#"{"optionId":"no","name":"No","kind":"reject_once"}"#;
     let script = format!(
-        "{GREETED}\n{OPENED}\n*'\"session/prompt\"'*)\n{}\n{}\n{};;\n*'\"optionId\":\"yes\"'*) echo \"$line\" > yes;;\n\
+        "{GREETED}\n{OPENED}\n*'\"session/prompt\"'*)\n{}\n{}\n{};;\n*'\"optionId\":\"yes\"'*) \
+         echo \"$line\" > yes;;\n\
          *'\"optionId\":\"no\"'*) echo \"$line\" > no;;\n*'\"s-3\"'*) echo \"$line\" > none;;",
         permission("s-1", yes),
         permission("s-2", no),
@@ -510,7 +514,8 @@ fn an_agent_that_tells_its_past_after_it_has_loaded_takes_a_further_turn() {
         chunk("agent_message_chunk", "more of it"),
     );
     let prompted = format!(
-        "*'\"session/prompt\"'*) echo prompted >> effects\n{}\necho '{{\"jsonrpc\":\"2.0\",\"id\":\"prompt/x\",\"result\":{{\"stopReason\":\"end_turn\"}}}}';;",
+        "*'\"session/prompt\"'*) echo prompted >> effects\n{}\necho \
+         '{{\"jsonrpc\":\"2.0\",\"id\":\"prompt/x\",\"result\":{{\"stopReason\":\"end_turn\"}}}}';;",
         chunk("agent_message_chunk", "done"),
     );
     let world = World::new();
@@ -548,7 +553,8 @@ fn a_turn_that_the_agent_cancels_by_itself_has_failed() {
 fn spawn_under(world: &World, repo: &Repo, permissions: &str, script: &str) -> String {
     let id = format!("permissions: {{{permissions}}}\n");
     world.configure(&format!(
-        "{id}backends:\n  acp: {{call_timeout: 10s}}\ncategories:\n  coding: {{max_restarts: 0, result: false}}\n"
+        "{id}backends:\n  acp: {{call_timeout: 10s}}\ncategories:\n  coding: {{max_restarts: 0, \
+         result: false}}\n"
     ));
     let command = scripted(world, script);
     let args =

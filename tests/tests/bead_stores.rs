@@ -177,7 +177,8 @@ fn dependencies(shop: &mut Shop) {
 
 fn keys(shop: &mut Shop) {
     let waited = shop.create("waited for", json!({}));
-    let op = json!({"op": "create", "title": "once", "key": "run-2026-02-12-abc/1", "depends_on": [waited]});
+    let op = json!({"op": "create", "title": "once", "key": "run-2026-02-12-abc/1",
+        "depends_on": [waited]});
     let first = shop.ask(&op).beads.remove(0);
     // After a crash there is a store without memory, and another fresh id.
     shop.store = shop.another();

@@ -14,7 +14,8 @@ fn created(world: &World, id: &str) -> Value {
 fn scenario(world: &World, name: &str, step: &str) -> String {
     let file = world.path().join(name);
     let text = format!(
-        "v: 1\nturns:\n  - steps:\n      - {step}\n      - result: {{status: success, summary: s}}\n"
+        "v: 1\nturns:\n  - steps:\n      - {step}\n      - result: {{status: success, summary: \
+         s}}\n"
     );
     std::fs::write(&file, text).unwrap();
     file.display().to_string()
@@ -49,7 +50,8 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     program::write(&world.bin().join("codex"), "#!/bin/sh\nexec sleep 60\n");
     let (repo, other) = (world.repo("repo"), world.repo("other"));
     std::fs::create_dir(other.path.join(".muleteer")).unwrap();
-    let open = "permissions: {mode: allow, deny: []}\nbackends: {claude_code: {args: [--permission-mode, bypassPermissions]}}\n";
+    let open = "permissions: {mode: allow, deny: []}\nbackends: {claude_code: {args: \
+        [--permission-mode, bypassPermissions]}}\n";
     other.write(".muleteer/config.yaml", open);
     world.trust(&other);
     let file = world.path().join("open.yaml");
@@ -140,10 +142,12 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
         .collect();
     // The client passes these on as its own environment, which the daemon must not believe.
     let set = format!(
-        "PATH='{evil}':\"$PATH\" HOME='{evil}' GIT_SSH='{evil}/x' CLAUDE_CODE_SHELL_PREFIX='{evil}/x'"
+        "PATH='{evil}':\"$PATH\" HOME='{evil}' GIT_SSH='{evil}/x' \
+         CLAUDE_CODE_SHELL_PREFIX='{evil}/x'"
     );
     let script = format!(
-        "{refused}{spawn} --env FINE=yes > fine\nm=$(command -v muleteer)\n{set} \"$m\" {} > child\n",
+        "{refused}{spawn} --env FINE=yes > fine\nm=$(command -v muleteer)\n{set} \"$m\" {} > \
+         child\n",
         &spawn[9..]
     );
     parent(&world, &repo, &script);
@@ -174,8 +178,10 @@ fn an_agent_allows_its_child_nothing_that_it_would_have_to_ask_for() {
     let daemon = world.daemon();
     let child = scenario(&world, "child.yaml", "ask: {permission: \"rm -rf build\"}");
     let script = format!(
-        "id=$(muleteer spawn developer . 'the child' --backend rehearsal --scenario '{child}')\necho $id > child\n\
-         while [ \"$(muleteer status $id --json | grep -c '\"waiting\"')\" = 0 ]; do sleep 0.1; done\n\
+        "id=$(muleteer spawn developer . 'the child' --backend rehearsal --scenario \
+         '{child}')\necho $id > child\n\
+         while [ \"$(muleteer status $id --json | grep -c '\"waiting\"')\" = 0 ]; do sleep 0.1; \
+         done\n\
          ! muleteer answer $id allow --json > answered\n"
     );
     parent(&world, &repo, &script);

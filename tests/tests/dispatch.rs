@@ -177,7 +177,8 @@ fn the_agent_gets_its_prompt_and_its_variables() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let script = "cat > stdin.txt; cp \"$MULETEER_PROMPT_FILE\" file.txt; env > env.txt; \
-                  tr '\\0' '\\n' < /proc/$$/cmdline > args.txt; command -v muleteer > which.txt; true";
+                  tr '\\0' '\\n' < /proc/$$/cmdline > args.txt; command -v muleteer > which.txt; \
+                  true";
     let id = world.spawn(&repo, script, &["--wait"]).env("A_SECRET_OF_THE_SHELL", "1").ok();
     for file in ["stdin.txt", "file.txt"] {
         assert!(repo.read(file).contains("do it"), "the prompt in {file}: {:?}", repo.read(file));
@@ -711,7 +712,8 @@ fn from_a_directory_that_is_gone_a_project_can_be_named() {
     std::fs::write(&prompt, "do it").unwrap();
     let run = |project: &str| {
         let line = format!(
-            "mkdir gone && cd gone && rmdir ../gone && \"$1\" spawn developer {project} --prompt-file \"$2\" \
+            "mkdir gone && cd gone && rmdir ../gone && \"$1\" spawn developer {project} \
+             --prompt-file \"$2\" \
              --backend subprocess --command 'echo run >> effects' --wait --json"
         );
         let mut shell = Command::new("sh");

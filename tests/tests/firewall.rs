@@ -13,7 +13,9 @@ use serde_json::Value;
 /// `$HOME/through`.
 fn attack(script: &str) -> String {
     let marked = format!(
-        "  if test \"$title\" = Base; then (set +e; through() {{ echo \"$*\" >> \"$HOME/through\"; }}\n{script}\n) > \"$HOME/attack.log\" 2>&1; fi\n  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;"
+        "  if test \"$title\" = Base; then (set +e; through() {{ echo \"$*\" >> \"$HOME/through\"; \
+         }}\n{script}\n) > \"$HOME/attack.log\" 2>&1; fi\n  muleteer bead close \
+         \"$MULETEER_BEAD_ID\" --reason done ;;"
     );
     AGENT.replace("  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;", &marked)
 }
@@ -132,7 +134,10 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
     if !confined() {
         return skip("a_confined_judge_cannot_write_and_reads_the_criteria", "no namespaces");
     }
-    let attempt = "judge) if (echo x >> README.md) 2>/dev/null; then touch \"$HOME/wrote\"; fi; if (echo x >> \"$MULETEER_ACCEPTANCE_DIR/user-stories.md\") 2>/dev/null; then touch \"$HOME/wrote\"; fi; test -z \"$(git -C \"$MULETEER_REMOTE\" update-ref refs/heads/x HEAD 2>&1 || true)\" && touch \"$HOME/wrote\"; echo scratch > \"$TMPDIR/mine\"; ";
+    let attempt = "judge) if (echo x >> README.md) 2>/dev/null; then touch \"$HOME/wrote\"; fi; if \
+        (echo x >> \"$MULETEER_ACCEPTANCE_DIR/user-stories.md\") 2>/dev/null; then touch \
+        \"$HOME/wrote\"; fi; test -z \"$(git -C \"$MULETEER_REMOTE\" update-ref refs/heads/x HEAD \
+        2>&1 || true)\" && touch \"$HOME/wrote\"; echo scratch > \"$TMPDIR/mine\"; ";
     let stage = Stage::new(&AGENT.replace("judge) ", attempt));
     let daemon = stage.world.daemon();
     let output = stage.begin(&["--json"]).run().expect_code(0);
@@ -149,7 +154,8 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
 #[test]
 fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
     // The criteria are beside HOME, as this test places them.
-    let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname $HOME)/repo/criteria | grep . && through listed\ntrue";
+    let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname \
+        $HOME)/repo/criteria | grep . && through listed\ntrue";
     let stage = Stage::new(&attack(attempt));
     std::fs::create_dir(stage.repo.path.join("criteria")).unwrap();
     stage.repo.write("criteria/user-stories.md", "secret story\n");
@@ -191,7 +197,8 @@ git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH"
     // The evil commit's objects must be in the repository that gets the reference.
     let script = std::fs::read_to_string(&stage.agent).unwrap().replace(
         "\"$(git commit-tree -m evil HEAD^{tree})\"",
-        "\"$(git --git-dir \"$MULETEER_REMOTE\" commit-tree -m evil \"$(git rev-parse 'HEAD^{tree}')\")\"",
+        "\"$(git --git-dir \"$MULETEER_REMOTE\" commit-tree -m evil \"$(git rev-parse \
+         'HEAD^{tree}')\")\"",
     );
     std::fs::write(&stage.agent, script).unwrap();
     let daemon = stage.world.daemon();
@@ -251,7 +258,8 @@ echo attacked > "$HOME/attacked") > "$HOME/attack.log" 2>&1
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let said = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
+    let said = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 \
+        ;;\n*) exit 1 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), said);
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--json"]).run().expect_code(0).stdout);
@@ -307,8 +315,10 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
     for (configured, reached) in [("", false), ("sandbox: {show: [~/engine/docker.sock]}\n", true)]
     {
         let stage = Stage::new(&attack(
-            "for socket in \"$HOME/engine/docker.sock\" \"$HOME/link\"; do timeout 5 muleteer --socket \"$socket\" daemon stop; done\n\
-             rm -f \"$HOME/engine/docker.sock\" && through removed\nmv \"$HOME/engine\" \"$HOME/moved\" && through moved\ntrue",
+            "for socket in \"$HOME/engine/docker.sock\" \"$HOME/link\"; do timeout 5 muleteer \
+             --socket \"$socket\" daemon stop; done\n\
+             rm -f \"$HOME/engine/docker.sock\" && through removed\nmv \"$HOME/engine\" \
+             \"$HOME/moved\" && through moved\ntrue",
         ));
         if !configured.is_empty() {
             stage.configure(configured);

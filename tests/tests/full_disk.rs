@@ -63,7 +63,8 @@ fn a_full_disk_is_a_state_that_passes() {
     };
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = "echo start >> effects; while [ ! -e go ]; do echo chatter chatter chatter; sleep 0.01; done; echo end >> effects";
+    let script = "echo start >> effects; while [ ! -e go ]; do echo chatter chatter chatter; sleep \
+        0.01; done; echo end >> effects";
     let id = world.spawn(&repo, script, &[]).ok();
     wait_until("the agent to run", PATIENCE, || {
         (!repo.effects("effects").is_empty()).then_some(())

@@ -392,7 +392,8 @@ fn two_hundred_megabytes_from_one_agent() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let other = world.spawn(&repo, "echo small; sleep 0.5; echo x >> other", &[]).ok();
-    let script = "yes 'a line of sixty-three characters, and not one of them matters..' | head -c 209715200; \
+    let script = "yes 'a line of sixty-three characters, and not one of them matters..' | head -c \
+        209715200; \
                   echo; echo the last line";
     let flood = world.spawn(&repo, script, &["--wait"]).deadline(Duration::from_secs(180)).run();
     assert_eq!(flood.code, Some(0), "{flood:?}");

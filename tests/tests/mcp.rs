@@ -38,7 +38,8 @@ fn claude_calls_an_mcp_server_and_tells_of_broken_ones() {
     let file = scene.world.path().join("mcp.json");
     let broken = json!({"command": "/no/such/program", "args": []});
     let crashes = json!({"command": "/bin/sh", "args": ["-c", "exit 3"]});
-    let servers = json!({"mcpServers": {"sup": {"command": command, "args": args}, "gone": broken, "dies": crashes}});
+    let servers = json!({"mcpServers": {"sup": {"command": command, "args": args}, "gone": broken,
+        "dies": crashes}});
     std::fs::write(&file, servers.to_string()).unwrap();
     let file = file.display();
     scene.world.configure(&format!(

@@ -48,7 +48,8 @@ fn a_schema_is_answered_through_its_tool() {
     let Some(binary) = claude::binary("a_schema_is_answered_through_its_tool") else { return };
     let world = World::new();
     let server = ModelServer::start([Step::document(json!({"status": "success"}))]);
-    let schema = json!({"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]});
+    let schema = json!({"type": "object", "properties": {"status": {"type": "string"}},
+        "required": ["status"]});
     let events = run(&world, &binary, &server, &["--json-schema", &schema.to_string()]);
     assert_eq!(result(&events)["structured_output"], json!({"status": "success"}));
 }

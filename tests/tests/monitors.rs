@@ -33,8 +33,10 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
 /// Muleteer ends an agent only if the configuration asks for it.
 const STOP: &str = "categories:\n  coding:\n    monitors: {loop: stop, spiral: stop}\n";
 
-const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: {command: make}, times: 200, every: 50ms, \
-                      ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: success, summary: never}\n";
+const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bash, input: \
+    {command: make}, times: 200, every: 50ms, \
+                      ok: false, text: \"main.c: error: no such file\"}\n      - result: {status: \
+                      success, summary: never}\n";
 
 /// Muleteer warns of a looping agent, then ends it, and keeps its journal. A person's message makes
 /// it continue in another way.
@@ -58,7 +60,8 @@ fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks(
     );
     assert!(journal.contains("times, so it is ended"), "{journal}");
 
-    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"another way\"}\n";
+    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \
+        \"another way\"}\n";
     write_scenario(&world, mended);
     world.muleteer(&["send", &id, "there is no main.c: write it"]).ok();
     world.muleteer(&["wait", &id]).run();

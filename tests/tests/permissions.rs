@@ -115,7 +115,8 @@ fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
 #[test]
 fn a_policy_allows_and_denies_without_asking() {
     let test = "a_policy_allows_and_denies_without_asking";
-    let policy = "categories:\n  coding:\n    permissions:\n      mode: deny\n      allow: [\"Bash(touch *)\"]\n      deny: [\"Bash(touch three)\"]\n";
+    let policy = "categories:\n  coding:\n    permissions:\n      mode: deny\n      allow: \
+        [\"Bash(touch *)\"]\n      deny: [\"Bash(touch three)\"]\n";
     let steps = [
         Step::bash("touch one"),
         Step::bash("touch two && mkdir two-too"),
@@ -150,8 +151,10 @@ fn a_policy_allows_and_denies_without_asking() {
 #[test]
 fn a_question_reaches_a_person_under_an_open_policy() {
     let test = "a_question_reaches_a_person_under_an_open_policy";
-    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
-        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
+    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour",
+        "multiSelect": false,
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue",
+        "description": "cold"}]}]});
     let steps = [
         Step::bash("touch one"),
         Step::tool("AskUserQuestion", question),
@@ -199,8 +202,10 @@ fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is
         "categories: {coding: {answer_timeout: 2s}}\npermissions: {ask: [\"Bash(touch two)\"]}\n",
     );
     scene.add("Write one", "test -f one", &[]);
-    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
-        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
+    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour",
+        "multiSelect": false,
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue",
+        "description": "cold"}]}]});
     let server = muleteer_tests::model_server::ModelServer::start([
         Step::tool("AskUserQuestion", question),
         Step::bash("touch two"),
@@ -229,8 +234,10 @@ fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is
 #[test]
 fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
     let test = "a_question_outlives_the_daemon_and_is_answered_to_its_successor";
-    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": false,
-        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]});
+    let question = json!({"questions": [{"question": "Which colour?", "header": "Colour",
+        "multiSelect": false,
+        "options": [{"label": "Red", "description": "warm"}, {"label": "Blue",
+        "description": "cold"}]}]});
     let steps = [
         Step::tool("AskUserQuestion", question),
         Step::bash("touch one"),
@@ -550,7 +557,8 @@ fn a_parent_answers_what_its_child_asks() {
                  - run: echo allowed >> effects\n      - result: {status: success, summary: s}\n";
     std::fs::write(&scenario, steps).unwrap();
     let ask = format!(
-        "id=$(muleteer spawn developer . 'the child' --backend rehearsal --scenario '{}') && echo $id > child && \
+        "id=$(muleteer spawn developer . 'the child' --backend rehearsal --scenario '{}') && echo \
+         $id > child && \
          while [ ! -e go ]; do sleep 0.05; done && \
          muleteer answer $id allow && muleteer wait $id",
         scenario.display()
@@ -585,7 +593,8 @@ fn an_answer_that_is_repeated_says_what_it_said_and_answers_nothing_else() {
     let daemon = world.daemon();
     let scenario = world.path().join("scenario.yaml");
     let steps = "v: 1\nturns:\n  - steps:\n      - ask: {permission: \"the first\"}\n      \
-                 - ask: {permission: \"the second\"}\n      - result: {status: success, summary: s}\n";
+                 - ask: {permission: \"the second\"}\n      - result: {status: success, summary: \
+                 s}\n";
     std::fs::write(&scenario, steps).expect("a scenario");
     let scenario = scenario.display().to_string();
     let spawn = ["spawn", "developer", repo.to_str(), "do it", "--scenario", &scenario];

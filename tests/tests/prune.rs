@@ -6,7 +6,8 @@ use muleteer_tests::{Output, PATIENCE, Repo, World, wait_until};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-const TURN: &str = "v: 1\nturns:\n  - steps:\n      - say: told\n      - result: {status: success, summary: done}\n";
+const TURN: &str = "v: 1\nturns:\n  - steps:\n      - say: told\n      - result: {status: success, \
+    summary: done}\n";
 
 /// Makes a dispatch that has ended and could get a further message.
 fn spoken_to(world: &World, repo: &Repo) -> String {

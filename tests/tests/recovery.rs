@@ -164,7 +164,8 @@ fn a_living_agent_is_adopted_and_never_doubled() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
-    let script = "echo \"start $$\" >> effects; echo before; while [ ! -e go ]; do sleep 0.05; done; echo after; echo end >> effects";
+    let script = "echo \"start $$\" >> effects; echo before; while [ ! -e go ]; do sleep 0.05; \
+        done; echo after; echo end >> effects";
     let id = start(&world, &repo, script);
     let before = shim(&world).pid;
     for _ in 0..3 {
@@ -188,7 +189,8 @@ fn an_adopted_agent_is_heard_by_the_next_daemon() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
-    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > said; echo $? > code";
+    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status \
+        --json > said; echo $? > code";
     let id = start(&world, &repo, script);
     daemon.kill_9();
     let daemon = world.daemon();
@@ -239,7 +241,8 @@ fn an_agent_that_ends_while_no_daemon_lives_is_told_truly() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
-    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; echo '{\"type\":\"result\",\"status\":\"partial\",\"summary\":\"half of it\"}'; exit 0";
+    let script = "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; echo \
+        '{\"type\":\"result\",\"status\":\"partial\",\"summary\":\"half of it\"}'; exit 0";
     let id = start(&world, &repo, script);
     daemon.kill_9();
     repo.write("go", "");
@@ -284,7 +287,8 @@ fn the_runtime_directory_may_vanish() {
     let id = start(
         &world,
         &repo,
-        "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > inner.json",
+        "echo start >> effects; while [ ! -e go ]; do sleep 0.05; done; muleteer status --json > \
+         inner.json",
     );
     std::fs::remove_dir_all(world.runtime()).unwrap();
     std::fs::create_dir(world.runtime()).unwrap();
@@ -497,7 +501,8 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
     let world = World::new();
     let repo = world.repo("repo");
     let scenario = world.path().join("scenario.yaml");
-    let steps = "v: 1\nturns:\n  - steps:\n      - run: cat README.md >> ../../../seen; git status --porcelain >> ../../../seen\n";
+    let steps = "v: 1\nturns:\n  - steps:\n      - run: cat README.md >> ../../../seen; git status \
+        --porcelain >> ../../../seen\n";
     std::fs::write(
         &scenario,
         format!("{steps}      - result: {{status: success, summary: done}}\n"),

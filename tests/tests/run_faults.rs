@@ -125,7 +125,8 @@ fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who
 /// No bead waits for it, so the run ends; a person will want to see its clone.
 #[test]
 fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
-    let failing = "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; exit 3; }\n  title=$(";
+    let failing = "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/bad\")\" || { echo half > half; \
+        exit 3; }\n  title=$(";
     let stage = Stage::new(&AGENT.replace("  title=$(", failing));
     stage.configure(&UNJUDGED.replace("run: {", "run: {agent: {max_retries_per_bead: 0}, "));
     let daemon = stage.world.daemon();
@@ -175,7 +176,8 @@ fn what_may_pass_by_itself_is_tried_again_and_costs_no_run() {
 fn work_that_could_not_be_looked_at_is_not_done() {
     let stage = Stage::new(&AGENT.replace(
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
-        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done\n  while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done ;;",
+        "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done\n  while [ ! -e \"$HOME/go\" ]; \
+         do sleep 0.05; done ;;",
     ));
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
@@ -209,7 +211,8 @@ fn work_that_could_not_be_looked_at_is_not_done() {
 /// its child has its time to end.
 #[test]
 fn who_is_told_to_end_has_time_to_do_so() {
-    let tail = "  trap 'sleep 1; echo flushed >> flushed.txt; exit 1' TERM; echo begun; sleep 600 & wait; ;;";
+    let tail = "  trap 'sleep 1; echo flushed >> flushed.txt; exit 1' TERM; echo begun; sleep 600 \
+        & wait; ;;";
     let stage =
         Stage::new(&AGENT.replacen("implement)\n", &format!("implement)\n{tail}\nunused)\n"), 1));
     stage.configure(
@@ -277,7 +280,9 @@ fn a_run_goes_on_only_from_what_is_whole() {
 fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     let stage = Stage::new(&AGENT.replace(
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
-        "  git push --quiet \"$(dirname \"$HOME\")/origin.git\" \"HEAD~1:refs/heads/$MULETEER_TARGET_BRANCH\" 2>/dev/null || true\n  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
+        "  git push --quiet \"$(dirname \"$HOME\")/origin.git\" \
+         \"HEAD~1:refs/heads/$MULETEER_TARGET_BRANCH\" 2>/dev/null || true\n  muleteer bead close \
+         \"$MULETEER_BEAD_ID\" --reason done ;;",
     ));
     // A confined agent would not find the remote, which is in the temporary directory here.
     stage.configure(&format!("sandbox: off\n{UNJUDGED}"));
@@ -286,7 +291,9 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
     stage.repo.git(&["init", "--quiet", "--bare", "--initial-branch=main", origin]);
     stage.repo.git(&["remote", "add", "origin", origin]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
-    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || { echo not logged in >&2; exit 1; }; echo https://example.invalid/pull/7 ;;\nesac\n";
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf \
+        '%s\\n' \"$@\" > \"$HOME/pr\"; test ! -e \"$HOME/refuse\" || { echo not logged in >&2; \
+        exit 1; }; echo https://example.invalid/pull/7 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
     std::fs::write(stage.world.home().join("refuse"), "").unwrap();
     let daemon = stage.world.daemon();
@@ -387,7 +394,8 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
     stage.repo.git(&["remote", "add", "origin", "../origin.git"]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     stage.repo.git(&["remote", "set-url", "--push", "origin", "../push.git"]);
-    let gh = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 ;;\n*) exit 1 ;;\nesac\n";
+    let gh = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr create\") echo https://example.invalid/pull/7 \
+        ;;\n*) exit 1 ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), gh);
     let daemon = stage.world.daemon();
     let document = begun(&stage, &[], 0);
@@ -405,7 +413,8 @@ fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
     for remotes in [&["origin"][..], &["upstream"], &["origin", "upstream"]] {
         let stage = Stage::new(&AGENT.replace(
             "  muleteer bead close \"$MULETEER_BEAD_ID\"",
-            "  git push --quiet \"$HOME/last.git\" HEAD:main\n  muleteer bead close \"$MULETEER_BEAD_ID\"",
+            "  git push --quiet \"$HOME/last.git\" HEAD:main\n  muleteer bead close \
+             \"$MULETEER_BEAD_ID\"",
         ));
         stage.configure(UNJUDGED);
         for name in remotes {
@@ -473,7 +482,8 @@ fn agents_the_run_cannot_do_without_fail_with_their_own_codes() {
         assert_eq!(document["error"]["code"], code, "{document}");
         stage.world.finish(Some(daemon));
     };
-    let quick = "run: {agent: {timeout_per_bead: 1s, max_retries_per_bead: 0}, acceptance: {generate: false}}\n";
+    let quick = "run: {agent: {timeout_per_bead: 1s, max_retries_per_bead: 0}, acceptance: \
+        {generate: false}}\n";
     one("decompose)\n", "decompose) sleep 600 ;;\nnever)\n", quick, "E_AGENT_TIMEOUT");
     one(
         "structure)\n",

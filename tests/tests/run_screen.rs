@@ -1,6 +1,7 @@
 //! `muleteer run` on a terminal: it redraws in place, and leaves nothing of the picture afterwards.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // it starts `script`, which has a terminal to give
+// The test starts `script`, which provides a terminal.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use muleteer_tests::spec_stage::{AGENT, PATIENCE, SpecStage as Stage};
 use muleteer_tests::{skip, wait_until};

@@ -121,7 +121,8 @@ fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
 fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
     let stage = Stage::new(AGENT);
     let scenario = stage.world.path().join("limited.yaml");
-    let turns = "v: 1\nturns:\n  - steps:\n      - emit: {type: rate_limit, resets_in_s: 3600}\n      \
+    let turns = "v: 1\nturns:\n  - steps:\n      - emit: {type: rate_limit, resets_in_s: \
+        3600}\n      \
                  - fail: {error: rate_limit, status: 429, text: scripted}\n";
     std::fs::write(&scenario, turns).unwrap();
     let mut daemon = stage.world.daemon();

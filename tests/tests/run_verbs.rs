@@ -339,7 +339,9 @@ fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
 /// A command without turns reports a rate limit once. No attempt counts, and the run continues.
 #[test]
 fn a_rate_limit_in_a_run_costs_no_attempt() {
-    let limited = "implement)\n  if test \"$(muleteer bead show \"$MULETEER_BEAD_ID\" --json | grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/limited\"; then touch \"$HOME/limited\"; echo '{\"type\":\"rate_limit\",\"resets_in_s\":1}'; exit 1; fi\n";
+    let limited = "implement)\n  if test \"$(muleteer bead show \"$MULETEER_BEAD_ID\" --json | \
+        grep -c '\"Left\"')\" = 1 && ! test -e \"$HOME/limited\"; then touch \"$HOME/limited\"; \
+        echo '{\"type\":\"rate_limit\",\"resets_in_s\":1}'; exit 1; fi\n";
     let stage = Stage::new(&content().replace("implement)\n", limited));
     let daemon = stage.world.daemon();
     let run = last(&stage.begin(&["--json"]).run().expect_code(0).stdout)["run_id"]
@@ -371,7 +373,9 @@ fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
     stage.repo.git(&["commit", "--quiet", "--message=theirs"]);
     stage.repo.git(&["push", "--quiet", "origin", "main"]);
     stage.repo.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
-    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf '%s\\n' \"$GH_TOKEN\" \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 ;;\nesac\n";
+    let script = "#!/bin/sh\ncase \"$1 $2\" in\n\"pr view\") exit 1 ;;\n\"pr create\") printf \
+        '%s\\n' \"$GH_TOKEN\" \"$@\" > \"$HOME/pr\"; echo https://example.invalid/pull/7 \
+        ;;\nesac\n";
     program::write(&stage.world.bin().join("gh"), script);
     let daemon = stage.world.daemon();
     // Only the pull request gets the token: no agent has it, and no file.
@@ -480,7 +484,8 @@ fn nobody_jumps_the_judges_barrier() {
 
 #[test]
 fn a_person_who_closes_what_is_blocked_lets_the_run_go_on() {
-    let cannot = "  test \"$title\" != Base || { echo I cannot; exit 3; }\n  echo \"$title\" > \"$title.txt\"\n";
+    let cannot = "  test \"$title\" != Base || { echo I cannot; exit 3; }\n  echo \"$title\" > \
+        \"$title.txt\"\n";
     let stage = Stage::new(&content().replace("  echo \"$title\" > \"$title.txt\"\n", cannot));
     stage.configure("run: {agent: {max_retries_per_bead: 0}}\n");
     let daemon = stage.world.daemon();
@@ -562,14 +567,18 @@ fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
 /// Every backend gets them, whether or not its CLI has a place for rules.
 #[test]
 fn every_coding_agent_is_told_the_guidelines() {
-    let script = "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" --reason seen --no-change\n";
+    let script = "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" \
+        --reason seen --no-change\n";
     let stage = Stage::new(script);
     stage.configure(
-        "run: {acceptance: {generate: false}, phases: {implement: {guidelines: [house]}, judge: {enabled: false}}}\n",
+        "run: {acceptance: {generate: false}, phases: {implement: {guidelines: [house]}, judge: \
+         {enabled: false}}}\n",
     );
     std::fs::create_dir_all(stage.repo.path.join(".muleteer/guidelines")).unwrap();
     stage.repo.write(".muleteer/guidelines/house.md", "Every name is a whole word.\n");
-    let scenario = "v: 1\nturns:\n  - steps:\n      - run: printf %s \"$prompt\" > \"$HOME/told\"\n      - run: muleteer bead close \"$bead\" --reason seen --no-change\n      - result: {status: success, summary: seen}\n";
+    let scenario = "v: 1\nturns:\n  - steps:\n      - run: printf %s \"$prompt\" > \
+        \"$HOME/told\"\n      - run: muleteer bead close \"$bead\" --reason seen \
+        --no-change\n      - result: {status: success, summary: seen}\n";
     stage.repo.write("scenario.yaml", scenario);
     let daemon = stage.world.daemon();
     let told = stage.world.home().join("told");

@@ -95,7 +95,8 @@ fn failed_run_leaves_its_branch_and_names_it() {
 fn stopped_run_leaves_its_branch_and_names_it() {
     let stage = Stage::new(&AGENT.replace(
         "  echo \"$title\" > \"$title.txt\"\n",
-        "  test \"$title\" = Base || { : > \"$HOME/waits\"; sleep 600; }\n  echo \"$title\" > \"$title.txt\"\n",
+        "  test \"$title\" = Base || { : > \"$HOME/waits\"; sleep 600; }\n  echo \"$title\" > \
+         \"$title.txt\"\n",
     ));
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
@@ -195,7 +196,8 @@ fn passed_run_whose_pull_request_fails_is_completed_and_says_why() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     remote(&stage, "git@github.com:o/r.git");
-    let gh = "#!/bin/sh\necho \"To get started with GitHub CLI, please run: gh auth login\" >&2\nexit 4\n";
+    let gh = "#!/bin/sh\necho \"To get started with GitHub CLI, please run: gh auth login\" \
+        >&2\nexit 4\n";
     program::write(&stage.world.bin().join("gh"), gh);
     let daemon = stage.world.daemon();
     let done = stage.begin(&[]).run().expect_code(0);
@@ -269,7 +271,8 @@ fn on_complete_pushes_or_leaves_the_branch_as_configured() {
 /// An agent that "tidies up" removes the whole hub, with its own push.
 #[test]
 fn hub_that_an_agent_removed_costs_no_run() {
-    let harm = "implement)\n  test -e \"$HOME/harmed\" || { : > \"$HOME/harmed\"; rm -rf \"$MULETEER_REMOTE\"; exit 3; }\n";
+    let harm = "implement)\n  test -e \"$HOME/harmed\" || { : > \"$HOME/harmed\"; rm -rf \
+        \"$MULETEER_REMOTE\"; exit 3; }\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", harm));
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();

@@ -97,7 +97,8 @@ fn who_follows_a_command_sees_what_it_prints() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo complaint >&2; printf 'no newline'";
+    let script = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo complaint >&2; printf \
+        'no newline'";
     let following = world.spawn(&repo, script, &["--follow"]).start();
     wait_until("its first line", PATIENCE, || {
         following.stdout_so_far().contains("first").then_some(())
@@ -441,7 +442,8 @@ fn an_agent_is_started_where_there_is_no_clone3() {
 fn claude_that_refuses_root_fails_once_and_says_what_to_do() {
     let world = World::new();
     let repo = world.repo("repo");
-    let refusal = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons";
+    let refusal = "--dangerously-skip-permissions cannot be used with root/sudo privileges for \
+        security reasons";
     let script = format!("#!/bin/sh\necho start >> starts\necho '{refusal}' >&2\nexit 1\n");
     program::write(&world.bin().join("claude"), &script);
     let daemon = world.daemon();

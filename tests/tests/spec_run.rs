@@ -149,7 +149,10 @@ fn existing_beads_are_worked_on_and_a_circle_is_refused() {
 fn a_bead_that_fails_is_tried_again_then_blocked_and_another_s_bead_is_not_its_business() {
     let script = AGENT.replace(
         "  title=$(",
-        "  other=$(muleteer bead list --label \"run:$MULETEER_RUN_ID\" --json | tr '{' '\\n' | sed -n 's/.*\"id\":\"\\([a-z0-9]*\\)\".*/\\1/p' | grep -v \"$MULETEER_BEAD_ID\" | head -n 1)\n  if muleteer bead close \"$other\" 2>/dev/null; then touch \"$HOME/closed\"; fi\n  echo I cannot; exit 3\n  title=$(",
+        "  other=$(muleteer bead list --label \"run:$MULETEER_RUN_ID\" --json | tr '{' '\\n' | sed \
+         -n 's/.*\"id\":\"\\([a-z0-9]*\\)\".*/\\1/p' | grep -v \"$MULETEER_BEAD_ID\" | head -n \
+         1)\n  if muleteer bead close \"$other\" 2>/dev/null; then touch \"$HOME/closed\"; fi\n  \
+         echo I cannot; exit 3\n  title=$(",
     );
     let stage = Stage::new(&script);
     let daemon = stage.world.daemon();
@@ -178,8 +181,10 @@ fn a_judge_that_writes_is_not_believed() {
 /// After the push is undone nothing shows it any more.
 #[test]
 fn a_judge_that_pushes_is_not_believed_whenever_the_daemon_dies() {
-    let push = "judge) test -e \"$HOME/pushed\" || { echo x > late.txt; git add late.txt; git commit --quiet --message late; \
-                git push --quiet \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"; git reset --quiet --hard HEAD~1; \
+    let push = "judge) test -e \"$HOME/pushed\" || { echo x > late.txt; git add late.txt; git \
+        commit --quiet --message late; \
+                git push --quiet \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"; git reset \
+                --quiet --hard HEAD~1; \
                 touch \"$HOME/pushed\"; }; ";
     for point in PUSH_POINTS {
         let stage = Stage::new(&AGENT.replace("judge) ", push));

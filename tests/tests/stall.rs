@@ -47,7 +47,8 @@ fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
     assert!(journal.contains("[harness] stalled: no sign of life"), "{journal}");
 
     // The resumed agent continues after its last step; the cause of its hang is repaired.
-    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"after all\"}\n";
+    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \
+        \"after all\"}\n";
     write_scenario(&world, mended);
     world.muleteer(&["send", &id, "go on"]).ok();
     let entry = ended(&world, &id);
@@ -81,7 +82,8 @@ fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
             .contains("one of its prompts was waiting, and is withdrawn"),
         "{killed}"
     );
-    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \"instead\"}\n";
+    let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \
+        \"instead\"}\n";
     write_scenario(&world, mended);
     world.muleteer(&["send", &id, "say what you did instead"]).ok();
     let entry = ended(&world, &id);

@@ -56,7 +56,8 @@ fn events_are_those_of_before() {
         probe::describe(&name, &event, |read| *read != Event::Unknown, &mut lines);
     }
     let at = json!({"epoch": 1, "offset": 2, "skip": 3});
-    let whole = json!({"v": 1, "seq": 1, "ts": "2026-02-12T10:00:00Z", "id": "k1", "dispatch_id": "abcdefgh",
+    let whole = json!({"v": 1, "seq": 1, "ts": "2026-02-12T10:00:00Z", "id": "k1",
+        "dispatch_id": "abcdefgh",
         "at": at, "more": true, "event": "log_recovered", "cut_bytes": 1});
     let record: Record = serde_json::from_value(whole).unwrap();
     let is_known = |entry: &Entry| entry.event != Event::Unknown;

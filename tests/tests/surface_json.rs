@@ -131,7 +131,8 @@ fn beads(shapes: &mut Shapes, world: &World, repo: &Repo) {
 }
 
 const SCENARIO: &str = "v: 1\nturns:\n  - steps:\n      - say: begun\n      \
-     - write: {path: a, text: \"a\\n\"}\n      - usage: {input: 10, output: 5, cost_usd: 0.01}\n      \
+     - write: {path: a, text: \"a\\n\"}\n      - usage: {input: 10, output: 5, cost_usd: \
+     0.01}\n      \
      - commit: Add a\n      - complain: careful\n      \
      - ask: {permission: \"rm -rf build\"}\n      \
      - result: {status: success, summary: done, changes: [a]}\n";

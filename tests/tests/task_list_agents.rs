@@ -54,7 +54,8 @@ fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
     scene.repo.write("notes", "mine\n");
     scene.add("Sweeps", "test -f f1", &[]);
     scene.add("Goes on", "test -f f2", &[]);
-    let script = "case $MULETEER_TASK_ID in task-001) git checkout -q -- doc; rm notes; touch f1;; *) touch f2;; esac";
+    let script = "case $MULETEER_TASK_ID in task-001) git checkout -q -- doc; rm notes; touch f1;; \
+        *) touch f2;; esac";
     let ran = scene.run(script, &[]).expect_code(0);
     let name = "refs/muleteer/rollback/task-001/1";
     let said = format!("`muleteer tasks undo {name}` brings it back");
@@ -86,7 +87,8 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
         let scene = Scene::new();
         scene.add("One", "test -f never", &["--max-attempts", "2"]);
         scene.add("Two", "test -f f2", &[]);
-        let script = "touch f2; sed -i 's/in_progress/completed/; s/\"attempts\": 0/\"attempts\": 1/' \"$HARNESS_STATE_ROOT/harness-tasks.json\"";
+        let script = "touch f2; sed -i 's/in_progress/completed/; s/\"attempts\": 0/\"attempts\": \
+            1/' \"$HARNESS_STATE_ROOT/harness-tasks.json\"";
         let ran = scene.run(script, more).expect_code(4);
         let task = scene.task("task-001");
         assert_eq!(
@@ -146,15 +148,18 @@ fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commi
     for (script, more) in [
         ("git add -A && git commit -qm all", &[][..]),
         (
-            "git add -A && git commit -qm all && git commit -q --amend -m again && echo $MULETEER_DISPATCH_ID > y && git add -A && git commit -qm y",
+            "git add -A && git commit -qm all && git commit -q --amend -m again && echo \
+             $MULETEER_DISPATCH_ID > y && git add -A && git commit -qm y",
             &[],
         ),
         (
-            "git add -Af && git commit -qm all && muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 half && git add -A",
+            "git add -Af && git commit -qm all && muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 \
+             half && git add -A",
             &[],
         ),
         (
-            "git checkout -qb s-$MULETEER_DISPATCH_ID && git add -A && git commit -qm all && git checkout -q - && git merge -q --no-ff -m merge s-$MULETEER_DISPATCH_ID",
+            "git checkout -qb s-$MULETEER_DISPATCH_ID && git add -A && git commit -qm all && git \
+             checkout -q - && git merge -q --no-ff -m merge s-$MULETEER_DISPATCH_ID",
             &[],
         ),
         (
@@ -168,7 +173,8 @@ fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commi
         scene.add("Works", "test -f f-task-003", &[]);
         let base = scene.repo.git(&["rev-parse", "HEAD"]);
         let script = format!(
-            "touch f-$MULETEER_TASK_ID; test ! -e \"$HOME/$MULETEER_TASK_ID\" || touch again; touch \"$HOME/$MULETEER_TASK_ID\"\n{script}"
+            "touch f-$MULETEER_TASK_ID; test ! -e \"$HOME/$MULETEER_TASK_ID\" || touch again; \
+             touch \"$HOME/$MULETEER_TASK_ID\"\n{script}"
         );
         let ran = scene.run(&script, more).expect_code(4);
         let all = ["task-001", "task-002", "task-003"].map(|id| scene.status(id));
@@ -225,7 +231,8 @@ fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
         let scene = Scene::new();
         let program = scene.world.program().display().to_string();
         let check = format!(
-            "{program} tasks edit task-002 --validate true --json >> \"$HOME/said\"; {program} tasks complete task-002 --json \
+            "{program} tasks edit task-002 --validate true --json >> \"$HOME/said\"; {program} \
+             tasks complete task-002 --json \
              >> \"$HOME/said\"; test -f done"
         );
         if !more.is_empty() {
@@ -257,8 +264,10 @@ fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
     std::fs::write(scene.home("plan.md"), "- [x] Done\n").unwrap();
     let script = "muleteer tasks checkpoint task-001 1/2 half && echo ok > \"$HOME/checkpoint\"
         edit() { muleteer tasks edit task-001 --validate true --json; echo $?; }
-        { edit; muleteer tasks edit task-002 --validate true --json; echo $?; muleteer tasks retry task-003 --json; echo $?
-        muleteer tasks import \"$HOME/plan.md\" --json; echo $?; unset MULETEER_TASKS_RUN; edit; } > \"$HOME/said\"";
+        { edit; muleteer tasks edit task-002 --validate true --json; echo $?; muleteer tasks retry \
+        task-003 --json; echo $?
+        muleteer tasks import \"$HOME/plan.md\" --json; echo $?; unset MULETEER_TASKS_RUN; edit; } \
+        > \"$HOME/said\"";
     scene.run(script, &[]).expect_code(4);
     let said = std::fs::read_to_string(scene.home("said")).unwrap();
     assert_eq!(said.matches("\"E_FORBIDDEN\"").count(), 5, "{said}");
@@ -325,7 +334,8 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         assert_eq!(scene.task("task-003")["title"], "In other words");
         assert_eq!(scene.list()["session_config"]["max_tasks_per_session"], 20);
         for said in [
-            "[task-001] somebody has changed its validation.command, validation.timeout_seconds in harness-tasks.json",
+            "[task-001] somebody has changed its validation.command, validation.timeout_seconds in \
+             harness-tasks.json",
             "[task-002] somebody has changed its status, completed_at in",
             "[task-002] somebody has changed its depends_on in",
             "[task-003] somebody has changed its title in",
@@ -359,9 +369,12 @@ fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_b
     scene.add("By somebody else", "true", &["--priority", "P2"]);
     scene.tasks(&["claim", "task-004", "--worker", "other"]).expect_code(0);
     let script = "n=${MULETEER_TASK_ID#task-00}; touch f$n; [ $n = 1 ] || exit 0
-        touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; cd \"$HARNESS_STATE_ROOT\"
-        node -e 'const fs = require(\"fs\"), list = JSON.parse(fs.readFileSync(\"harness-tasks.json\"));
-            for (const task of list.tasks.slice(0, 3)) { task.status = \"completed\"; task.attempts = 1; }
+        touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; cd \
+        \"$HARNESS_STATE_ROOT\"
+        node -e 'const fs = require(\"fs\"), list = \
+        JSON.parse(fs.readFileSync(\"harness-tasks.json\"));
+            for (const task of list.tasks.slice(0, 3)) { task.status = \"completed\"; \
+            task.attempts = 1; }
             fs.writeFileSync(\"harness-tasks.json\", JSON.stringify(list));'";
     let daemon = scene.world.daemon();
     let client = scene.begin(script, 1);
@@ -391,7 +404,8 @@ fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
     scene.add("One", "test -f f1", &["--priority", "P0"]);
     scene.add("Two", "test -f f2", &[]);
     let mut daemon = scene.world.daemon();
-    let script = "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
+    let script = "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch \
+        f${MULETEER_TASK_ID#task-00}";
     let client = scene.begin(script, 1);
     wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
     daemon.kill_9();
@@ -485,7 +499,8 @@ fn what_an_agent_leaves_behind_stops_no_list() {
         scene.add(file, &format!("test -f {file}"), &[]);
     }
     let script = "case $MULETEER_TASK_ID in
-        task-001) if [ -e \"$HOME/again\" ]; then touch f1; else touch \"$HOME/again\" .git/index.lock; fi;;
+        task-001) if [ -e \"$HOME/again\" ]; then touch f1; else touch \"$HOME/again\" \
+        .git/index.lock; fi;;
         task-002) git init -q nested; touch f2 \"$(printf '\\377x')\";;
         task-003) touch f3; echo '{' > harness-tasks.json;;
         esac";
@@ -509,8 +524,8 @@ fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
         for number in 1..=4 {
             scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &[]);
         }
-        let script =
-            "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; touch f$n; cd \"$HARNESS_STATE_ROOT\"
+        let script = "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; touch f$n; cd \
+             \"$HARNESS_STATE_ROOT\"
             list=harness-tasks.json
             case $n in
             1) echo '{,1' > $list; echo '{' > $list.bak;;
@@ -546,14 +561,15 @@ fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
     for number in 1..=3 {
         scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &[]);
     }
-    let script = "case $MULETEER_TASK_ID in task-001) touch f1;; task-002) git clean -qfd; touch f2;; \
+    let script = "case $MULETEER_TASK_ID in task-001) touch f1;; task-002) git clean -qfd; touch \
+        f2;; \
                   *) git clean -qfdx; touch f3;; esac";
     let ran = scene.run(script, &[]).expect_code(0);
     assert!(scene.is_done() && scene.repo.path.join("f3").exists(), "{}", scene.log());
-    assert!(
-        ran.stderr
-            .contains("warning: harness-tasks.json was damaged and is put back as the run wrote it last (it is gone)")
-    );
+    assert!(ran.stderr.contains(
+        "warning: harness-tasks.json was damaged and is put back as the run wrote it \
+                last (it is gone)"
+    ));
     scene.end();
 }
 
@@ -568,7 +584,8 @@ fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
         scene.add("One", "test -f f1", &["--priority", "P0"]);
         scene.add("Two", "test -f f2", &[]);
         let mut daemon = scene.world.daemon();
-        let script = "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; touch f${MULETEER_TASK_ID#task-00}";
+        let script = "touch \"$HOME/begun\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; \
+            touch f${MULETEER_TASK_ID#task-00}";
         let client = scene.begin(script, 1);
         wait_until("the agent to begin", RUN, || scene.home("begun").exists().then_some(()));
         daemon.kill_9();

@@ -48,7 +48,8 @@ fn killed_at_every_point_of_a_task_it_is_done_once() {
         let scene = Scene::new();
         scene.add("Twice", "test -f good", &[]);
         let mut daemon = daemon_to_die_at(&scene, point);
-        let script = "echo x >> \"$HOME/effects\"; if [ -e \"$HOME/second\" ]; then echo x > good; else \
+        let script = "echo x >> \"$HOME/effects\"; if [ -e \"$HOME/second\" ]; then echo x > good; \
+            else \
             touch \"$HOME/second\"; echo y > bad; fi";
         // Only work in a clone has to be brought home.
         let workers =
@@ -82,7 +83,8 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
         scene.add(&format!("Task {number}"), &format!("test -f w{number}"), &[]);
     }
     let script = "n=${MULETEER_TASK_ID#task-00}; echo $n >> \"$HOME/effects\"; \
-        if [ -e \"$HOME/again$n\" ]; then echo x > w$n; else touch \"$HOME/again$n\"; echo y > bad$n; fi";
+        if [ -e \"$HOME/again$n\" ]; then echo x > w$n; else touch \"$HOME/again$n\"; echo y > \
+        bad$n; fi";
     let mut client = None;
     for point in points() {
         let mut daemon = daemon_to_die_at(&scene, point);
@@ -252,7 +254,8 @@ fn shells_killed_at_random(seed: u64, workers: usize) {
     for number in 1..=10 {
         scene.add(&format!("Task {number}"), "true", &["--max-attempts", "50"]);
     }
-    let script = "while :; do id=$(muleteer tasks claim --worker $W --lease 2s -q) || { sleep 0.3; continue; }; \
+    let script = "while :; do id=$(muleteer tasks claim --worker $W --lease 2s -q) || { sleep 0.3; \
+        continue; }; \
         sleep 0.1; muleteer tasks complete $id --worker $W -q; done";
     std::os::unix::fs::symlink(scene.world.program(), scene.world.bin().join("muleteer")).unwrap();
     let start = |number: usize| {

@@ -89,7 +89,8 @@ fn stop_in_a_directory_whose_name_is_not_utf8_finds_the_list() {
     for file in ["harness-tasks.json", ".harness-active"] {
         std::fs::copy(scene.repo.path.join(file), odd.join(file)).unwrap();
     }
-    let event = json!({"session_id": "s1", "cwd": odd.join("below").to_string_lossy(), "stop_hook_active": false});
+    let event = json!({"session_id": "s1", "cwd": odd.join("below").to_string_lossy(),
+        "stop_hook_active": false});
     let hook = scene.world.muleteer(&["hook", "stop"]).current_dir(&odd.join("below"));
     let said = hook.stdin(&event.to_string()).run().expect_code(0);
     assert_eq!(said.json()["decision"], "block", "{said:?}");
@@ -137,7 +138,8 @@ fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
 fn session(scene: &Scene, name: &str) -> std::process::Child {
     let event = json!({"session_id": name, "cwd": scene.repo.path});
     let script = format!(
-        "echo '{event}' | muleteer hook session-start > began.{name}\nmuleteer tasks claim --worker claude-{name} && exec cat"
+        "echo '{event}' | muleteer hook session-start > began.{name}\nmuleteer tasks claim \
+         --worker claude-{name} && exec cat"
     );
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", &script]).current_dir(&scene.repo.path);
@@ -254,7 +256,8 @@ fn hooks_are_entered_and_taken_out_without_a_trace() {
     let scene = Scene::new();
     let dir = scene.repo.path.join(".claude");
     std::fs::create_dir(&dir).unwrap();
-    let before = "{\n\t\"model\":\"x\", \"hooks\" : {\"Stop\":[ {\"hooks\":[{\"type\":\"command\",\"command\":\"own\"}]} ]}\n}";
+    let before = "{\n\t\"model\":\"x\", \"hooks\" : {\"Stop\":[ \
+        {\"hooks\":[{\"type\":\"command\",\"command\":\"own\"}]} ]}\n}";
     std::fs::write(dir.join("settings.json"), before).unwrap();
     let hooks = |verb: &str| {
         scene.world.muleteer(&["hooks", verb, "--json"]).current_dir(&scene.repo.path).json()
@@ -341,7 +344,8 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);
     install(&scene, &binary);
-    let asked = json!({"description": "Do a task", "prompt": "Take a task and do it", "subagent_type": "general-purpose",
+    let asked = json!({"description": "Do a task", "prompt": "Take a task and do it",
+        "subagent_type": "general-purpose",
                        "run_in_background": false});
     let server = ModelServer::start([
         Step::tool("Agent", asked),

@@ -34,7 +34,8 @@ fn the_recovery_matrix_in_real_repositories() {
         let base = scene.interrupt("task-001");
         if checkpoint {
             let mut list = scene.list();
-            list["tasks"][0]["checkpoints"] = json!([{"step": 1, "total": 2, "description": "half", "timestamp": "2025-07-01T10:00:00Z"}]);
+            list["tasks"][0]["checkpoints"] = json!([{"step": 1, "total": 2, "description": "half",
+                "timestamp": "2025-07-01T10:00:00Z"}]);
             scene.repo.write("harness-tasks.json", &list.to_string());
         }
         let text = if *status == "completed" { "good\n" } else { "bad\n" };

@@ -11,9 +11,11 @@ fn lists_are_imported_from_beads_and_checklists() {
     let scene = Scene::new();
     let beads = scene.world.path().join("issues.jsonl");
     let lines = [
-        json!({"id": "bd-1", "title": "First", "status": "closed", "priority": 0, "issue_type": "task",
+        json!({"id": "bd-1", "title": "First", "status": "closed", "priority": 0,
+            "issue_type": "task",
                "closed_at": "2025-07-01T10:00:00Z"}),
-        json!({"id": "bd-2", "title": "Second", "status": "open", "priority": 1, "issue_type": "task",
+        json!({"id": "bd-2", "title": "Second", "status": "open", "priority": 1,
+            "issue_type": "task",
                "dependencies": [{"issue_id": "bd-2", "depends_on_id": "bd-1", "type": "blocks"}]}),
     ];
     std::fs::write(&beads, lines.map(|line| format!("{line}\n")).concat()).unwrap();

@@ -14,8 +14,10 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
     for number in 1..=2 {
         scene.add(&format!("Same file {number}"), &format!("grep -q line{number} shared"), &[]);
     }
-    let script = "n=${MULETEER_TASK_ID#task-00}; touch \"$HOME/began$n\"; if [ ! -e \"$HOME/met\" ]; then \
-        while [ ! -e \"$HOME/began1\" ] || [ ! -e \"$HOME/began2\" ]; do sleep 0.05; done; touch \"$HOME/met\"; fi; \
+    let script = "n=${MULETEER_TASK_ID#task-00}; touch \"$HOME/began$n\"; if [ ! -e \"$HOME/met\" \
+        ]; then \
+        while [ ! -e \"$HOME/began1\" ] || [ ! -e \"$HOME/began2\" ]; do sleep 0.05; done; touch \
+        \"$HOME/met\"; fi; \
         echo line$n >> shared";
     scene.run(script, &["--concurrency", "2"]).expect_code(0);
     assert!(
@@ -87,7 +89,8 @@ fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_atte
     scene.repo.git(&["commit", "-qm", "doc"]);
     scene.repo.write("doc", "1\n2\n3 mine\n");
     scene.add("Changes it", "grep -q agent doc", &[]);
-    let script = "echo x >> \"$HOME/tries\"; sed -i s/1/1agent/ doc; git add doc; git commit -qm 'by myself'";
+    let script = "echo x >> \"$HOME/tries\"; sed -i s/1/1agent/ doc; git add doc; git commit -qm \
+        'by myself'";
     for said in ["begun by", "run "] {
         let barred = scene.run(script, &["--concurrency", "2"]).expect_code(4);
         assert!(
@@ -128,7 +131,8 @@ fn an_agent_that_breaks_its_clone_has_failed_and_the_next_one_has_another() {
     for file in ["f1", "f2", "f3"] {
         scene.add(file, &format!("test -f {file}"), &[]);
     }
-    let script = "touch f1 f2 f3; test -e \"$HOME/$MULETEER_TASK_ID\" || { touch \"$HOME/$MULETEER_TASK_ID\";
+    let script = "touch f1 f2 f3; test -e \"$HOME/$MULETEER_TASK_ID\" || { touch \
+        \"$HOME/$MULETEER_TASK_ID\";
         case $MULETEER_TASK_ID in task-001) rm -rf .git;; task-002) rm -rf \"$PWD\";; esac; }";
     scene.run(script, &["--concurrency", "2"]).expect_code(0);
     let attempts = |id: &str| scene.task(id)["attempts"].as_u64();

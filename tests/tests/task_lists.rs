@@ -59,9 +59,11 @@ fn what_is_completed_is_on_the_disk() {
 }
 
 /// The script of each task's agent.
-const WORK: &str = "muleteer tasks checkpoint $MULETEER_TASK_ID 1/1 began; n=${MULETEER_TASK_ID#task-0}; case $n in \
+const WORK: &str = "muleteer tasks checkpoint $MULETEER_TASK_ID 1/1 began; \
+    n=${MULETEER_TASK_ID#task-0}; case $n in \
     07) echo junk > junk; git add junk; git commit -qm 'task-007: junk'; echo more > more;; \
-    10) if [ -e \"$HOME/once\" ]; then echo x > second; else touch \"$HOME/once\"; echo y > wrong; fi;; \
+    10) if [ -e \"$HOME/once\" ]; then echo x > second; else touch \"$HOME/once\"; echo y > wrong; \
+    fi;; \
     11) echo x > urgent;; 0*) echo x > f${n#0};; esac";
 
 fn check_twelve(scene: &Scene, run: &Output) {
@@ -132,7 +134,8 @@ fn twelve_tasks_with_a_failure_a_timeout_a_chain_a_rollback_and_a_recovery() {
     let scenario = scene.world.path().join("scenario.yaml");
     let used = json!({"input": 100, "output": 10, "cost_usd": 0.5});
     let text = json!({"v": 1, "turns": [{"steps": [
-        {"usage": used}, {"run": WORK}, {"run": "test ! -e wrong"}, {"result": {"status": "success", "summary": "done"}},
+        {"usage": used}, {"run": WORK}, {"run": "test ! -e wrong"},
+        {"result": {"status": "success", "summary": "done"}},
     ]}]});
     std::fs::write(&scenario, text.to_string()).unwrap();
     let run = scene.tasks(&["run", "--scenario", scenario.to_str().unwrap(), "--json"]);
@@ -162,7 +165,8 @@ fn the_real_claude_works_twelve_tasks_off_in_a_run() {
     // The tasks come in the order of the rules: urgent, the chain, the others, then the failed
     // ones. The tenth reports its failure.
     let steps = (1..=12).flat_map(|at| {
-        let failed = json!({"status": "failed", "summary": "Redis connection refused", "changes": [], "issues": [],
+        let failed = json!({"status": "failed", "summary": "Redis connection refused",
+            "changes": [], "issues": [],
                             "questions": [], "pr_url": null});
         [Step::bash(WORK), if at == 10 { Step::document(failed) } else { Step::success("done") }]
     });
@@ -186,7 +190,8 @@ fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
     let scene = Scene::new();
     scene.add("Slow", "test -f done", &[]);
     let mut daemon = scene.world.daemon();
-    let script = "echo began >> \"$HOME/effects\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; echo x > done";
+    let script = "echo began >> \"$HOME/effects\"; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; \
+        done; echo x > done";
     let client = scene.begin(script, 1);
     let effects =
         || std::fs::read_to_string(scene.world.home().join("effects")).unwrap_or_default();
@@ -358,13 +363,18 @@ fn a_validation_does_not_act_as_the_operator() {
 fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reaches_the_next_attempt()
  {
     let scene = Scene::new();
-    let check = "env | grep -v ^MULETEER_NONCE= | grep -c -e ^ANTHROPIC -e ^MULETEER -e ^HARNESS -e ^STRAY | sed s/^/seen=/; \
-        echo 'test old ... FAILED'; test -e fixed && exit 0; test ! -e broken || echo 'test fresh ... FAILED'; exit 1";
+    let check = "env | grep -v ^MULETEER_NONCE= | grep -c -e ^ANTHROPIC -e ^MULETEER -e ^HARNESS \
+        -e ^STRAY | sed s/^/seen=/; \
+        echo 'test old ... FAILED'; test -e fixed && exit 0; test ! -e broken || echo 'test fresh \
+        ... FAILED'; exit 1";
     scene.add("Mend", check, &[]);
     scene.add("Passes already", "true", &[]);
-    let script = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt.$MULETEER_TASK_ID.$(ls \"$HOME\" | grep -c prompt)\"; \
-        test $MULETEER_TASK_ID = task-001 || exit 0; if [ -e \"$HOME/again\" ]; then touch fixed; else touch \"$HOME/again\"; \
-        touch broken; echo '{\"type\":\"result\",\"status\":\"success\",\"summary\":\"all done, believe me\"}'; fi";
+    let script = "cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt.$MULETEER_TASK_ID.$(ls \"$HOME\" \
+        | grep -c prompt)\"; \
+        test $MULETEER_TASK_ID = task-001 || exit 0; if [ -e \"$HOME/again\" ]; then touch fixed; \
+        else touch \"$HOME/again\"; \
+        touch broken; echo '{\"type\":\"result\",\"status\":\"success\",\"summary\":\"all done, \
+        believe me\"}'; fi";
     let args = [
         "tasks",
         "run",
@@ -406,8 +416,10 @@ fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reac
 fn a_run_that_is_stopped_at_once_leaves_its_task_to_the_next_session() {
     let scene = Scene::new();
     scene.add("Stepwise", "test -f one -a -f two", &[]);
-    let script = "if [ -e one ]; then cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > two; else \
-        muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 nothing yet; touch \"$HOME/began\"; sleep 1000; fi";
+    let script = "if [ -e one ]; then cat \"$MULETEER_PROMPT_FILE\" > \"$HOME/prompt\"; echo > \
+        two; else \
+        muleteer tasks checkpoint $MULETEER_TASK_ID 1/2 nothing yet; touch \"$HOME/began\"; sleep \
+        1000; fi";
     scene.run(script, &["--detach"]).expect_code(0);
     wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
     scene.tasks(&["stop", "--now"]).expect_code(0);

@@ -238,7 +238,8 @@ fn agent_cannot_trust_while_its_daemon_is_gone() {
     let repo = configured(&world, "repo", COMMAND);
     let mut daemon = world.daemon();
     let script = format!(
-        "touch ../begun\nwhile [ ! -e ../gone ]; do sleep 0.1; done\n{}while [ ! -e ../out-5 ]; do sleep 0.1; done\n",
+        "touch ../begun\nwhile [ ! -e ../gone ]; do sleep 0.1; done\n{}while [ ! -e ../out-5 ]; do \
+         sleep 0.1; done\n",
         hidden_trust(&world, &repo)
     );
     let other = world.repo("other");

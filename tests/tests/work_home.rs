@@ -76,8 +76,10 @@ fn uncommitted_work_is_kept_as_a_ref_and_named() {
     repo.git(&["add", "."]);
     repo.git(&["commit", "--quiet", "-m", "more"]);
     let daemon = world.daemon();
-    let script = "echo staged > staged.txt; git add staged.txt; echo changed >> README.md; echo new > new.txt; \
-                  mkdir -p deep/er; echo x > deep/er/x; rm gone.txt; echo no > ignored; mkfifo pipe";
+    let script = "echo staged > staged.txt; git add staged.txt; echo changed >> README.md; echo \
+        new > new.txt; \
+                  mkdir -p deep/er; echo x > deep/er/x; rm gone.txt; echo no > ignored; mkfifo \
+                  pipe";
     let (id, work) = work(&world, &repo, script);
     let name = format!("refs/muleteer/left/{id}/uncommitted");
     assert_eq!(work["left"][0]["ref"], name, "{work}");
@@ -154,10 +156,12 @@ fn nothing_of_the_clone_runs_when_work_is_kept() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = "touch=\"touch $HOME/ran\"; git config filter.x.clean \"$touch; cat\"; git config filter.x.required true; \
+    let script = "touch=\"touch $HOME/ran\"; git config filter.x.clean \"$touch; cat\"; git config \
+        filter.x.required true; \
                   echo '* filter=x' > .gitattributes; git config core.fsmonitor \"$touch\"; \
                   for hook in pre-commit post-index-change reference-transaction; do \
-                  printf '#!/bin/sh\\n%s\\n' \"$touch\" > .git/hooks/$hook; chmod +x .git/hooks/$hook; done; echo left > left.txt";
+                  printf '#!/bin/sh\\n%s\\n' \"$touch\" > .git/hooks/$hook; chmod +x \
+                  .git/hooks/$hook; done; echo left > left.txt";
     let (id, work) = work(&world, &repo, script);
     assert_eq!(
         repo.git(&["show", &format!("refs/muleteer/left/{id}/uncommitted:left.txt")]),
@@ -173,7 +177,8 @@ fn too_large_files_and_repositories_stay_in_the_clone_and_are_named() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
-    let script = "truncate -s 300G sparse; truncate -s 300G README.md; git init -q inner; echo left > left.txt";
+    let script = "truncate -s 300G sparse; truncate -s 300G README.md; git init -q inner; echo \
+        left > left.txt";
     let (id, work) = work(&world, &repo, script);
     let skipped = work["skipped"].to_string();
     for name in ["sparse (too large)", "README.md (too large)", "inner/ (a repository of its own)"]
@@ -223,7 +228,8 @@ fn branch_that_comes_into_the_way_leads_to_another_name() {
     repo.git(&["branch", "-D", "muleteer"]);
     // A branch of exactly that name that another process made stays unchanged.
     let script = format!(
-        "git commit -q --allow-empty -m made; git -C {} branch muleteer/$MULETEER_DISPATCH_ID $(git -C {0} commit-tree -m other \
+        "git commit -q --allow-empty -m made; git -C {} branch muleteer/$MULETEER_DISPATCH_ID \
+         $(git -C {0} commit-tree -m other \
          HEAD^{{tree}})",
         repo.to_str()
     );

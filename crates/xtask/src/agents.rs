@@ -2,8 +2,9 @@
 //! installs them into a cache outside the checkout, so that a fresh clone does not fetch a gigabyte
 //! again.
 //!
-//! `${MULETEER_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}/muleteer-test-agents/<hash of the lock>/`
-//! appears by one rename, so it is either whole or absent, and two processes may install at once.
+//! The folder `muleteer-test-agents/<hash of the lock>` in
+//! `${MULETEER_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}` appears by one rename, so it is either
+//! whole or absent, and two processes may install at once.
 
 use crate::{Failure, workspace};
 use std::path::{Path, PathBuf};

@@ -92,7 +92,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "tasks_selection",
-        what: "`muleteer tasks graph --json` of 10,000 tasks: cycles, blocked ones, all that could be next",
+        what: "`muleteer tasks graph --json` of 10,000 tasks: cycles, blocked ones, all that could \
+            be next",
         floor: "of 1,000 tasks",
         judged: Judged::Ratio,
         gate: Some(20.0),
@@ -155,7 +156,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "successor",
-        what: "an agent killed until its successor's main, its end durable; without the policy's pause",
+        what: "an agent killed until its successor's main, its end durable; without the policy's \
+            pause",
         floor: "a child killed, reaped and spawned again",
         judged: Judged::Ratio,
         gate: Some(1.6),
@@ -281,7 +283,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "run_resume",
-        what: "a daemon's start until the run of 2,000 beads its killed predecessor left is under way again",
+        what: "a daemon's start until the run of 2,000 beads its killed predecessor left is under \
+            way again",
         floor: "",
         judged: Judged::Absolute("ms"),
         gate: Some(200.0),
@@ -299,7 +302,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "run_transition",
-        what: "one transition of a run of 200 beads (one done, or the next given out): decided, durable, folded, and its share of the snapshots",
+        what: "one transition of a run of 200 beads (one done, or the next given out): decided, \
+            durable, folded, and its share of the snapshots",
         floor: "",
         judged: Judged::Absolute("ms"),
         gate: Some(1.0),

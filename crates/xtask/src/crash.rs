@@ -56,7 +56,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             }
             other => {
                 return Err(format!(
-                    "no option `{other}`: [--calls|--power|--runs] --seeds N [--from S] [--jobs J], --seed S, or --point NAME"
+                    "no option `{other}`: [--calls|--power|--runs] --seeds N [--from S] [--jobs \
+                     J], --seed S, or --point NAME"
                 )
                 .into());
             }

@@ -7,7 +7,8 @@ use std::path::Path;
 use xtask::{Failure, workspace};
 
 const DEFAULT_SECONDS: &str = "60";
-const GET: &str = "it needs `cargo install cargo-fuzz` and a nightly compiler (`rustup toolchain install nightly`)";
+const GET: &str = "it needs `cargo install cargo-fuzz` and a nightly compiler (`rustup toolchain \
+    install nightly`)";
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let mut seconds = DEFAULT_SECONDS.to_string();

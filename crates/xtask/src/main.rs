@@ -19,16 +19,19 @@ use xtask::{Failure, agents};
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]   everything that must pass; ARGS go to the test binaries
 cargo xtask install [--to DIR]
-                             muleteer and muleteer-shim, built for use, into DIR (cargo's own folder of programs)
+                             muleteer and muleteer-shim, built for use, into DIR (cargo's own \
+                             folder of programs)
 cargo xtask lint             formatting, clippy and docs, all without a warning
 cargo xtask style [--list | --update]
                              the rules of CONTRIBUTING.md that a program can check
-cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]] [--point NAME] [--seed S]
+cargo xtask crash [--calls | --power | --runs] [--seeds N [--from S] [--jobs J]] [--point NAME] \
+[--seed S]
                              kill -9 at every named point and at N seeded moments (default 200);
                              with --calls, faults at N seeded system calls (needs strace);
                              with --power, power cuts at N seeded steps (needs strace)
 cargo xtask detect [--dir DIR] [--json]
-                             recorded streams of agents through the monitors (tests/corpus), and how well they judge
+                             recorded streams of agents through the monitors (tests/corpus), and \
+                             how well they judge
 cargo xtask fuzz [NAME…] [--seconds N]
                              every decoder (or the named ones) under libFuzzer, N seconds each (60)
 cargo xtask systemd-test [--require]

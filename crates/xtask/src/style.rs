@@ -135,7 +135,8 @@ fn compare(listed: &Counts, found: &Counts, violations: &[Violation]) -> Vec<Str
         if now < allowed {
             let (rule, path) = key;
             problems.push(format!(
-                "{path}: {rule}: {allowed} exceptions are listed and {now} are needed: run `cargo xtask style --update`"
+                "{path}: {rule}: {allowed} exceptions are listed and {now} are needed: run `cargo \
+                 xtask style --update`"
             ));
         }
     }

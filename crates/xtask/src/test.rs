@@ -82,7 +82,10 @@ mod tests {
     #[test]
     fn results_of_several_test_binaries_add_up() {
         let mut tally = Tally::default();
-        tally.read("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s");
+        tally.read(
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
+            finished in 0.01s",
+        );
         tally
             .read("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
         tally.read("test something ... ok");

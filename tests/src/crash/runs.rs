@@ -110,7 +110,8 @@ impl Stage {
         repo.write(
             ".muleteer/config.yaml",
             // A campaign may kill this many agents of one bead in a row.
-            "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 10}\n  phases: {maintain: {n: 2}}\n",
+            "run:\n  agent: {max_concurrency: 2, max_retries_per_bead: 10}\n  phases: {maintain: \
+             {n: 2}}\n",
         );
         std::fs::write(world.path().join("scenario.yaml"), SCENARIO).expect("a scenario");
         crate::program::write(&world.bin().join("gh"), GH);

@@ -13,7 +13,8 @@ pub(super) fn other(out: &TcpStream, method: &str, path: &str) -> io::Result<boo
         (_, path) if path.contains("/models") => json!({
             "data": [{"type": "model", "id": "claude-sonnet-4-5", "display_name": "scripted",
                       "created_at": "2026-01-01T00:00:00Z"}],
-            "models": [], "has_more": false, "first_id": "claude-sonnet-4-5", "last_id": "claude-sonnet-4-5"
+            "models": [], "has_more": false, "first_id": "claude-sonnet-4-5",
+            "last_id": "claude-sonnet-4-5"
         }),
         ("HEAD", _) => {
             http::json(out, 200, &[], &json!({}))?;
@@ -38,7 +39,8 @@ pub(super) fn early(out: &TcpStream, shared: &Shared, step: &Step) -> io::Result
         return Ok(Some(false));
     }
     if let Some(status) = step.status {
-        let error = json!({"type": "error", "error": {"type": error_type(status), "message": format!("scripted {status}")}});
+        let error = json!({"type": "error", "error": {"type": error_type(status),
+            "message": format!("scripted {status}")}});
         http::json(out, status, &step.headers, &error)?;
         return Ok(Some(true));
     }
@@ -84,7 +86,8 @@ fn message(shared: &Shared, request: &Value, step: &Step) -> Value {
         "tool_use"
     });
     for (name, input) in calls {
-        content.push(json!({"type": "tool_use", "id": shared.next_id("toolu"), "name": name, "input": input}));
+        content.push(json!({"type": "tool_use", "id": shared.next_id("toolu"), "name": name,
+            "input": input}));
     }
     let mut usage = json!({
         "input_tokens": 100, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
@@ -94,7 +97,8 @@ fn message(shared: &Shared, request: &Value, step: &Step) -> Value {
         usage[key] = value.clone();
     }
     json!({
-        "id": shared.next_id("msg"), "type": "message", "role": "assistant", "model": request["model"],
+        "id": shared.next_id("msg"), "type": "message", "role": "assistant",
+        "model": request["model"],
         "content": content, "stop_reason": stop, "stop_sequence": null, "usage": usage
     })
 }
@@ -131,9 +135,8 @@ fn stream(out: &TcpStream, shared: &Shared, step: &Step, message: Value) -> io::
         }
         send(&json!({"type": "content_block_stop", "index": index}))?;
     }
-    send(
-        &json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": usage}),
-    )?;
+    send(&json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null},
+            "usage": usage}))?;
     send(&json!({"type": "message_stop"}))?;
     http::end_of_stream(out)?;
     Ok(true)

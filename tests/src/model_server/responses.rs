@@ -32,7 +32,8 @@ fn response(shared: &Shared, request: &Value, step: &Step) -> Value {
         let content = json!([{"type": "output_text", "text": text, "annotations": []}]);
         let id = shared.next_id("msg");
         output
-            .push(json!({"type": "message", "id": id, "role": "assistant", "status": "completed", "content": content}));
+            .push(json!({"type": "message", "id": id, "role": "assistant", "status": "completed",
+                "content": content}));
     }
     for (name, input) in &step.tools {
         let (name, arguments) = in_codexs_words(name, input);

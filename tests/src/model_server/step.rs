@@ -49,7 +49,8 @@ impl Step {
     /// Makes a successful result in the form of the contract.
     pub fn success(summary: &str) -> Self {
         Self::document(json!({
-            "status": "success", "summary": summary, "changes": [], "issues": [], "questions": [], "pr_url": null
+            "status": "success", "summary": summary, "changes": [], "issues": [], "questions": [],
+            "pr_url": null
         }))
     }
 

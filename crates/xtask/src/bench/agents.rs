@@ -45,7 +45,8 @@ pub fn drain(options: &Options) -> Result<Samples, Failure> {
         // Each line is a record. The last one is an event, which shows that the daemon has read all
         // of them.
         let script = format!(
-            "cat {} >/dev/null; p=$(printf %0{RECORD}d 0); p=${{p#???????????}}; i=1000; while [ $i -lt {} ]; do \
+            "cat {} >/dev/null; p=$(printf %0{RECORD}d 0); p=${{p#???????????}}; i=1000; while [ \
+             $i -lt {} ]; do \
              echo \"line $i $p\"; i=$((i+1)); done; \
              echo '{{\"type\":\"text\",\"text\":\"the end\"}}'; exec sleep 100000",
             gate.display(),

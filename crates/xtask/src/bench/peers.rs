@@ -164,7 +164,8 @@ fn supervisord(dir: &Path, script: &str, count: usize) -> Result<Command, Failur
 fn pm2(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
     let app = |number| {
         serde_json::json!({
-            "name": format!("s{number}"), "script": "/bin/sh", "args": ["-c", script], "interpreter": "none", "cwd": dir,
+            "name": format!("s{number}"), "script": "/bin/sh", "args": ["-c", script],
+            "interpreter": "none", "cwd": dir,
         })
     };
     let apps: Vec<_> = (0..count).map(app).collect();
@@ -182,14 +183,17 @@ fn pueue(dir: &Path, script: &str, count: usize) -> Result<Command, Failure> {
     let own = |name: &str| dir.join(name).display().to_string();
     let settings = serde_json::json!({
         "shared": {
-            "pueue_directory": dir, "runtime_directory": dir, "use_unix_socket": true, "unix_socket_path": own("pueue.sock"),
+            "pueue_directory": dir, "runtime_directory": dir, "use_unix_socket": true,
+            "unix_socket_path": own("pueue.sock"),
         },
         "client": {}, "daemon": {}, "profiles": {},
     });
     std::fs::write(&file, settings.to_string())?;
     let all = format!(
-        "client() {{ pueue -c {0} \"$@\" >/dev/null 2>&1; }}; pueued -c {0} & until client status; do :; done; \
-         client parallel {count}; for at in $(seq {count}); do client add -- '{script}'; done; wait",
+        "client() {{ pueue -c {0} \"$@\" >/dev/null 2>&1; }}; pueued -c {0} & until client status; \
+         do :; done; \
+         client parallel {count}; for at in $(seq {count}); do client add -- '{script}'; done; \
+         wait",
         file.display()
     );
     let mut command = Command::new("sh");

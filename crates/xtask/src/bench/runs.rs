@@ -235,7 +235,8 @@ fn rand(place: &Place) -> usize {
 fn import(place: &Place, file: &Path, label: &str, count: usize) -> Result<(), Failure> {
     let line = |at: usize| {
         serde_json::json!({
-            "id": format!("{label}-{at}"), "title": format!("Bead {at}"), "description": "", "status": "open",
+            "id": format!("{label}-{at}"), "title": format!("Bead {at}"), "description": "",
+            "status": "open",
             "priority": 2, "issue_type": "task", "labels": [label], "dependencies": [],
             "created_at": "2026-02-12T10:00:00Z", "updated_at": "2026-02-12T10:00:00Z",
         })

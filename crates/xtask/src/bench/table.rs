@@ -66,8 +66,10 @@ fn document((row, outcome): &Measured<'_>) -> Value {
                 .map(|(name, values)| (name.clone(), json!(median(values))))
                 .collect();
             json!({
-                "ours": median(&samples.ours), "floor": median(&samples.floor), "peers": peers, "figure": figure,
-                "verdict": figure.map(|figure| verdict(row, figure)), "rounds": samples.ours.len(), "note": samples.note,
+                "ours": median(&samples.ours), "floor": median(&samples.floor), "peers": peers,
+                "figure": figure,
+                "verdict": figure.map(|figure| verdict(row, figure)), "rounds": samples.ours.len(),
+                "note": samples.note,
             })
         }
     };
@@ -176,7 +178,8 @@ fn machine() -> String {
     let peers = peers::found().join(", ");
     let peers = if peers.is_empty() { "none" } else { peers.as_str() };
     format!(
-        "{model}, {cores} cores, {} GiB, Linux {kernel}; load average {load}; peers on PATH: {peers}",
+        "{model}, {cores} cores, {} GiB, Linux {kernel}; load average {load}; peers on PATH: \
+         {peers}",
         memory >> 20
     )
 }

@@ -51,8 +51,10 @@ fn list(place: &Place, count: usize) -> Result<PathBuf, Failure> {
         let status = if number < count / 3 { "completed" } else { "pending" };
         json!({
             "id": id(number), "title": format!("Task {number} of the list"), "status": status,
-            "priority": format!("P{}", number % 3), "depends_on": needs, "attempts": 0, "max_attempts": 3,
-            "validation": {"command": "make test", "timeout_seconds": 300}, "error_log": [], "checkpoints": [],
+            "priority": format!("P{}", number % 3), "depends_on": needs, "attempts": 0,
+            "max_attempts": 3,
+            "validation": {"command": "make test", "timeout_seconds": 300}, "error_log": [],
+            "checkpoints": [],
         })
     };
     let tasks: Vec<_> = (0..count).map(task).collect();

@@ -13,7 +13,8 @@ fn markdown(text: &str) -> Vec<(&'static str, usize)> {
 
 #[test]
 fn opener_in_a_comment_is_found_and_a_question_is_not() {
-    let text = "/// What this does.\n/// More.\nfn a() {}\n// Short. Whoever calls it waits.\n// What for?\n";
+    let text = "/// What this does.\n/// More.\nfn a() {}\n// Short. Whoever calls it waits.\n// \
+        What for?\n";
     assert_eq!(rust("crates/a/src/b.rs", text), [("sentence-opener", 1), ("sentence-opener", 4)]);
 }
 

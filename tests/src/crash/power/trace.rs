@@ -246,13 +246,19 @@ mod tests {
     #[test]
     fn a_trace_is_read_as_it_is_printed() {
         let text = "10.5 chdir(\"/s/agents/a\") = 0 <0.000010>\n\
-                    11.0 openat(AT_FDCWD</s/agents/a>, \"./m.tmp\", O_WRONLY|O_CREAT|O_EXCL|O_CLOEXEC, 0600) = 7</s/agents/a/m.tmp> <0.000100>\n\
-                    11.1 write(7</s/agents/a/m.tmp>, \"{\\n \\\"v\\\": 1, \\0\\1772)\", 14) = 12 <0.000010>\n\
+                    11.0 openat(AT_FDCWD</s/agents/a>, \"./m.tmp\", \
+                    O_WRONLY|O_CREAT|O_EXCL|O_CLOEXEC, 0600) = 7</s/agents/a/m.tmp> <0.000100>\n\
+                    11.1 write(7</s/agents/a/m.tmp>, \"{\\n \\\"v\\\": 1, \\0\\1772)\", 14) = 12 \
+                    <0.000010>\n\
                     11.2 rename(\"./m.tmp\", \"./m\") = 0 <0.000010>\n\
-                    11.3 pwritev(8</s/spool>, [{iov_base=\"ab\", iov_len=2}, {iov_base=\"c, d\", iov_len=4}], 2, 32) = 6 <0.000010>\n\
-                    11.3 renameat2(AT_FDCWD</s/agents/a>, \"./m\", AT_FDCWD</s/agents/a>, \"./n\", RENAME_EXCHANGE) = 0 <0.000010>\n\
-                    11.4 rename(\"gone\", \"m\") = -1 ENOENT (No such file or directory) <0.000010>\n\
-                    11.5 mount(\"tmpfs\", \"/s/agents\", \"tmpfs\", MS_NOSUID|MS_NODEV, \"mode=0755\") = 0 <0.000010>\n\
+                    11.3 pwritev(8</s/spool>, [{iov_base=\"ab\", iov_len=2}, {iov_base=\"c, d\", \
+                    iov_len=4}], 2, 32) = 6 <0.000010>\n\
+                    11.3 renameat2(AT_FDCWD</s/agents/a>, \"./m\", AT_FDCWD</s/agents/a>, \"./n\", \
+                    RENAME_EXCHANGE) = 0 <0.000010>\n\
+                    11.4 rename(\"gone\", \"m\") = -1 ENOENT (No such file or directory) \
+                    <0.000010>\n\
+                    11.5 mount(\"tmpfs\", \"/s/agents\", \"tmpfs\", MS_NOSUID|MS_NODEV, \
+                    \"mode=0755\") = 0 <0.000010>\n\
                     11.6 mkdir(\"/s/agents/a\", 0777) = 0 <0.000010>\n\
                     11.7 execve(\"/bin/sh\", [\"sh\"], 0x7f /* 3 vars */) = 0 <0.000010>\n\
                     11.8 fsync(9</s/agents/a>) = 0 <0.5>\n";
