@@ -3,15 +3,15 @@
 //! conversation once, the model is asked no more often than necessary, and the events have the
 //! transcript's answer.
 //!
-//! | moment | how it is made sure of |
+//! | moment | how the test ensures it |
 //! |---|---|
 //! | before sent | the daemon stops itself after `prompt_sent` is durable |
 //! | half written | the agent is stopped and its stdin full, the prompt being longer |
 //! | queued | the agent is stopped and the whole prompt in its stdin |
-//! | recorded | the model has been asked, the prompt stands in the transcript, no answer comes |
-//! | mid tool | the tool has had its effect and goes on |
-//! | unheard | the same, and its shim was stopped before it had read a byte of the agent's output |
-//! | after the result | the daemon is stopped, and the turn's end stands in the spool |
+//! | recorded | the model was asked, the prompt is in the transcript, no answer comes |
+//! | mid tool | the tool has had its effect and still runs |
+//! | unheard | the same, and the shim was stopped before it had read any output of the agent |
+//! | after the result | the daemon is stopped, and the spool has the turn's end |
 //!
 //! `MULETEER_KILL_CELL=codex/queued/shim` picks one.
 

@@ -8,7 +8,6 @@ use std::process::Command;
 ///
 /// The path comes from the crate's own folder at compile time: `current_dir` differs between
 /// `cargo xtask` (the user's directory) and `cargo test` (the package's folder).
-/// the user stands) and `cargo test` (the package's folder).
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
