@@ -501,12 +501,18 @@ fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
     assert_eq!(told(), 1);
     daemon.kill_9();
     let collector = Collector::on(silent.listener);
+    let mark = stage.world.state().join("runs").join(&run_id).join("telemetry.json");
     // The collector has none of the earlier spans, so the export reads that log once more, and then
     // never again.
     for _ in 0..2 {
         let mut daemon = stage.world.daemon_with(&[(ENDPOINT, &collector.url())]);
         let id = stage.world.spawn(&stage.repo, "true", &["--wait"]).ok();
         spans_of(&collector, &id);
+        // A daemon that dies before it has marked the log as done reads it again, as it should.
+        wait_until("the run's log to be marked as done", PATIENCE, || {
+            let mark = std::fs::read_to_string(&mark).unwrap_or_default();
+            mark.contains("\"done\":true").then_some(())
+        });
         daemon.kill_9();
     }
     assert_eq!(told(), 2);

@@ -45,7 +45,9 @@ fn rust(path: &str, text: &str, to: &mut Vec<Violation>) {
     }
     for (number, line) in numbered(text) {
         let columns = line.chars().count();
-        if columns > MAX_COLUMNS && !line.contains("://") {
+        let is_table =
+            line.trim_start().trim_start_matches(['/', '!']).trim_start().starts_with('|');
+        if columns > MAX_COLUMNS && !is_table && !line.contains("://") {
             push(to, "line-width", path, number, format!("{columns} columns"));
         }
     }
