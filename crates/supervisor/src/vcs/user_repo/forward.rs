@@ -21,7 +21,7 @@ impl Git {
     pub fn forward(&self, from: &str, to: &str) -> Result<(), GitError> {
         self.mend_forward()?;
         let index = self.index();
-        drop(std::fs::copy(self.git_dir.join("index"), &index.0));
+        drop(self.copy_index(&index));
         let is_free = self
             .with(&index, &["read-tree", "-m", "-u", "-n", from, to].map(String::from), b"")
             .is_ok();

@@ -23,12 +23,7 @@ impl Git {
 
     /// The tree of what lies there, and in the index. `is_committed` says what it is for.
     fn take_in(&self, index: &Index, is_committed: bool) -> Result<String, GitError> {
-        // A copy knows the files' times, so only what changed is read.
-        let real = self.git_dir.join("index");
-        if std::fs::metadata(&real).is_ok_and(|meta| meta.len() > 0) {
-            std::fs::copy(&real, &index.0)
-                .map_err(|error| failed("copy of the index", &error.to_string()))?;
-        }
+        self.copy_index(index).map_err(|error| failed("copy of the index", &error.to_string()))?;
         let left_out = self.leave_out_large(index)?;
         // Not with excluding pathspecs: git fails where one of them is ignored too.
         let args = ["add", "-A", "--", ":(top)"].map(String::from);
@@ -59,6 +54,17 @@ impl Git {
         }
         self.forget_own(index)?;
         self.with(index, &["write-tree".into()], b"")
+    }
+
+    /// A copy knows the files' times, so only what changed is read. git reads a file again that has
+    /// changed since the index was written, or in the same second: so it has the index's time.
+    pub(super) fn copy_index(&self, index: &Index) -> std::io::Result<()> {
+        let real = self.git_dir.join("index");
+        let Some(meta) = std::fs::metadata(&real).ok().filter(|meta| meta.len() > 0) else {
+            return Ok(());
+        };
+        std::fs::copy(&real, &index.0)?;
+        std::fs::File::options().append(true).open(&index.0)?.set_modified(meta.modified()?)
     }
 
     /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays

@@ -81,6 +81,27 @@ fn commit_with_a_file_that_git_cannot_convert_has_its_bytes() {
     }
 }
 
+/// Of the same length, and as old as the index: git tells it by the index's time.
+#[test]
+fn snapshot_has_a_file_that_changed_in_the_second_in_which_the_index_was_written() {
+    let repo = Repo::new();
+    let git = repo.open();
+    let at = |name: &str, seconds: u64| {
+        let file = std::fs::File::options().append(true).open(repo.dir.path().join(name));
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        file.expect("a file").set_modified(time).expect("a time");
+    };
+    at("kept.txt", 1_000_000_000);
+    repo.git(&["update-index", "--refresh"]);
+    // Not replaced, or git would see another file.
+    std::fs::write(repo.dir.path().join("kept.txt"), "more\n").expect("writes");
+    at("kept.txt", 1_000_000_000);
+    at(".git/index", 1_000_000_000);
+    repo.git(&["config", "core.trustctime", "false"]);
+    let tree = git.snapshot().expect("a tree");
+    assert_eq!(repo.git(&["cat-file", "blob", &format!("{tree}:kept.txt")]), "more");
+}
+
 /// As a person's configuration has it that wants to be told of line ends which would not come back.
 #[test]
 fn file_with_line_ends_that_would_not_come_back_is_taken_in_as_it_is() {
