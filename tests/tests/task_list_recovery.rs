@@ -199,3 +199,55 @@ fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited(
     );
     scene.end();
 }
+
+/// One such file ended every snapshot, and with it the rollback, the commit and the list.
+#[test]
+fn task_that_leaves_a_file_git_cannot_convert_is_rolled_back_and_then_completed() {
+    for (attributes, workers) in [
+        ("odd.txt working-tree-encoding=UTF-16", "1"),
+        ("* working-tree-encoding", "1"),
+        ("*.txt text eol=crlf working-tree-encoding=UTF-16", "1"),
+        ("*.txt text eol=crlf working-tree-encoding=UTF-16", "2"),
+    ] {
+        let scene = Scene::new();
+        scene.add("Odd", "test -f good", &[]);
+        scene.add("Next", "test -f next", &["--depends-on", "task-001"]);
+        let daemon = scene.world.daemon();
+        let script = format!(
+            "echo '{attributes}' > .gitattributes; printf 'odd\\n\\377' > odd.txt; \
+             for n in 0 1 2 3 4 5 6 7 8 9; do echo $n > new$n; done; \
+             if [ -e good ]; then echo x > next; \
+             elif [ -e \"$HOME/again\" ]; then echo x > good; \
+             else touch \"$HOME/again\"; echo y > bad; fi"
+        );
+        let run = scene.run(&script, &["--concurrency", workers]);
+        assert_eq!(run.code, Some(0), "{attributes}: {run:?}\n{}", scene.log());
+        assert_eq!(scene.task("task-001")["attempts"], 2, "{attributes}: {}", scene.log());
+        assert_eq!(scene.status("task-002"), "completed", "{attributes}: {}", scene.log());
+        assert!(!scene.repo.path.join("bad").exists(), "{attributes}");
+        let saved = scene.repo.git(&[
+            "for-each-ref",
+            "--format=%(refname)",
+            "refs/muleteer/rollback/task-001",
+        ]);
+        assert_eq!(scene.repo.git(&["show", &format!("{saved}:bad")]), "y", "{attributes}");
+        for commit in ["HEAD", &saved] {
+            // The output of git is text in tests: the name of the blob tells its bytes.
+            assert_eq!(
+                scene.repo.git(&["rev-parse", &format!("{commit}:odd.txt")]),
+                scene.repo.git(&["hash-object", "--no-filters", "odd.txt"]),
+                "{attributes}: {commit}"
+            );
+            for n in 0..10 {
+                let text = scene.repo.git(&["show", &format!("{commit}:new{n}")]);
+                assert_eq!(text, n.to_string(), "{attributes}: {commit}");
+            }
+        }
+        assert_eq!(
+            std::fs::read(scene.repo.path.join("odd.txt")).unwrap(),
+            b"odd\n\xff",
+            "{attributes}"
+        );
+        scene.world.finish(Some(daemon));
+    }
+}

@@ -66,16 +66,10 @@ impl Index {
         base: &str,
         (patience, what): (Duration, &str),
     ) -> Result<(), String> {
-        let add = async || {
-            run_within(self.git(hosted, dir).args(["add", "--all"]), patience, what).await.map(drop)
-        };
-        if add().await.is_ok() {
+        let mut add = self.git(hosted, dir);
+        if run_within(add.args(["add", "--all"]), patience, what).await.is_ok() {
             return Ok(());
         }
-        // `git add` does not read a file that the refreshed index knows as unchanged. The refresh
-        // fails for other files.
-        let mut refresh = self.plain(hosted, dir, base);
-        drop(run(refresh.args(["update-index", "-q", "--refresh"]), what).await);
         let mut paths = vec![];
         for which in [&["--others", "--exclude-standard"][..], &["--modified"]] {
             let mut list = self.plain(hosted, dir, base);
@@ -83,9 +77,18 @@ impl Index {
         }
         let git = || self.git(hosted, dir);
         let raw = raw::find(&git, dir, &paths, &self.list()).await?;
-        self.update(hosted, dir, (&["--index-info"], &raw.entries), what).await?;
-        self.update(hosted, dir, (&["--assume-unchanged", "--stdin"], &raw.odd), what).await?;
-        add().await
+        // git also reads a file that may have changed when it writes the index, and may fail over
+        // its attributes then. So these commands have no attributes.
+        let plain = || self.plain(hosted, dir, base);
+        self.update(plain(), (&["--index-info"], &raw.entries), what).await?;
+        // This form is preferred, because git keeps the line ends that the index has.
+        if self.update(git(), (&raw::ADD, &raw.fine), what).await.is_err() {
+            self.update(plain(), (&["--index-info"], &raw.converted), what).await?;
+        }
+        let known = [raw.odd, raw.fine].concat();
+        self.update(plain(), (&["--assume-unchanged", "--stdin"], &known), what).await?;
+        // The rest (links, deleted files) is never converted.
+        run_within(plain().args(["add", "--all"]), patience, what).await.map(drop)
     }
 
     /// Keeps every git that uses this index from reading files that are too large. Tracked ones are
@@ -113,7 +116,8 @@ impl Index {
         let blob = large_files::empty_blob(base);
         let entries: Vec<u8> =
             new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
-        self.update(hosted, dir, (&["--index-info"], &entries), WHAT).await?;
+        let plain = || self.plain(hosted, dir, base);
+        self.update(plain(), (&["--index-info"], &entries), WHAT).await?;
         let mut read = 0;
         for one in tracked.iter().filter(|one| !one.is_untouched) {
             // A file with its committed content is not lost with the clone.
@@ -124,22 +128,28 @@ impl Index {
             }
         }
         let unread = large_files::paths(new.iter().chain(&tracked));
-        self.update(hosted, dir, (&["--assume-unchanged", "--stdin"], &unread), WHAT).await?;
+        self.update(plain(), (&["--assume-unchanged", "--stdin"], &unread), WHAT).await?;
         Ok(LeftOut { new, all })
     }
 
     /// Removes the files from the index that were only marked as tracked.
-    pub async fn forget(&self, hosted: &Hosted, dir: &Path, files: &[Large]) -> Result<(), String> {
+    pub async fn forget(
+        &self,
+        hosted: &Hosted,
+        dir: &Path,
+        base: &str,
+        files: &[Large],
+    ) -> Result<(), String> {
         let paths = large_files::paths(files);
         let args = ["--force-remove", "--stdin"];
-        self.update(hosted, dir, (&args, &paths), "cannot read the tree").await
+        let plain = self.plain(hosted, dir, base);
+        self.update(plain, (&args, &paths), "cannot read the tree").await
     }
 
     /// Runs `git update-index -z` with these arguments and this input.
     async fn update(
         &self,
-        hosted: &Hosted,
-        dir: &Path,
+        mut update: tokio::process::Command,
         (args, input): (&[&str], &[u8]),
         what: &str,
     ) -> Result<(), String> {
@@ -149,7 +159,6 @@ impl Index {
         let list = self.list();
         let failed = |error: std::io::Error| format!("{what}: {}: {error}", list.display());
         std::fs::write(&list, input).map_err(failed)?;
-        let mut update = self.git(hosted, dir);
         update.args(["update-index", "-z"]).args(args).stdin(File::open(&list).map_err(failed)?);
         run(&mut update, what).await.map(drop)
     }
@@ -161,8 +170,13 @@ impl Index {
 
     /// Removes submodules from the index. For a known submodule, `git add` runs a git inside it
     /// that obeys the submodule's configuration. For an unknown one it only reads the commit.
-    pub async fn forget_submodules(&self, hosted: &Hosted, dir: &Path) -> Result<(), String> {
-        let mut list = self.git(hosted, dir);
+    pub async fn forget_submodules(
+        &self,
+        hosted: &Hosted,
+        dir: &Path,
+        base: &str,
+    ) -> Result<(), String> {
+        let mut list = self.plain(hosted, dir, base);
         let listed =
             run_bytes(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
         let paths: Vec<u8> = listed
@@ -173,7 +187,8 @@ impl Index {
             .copied()
             .collect();
         let args = ["--force-remove", "--stdin"];
-        self.update(hosted, dir, (&args, &paths), "cannot read the tree").await
+        let plain = self.plain(hosted, dir, base);
+        self.update(plain, (&args, &paths), "cannot read the tree").await
     }
 }
 

@@ -547,11 +547,11 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
     let what = "cannot keep what was not committed";
     let index = Index::new(hosted, dir);
     run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
-    index.forget_submodules(hosted, dir).await?;
+    index.forget_submodules(hosted, dir, &head).await?;
     let left_out = index.leave_out_large(hosted, dir, &head).await?;
     index.add_all(hosted, dir, &head, (RESCUING, what)).await?;
-    index.forget(hosted, dir, &left_out.new).await?;
-    let tree = run(index.git(hosted, dir).args(["write-tree"]), what).await?;
+    index.forget(hosted, dir, &head, &left_out.new).await?;
+    let tree = run(index.plain(hosted, dir, &head).args(["write-tree"]), what).await?;
     if !left_out.all.is_empty() {
         let before = format!("{head}^{{tree}}");
         let before = run(git(&hosted.places.keep()).args(["rev-parse", &before]), what).await?;

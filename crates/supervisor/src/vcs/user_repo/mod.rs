@@ -249,9 +249,29 @@ impl Git {
         self.bytes(args, stdin, index).map(words)
     }
 
+    /// Runs git. As it writes an index it may read files, and fail over their attributes: then it
+    /// runs again without any.
+    fn bytes(
+        &self,
+        args: &[&str],
+        stdin: &[u8],
+        index: Option<&Path>,
+    ) -> Result<Vec<u8>, GitError> {
+        match self.unlocked(args, stdin, index) {
+            Err(error @ GitError::Failed { .. })
+                if self.attributes_from.is_none()
+                    && error.lock().is_none()
+                    && raw::writes_index_alone(args) =>
+            {
+                self.without_attributes()?.unlocked(args, stdin, index)
+            }
+            said => said,
+        }
+    }
+
     /// Where a lock is in the way, waits for whoever has it; one of a git that was killed is taken
     /// away.
-    fn bytes(
+    fn unlocked(
         &self,
         args: &[&str],
         stdin: &[u8],
@@ -287,7 +307,9 @@ impl Git {
     fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
         let mut command = bare(&self.top);
         self.person.tell(&mut command, &self.filters(args)?);
-        command.envs(self.attributes_from.map(|tree| (raw::ATTRIBUTES_FROM, tree)));
+        if let Some(tree) = self.attributes_from {
+            command.env(raw::ATTRIBUTES_FROM, tree).env("GIT_ATTR_NOSYSTEM", "1");
+        }
         if self.is_clone {
             // What is missing there would be fetched as its own configuration says, by whatever
             // program that names.

@@ -7,6 +7,7 @@ use crate::vcs::user_repo::large_files::{empty_tree, is_regular};
 use crate::vcs::user_repo::snapshot_trees::Index;
 use crate::vcs::user_repo::{Git, GitError};
 use crate::vcs::worktree::run_within;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -21,6 +22,10 @@ type Name = Vec<u8>;
 pub(crate) const ATTRIBUTES_FROM: &str = "GIT_ATTR_SOURCE";
 /// Of more trials than these the files that are not told apart by then are taken in as they are.
 const TRIALS: usize = 300;
+/// A line of a commit's message that names a file which was taken in byte for byte.
+const LISTED_AS: &str = "Raw: ";
+/// Of so many files at most.
+const LISTED: usize = 1000;
 /// Most that one trial takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -29,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Search {
     open: Vec<Vec<Name>>,
     odd: Vec<Name>,
+    /// Those that git could convert, and their entries.
+    fine: Vec<Name>,
+    converted: Vec<u8>,
     trials: usize,
 }
 
@@ -37,7 +45,7 @@ impl Search {
     fn new(top: &Path, names: impl Iterator<Item = Name>) -> Self {
         let names: Vec<Name> =
             names.filter(|name| is_regular(&top.join(OsStr::from_bytes(name)))).collect();
-        Self { open: vec![names], odd: vec![], trials: 0 }
+        Self { open: vec![names], odd: vec![], fine: vec![], converted: vec![], trials: 0 }
     }
 
     /// The files to be tried next.
@@ -48,6 +56,12 @@ impl Search {
         self.trials += 1;
         self.open.retain(|names| !names.is_empty());
         self.open.pop()
+    }
+
+    /// They were taken in; `hashes` is a line for each.
+    fn succeeded(&mut self, top: &Path, mut names: Vec<Name>, hashes: &str) {
+        self.converted.extend(entries(top, &names, hashes));
+        self.fine.append(&mut names);
     }
 
     /// They could not be taken in.
@@ -75,6 +89,37 @@ fn lines(names: &[Name]) -> Vec<u8> {
     names.iter().flat_map(|name| quoted(name).into_bytes()).collect()
 }
 
+/// The files, each ended by NUL, as lines of a commit's message; not all of them where there are
+/// many.
+pub(super) fn listed(files: &[u8]) -> String {
+    let names: Vec<Name> = split(files).take(LISTED).collect();
+    let lines = String::from_utf8_lossy(&lines(&names)).into_owned();
+    lines.lines().map(|line| format!("{LISTED_AS}{line}\n")).collect()
+}
+
+/// The files that a commit's message lists.
+fn unlisted(message: &str) -> impl Iterator<Item = Name> {
+    let name = |line: &str| {
+        let quoted = line.strip_prefix(LISTED_AS)?.strip_prefix('"')?.strip_suffix('"')?;
+        let mut name = vec![];
+        let mut rest = quoted.as_bytes();
+        while let [first, after @ ..] = rest {
+            let (byte, after) = match (first, after) {
+                (b'\\', [a, b, c, after @ ..]) => {
+                    let digits = [*a, *b, *c];
+                    let digits = std::str::from_utf8(&digits).ok()?;
+                    (u8::from_str_radix(digits, 8).ok()?, after)
+                }
+                _ => (*first, after),
+            };
+            name.push(byte);
+            rest = after;
+        }
+        Some(name)
+    };
+    message.lines().filter_map(name).take(LISTED)
+}
+
 /// Names, each ended by NUL, one by one.
 fn split(listed: &[u8]) -> impl Iterator<Item = Name> {
     listed.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
@@ -96,27 +141,44 @@ fn entries(top: &Path, names: &[Name], hashes: &str) -> Vec<u8> {
 }
 
 const TRY: [&str; 3] = ["hash-object", "-w", "--stdin-paths"];
+/// For `update-index -z`: takes in the files that its input names.
+pub(crate) const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
 const AS_IT_IS: [&str; 4] = ["hash-object", "-w", "--no-filters", "--stdin-paths"];
+
+/// Whether a git changes no more than the index, and takes in no file's content.
+pub(super) fn writes_index_alone(args: &[&str]) -> bool {
+    let has = |flag: &str| args.contains(&flag);
+    match args.first() {
+        Some(&"write-tree") => true,
+        Some(&"read-tree") => !has("-u"),
+        Some(&"reset") => has("--mixed"),
+        Some(&"update-index") => !has("--refresh") && !has("--add"),
+        _ => false,
+    }
+}
 
 impl Git {
     /// This one, deaf to the attributes that files of the repository set.
     pub(super) fn without_attributes(&self) -> Result<Self, GitError> {
-        Ok(Self { attributes_from: Some(empty_tree(&self.head_or("")?)), ..self.clone() })
+        let mut plain =
+            Self { attributes_from: Some(empty_tree(&self.head_or("")?)), ..self.clone() };
+        plain.person.attributes = None;
+        Ok(plain)
     }
 
-    /// Takes the files into the index that git cannot convert, and has `git add` pass them over.
-    /// They are returned, each ended by NUL. One that is to be committed goes through a filter of
-    /// the person's, or `why` is the answer: something else would be committed.
-    pub(super) fn take_raw(
+    /// Takes everything into the index that lies there, where `git add` failed over a file. One
+    /// that git cannot convert is taken in byte for byte; those are returned, as
+    /// `update-index --stdin` reads them. One that is to be committed goes through a filter of the
+    /// person's, or `why` is the answer: something else would be committed.
+    pub(super) fn add_raw(
         &self,
         index: &Index,
         is_committed: bool,
         why: GitError,
     ) -> Result<Vec<u8>, GitError> {
+        // git reads a file that may have changed when it writes the index, too, and may fail over
+        // its attributes then. So the index is written by a git that has none, wherever possible.
         let plain = self.without_attributes()?;
-        // A file that lies there as the index has it is not read by `git add`. It complains of
-        // others.
-        drop(plain.with(index, &["update-index", "-q", "--refresh"].map(String::from), b""));
         let list = |which: &[&str]| {
             let args: Vec<&str> =
                 ["ls-files", "-z", "--full-name"].iter().chain(which).copied().collect();
@@ -127,42 +189,69 @@ impl Git {
         let mut search = Search::new(&self.top, split(&new).chain(split(&changed)));
         while let Some(names) = search.next() {
             match self.git_with(&TRY, &lines(&names), None) {
-                Ok(_) => {}
+                Ok(hashes) => search.succeeded(&self.top, names, &hashes),
                 Err(error @ GitError::Unheard { .. }) => return Err(error),
                 Err(_) => search.failed(names),
             }
         }
-        let odd = search.odd;
-        if odd.is_empty() {
-            return Ok(vec![]);
-        }
-        let paths = ended(&odd);
-        if is_committed && self.has_filter(&paths)? {
+        let (odd, fine) = (ended(&search.odd), ended(&search.fine));
+        if is_committed && !odd.is_empty() && self.has_filter(&odd)? {
             return Err(why);
         }
-        tracing::warn!(dir = %self.top.display(), files = odd.len(), %why, "taken in byte for byte");
-        let hashes = self.git_with(&AS_IT_IS, &lines(&odd), None)?;
-        self.with(
-            index,
-            &["update-index", "-z", "--index-info"].map(String::from),
-            &entries(&self.top, &odd, &hashes),
-        )?;
-        plain.with(
-            index,
-            &["update-index", "-z", "--assume-unchanged", "--stdin"].map(String::from),
-            &paths,
-        )?;
-        Ok(paths)
+        if !odd.is_empty() {
+            let files = search.odd.len();
+            tracing::warn!(dir = %self.top.display(), files, %why, "taken in byte for byte");
+        }
+        let update = |git: &Self, how: &[&str], input: &[u8]| match input {
+            [] => Ok(()),
+            input => {
+                let args: Vec<&str> = ["update-index", "-z"].iter().chain(how).copied().collect();
+                git.git_with(&args, input, Some(&index.0)).map(drop)
+            }
+        };
+        if !odd.is_empty() {
+            let hashes = self.git_with(&AS_IT_IS, &lines(&search.odd), None)?;
+            let entries = entries(&self.top, &search.odd, &hashes);
+            update(&plain, &["--index-info"], &entries)?;
+        }
+        // Preferred: it knows the line ends that the index has.
+        if update(self, &ADD, &fine).is_err() {
+            update(&plain, &["--index-info"], &search.converted)?;
+        }
+        // What is left then, as links and files that are gone, is not converted.
+        let known = [odd.as_slice(), &fine].concat();
+        update(&plain, &["--assume-unchanged", "--stdin"], &known)?;
+        plain.add_all(index)?;
+        update(&plain, &["--no-assume-unchanged", "--stdin"], &known)?;
+        // It complains of converted files.
+        drop(plain.git_with(&["update-index", "-q", "--refresh"], b"", Some(&index.0)));
+        Ok(odd)
     }
 
-    /// Lets the index know again what [`Self::take_raw`] had passed over: as it lies there.
-    pub(super) fn know_raw(&self, index: &Index, paths: &[u8]) -> Result<(), GitError> {
+    /// Writes the files that were taken in byte for byte as they are in the tree `to`: git may have
+    /// converted them as it checked them out. The message of the commit `by` lists them.
+    pub(super) fn put_raw(&self, by: &str, to: &str) -> Result<(), GitError> {
+        let message = match self.bytes(&["log", "-1", "--format=%b", by], b"", None) {
+            Err(error @ GitError::Unheard { .. }) => return Err(error),
+            // There is no such commit where a task began with nothing uncommitted.
+            message => message.unwrap_or_default(),
+        };
+        let raw: HashSet<Name> = unlisted(&String::from_utf8_lossy(&message)).collect();
+        if raw.is_empty() {
+            return Ok(());
+        }
+        let list = ["ls-tree", "-r", "-z", "--name-only", "--full-tree", to];
+        let there = self.bytes(&list, b"", None)?;
+        let there: Vec<Name> = split(&there).filter(|name| raw.contains(name)).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        // An index that knows no file's times: git writes no file that it takes for unchanged.
+        let index = self.index();
         let plain = self.without_attributes()?;
-        let known = ["update-index", "-z", "--no-assume-unchanged", "--stdin"].map(String::from);
-        plain.with(index, &known, paths)?;
-        // It complains of other files.
-        drop(plain.with(index, &["update-index", "-q", "--refresh"].map(String::from), b""));
-        Ok(())
+        plain.git_with(&["read-tree", to], b"", Some(&index.0))?;
+        let args = ["checkout-index", "-f", "-z", "--stdin"];
+        plain.git_with(&args, &ended(&there), Some(&index.0)).map(drop)
     }
 
     /// Whether one of these files goes through a filter that the person has.
@@ -188,6 +277,9 @@ pub(crate) struct Raw {
     pub odd: Vec<u8>,
     /// All other paths.
     pub other: Vec<u8>,
+    /// The regular files among those, and their entries.
+    pub fine: Vec<u8>,
+    pub converted: Vec<u8>,
 }
 
 /// Finds the files among `paths` that git cannot convert, and puts their bytes into the repository.
@@ -208,18 +300,22 @@ pub(crate) async fn find(
     };
     let mut search = Search::new(top, split(paths));
     while let Some(names) = search.next() {
-        if hash(&TRY, &names).await.is_err() {
-            search.failed(names);
+        match hash(&TRY, &names).await {
+            Ok(hashes) => search.succeeded(top, names, &hashes),
+            Err(_) => search.failed(names),
         }
     }
-    let odd = search.odd;
-    if odd.is_empty() {
-        return Ok(Raw { other: paths.to_vec(), ..Raw::default() });
-    }
-    let hashes = hash(&AS_IT_IS, &odd).await?;
-    let known: std::collections::HashSet<&Name> = odd.iter().collect();
+    let Search { odd, fine, converted, .. } = search;
+    let hashes = if odd.is_empty() { String::new() } else { hash(&AS_IT_IS, &odd).await? };
+    let known: HashSet<&Name> = odd.iter().collect();
     let other: Vec<Name> = split(paths).filter(|name| !known.contains(name)).collect();
-    Ok(Raw { entries: entries(top, &odd, &hashes), odd: ended(&odd), other: ended(&other) })
+    Ok(Raw {
+        entries: entries(top, &odd, &hashes),
+        odd: ended(&odd),
+        other: ended(&other),
+        fine: ended(&fine),
+        converted,
+    })
 }
 
 #[cfg(test)]
@@ -247,6 +343,13 @@ mod tests {
         search.odd.sort();
         assert_eq!(search.odd, wanted);
         assert!(search.trials < 40, "{}", search.trials);
+    }
+
+    #[test]
+    fn names_of_any_bytes_in_a_message_are_read_again() {
+        let names = [b"a/b c".to_vec(), b"\xff\n\"\\".to_vec()];
+        let message = format!("Start: x\n{}", listed(&ended(&names)));
+        assert_eq!(unlisted(&message).collect::<Vec<_>>(), names);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::vcs::user_repo::command::failed;
 use crate::vcs::user_repo::snapshot_trees::ref_part;
-use crate::vcs::user_repo::{Git, GitError};
+use crate::vcs::user_repo::{Git, GitError, raw};
 
 /// What a rollback took away.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,19 +39,24 @@ impl Git {
         others: &[String],
     ) -> Result<Saved, GitError> {
         let index = self.index();
-        let (mut tree, index) = self.snapshot_into(&index)?;
+        let (mut tree, mut raw) = self.snapshot_into(&index)?;
         // Ignored but listed: git would leave them, and an agent may have overwritten them.
         let there: Vec<_> = ignored.iter().filter(|path| self.top.join(path).exists()).collect();
         if !there.is_empty() {
             let mut args: Vec<String> = ["add", "-A", "-f", "--"].map(String::from).into();
             args.extend(there.iter().map(|path| format!(":(top,literal){path}")));
-            self.with(index, &args, b"")?;
-            self.forget_own(index)?;
-            tree = self.with(index, &["write-tree".into()], b"")?;
+            if let Err(why @ GitError::Failed { .. }) = self.with(&index, &args, b"") {
+                tracing::warn!(%why, "taken in byte for byte");
+                self.without_attributes()?.with(&index, &args, b"")?;
+                raw.extend(there.iter().flat_map(|path| path.bytes().chain([0])));
+            }
+            self.forget_own(&index)?;
+            tree = self.with(&index, &["write-tree".into()], b"")?;
         }
         let head = self.head_or(base)?;
         let message = format!(
-            "muleteer: saved before a {kind} of {task}\n\nTask: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n"
+            "muleteer: saved before a {kind} of {task}\n\nTask: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n{}",
+            raw::listed(&raw)
         );
         let parents: Vec<&str> =
             [head.as_str()].into_iter().chain(others.iter().map(String::as_str)).collect();
@@ -148,7 +153,7 @@ impl Git {
             return Err(failed("undo", &said));
         }
         let index = self.index();
-        let (now, index) = self.snapshot_into(&index)?;
+        let (now, _) = self.snapshot_into(&index)?;
         let kept = if now == saved.start {
             None
         } else {
@@ -156,7 +161,8 @@ impl Git {
         };
         self.git(&["reset", "-q", "--mixed", &saved.head])?;
         let wanted = self.git(&["rev-parse", &format!("{}^{{tree}}", saved.commit)])?;
-        self.move_files(index, &now, &wanted)?;
+        self.move_files(&index, &now, &wanted)?;
+        self.put_raw(&saved.commit, &wanted)?;
         Ok(kept)
     }
 

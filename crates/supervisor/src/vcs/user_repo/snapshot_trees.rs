@@ -3,10 +3,13 @@
 
 use crate::vcs::user_repo::command::failed;
 use crate::vcs::user_repo::large_files::{self, Listed};
-use crate::vcs::user_repo::{Git, GitError, Saved};
+use crate::vcs::user_repo::{Git, GitError, Saved, raw};
 use muleteer_model::task_list::Stand;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Not with excluding pathspecs: git fails where one of them is ignored too.
+const ADD_ALL: [&str; 4] = ["add", "-A", "--", ":(top)"];
 
 impl Git {
     /// Everything that lies in the working directory and is not ignored, as a tree.
@@ -14,37 +17,20 @@ impl Git {
         self.snapshot_into(&self.index()).map(|(tree, _)| tree)
     }
 
-    pub(super) fn snapshot_into<'a>(
-        &self,
-        index: &'a Index,
-    ) -> Result<(String, &'a Index), GitError> {
-        self.take_in(index, false).map(|tree| (tree, index))
+    /// The same, and the files that were taken in byte for byte, as [`Self::add_raw`] has them.
+    pub(super) fn snapshot_into(&self, index: &Index) -> Result<(String, Vec<u8>), GitError> {
+        self.take_in(index, false)
     }
 
-    /// The tree of what lies there, and in the index. `is_committed` says what it is for.
-    fn take_in(&self, index: &Index, is_committed: bool) -> Result<String, GitError> {
+    /// The tree of what lies there, and in the index, and what was taken in byte for byte.
+    /// `is_committed` says what it is for.
+    fn take_in(&self, index: &Index, is_committed: bool) -> Result<(String, Vec<u8>), GitError> {
         self.copy_index(index).map_err(|error| failed("copy of the index", &error.to_string()))?;
         let left_out = self.leave_out_large(index)?;
-        // Not with excluding pathspecs: git fails where one of them is ignored too.
-        let args = ["add", "-A", "--", ":(top)"].map(String::from);
-        let mut raw = vec![];
-        let mut added = self.with(index, &args, b"");
-        if let Err(why @ GitError::Failed { .. }) = added {
-            raw = self.take_raw(index, is_committed, why)?;
-            added = self.with(index, &args, b"");
-        }
-        match added {
-            // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
-            Err(error) if error.is_of_a_file() => {
-                tracing::warn!(%error, "not taken in");
-                let args = ["add", "-A", "--ignore-errors", "--", ":(top)"].map(String::from);
-                drop(self.with(index, &args, b""));
-            }
-            done => drop(done?),
-        }
-        if !raw.is_empty() {
-            self.know_raw(index, &raw)?;
-        }
+        let raw = match self.git_with(&ADD_ALL, b"", Some(&index.0)) {
+            Err(why @ GitError::Failed { .. }) => self.add_raw(index, is_committed, why)?,
+            added => added.map(|_| vec![])?,
+        };
         if !left_out.is_empty() {
             self.with(
                 index,
@@ -53,7 +39,8 @@ impl Git {
             )?;
         }
         self.forget_own(index)?;
-        self.with(index, &["write-tree".into()], b"")
+        let tree = self.with(index, &["write-tree".into()], b"")?;
+        Ok((tree, raw))
     }
 
     /// A copy knows the files' times, so only what changed is read. git reads a file again that has
@@ -65,6 +52,20 @@ impl Git {
         };
         std::fs::copy(&real, &index.0)?;
         std::fs::File::options().append(true).open(&index.0)?.set_modified(meta.modified()?)
+    }
+
+    /// Takes everything into the index that lies there; a file that cannot be read is left out.
+    pub(super) fn add_all(&self, index: &Index) -> Result<(), GitError> {
+        match self.git_with(&ADD_ALL, b"", Some(&index.0)) {
+            // It stays where it is, as `git clean` would leave it: what is in no tree is not moved.
+            Err(error) if error.is_of_a_file() => {
+                tracing::warn!(%error, "not taken in");
+                let args = ["add", "-A", "--ignore-errors", "--", ":(top)"];
+                drop(self.git_with(&args, b"", Some(&index.0)));
+                Ok(())
+            }
+            added => added.map(drop),
+        }
     }
 
     /// Sees to it that `git add` reads no file that is too large: where it is tracked, it stays
@@ -130,7 +131,7 @@ impl Git {
         let name = start_ref(task);
         self.check_filters(false)?;
         self.remember_refs(task)?;
-        let tree = self.snapshot()?;
+        let (tree, raw) = self.snapshot_into(&self.index())?;
         let commit = if tree == self.tree_of(base)? {
             // Whatever becomes of the branches, what the task began at stays until it has ended.
             base.into()
@@ -138,7 +139,7 @@ impl Git {
             self.commit_tree(
                 &tree,
                 &[base],
-                &format!("muleteer: the working directory before {task}"),
+                &format!("muleteer: the working directory before {task}\n\n{}", raw::listed(&raw)),
             )?
         };
         self.git(&["update-ref", &name, &commit]).map(drop)
@@ -181,7 +182,7 @@ impl Git {
     /// in a file that the task has changed too is not in it; where both changed the same lines, the
     /// file is taken whole.
     pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
-        let now = self.take_in(&self.index(), true)?;
+        let (now, _) = self.take_in(&self.index(), true)?;
         let info = self.carry("HEAD", start, &now)?;
         if info.is_empty() {
             return Ok(None);
@@ -230,7 +231,7 @@ impl Git {
         let base = self.git(&["rev-parse", "--verify", &format!("{base}^{{commit}}")])?;
         let head = self.head_or(&base)?;
         let index = self.index();
-        let (now, index) = self.snapshot_into(&index)?;
+        let (now, _) = self.snapshot_into(&index)?;
         let elsewhere = !stand.is_at(self.stands_on()?.as_deref());
         let (end, files) = match kept {
             Some(kept) => (kept, self.with_changes(&start, &base, kept)?),
@@ -244,7 +245,8 @@ impl Git {
         on_saved(&saved);
         muleteer_process::fault::point("tasks.saved");
         self.move_to(end, stand)?;
-        self.move_files(index, &now, &files)?;
+        self.move_files(&index, &now, &files)?;
+        self.put_raw(&start_ref(task), &files)?;
         Ok(Some(saved))
     }
 

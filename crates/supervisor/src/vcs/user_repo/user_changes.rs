@@ -112,14 +112,14 @@ impl Git {
         ignored: &[String],
     ) -> Result<Option<String>, GitError> {
         let index = self.index();
-        let (now, index) = self.snapshot_into(&index)?;
+        let (now, _) = self.snapshot_into(&index)?;
         let brought = self.carry(&now, &format!("{}^1", saved.commit), &saved.commit)?;
         let wanted = self.tree_with(&now, &brought)?;
         if wanted == now {
             return Ok(None);
         }
         let kept = self.save("undo", "undo", &self.head()?, &now, ignored, &[])?.name;
-        self.move_files(index, &now, &wanted)?;
+        self.move_files(&index, &now, &wanted)?;
         Ok(Some(kept))
     }
 }

@@ -62,7 +62,7 @@ struct Programs {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Person {
     settings: Vec<(String, OsString)>,
-    attributes: Option<PathBuf>,
+    pub(super) attributes: Option<PathBuf>,
     pub(super) filters: BTreeMap<String, Filter>,
     pub(super) name: Option<String>,
     pub(super) email: Option<String>,

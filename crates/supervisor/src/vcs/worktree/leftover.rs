@@ -198,15 +198,14 @@ impl Bench {
         skipped.extend(chosen.skipped);
         // Deletions come first, because a deleted file may be in the way of a new one.
         self.update(INDEX, &["--force-remove", "--stdin"], &chosen.gone).await?;
-        const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
-        if let Err(why) = self.update(INDEX, &ADD, &chosen.paths).await {
+        if let Err(why) = self.update(INDEX, &raw::ADD, &chosen.paths).await {
             // A file that git cannot convert as its attributes demand is saved unconverted.
             let git = || self.git(INDEX);
             let raw = raw::find(&git, &self.clone, &chosen.paths, &self.dir.join("paths")).await?;
             if raw.odd.is_empty() {
                 return Err(why);
             }
-            self.update(INDEX, &ADD, &raw.other).await?;
+            self.update(INDEX, &raw::ADD, &raw.other).await?;
             self.update(INDEX, &["--index-info"], &raw.entries).await?;
         }
         self.said(["write-tree"]).await

@@ -164,9 +164,12 @@ async fn a_clone_of_any_depth_is_taken_away() {
 #[tokio::test]
 async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
     const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
-    for attributes in
-        ["*.txt working-tree-encoding=UTF-16\n", "*.txt working-tree-encoding=none-such\n"]
-    {
+    for attributes in [
+        "*.txt working-tree-encoding=UTF-16\n",
+        "*.txt working-tree-encoding=none-such\n",
+        "* working-tree-encoding\n",
+        "* text eol=crlf\n*.txt working-tree-encoding\n",
+    ] {
         let stage = Stage::new().await;
         let dir = stage.bead("one").await;
         work(&stage.hosted, &dir, TARGET).await.unwrap();
