@@ -229,16 +229,15 @@ impl Git {
     }
 
     /// Writes the files that were taken in byte for byte as they are in the tree `to`: git may have
-    /// converted them as it checked them out. The message of the commit `by` lists them.
-    pub(super) fn put_raw(&self, by: &str, to: &str) -> Result<(), GitError> {
-        let message = match self.bytes(&["log", "-1", "--format=%b", by], b"", None) {
-            Err(error @ GitError::Unheard { .. }) => return Err(error),
-            // There is no such commit where a task began with nothing uncommitted.
-            message => message.unwrap_or_default(),
-        };
-        let raw: HashSet<Name> = unlisted(&String::from_utf8_lossy(&message)).collect();
+    /// converted them as it checked them out. The commit `by` lists them; one that is not in `to`
+    /// as it was in the tree `of`, where it was taken in, is left as it is.
+    pub(super) fn put_raw(&self, by: &str, of: &str, to: &str) -> Result<(), GitError> {
+        let mut raw = self.raw_of(by)?;
         if raw.is_empty() {
             return Ok(());
+        }
+        for change in self.differences(of, to)? {
+            raw.remove(&change.path);
         }
         let list = ["ls-tree", "-r", "-z", "--name-only", "--full-tree", to];
         let there = self.bytes(&list, b"", None)?;
@@ -252,6 +251,22 @@ impl Git {
         plain.git_with(&["read-tree", to], b"", Some(&index.0))?;
         let args = ["checkout-index", "-f", "-z", "--stdin"];
         plain.git_with(&args, &ended(&there), Some(&index.0)).map(drop)
+    }
+
+    /// The files that the message of a commit lists as taken in byte for byte.
+    fn raw_of(&self, commit: &str) -> Result<HashSet<Name>, GitError> {
+        let message = match self.bytes(&["log", "-1", "--format=%b", commit], b"", None) {
+            Err(error @ GitError::Unheard { .. }) => return Err(error),
+            // There is none where a task began before such a commit was made.
+            message => message.unwrap_or_default(),
+        };
+        Ok(unlisted(&String::from_utf8_lossy(&message)).collect())
+    }
+
+    /// The lines for another commit's message, where it has files of this one.
+    pub(super) fn lines_of(&self, commit: &str) -> Result<String, GitError> {
+        let names: Vec<Name> = self.raw_of(commit)?.into_iter().collect();
+        Ok(listed(&ended(&names)))
     }
 
     /// Whether one of these files goes through a filter that the person has.

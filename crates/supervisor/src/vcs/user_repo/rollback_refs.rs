@@ -55,7 +55,8 @@ impl Git {
         }
         let head = self.head_or(base)?;
         let message = format!(
-            "muleteer: saved before a {kind} of {task}\n\nTask: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n{}",
+            "muleteer: saved before a {kind} of {task}\n\n\
+             Task: {task}\nBase: {base}\nHead: {head}\nStart: {start}\n{}",
             raw::listed(&raw)
         );
         let parents: Vec<&str> =
@@ -162,7 +163,7 @@ impl Git {
         self.git(&["reset", "-q", "--mixed", &saved.head])?;
         let wanted = self.git(&["rev-parse", &format!("{}^{{tree}}", saved.commit)])?;
         self.move_files(&index, &now, &wanted)?;
-        self.put_raw(&saved.commit, &wanted)?;
+        self.put_raw(&saved.commit, &wanted, &wanted)?;
         Ok(kept)
     }
 

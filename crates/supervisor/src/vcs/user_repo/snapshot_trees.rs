@@ -246,7 +246,7 @@ impl Git {
         muleteer_process::fault::point("tasks.saved");
         self.move_to(end, stand)?;
         self.move_files(&index, &now, &files)?;
-        self.put_raw(&start_ref(task), &files)?;
+        self.put_raw(&start_ref(task), &start, &files)?;
         Ok(Some(saved))
     }
 

@@ -3,7 +3,7 @@
 //! validation: then ours is the only copy.
 
 use crate::vcs::user_repo::merge::{Change, Name};
-use crate::vcs::user_repo::snapshot_trees::ref_part;
+use crate::vcs::user_repo::snapshot_trees::{ref_part, start_ref};
 use crate::vcs::user_repo::{Git, GitError, Saved};
 use std::collections::HashMap;
 
@@ -63,7 +63,8 @@ impl Git {
         )?;
         let message = format!(
             "muleteer: what lay about before {task} and is gone since\n\n\
-             Task: {task}\nBase: {head}\nHead: {head}\nStart: {now}\nFiles: only\n"
+             Task: {task}\nBase: {head}\nHead: {head}\nStart: {now}\nFiles: only\n{}",
+            self.lines_of(&start_ref(task))?
         );
         let commit = self.commit_tree(&tree, &[&beside], &message)?;
         let name =
@@ -120,6 +121,7 @@ impl Git {
         }
         let kept = self.save("undo", "undo", &self.head()?, &now, ignored, &[])?.name;
         self.move_files(&index, &now, &wanted)?;
+        self.put_raw(&saved.commit, &saved.commit, &wanted)?;
         Ok(Some(kept))
     }
 }

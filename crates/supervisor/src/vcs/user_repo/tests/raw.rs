@@ -134,6 +134,12 @@ fn text_that_was_not_in_the_encoding_asked_for_comes_back_as_it_was() {
     assert_eq!(std::fs::read(&odd).expect("it is there"), text);
     git.undo(&saved, &[]).expect("undoes");
     assert_eq!(std::fs::read(&odd).expect("it is there"), b"bad\n");
+    // What a task that passed took away.
+    std::fs::remove_file(&odd).expect("it is there");
+    let start = git.start("a", &base).expect("start");
+    let lost = git.keep_lost("a", &base, &start).expect("looks").expect("something");
+    git.undo(&lost.saved, &[]).expect("undoes");
+    assert_eq!(std::fs::read(&odd).expect("it is there"), text);
 }
 
 /// Of the same length, and as old as the index: git tells it by the index's time.
