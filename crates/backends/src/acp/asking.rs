@@ -267,6 +267,11 @@ mod tests {
             "codex-acp -c sandbox_mode='danger-full-access'",
             "gemini --acp --allowed-tools run_shell_command",
             "gemini --acp --approval-mode='yolo'",
+            "docker run -i img gemini --acp --yolo",
+            "docker run -i -e COPILOT_ALLOW_ALL=true img copilot --acp",
+            "docker run -i img --yolo",
+            "bwrap --bind / / --setenv GEMINI_YOLO 1 gemini --acp",
+            "mise exec -- pi-acp",
         ] {
             assert!(why(command, &[]).is_some(), "{command}");
         }
@@ -354,6 +359,22 @@ mod tests {
             ("npx @google/gemini-cli --acp", Some("gemini")),
             ("A=b /opt/my-agent --acp", Some("my-agent")),
             ("sh /tmp/agent.sh", Some("agent.sh")),
+            (
+                "docker run -it --rm -v /a:/b -eA=b --network none img opencode acp",
+                Some("opencode"),
+            ),
+            ("podman --log-level debug exec -w /p box /usr/bin/opencode acp", Some("opencode")),
+            ("docker run -i img --acp", Some("docker")),
+            ("docker run -i img", Some("docker")),
+            ("mise exec node@22 -- opencode acp", Some("opencode")),
+            ("mise x -c 'opencode acp'", Some("opencode")),
+            ("direnv exec . opencode acp", Some("opencode")),
+            ("bwrap --ro-bind / / --dev /dev --unshare-net -- opencode acp", Some("opencode")),
+            ("bwrap --bind / / --die-with-parent opencode acp", Some("opencode")),
+            ("nix develop .#x --command opencode acp", Some("opencode")),
+            ("nix run nixpkgs#opencode -- acp", Some("opencode")),
+            ("uv run --with x opencode acp", Some("opencode")),
+            ("npx @agentclientprotocol/codex-acp -c model=x", Some("codex-acp")),
             ("$AGENT", Some("$AGENT")),
             ("", None),
         ] {

@@ -16,8 +16,9 @@ mod ask;
 mod asking;
 mod parser;
 mod result;
-mod start;
+pub(crate) mod start;
 mod update;
+mod wrapper;
 
 pub use asking::{program, refusal};
 pub(crate) use result::broken_off;

@@ -1,6 +1,7 @@
 //! Finds the programs that a command starts, and their arguments. Shells, package managers and
 //! other wrappers through which an agent is started are skipped.
 
+use crate::acp::wrapper::{self, Inner};
 use crate::launch::Command;
 use muleteer_model::agent::permission::shell::{self, assignment, basename, script};
 
@@ -9,7 +10,7 @@ const DEEPEST: usize = 8;
 
 /// One program that a command starts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Start {
+pub(crate) struct Start {
     /// Its name, without path and version.
     pub program: Option<String>,
     /// Its own arguments.
@@ -45,9 +46,10 @@ const RUNNERS: &[(&str, &[&str])] = &[
     ("yarn", &["dlx", "exec"]),
     ("bun", &["x"]),
     ("pipx", &["run"]),
+    ("uv", &["run"]),
 ];
 /// Their flags that take a value.
-const RUNNER_VALUES: [&str; 14] = [
+const RUNNER_VALUES: [&str; 22] = [
     "-p",
     "--package",
     "--registry",
@@ -62,6 +64,14 @@ const RUNNER_VALUES: [&str; 14] = [
     "--workspace",
     "--dir",
     "-C",
+    "--project",
+    "--directory",
+    "--env-file",
+    "--extra",
+    "--group",
+    "--index",
+    "--with-editable",
+    "--with-requirements",
 ];
 
 /// Programs that run a file.
@@ -73,7 +83,7 @@ const PACKAGES: [(&str, &str); 3] =
     [("gemini-cli", "gemini"), ("opencode-ai", "opencode"), ("qwen-code", "qwen")];
 
 /// Returns the programs that a command starts, in order. `args` belong to the last one.
-pub(super) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {
+pub(crate) fn starts(command: Option<&Command>, args: &[String]) -> Vec<Start> {
     let mut commands = match command {
         Some(Command::Argv(words)) => vec![words.clone()],
         Some(Command::Shell(text)) => shell::read(text).commands,
@@ -149,11 +159,21 @@ fn resolve(words: &[String], mut sets: Vec<(String, String)>, depth: usize, out:
         && let Some(at) = verb(rest, verbs)
     {
         let rest = &rest[at..];
-        if let Some(at) = rest.iter().position(|word| word == "-c" || word == "--call") {
+        let skip = flags(rest, &RUNNER_VALUES);
+        // A later `-c` is an argument of the package.
+        let own = &rest[..skip.min(rest.len())];
+        if let Some(at) = own.iter().position(|word| word == "-c" || word == "--call") {
             return within(rest.get(at + 1).map_or("", String::as_str), out);
         }
-        let skip = flags(rest, &RUNNER_VALUES);
         return resolve(rest.get(skip..).unwrap_or_default(), sets, depth + 1, out);
+    }
+    match wrapper::inner(name, rest) {
+        Some(Inner::Script(text)) => return within(&text, out),
+        Some(Inner::Words(words, set)) => {
+            sets.extend(set);
+            return resolve(&words, sets, depth + 1, out);
+        }
+        None => {}
     }
     if INTERPRETERS.contains(&name) {
         let skip = flags(rest, &["-r", "--require", "--import", "-m"]);

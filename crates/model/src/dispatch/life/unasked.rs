@@ -30,8 +30,8 @@ enum Manner {
 
 /// An agent whose way of asking is known.
 struct Agent {
-    /// The name that the agent gives itself.
-    name: &'static str,
+    /// The names that the agent gives itself.
+    names: &'static [&'static str],
     program: &'static str,
     manner: Manner,
     /// The places outside of its directory where the agent writes for itself without asking: parts
@@ -41,55 +41,61 @@ struct Agent {
 
 const AGENTS: [Agent; 7] = [
     Agent {
-        name: "@agentclientprotocol/claude-agent-acp",
+        names: &["@agentclientprotocol/claude-agent-acp", "claude-agent-acp"],
         program: "claude-agent-acp",
         manner: Manner::Asks,
         own: &[["/.claude/plans/", ""], ["/.claude/projects/", "/memory/"]],
     },
     Agent {
-        name: "@agentclientprotocol/codex-acp",
+        names: &["@agentclientprotocol/codex-acp", "codex-acp"],
         program: "codex-acp",
         manner: Manner::Sandboxed,
         own: &[],
     },
     Agent {
-        name: "OpenCode",
+        names: &["OpenCode"],
         program: "opencode",
         manner: Manner::Early,
         own: &[["/opencode/plans/", ""]],
     },
     Agent {
-        name: "gemini-cli",
+        names: &["gemini-cli"],
         program: "gemini",
         manner: Manner::Asks,
         own: &[["/.gemini/tmp/", ""]],
     },
-    Agent { name: "qwen-code", program: "qwen", manner: Manner::Asks, own: &[["/.qwen/tmp/", ""]] },
     Agent {
-        name: "Copilot",
+        names: &["qwen-code"],
+        program: "qwen",
+        manner: Manner::Asks,
+        own: &[["/.qwen/tmp/", ""]],
+    },
+    Agent {
+        names: &["Copilot"],
         program: "copilot",
         manner: Manner::Asks,
         own: &[["/.copilot/session-state/", ""]],
     },
-    Agent { name: "cline", program: "cline", manner: Manner::Early, own: &[] },
+    Agent { names: &["cline"], program: "cline", manner: Manner::Early, own: &[] },
 ];
 
 /// Returns the entry of the table for the agent that `d` runs. The agent must give its exact name.
-/// If the program that was started is known, it must be that agent's: any program can give itself
-/// any name.
 fn known(d: &Dispatch) -> Option<&'static Agent> {
-    let named = |agent: &&Agent| {
-        let rest = d.agent.get(agent.name.len()..);
-        let same = d
-            .agent
-            .get(..agent.name.len())
-            .is_some_and(|name| name.eq_ignore_ascii_case(agent.name));
+    let is_named = |name: &&str| {
+        let rest = d.agent.get(name.len()..);
+        let same = d.agent.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
         same && rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
     };
-    let started = |agent: &&Agent| {
-        d.created.program.as_deref().is_none_or(|program| program == agent.program)
-    };
-    AGENTS.iter().find(named).filter(started)
+    AGENTS.iter().find(|agent| agent.names.iter().any(|name| is_named(&name)))
+}
+
+/// Whether the program that was started is the agent's own, as far as it is known.
+///
+/// Any program can give itself any name, so only the agent's own may run commands of unknown effect
+/// and write its own files without asking. A wrapper or a container can hide that program, so the
+/// name alone decides when a call counts.
+fn is_genuine(d: &Dispatch, agent: &Agent) -> bool {
+    d.created.program.as_deref().is_none_or(|program| program == agent.program)
 }
 
 fn is_version(text: &str) -> bool {
@@ -217,6 +223,7 @@ fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> 
     if let Some(rule) = policy.names_call(&ask, cwd) {
         return Some(rule);
     }
+    let genuine = agent.filter(|agent| is_genuine(d, agent));
     let counts = match call.tool.as_str() {
         // If rules limit the files that may be read, a file outside of the directory may not.
         tool if READING.contains(&tool) => {
@@ -225,9 +232,12 @@ fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> 
         tool if is_harmless(tool) && tool != "WebFetch" => false,
         // The agent did not report the command.
         "Bash" if call.target.trim().is_empty() => agent.is_none(),
-        "Bash" if agent.is_some() => writes(&call.target),
+        // A command that ended may have run in the agent's own sandbox.
+        "Bash" if genuine.or(agent.filter(|agent| agent.manner == Manner::Sandboxed)).is_some() => {
+            writes(&call.target)
+        }
         "Bash" => !only_looks(&call.target),
-        tool if EDITING.contains(&tool) => match agent {
+        tool if EDITING.contains(&tool) => match genuine {
             Some(agent) => {
                 !call.target.is_empty()
                     && (is_inside(&call.target, cwd) || !is_own(agent, &call.target))

@@ -195,7 +195,7 @@ fn denied_call_that_is_executed_all_the_same_stops_its_agent() {
 }
 
 #[test]
-fn known_agent_is_known_only_by_its_own_program() {
+fn named_agent_of_another_program_is_stopped_for_an_unasked_command() {
     let mut told = Told::called();
     let created = Arc::make_mut(&mut told.d.created);
     created.permissions = closed(Mode::Ask);
@@ -215,6 +215,50 @@ fn known_agent_is_known_only_by_its_own_program() {
         exit_code: None,
     }]);
     assert!(told.log.iter().any(|event| matches!(event, Event::PolicyBroken { .. })));
+}
+
+#[test]
+fn known_agent_behind_a_wrapper_may_report_a_call_before_it_asks() {
+    let (opencode, codex) = ("OpenCode 1.18.33", "codex-acp 2.6.0");
+    let claude = "claude-agent-acp 0.101.0";
+    let runs = || AgentEvent::CallAnswer(CallAnswer::ToolRuns { id: "t".into() });
+    let ends = || AgentEvent::ToolResult {
+        id: "t".into(),
+        ok: true,
+        text: String::new(),
+        exit_code: Some(0),
+    };
+    for (agent, tool, target, event, stops) in [
+        (opencode, "Bash", "make", runs(), false),
+        ("cline", "Bash", "make", runs(), false),
+        (opencode, "Bash", "make", ends(), true),
+        (opencode, "Bash", "ls", ends(), false),
+        (opencode, "TodoRead", "", ends(), false),
+        (claude, "mcp__x__y", "", ends(), false),
+        (claude, "Edit", "/home/me/.claude/plans/x.md", ends(), true),
+        (codex, "Bash", "make", ends(), false),
+        (codex, "Bash", "touch one", ends(), true),
+        ("my-opencode", "Bash", "make", runs(), true),
+        ("my-opencode", "mcp__x__y", "", ends(), true),
+    ] {
+        let mut told = Told::called();
+        let created = Arc::make_mut(&mut told.d.created);
+        created.permissions = closed(Mode::Ask);
+        created.program = Some("docker".into());
+        let loads = true;
+        let agent = agent.to_string();
+        let greeted = CallAnswer::Greeted { agent: agent.clone(), loads };
+        told.line(vec![AgentEvent::CallAnswer(greeted)]);
+        told.opens(Some("s1"), None);
+        let input = match tool {
+            "Edit" => json!({"file_path": target}),
+            _ => json!({"command": target}),
+        };
+        told.line(vec![AgentEvent::ToolCall { id: "t".into(), name: tool.into(), input }]);
+        told.line(vec![event.clone()]);
+        let broken = told.log.iter().any(|event| matches!(event, Event::PolicyBroken { .. }));
+        assert_eq!(broken, stops, "{agent}: {tool} {target}: {event:?}");
+    }
 }
 
 #[test]
