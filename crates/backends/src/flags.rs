@@ -1,24 +1,67 @@
 //! Finds flags in a command and its arguments, whichever form the command has.
 
+use crate::acp::start::{self, Start};
 use crate::launch::Command;
 use std::fmt;
 
-/// Splits a command and its arguments into the words that a CLI would see, without quotes. A shell
-/// script is split as well.
+/// Programs of the backends that check their flags.
+const AGENTS: [&str; 3] = ["claude", "claude-code", "codex"];
+
+/// Flags that a prompt or another text follows. Its words are no flags.
+const TEXT_FLAGS: [&str; 6] = [
+    "--append-system-prompt",
+    "--append-system-prompt-file",
+    "--system-prompt",
+    "--system-prompt-file",
+    "--print",
+    "-p",
+];
+
+/// Returns the arguments of the agent that a command starts, without quotes and without texts.
+/// `args` are further arguments of the agent.
+///
+/// Arguments of wrappers and of other commands of a script are left out. If no program of a known
+/// name is found, all arguments count, and each is split into words: it may be a script.
 pub fn flag_words(command: Option<&Command>, args: &[String]) -> Vec<String> {
-    let mut words = match command {
-        Some(Command::Argv(words)) => words.clone(),
-        Some(Command::Shell(text)) => vec![text.clone()],
-        None => vec![],
-    };
-    words.extend(args.iter().cloned());
-    let plain = words.iter().map(|word| word.replace(['"', '\'', '\\'], ""));
-    let split = plain.flat_map(|word| {
-        let parts =
-            word.split(|c: char| c.is_whitespace() || ";|&()".contains(c)).map(str::to_string);
-        parts.collect::<Vec<_>>()
-    });
-    split.filter(|word| !word.is_empty()).collect()
+    let starts = start::starts(command, &[]);
+    let is_agent =
+        |start: &&Start| start.program.as_deref().is_some_and(|program| AGENTS.contains(&program));
+    let mut words = vec![];
+    if starts.iter().any(|start| is_agent(&start)) {
+        for start in starts.iter().filter(is_agent) {
+            words.extend(without_texts(&start.args));
+        }
+    } else {
+        for start in &starts {
+            for word in start.program.iter().cloned().chain(without_texts(&start.args)) {
+                let parts = word.split(|c: char| c.is_whitespace() || ";|&()".contains(c));
+                words.extend(parts.map(str::to_string));
+            }
+        }
+    }
+    words.extend(without_texts(args));
+    let plain = words.iter().map(|word| word.replace(['"', '\'', '\\'], "").trim().to_string());
+    plain.filter(|word| !word.is_empty()).collect()
+}
+
+/// Returns the words without the values of [`TEXT_FLAGS`].
+fn without_texts(words: &[String]) -> Vec<String> {
+    let mut left = vec![];
+    let mut words = words.iter().peekable();
+    while let Some(word) = words.next() {
+        let name = word.split_once('=').map_or(word.as_str(), |(name, _)| name);
+        if !TEXT_FLAGS.contains(&name) {
+            left.push(word.clone());
+            continue;
+        }
+        left.push(name.to_string());
+        // Some of the flags may lack a value. A flag that follows one counts.
+        let is_text = |next: &&String| {
+            name == word && (!next.starts_with('-') || next.contains(char::is_whitespace))
+        };
+        words.next_if(is_text);
+    }
+    left
 }
 
 /// A flag with its value, if it has one.
@@ -53,5 +96,31 @@ impl fmt::Display for Flag<'_> {
             }
             _ => f.write_str(self.word),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_and_wrappers_have_no_flags() {
+        let shell = |text: &str| flag_words(Some(&Command::Shell(text.into())), &[]).join("|");
+        for (command, words) in [
+            ("timeout -s KILL 60 codex exec", "exec"),
+            ("grep -s x f; env A=b codex --yolo", "--yolo"),
+            ("claude -p 'never use --yolo' --debug", "-p|--debug"),
+            ("claude -p --yolo", "-p|--yolo"),
+            ("claude --append-system-prompt='Never --yolo' x", "--append-system-prompt|x"),
+            ("claude --system-prompt '--yolo is forbidden'", "--system-prompt"),
+            ("docker run -a stdin -i img codex -a never", "-a|never"),
+            ("xargs claude --yolo", "xargs|claude|--yolo"),
+            ("script -c 'claude --yolo'", "script|-c|claude|--yolo"),
+        ] {
+            assert_eq!(shell(command), words, "{command}");
+        }
+        let args = ["--append-system-prompt", "Never use --yolo", "a --yolo b"];
+        let args: Vec<_> = args.iter().map(|arg| (*arg).to_string()).collect();
+        assert_eq!(flag_words(None, &args), ["--append-system-prompt", "a --yolo b"]);
     }
 }

@@ -92,6 +92,7 @@ mod tests {
             &["--disallowedTools=Edit,Write"],
             &["--tools", "Read"],
             &["--add-dir", "/settings"],
+            &["--append-system-prompt", "Never use --yolo or bypassPermissions"],
         ] {
             assert_eq!(found(&asking(), args), None, "{args:?}");
         }

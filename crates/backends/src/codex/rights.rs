@@ -42,7 +42,7 @@ fn names(flag: &Flag<'_>, keys: &[&str]) -> bool {
         .find_map(|start| flag.word.strip_prefix(start))
         .unwrap_or(flag.word);
     let key = word.trim_start_matches('=').split(['=', '.']).next().unwrap_or_default();
-    keys.contains(&key)
+    keys.contains(&key.trim())
 }
 
 #[cfg(test)]
