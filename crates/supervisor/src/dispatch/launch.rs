@@ -238,11 +238,12 @@ async fn project_settings(
     dispatch: &Dispatch,
     saved: &Saved,
 ) -> Result<ProjectSettings, StartError> {
-    if !claude::is_claude(&dispatch.created.backend, saved) {
+    let Some(variant) = claude::Variant::of(&dispatch.created.backend, saved) else {
         return Ok(ProjectSettings::Count);
-    }
+    };
     let (paths, dir) = (daemon.paths.clone(), working_directory(&dispatch.created));
-    let looking = tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir)));
+    let looking =
+        tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir), variant));
     let Some(text) = looking.await.map_err(|error| error.to_string())? else {
         return Ok(ProjectSettings::Count);
     };
@@ -261,7 +262,9 @@ async fn project_settings(
 pub async fn settings_for(daemon: &Daemon, call: &Call) -> ProjectSettings {
     let Call::Open { cwd, .. } = call else { return ProjectSettings::Count };
     let (paths, cwd) = (daemon.paths.clone(), cwd.clone());
-    let looking = tokio::task::spawn_blocking(move || claude::settings_in(&paths, Path::new(&cwd)));
+    let looking = tokio::task::spawn_blocking(move || {
+        claude::settings_in(&paths, Path::new(&cwd), claude::Variant::Acp)
+    });
     looking.await.unwrap_or(ProjectSettings::Ignored)
 }
 

@@ -310,7 +310,7 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
     let created = &dispatch.created;
     let mut warnings: Vec<String> = created.unkept().into_iter().collect();
     warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
-    warnings.extend(trust::claude::warning(&daemon.paths, dispatch));
+    warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
     if created.worktree.is_some()
         && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
         && repository.top.join(".gitmodules").exists()

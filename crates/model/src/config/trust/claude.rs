@@ -4,7 +4,10 @@ use crate::config::trust::Ignored;
 use serde_json::{Map, Value};
 
 /// Claude Code reads these files from its start directory.
-pub const SETTINGS: [&str; 2] = [".claude/settings.json", ".claude/settings.local.json"];
+pub const SETTINGS: [&str; 2] = [".claude/settings.json", LOCAL_SETTINGS];
+/// The settings of one person, to which Claude Code adds each "always allow". The backend
+/// `claude-code` never loads them, so a change of them must not affect its agents.
+pub const LOCAL_SETTINGS: &str = ".claude/settings.local.json";
 /// The file of its MCP servers. Claude Code also reads it from every directory above.
 pub const SERVERS: &str = ".mcp.json";
 

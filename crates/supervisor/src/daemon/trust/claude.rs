@@ -2,16 +2,17 @@
 //! anybody is asked, so they count only if the user trusts their current content.
 //!
 //! Claude Code cannot ignore a single one of the files. If one is untrusted, an agent starts
-//! without any of the repository's settings.
+//! without any of the repository's settings. A file that the agent never loads does not count.
 
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
 use crate::daemon::trust::{Candidate, Records, candidate};
 use crate::dispatch::request::Saved;
+use crate::vcs::worktree;
 use muleteer_backends::Command;
 use muleteer_backends::ProjectSettings;
 use muleteer_model::config::Trust;
-use muleteer_model::config::trust::claude::{SERVERS, SETTINGS, allows};
+use muleteer_model::config::trust::claude::{LOCAL_SETTINGS, SERVERS, SETTINGS, allows};
 use muleteer_model::dispatch::Dispatch;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,9 +20,39 @@ use std::path::{Path, PathBuf};
 /// The ACP agent that is Claude Code.
 const AGENT: &str = "claude-agent-acp";
 
+/// The ways in which Muleteer starts Claude Code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// The backend `claude-code`, which loads no local settings (`--setting-sources project`).
+    Cli,
+    /// claude-agent-acp, which loads all settings.
+    Acp,
+}
+
+impl Variant {
+    /// Returns how the agent of a dispatch runs Claude Code, as far as that is known before it
+    /// starts; `None` for another agent.
+    pub fn of(backend: &str, saved: &Saved) -> Option<Self> {
+        let named = || match &saved.command {
+            Some(Command::Shell(text)) => text.contains(AGENT),
+            Some(Command::Argv(words)) => words.iter().any(|word| word.contains(AGENT)),
+            None => false,
+        };
+        match backend {
+            "claude-code" => Some(Self::Cli),
+            "acp" => (saved.agent.as_deref() == Some(AGENT) || named()).then_some(Self::Acp),
+            _ => None,
+        }
+    }
+
+    fn loads(self, file: &Path) -> bool {
+        self == Self::Acp || !file.ends_with(LOCAL_SETTINGS)
+    }
+}
+
 /// Returns the files that count for an agent in `dir` and whose current content the user does not
 /// trust. An unreadable file is one of them. `dir` must be absolute.
-pub fn untrusted(paths: &Paths, dir: &Path) -> Vec<PathBuf> {
+pub fn untrusted(paths: &Paths, dir: &Path, variant: Variant) -> Vec<PathBuf> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let top = repository(&dir);
     let is_untrusted = |file: &PathBuf| match read_if_there(file) {
@@ -33,18 +64,25 @@ pub fn untrusted(paths: &Paths, dir: &Path) -> Vec<PathBuf> {
             Records::of(paths, Some(&top)).trust(&name, &text) == Trust::Untrusted
         }
     };
-    read_from(&top, &dir).into_iter().filter(is_untrusted).collect()
+    let files = read_from(&top, &dir).into_iter();
+    files.filter(|file| variant.loads(file)).filter(is_untrusted).collect()
 }
 
 /// Whether the repository's settings count for an agent that starts in `dir`.
-pub fn settings_in(paths: &Paths, dir: &Path) -> ProjectSettings {
-    if untrusted(paths, dir).is_empty() { ProjectSettings::Count } else { ProjectSettings::Ignored }
+pub fn settings_in(paths: &Paths, dir: &Path, variant: Variant) -> ProjectSettings {
+    match untrusted(paths, dir, variant).is_empty() {
+        true => ProjectSettings::Count,
+        false => ProjectSettings::Ignored,
+    }
 }
 
 /// Returns one line which says that an agent in `dir` starts without the settings; `None` if it
 /// starts with them.
-pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
-    let files = untrusted(paths, dir);
+pub fn note(paths: &Paths, dir: &Path, variant: Variant) -> Option<String> {
+    note_on(&untrusted(paths, dir, variant), dir)
+}
+
+fn note_on(files: &[PathBuf], dir: &Path) -> Option<String> {
     let first = files.first()?.display();
     let more = match files.len() {
         1 => String::new(),
@@ -59,25 +97,39 @@ pub fn note(paths: &Paths, dir: &Path) -> Option<String> {
     ))
 }
 
-/// Returns [`note`] for the user who dispatches Claude Code, for the project's current files.
-pub fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
+/// Returns [`note`] for the user who dispatches Claude Code, for the project's current files. If
+/// the agent gets a clone, a file that the clone will not have does not count.
+pub async fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
+    let created = &dispatch.created;
     let saved = Saved::read(&paths.agent(dispatch.id.as_str())).ok()?;
-    let is_claude = is_claude(&dispatch.created.backend, &saved);
-    is_claude.then(|| note(paths, Path::new(&dispatch.created.project))).flatten()
+    let variant = Variant::of(&created.backend, &saved)?;
+    let project = Path::new(&created.project);
+    let mut files = untrusted(paths, project, variant);
+    if let Some(clone) = &created.worktree {
+        files = seen_from(Path::new(clone), files).await;
+    }
+    note_on(&files, project)
 }
 
-/// Whether the agent of a dispatch is Claude Code, as far as that is known before it starts.
-pub fn is_claude(backend: &str, saved: &Saved) -> bool {
-    let named = || match &saved.command {
-        Some(Command::Shell(text)) => text.contains(AGENT),
-        Some(Command::Argv(words)) => words.iter().any(|word| word.contains(AGENT)),
-        None => false,
-    };
-    match backend {
-        "claude-code" => true,
-        "acp" => saved.agent.as_deref() == Some(AGENT) || named(),
-        _ => false,
+/// Returns those of the repository's files that an agent reads in a new clone of it: committed
+/// ones, and MCP servers in a directory above the clone.
+async fn seen_from(clone: &Path, files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let top = outermost(clone);
+    let top = top.canonicalize().unwrap_or(top);
+    let mut seen = vec![];
+    for file in files {
+        let is_above =
+            file.ends_with(SERVERS) && file.parent().is_some_and(|dir| top.starts_with(dir));
+        let is_committed = match file.strip_prefix(&top).ok().and_then(Path::to_str) {
+            _ if is_above => true,
+            Some(name) => worktree::has(&top, name).await,
+            None => false,
+        };
+        if is_committed {
+            seen.push(file);
+        }
     }
+    seen
 }
 
 /// Returns the files that could be trusted, as seen from `dir`. They are in it, at the repository's
@@ -129,6 +181,7 @@ fn repository_of(folder: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::disallowed_methods)]
     use super::*;
     use crate::daemon::trust::{examine, record, revoke};
     use std::ffi::OsString;
@@ -161,8 +214,13 @@ mod tests {
             record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
         }
 
+        /// The files that count for the variant that loads all of them.
         fn untrusted(&self, name: &str) -> Vec<String> {
-            let files = untrusted(&self.paths, &self.root.join(name));
+            self.untrusted_for(name, Variant::Acp)
+        }
+
+        fn untrusted_for(&self, name: &str, variant: Variant) -> Vec<String> {
+            let files = untrusted(&self.paths, &self.root.join(name), variant);
             let name = |file: &PathBuf| {
                 file.strip_prefix(&self.root).expect("inside").display().to_string()
             };
@@ -176,8 +234,9 @@ mod tests {
         place.write("shop/.git/HEAD", "");
         place.write("shop/CLAUDE.md", "text");
         place.write("shop/.claude/agents/a.md", "text");
-        assert_eq!(settings_in(&place.paths, &place.root.join("shop")), ProjectSettings::Count);
-        assert_eq!(note(&place.paths, &place.root.join("shop")), None);
+        let shop = place.root.join("shop");
+        assert_eq!(settings_in(&place.paths, &shop, Variant::Acp), ProjectSettings::Count);
+        assert_eq!(note(&place.paths, &shop, Variant::Acp), None);
     }
 
     #[test]
@@ -200,6 +259,52 @@ mod tests {
     }
 
     #[test]
+    fn local_settings_count_only_for_the_agent_that_loads_them() {
+        let place = Place::new();
+        place.write("shop/.git/HEAD", "");
+        place.write("shop/.claude/settings.json", "{}");
+        place.write("shop/.claude/settings.local.json", "{}");
+        place.trust("shop");
+        // Claude Code adds an "always allow" of the user's own session.
+        place.write("shop/.claude/settings.local.json", "{\"permissions\": {}}");
+        assert_eq!(place.untrusted_for("shop", Variant::Cli), [""; 0]);
+        let local = "shop/.claude/settings.local.json";
+        assert_eq!(place.untrusted_for("shop", Variant::Acp), [local]);
+        place.write("shop/.claude/settings.json", "{ }");
+        let shared = "shop/.claude/settings.json";
+        assert_eq!(place.untrusted_for("shop", Variant::Cli), [shared]);
+    }
+
+    #[tokio::test]
+    async fn new_clone_sees_committed_files_and_servers_above_it() {
+        let place = Place::new();
+        let shop = place.root.join("shop");
+        let git = |words: &[&str]| {
+            let set = ["-c", "user.name=a", "-c", "user.email=a@b"];
+            let git = std::process::Command::new("git")
+                .arg("-C")
+                .arg(&shop)
+                .args(set)
+                .args(words)
+                .output();
+            assert!(git.expect("git").status.success(), "{words:?}");
+        };
+        place.write("shop/.claude/settings.json", "{}");
+        place.write("shop/web/.mcp.json", "{}");
+        git(&["init", "--quiet"]);
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", "settings"]);
+        place.write("shop/.claude/settings.local.json", "{}");
+        place.write("shop/.mcp.json", "{}");
+        place.write("shop/web/.claude/settings.json", "{}");
+        let all = untrusted(&place.paths, &shop.join("web"), Variant::Acp);
+        assert_eq!(all.len(), 5, "{all:?}");
+        let seen = seen_from(&shop.join(".muleteer/worktrees/abcd2345"), all).await;
+        let files = [".claude/settings.json", ".mcp.json", "web/.mcp.json"];
+        assert_eq!(seen, files.map(|file| shop.join(file)));
+    }
+
+    #[test]
     fn clone_has_the_trust_of_its_repository_until_its_agent_changes_a_file() {
         let place = Place::new();
         place.write("shop/.git/HEAD", "");
@@ -212,7 +317,7 @@ mod tests {
         place.write(&format!("{clone}/.claude/settings.json"), "{\"hooks\": {}}");
         assert_eq!(place.untrusted(clone), [format!("{clone}/.claude/settings.json")]);
         assert!(place.untrusted("shop").is_empty());
-        let said = note(&place.paths, &place.root.join(clone)).expect("a note");
+        let said = note(&place.paths, &place.root.join(clone), Variant::Cli).expect("a note");
         assert!(
             said.ends_with(&format!("`muleteer trust {}`)", place.root.join("shop").display())),
             "{said}"
