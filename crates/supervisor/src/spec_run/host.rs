@@ -14,6 +14,7 @@
 
 use crate::daemon::context::{Daemon, Slot};
 use crate::spec_run::actor::RunMsg;
+use crate::spec_run::begin::recovery::Aside;
 use jiff::Timestamp;
 use muleteer_model::config::Beads;
 use muleteer_model::event::id::DispatchId;
@@ -30,7 +31,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 /// The file in a run's private directory that exists while the run is under way.
 pub const LIVE: &str = "live";
@@ -52,7 +52,7 @@ pub struct Runs {
     /// yet.
     pub aside: Mutex<Vec<Hosted>>,
     /// The tasks that bring the work of those runs home, by run.
-    pub keeping: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
+    pub keeping: Mutex<HashMap<String, Aside>>,
     /// Changes whenever one of the runs has progressed.
     pub moved: watch::Sender<u64>,
 }
@@ -209,6 +209,8 @@ pub struct Hosted {
     /// Somebody started or resumed the run through this daemon, so another request is rejected.
     pub claimed: Mutex<bool>,
     _lock: LockGuard,
+    /// Its receivers see it closed once the lock is released, because fields are dropped in order.
+    released: watch::Sender<()>,
 }
 
 /// The paths of a run.
@@ -386,7 +388,13 @@ impl Hosted {
             remote_asked: Mutex::new(None),
             claimed: Mutex::new(false),
             _lock: lock,
+            released: watch::Sender::default(),
         }
+    }
+
+    /// Returns a receiver that closes when the run's lock is released.
+    pub fn released(&self) -> watch::Receiver<()> {
+        self.released.subscribe()
     }
 
     pub fn note_repair(&self, message: String) {

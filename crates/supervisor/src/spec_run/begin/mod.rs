@@ -57,11 +57,14 @@ pub async fn begin(
     };
     let key = key_of(&run_id)
         .ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
-    match request.resume {
+    let outcome = match request.resume {
         true => resume(daemon, request, key, trace).await,
         false => create(daemon, request, key, trace).await,
+    };
+    if request.resume && outcome.is_err() {
+        recovery::keep_again(daemon, Path::new(&request.repo), &run_id);
     }
-    .map_err(named)?;
+    outcome.map_err(named)?;
     Ok(run_id)
 }
 
@@ -194,7 +197,6 @@ async fn resume(
 ) -> Result<(), WireError> {
     let repo = PathBuf::from(&request.repo);
     let places = Places::new(daemon, &repo, &request.run_id);
-    recovery::leave_aside(daemon, &request.run_id).await;
     let missing = || {
         fault(
             "E_NOT_FOUND",
@@ -278,6 +280,7 @@ async fn resume(
         }
         None => {
             check_checkpoint(&places)?;
+            recovery::leave_aside(daemon, &request.run_id).await;
             let lock = take_lock(&places, &request.run_id)?;
             let run = read(&places)?.ok_or_else(missing)?;
             let settled = look(&run)?;

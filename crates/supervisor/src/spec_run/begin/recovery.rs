@@ -31,9 +31,14 @@ use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic::write_atomic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A run is set aside after this many daemons crashed while they resumed it.
 const LIMIT: u32 = 2;
+/// The timeout for the lock of a run whose work is no longer brought home.
+const RELEASE: Duration = Duration::from_secs(20);
 /// The limit of the file, which has one number and perhaps a word.
 const MARK_LIMIT: u64 = 64;
 
@@ -199,23 +204,68 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
     Ok(())
 }
 
+/// A task that brings the work of a run home.
+#[derive(Debug)]
+pub struct Aside {
+    task: AbortOnDropHandle<()>,
+    /// Closes when the run's lock is released.
+    released: watch::Receiver<()>,
+}
+
+impl Aside {
+    fn begin(daemon: &Arc<Daemon>, hosted: Hosted) -> Self {
+        let released = hosted.released();
+        Self { task: own(keep(daemon.clone(), Arc::new(hosted))), released }
+    }
+
+    /// Aborts the task and waits until the run's lock is released. A blocking part of the task
+    /// cannot be aborted, and holds the lock until it ends.
+    async fn end(mut self) {
+        self.task.abort();
+        let _ = self.task.await;
+        let _ = tokio::time::timeout(RELEASE, self.released.changed()).await;
+    }
+}
+
 /// Starts to bring the work of the runs that [`boot`] found set aside into their repositories.
 pub fn keep_set_aside(daemon: &Arc<Daemon>) {
     let found =
         std::mem::take(&mut *daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner));
     let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
     for hosted in found {
-        let run_id = hosted.run_id.clone();
-        tasks.insert(run_id, own(keep(daemon.clone(), Arc::new(hosted))));
+        tasks.insert(hosted.run_id.clone(), Aside::begin(daemon, hosted));
     }
 }
 
-/// Aborts bringing the work of a run, because a person resumes the run and needs its lock.
+/// Aborts bringing the work of a run, because a person resumes the run and needs its lock. Called
+/// after the checks that need no lock, so that a refused request does not disturb the task.
 pub async fn leave_aside(daemon: &Daemon, run_id: &str) {
     let task = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner).remove(run_id);
     if let Some(task) = task {
-        task.abort();
-        let _ = task.await;
+        task.end().await;
+    }
+}
+
+/// Begins again to bring the work of a run home, after a refused resumption for which
+/// [`leave_aside`] aborted it. Otherwise the work would come home only with the next daemon.
+pub fn keep_again(daemon: &Arc<Daemon>, repo: &Path, run_id: &str) {
+    let places = Places::new(daemon, repo, run_id);
+    let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_due = keeping(&places).exists()
+        && !tasks.contains_key(run_id)
+        && daemon.runs.find(run_id).is_none();
+    let Some(key) = key_of(run_id).filter(|_| is_due) else { return };
+    let hosted = saved(&places.saved()).and_then(|saved| {
+        let lock = take_lock(&places, run_id)?;
+        Ok(Hosted::new(places, run_id, key, saved, lock))
+    });
+    match hosted {
+        Ok(hosted) => {
+            tasks.insert(run_id.into(), Aside::begin(daemon, hosted));
+        }
+        Err(error) => {
+            tracing::warn!(run = %run_id, error = %error.message, "failed to keep the work again");
+        }
     }
 }
 
@@ -278,6 +328,32 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn end_of_a_task_waits_for_its_blocking_part() {
+        let (lock, released) = watch::channel(());
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (resume, is_resumed) = std::sync::mpsc::channel::<()>();
+        let task = own(async move {
+            let blocking = tokio::task::spawn_blocking(move || {
+                let _ = (begun.send(()), is_resumed.recv());
+                drop(lock);
+            });
+            let _ = blocking.await;
+        });
+        has_begun.await.expect("the blocking part");
+        let watched = released.clone();
+        let end = Aside { task, released }.end();
+        tokio::pin!(end);
+        // Nothing but the blocking part is left after some turns of the runtime.
+        for _ in 0..100 {
+            assert!(futures_util::poll!(&mut end).is_pending());
+            tokio::task::yield_now().await;
+        }
+        resume.send(()).expect("the blocking part waits");
+        end.await;
+        assert!(watched.has_changed().is_err(), "the lock is released");
+    }
 
     #[test]
     fn crash_counts_only_for_the_run_on_trial() {
