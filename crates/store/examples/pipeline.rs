@@ -165,6 +165,7 @@ fn settings() -> RunSettings {
         spec_drift: false,
         acceptance: false,
         acceptance_path: None,
+        acceptance_links: false,
         max_iterations: 3,
         judge_only: false,
         human_review: false,

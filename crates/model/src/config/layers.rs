@@ -221,6 +221,7 @@ fn origins(leaves: &Leaves, sources: &[Source]) -> Vec<Origin> {
             file: source.file.clone(),
             line: place.map(|place| place.line),
             column: place.map(|place| place.column),
+            trust: source.trust,
         }
     };
     leaves.iter().map(origin).collect()

@@ -140,6 +140,8 @@ pub struct Origin {
     pub line: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
+    #[serde(skip)]
+    pub trust: Trust,
 }
 
 impl Origin {
@@ -224,6 +226,17 @@ impl Config {
     /// Returns the origin of a dotted key.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.origins.iter().find(|origin| origin.key == key)
+    }
+
+    /// Returns whether the user vouches for the links in the repository that a path of this key
+    /// leads over. A path of the user's own `config.yaml` holds for every repository, also for one
+    /// that a stranger filled with links.
+    pub fn follows_links(&self, key: &str) -> bool {
+        self.origin(key).is_some_and(|origin| match origin.layer {
+            Layer::Default | Layer::User => false,
+            Layer::Project => origin.trust > Trust::Untrusted,
+            Layer::File | Layer::Env | Layer::Flag => true,
+        })
     }
 
     /// Returns the typed configuration, with durations in seconds.

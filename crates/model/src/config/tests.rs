@@ -77,6 +77,27 @@ fn every_key_has_its_value_in_the_default_file() {
 }
 
 #[test]
+fn links_are_followed_only_where_the_user_vouches_for_them() {
+    let text = "run: {spec: plan.md, acceptance: {path: criteria}}";
+    let trusted = project(text).trusted(Trust::Trusted);
+    let flag = || vec![Source::flag("run.spec", "x.md"), Source::flag("run.acceptance.path", "x")];
+    let sources = [
+        (vec![], false),
+        (vec![user(text)], false),
+        (vec![project(text)], false),
+        (vec![trusted.clone()], true),
+        (vec![Source::new(Layer::File, "extra.yaml", text)], true),
+        ([vec![project(text)], flag()].concat(), true),
+    ];
+    for (sources, wanted) in sources {
+        let config = load(&sources, &[]).unwrap();
+        for key in ["run.spec", "run.acceptance.path"] {
+            assert_eq!(config.follows_links(key), wanted, "{key}: {sources:?}");
+        }
+    }
+}
+
+#[test]
 fn layers_merge_by_key_and_every_value_knows_its_line() {
     let config = load(
         &[

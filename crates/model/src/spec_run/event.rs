@@ -48,6 +48,9 @@ pub struct RunSettings {
     /// Acceptance criteria written by a person.
     #[serde(default)]
     pub acceptance_path: Option<String>,
+    /// The user vouches for links from these criteria to files outside the repository.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub acceptance_links: bool,
     pub max_iterations: u32,
     /// Only the judge was requested: no further iteration begins, whatever it finds.
     #[serde(default)]

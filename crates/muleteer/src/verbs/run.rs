@@ -327,9 +327,9 @@ async fn up(context: &Context, request: &v1::Run) -> Result<(), Failure> {
 }
 
 /// Returns whether symbolic links lead from a path of the repository to a file outside it.
-fn leads_out(path: &Path, repo: &Path) -> bool {
-    let real = path.canonicalize().ok().zip(repo.canonicalize().ok());
-    real.is_some_and(|(path, repo)| !path.starts_with(repo))
+fn leads_out(name: &str, repo: &Path) -> bool {
+    let real = repo.join(name).canonicalize().ok().zip(repo.canonicalize().ok());
+    is_below(name) && real.is_some_and(|(path, repo)| !path.starts_with(repo))
 }
 
 fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failure> {
@@ -350,15 +350,15 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         }
     };
     if let (None, Some(name), Some(path)) = (&args.spec, &config.run.spec, &spec)
-        && is_below(name)
-        && leads_out(path, &runs.repo)
+        && !config.follows_links("run.spec")
+        && leads_out(name, &runs.repo)
     {
         // The spec's text becomes part of prompts, and a clone may contain a link to any file.
         return Err(Failure::new(
             "E_SPEC_NOT_FOUND",
             format!("run.spec `{name}` is a link out of the repository"),
         )
-        .hint("name the spec with --spec if you mean that file")
+        .hint("name the spec with --spec, or run `muleteer trust` if its own file names the spec")
         .file(path));
     }
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {

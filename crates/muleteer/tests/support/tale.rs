@@ -31,6 +31,7 @@ impl Tale {
             spec_drift: true,
             acceptance: true,
             acceptance_path: None,
+            acceptance_links: false,
             max_iterations: 3,
             judge_only: false,
             human_review: false,

@@ -576,6 +576,7 @@ fn run_settings() -> run::RunSettings {
         spec_drift: true,
         acceptance: true,
         acceptance_path: Some("/criteria".into()),
+        acceptance_links: false,
         max_iterations: 3,
         judge_only: false,
         human_review: false,

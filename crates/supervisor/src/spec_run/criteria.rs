@@ -90,10 +90,8 @@ pub async fn seal_given(
     let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
     let folder = &hosted.places.acceptance;
     let _ = crate::spec_run::clones::remove(folder).await;
-    // A stranger may have written a path in the repository and its links, so they must not lead to
-    // files outside of it.
     let repo = hosted.repo.canonicalize().map_err(io(&hosted.repo))?;
-    let links = if is_below(&path) { Links::Within(&repo) } else { Links::Followed };
+    let links = links_of(&path, run.settings.acceptance_links, &repo);
     let found = find(&hosted.repo.join(&path), links).map_err(missing)?;
     copy(&found.files, folder)?;
     if !found.left.is_empty() {
@@ -105,6 +103,12 @@ pub async fn seal_given(
     }
     let sealed = seal(hosted, folder, &[]).await.map_err(missing)?;
     Ok(Input::Sealed(sealed))
+}
+
+/// A stranger may have written the links of a folder in the repository, so they must not lead to
+/// files outside of it unless the user vouches for them.
+fn links_of<'a>(path: &str, vouched: bool, repo: &'a Path) -> Links<'a> {
+    if vouched || !is_below(path) { Links::Followed } else { Links::Within(repo) }
 }
 
 /// Checks that the criteria exist and are unchanged since they were sealed.
@@ -291,6 +295,14 @@ mod tests {
         let copied = dir.path().join("copy");
         copy(&found.files, &copied).unwrap();
         assert_eq!(digest(&find(&copied, Links::Left).unwrap().files), digest(&found.files));
+    }
+
+    #[test]
+    fn links_out_of_the_repository_need_the_user_s_trust_or_path() {
+        let repo = Path::new("/repo");
+        assert_eq!(links_of("criteria", false, repo), Links::Within(repo));
+        assert_eq!(links_of("criteria", true, repo), Links::Followed);
+        assert_eq!(links_of("/criteria", false, repo), Links::Followed);
     }
 
     #[test]

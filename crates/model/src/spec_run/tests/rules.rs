@@ -26,6 +26,7 @@ pub(in crate::spec_run) fn settings() -> RunSettings {
         spec_drift: true,
         acceptance: false,
         acceptance_path: None,
+        acceptance_links: false,
         max_iterations: 3,
         judge_only: false,
         human_review: false,

@@ -224,6 +224,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
         spec_drift: judge.spec_drift,
         acceptance: judge.acceptance && (run.acceptance.generate || run.acceptance.path.is_some()),
         acceptance_path: run.acceptance.path.clone(),
+        acceptance_links: config.follows_links("run.acceptance.path"),
         max_iterations: judge.max_iterations.max(1),
         judge_only: false,
         human_review: run.phases.decompose.human_review && (request.resume || !request.yes),
