@@ -125,22 +125,24 @@ fn build(own: &Path, by_cargo: Option<(OsString, OsString)>) -> Option<Build> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::io::Write;
 
     #[tokio::test]
     async fn shim_of_another_build_is_told_from_ours() {
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join(NAME);
         assert_eq!(look(&beside).await, Found::Nothing);
+        // A child process writes the script. If this process wrote it, a child that another test
+        // forks would have it open for writing, and nobody could execute it (`ETXTBSY`).
         let write = |script: &str| {
-            // The script is not written in place: a process that another test forks may hold it
-            // open for writing.
-            let (new, text) = (dir.path().join("new"), format!("#!/bin/sh\n{script}\n"));
-            std::fs::write(&new, text).unwrap();
-            std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
-            std::fs::rename(&new, &beside).unwrap();
+            let mut writer = std::process::Command::new("sh");
+            writer.args(["-c", "cat > \"$0.new\" && chmod 755 \"$0.new\" && mv \"$0.new\" \"$0\""]);
+            let mut writer = writer.arg(&beside).stdin(Stdio::piped()).spawn().unwrap();
+            let text = format!("#!/bin/sh\n{script}\n");
+            writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            assert!(writer.wait().unwrap().success());
         };
         write(&format!("test \"$*\" = {BUILD_WORD} && echo '{}'", our_build()));
         assert_eq!(look(&beside).await, Found::Ours);
