@@ -178,7 +178,10 @@ fn documents_of_dispatches_have_the_shape_of_before() {
         ["spawn", "developer", ".", "hang", "--backend", "rehearsal", "--scenario", "hang.yaml"];
     let hanging = here(&hang, 0);
     let hanging = hanging["dispatch_id"].as_str().unwrap();
-    world.wait_for_state(hanging, &["running"]);
+    // An interrupt before its turn is rejected in the end, by the clock.
+    wait_until("the turn to run", PATIENCE, || {
+        (!world.events_of(hanging, "turn_started").is_empty()).then_some(())
+    });
     shapes.add("model", &here(&["model", hanging, "other"], 0));
     shapes.add("interrupt", &here(&["interrupt", hanging], 0));
     shapes.add("kill", &here(&["kill", hanging], 0));
