@@ -79,15 +79,15 @@ fn every_key_has_its_value_in_the_default_file() {
 #[test]
 fn links_are_followed_only_where_the_user_vouches_for_them() {
     let text = "run: {spec: plan.md, acceptance: {path: criteria}}";
-    let trusted = project(text).trusted(Trust::Trusted);
+    let untrusted = || project(text).trusted(Trust::Untrusted);
     let flag = || vec![Source::flag("run.spec", "x.md"), Source::flag("run.acceptance.path", "x")];
     let sources = [
         (vec![], false),
         (vec![user(text)], false),
-        (vec![project(text)], false),
-        (vec![trusted.clone()], true),
+        (vec![untrusted()], false),
+        (vec![project(text)], true),
         (vec![Source::new(Layer::File, "extra.yaml", text)], true),
-        ([vec![project(text)], flag()].concat(), true),
+        ([vec![untrusted()], flag()].concat(), true),
     ];
     for (sources, wanted) in sources {
         let config = load(&sources, &[]).unwrap();
