@@ -119,11 +119,6 @@ impl BackendChoice {
         }
     }
 
-    /// Whether its agent may report only tokens. A budget then needs a price of the model.
-    pub(crate) fn may_report_no_cost(self) -> bool {
-        matches!(self, Self::Auto | Self::Codex | Self::Acp)
-    }
-
     /// Parses a name in any spelling: `claude-code`, `claude_code` and `claudeCode`.
     ///
     /// # Errors

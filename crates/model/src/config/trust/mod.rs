@@ -6,7 +6,7 @@
 
 pub mod claude;
 
-use crate::config::{BackendChoice, Layer, Span};
+use crate::config::{Layer, Span};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -68,9 +68,6 @@ pub enum Stricter {
     /// A model with a price, if the replaced model has one. Without a price, a cost limit does not
     /// stop an agent that reports only tokens.
     Priced,
-    /// A backend that reports its cost. Another one only if it replaces one that reports none, if
-    /// its models have a price, or if no category has a budget.
-    Metered,
     /// The name is not set yet. The name is followed by this many parts of the key.
     NewName(usize),
     /// A permission mode; null means that of the next weaker setting.
@@ -81,8 +78,7 @@ pub enum Stricter {
 
 use Effect::{Loosens, Runs, Safe};
 use Stricter::{
-    AtMost, Below, Fewer, Metered, Mode, More, NewName, NotBefore, Priced, Same, Sandboxed, True,
-    Word,
+    AtMost, Below, Fewer, Mode, More, NewName, NotBefore, Priced, Same, Sandboxed, True, Word,
 };
 
 /// The most warnings, because a file may have any number of keys.
@@ -94,7 +90,7 @@ const MODES: &[&str] = &["allow", "ask", "deny"];
 /// Every key of the schema; `*` matches any name. A key that is missing here counts as one that
 /// runs a program.
 const KEYS: &[(&str, Effect)] = &[
-    ("backend", Loosens(Metered)),
+    ("backend", Safe),
     ("categories.*.inactivity_timeout", Loosens(AtMost)),
     ("categories.*.max_restarts", Loosens(AtMost)),
     ("categories.*.budget_usd", Loosens(AtMost)),
@@ -139,7 +135,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("projects.*.path", Loosens(NewName(1))),
     // The file's text becomes part of prompts.
     ("run.spec", Loosens(Below)),
-    ("run.agent.backend", Loosens(Metered)),
+    ("run.agent.backend", Safe),
     ("run.agent.command", Runs),
     // These only divide the work of a run: the budgets of the run and its agents limit its cost.
     ("run.agent.max_concurrency", Safe),
@@ -223,7 +219,6 @@ fn is_as_strict(stricter: Stricter, path: &[String], value: &Value, weaker: &Wea
         Word(word) => value == word,
         Below => before.is_none_or(Value::is_null) && value.as_str().is_some_and(is_below),
         Priced => !was_priced(path, weaker) || is_priced(Some(value), weaker),
-        Metered => is_metered(path, value, weaker),
         NewName(parts) => {
             let name = &path[..path.len().saturating_sub(parts)];
             !weaker.keys().any(|key| key.starts_with(name))
@@ -281,28 +276,6 @@ fn models(weaker: &Weaker) -> impl Iterator<Item = &Value> {
     let of_categories = weaker.iter().filter(move |(key, _)| key.starts_with(&overrides));
     let set = of_categories.map(|(_, model)| model).filter(|model| model.is_string());
     default_model(weaker).into_iter().chain(set)
-}
-
-fn is_metered(path: &[String], value: &Value, weaker: &Weaker) -> bool {
-    let choice = |value: &Value| BackendChoice::parse(value.as_str()?).ok();
-    let of_all = || weaker.get(&["backend".to_string()][..]).and_then(choice);
-    // `run.agent.backend: auto` means `backend`.
-    let meant = |value: Option<&Value>| match value.and_then(choice) {
-        None | Some(BackendChoice::Auto) if path.len() > 1 => of_all(),
-        named => named,
-    };
-    let (after, before) = (meant(Some(value)), meant(weaker.get(path)));
-    let has_budget = weaker.iter().any(|(key, budget)| {
-        matches!(&key[..], [first, _, last] if first == "categories" && last == "budget_usd")
-            && !budget.is_null()
-    });
-    after == before
-        // An invalid name is rejected elsewhere.
-        || !after.is_some_and(BackendChoice::may_report_no_cost)
-        || before == Some(BackendChoice::Codex)
-        || !has_budget
-        || models(weaker).all(|model| is_priced(Some(model), weaker))
-            && default_model(weaker).is_some()
 }
 
 fn is_priced(model: Option<&Value>, weaker: &Weaker) -> bool {

@@ -147,16 +147,6 @@ fn untrusted_repository_runs_and_loosens_nothing() {
             "run: {acceptance: {model: null}}",
             "run.acceptance.model",
         ),
-        ("", "backend: codex", "backend"),
-        ("backend: claude-code", "backend: acp", "backend"),
-        ("backend: claude-code", "backend: auto", "backend"),
-        ("", "run: {agent: {backend: codex}}", "run.agent.backend"),
-        (
-            "backend: claude-code\nmodels: {prices: {m: {input: 9}}, default: m, overrides: \
-             {coding: q}}",
-            "backend: codex",
-            "backend",
-        ),
         ("", "run: {spec: /etc/passwd}", "run.spec"),
         ("", "run: {spec: ../notes.md}", "run.spec"),
         ("", "run: {spec: docs/../../notes.md}", "run.spec"),
@@ -234,13 +224,7 @@ fn untrusted_repository_may_tighten() {
         ("run: {phases: {judge: {enabled: false}}}", "run: {phases: {judge: {enabled: true}}}"),
         ("", "run: {spec: ./docs/plan.md, acceptance: {path: docs/criteria}}"),
         ("backends: {codex: {command: mine}}", "backends: {codex: {command: mine, env: {}}}"),
-        ("", "backend: claude-code\nbackends: {acp: {agent: codex-acp, call_timeout: 1m}}"),
-        ("backend: codex", "backend: acp\nrun: {agent: {backend: acp}}"),
-        ("models: {prices: {m: {input: 9}}, default: m}", "backend: codex"),
-        (
-            "categories: {coding: {budget_usd: null}, research: {budget_usd: null}}",
-            "backend: codex",
-        ),
+        ("", "backend: codex\nbackends: {acp: {agent: codex-acp, call_timeout: 1m}}"),
         (
             "models: {prices: {m: {input: 9}, q: {input: 1}}, default: m}",
             "run: {phases: {judge: {model: q}}, acceptance: {model: q}}",

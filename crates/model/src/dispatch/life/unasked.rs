@@ -86,7 +86,7 @@ fn known(d: &Dispatch) -> Option<&'static Agent> {
         let same = d.agent.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
         same && rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
     };
-    AGENTS.iter().find(|agent| agent.names.iter().any(|name| is_named(&name)))
+    AGENTS.iter().find(|agent| agent.names.iter().any(&is_named))
 }
 
 /// Whether the program that was started is the agent's own, as far as it is known.

@@ -333,7 +333,7 @@ mod tests {
     async fn end_of_a_task_waits_for_its_blocking_part() {
         let (lock, released) = watch::channel(());
         let (begun, has_begun) = tokio::sync::oneshot::channel();
-        let (resume, is_resumed) = std::sync::mpsc::channel::<()>();
+        let (resume, is_resumed) = std::sync::mpsc::sync_channel::<()>(1);
         let task = own(async move {
             let blocking = tokio::task::spawn_blocking(move || {
                 let _ = (begun.send(()), is_resumed.recv());

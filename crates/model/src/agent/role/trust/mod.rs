@@ -7,10 +7,8 @@
 use crate::agent::permission::{Mode, PermissionMode, Permissions, Rule};
 use crate::agent::role::{Catalog, Role, RoleError, RoleLayer, RoleSource, place_of, text_of};
 use crate::config::trust::Effect;
-use crate::config::trust::Stricter::{AtMost, Fewer, Metered, Mode as StricterMode, More, Same};
-use crate::config::{
-    BackendChoice, Category, Config, Ignored, OnCrash, Trust, canonical, resolve_model,
-};
+use crate::config::trust::Stricter::{AtMost, Fewer, Mode as StricterMode, More, Same};
+use crate::config::{Category, Config, Ignored, OnCrash, Trust, canonical, resolve_model};
 use crate::monitor::Responses;
 use serde::Serialize;
 use serde_json::Value;
@@ -74,7 +72,6 @@ impl Held<'_> {
     fn hold(&mut self) {
         self.hold_category();
         self.hold_model();
-        self.hold_backend();
         self.hold_permissions();
         self.hold_tools();
         self.hold_disallowed_tools();
@@ -163,25 +160,6 @@ impl Held<'_> {
         if was_priced && !self.is_priced(self.role.model.as_deref(), &self.role.category) {
             let said = std::mem::replace(&mut self.role.model, own);
             self.ignore("model", said, Effect::Loosens(AtMost));
-        }
-    }
-
-    /// Restores the backend if the file's may report only tokens, its model has no price and a
-    /// budget is set: the budget would have no effect.
-    fn hold_backend(&mut self) {
-        let own = self.own.and_then(|own| own.backend);
-        let of = |backend: Option<BackendChoice>| backend.unwrap_or(self.config.backend);
-        let (said, before) = (of(self.role.backend), of(own));
-        let has_budget =
-            self.config.categories.values().any(|category| category.budget_usd.is_some());
-        if said != before
-            && said.may_report_no_cost()
-            && before != BackendChoice::Codex
-            && has_budget
-            && !self.is_priced(self.role.model.as_deref(), &self.role.category)
-        {
-            let said = std::mem::replace(&mut self.role.backend, own);
-            self.ignore("backend", said, Effect::Loosens(Metered));
         }
     }
 

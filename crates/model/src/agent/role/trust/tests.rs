@@ -177,28 +177,6 @@ fn untrusted_role_names_no_model_without_a_price_where_the_users_has_one() {
 }
 
 #[test]
-fn untrusted_role_names_no_backend_without_a_cost_under_a_budget() {
-    let codex = "---\nbackend: codex\n---\n";
-    let priced = "models: {prices: {m: {input: 1, output: 2}}, default: m}";
-    let open = "categories: {coding: {budget_usd: null}, research: {budget_usd: null}}";
-    let own = "---\nbackend: claude-code\n---\n";
-    for (config, user, project, counts) in [
-        ("", "", codex, false),
-        ("backend: claude-code", "", codex, false),
-        ("", own, codex, false),
-        ("backend: codex", own, "You are.\n", false),
-        (priced, "", codex, true),
-        (open, "", codex, true),
-        ("backend: codex", "", codex, true),
-        ("", "", own, true),
-    ] {
-        let (role, ignored) = held(config, user, project);
-        assert_eq!(ignored.is_empty(), counts, "{config} / {user} / {project}");
-        assert_eq!(role.backend == Some(BackendChoice::Codex), counts && project == codex);
-    }
-}
-
-#[test]
 fn untrusted_scope_stays_in_the_directory() {
     let (role, ignored) = held("", "", "---\nscope: [src/**, //etc/**]\n---\n");
     assert_eq!((role.scope.len(), ignored), (0, vec!["scope:2".to_string()]));
