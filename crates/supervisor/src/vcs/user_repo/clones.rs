@@ -6,7 +6,7 @@ use crate::vcs::user_repo::{ANEW, Git, GitError};
 use muleteer_store::removal;
 use std::path::{Path, PathBuf};
 
-/// What a worker's clone has checked out.
+/// The branch that a worker's clone has checked out.
 const WORK: &str = "muleteer/work";
 
 impl Git {

@@ -114,7 +114,7 @@ impl Git {
         Ok(wrong.len())
     }
 
-    /// What is in the index as the other commit has it. What a person has staged stays.
+    /// Updates index entries that equal the other commit's. A person's staged changes stay.
     fn put_index_right(&self, wanted: &str, other: &str) -> Result<(), GitError> {
         let staged = names(&self.bytes(
             &["diff-index", "--cached", "-z", "--name-only", other, "--"],

@@ -310,7 +310,7 @@ impl Git {
         }
     }
 
-    /// What a commit has of the harness's files, as `ls-tree` lists it.
+    /// Returns the harness's files in a commit, as `ls-tree` lists them.
     fn own_in(&self, commit: &str) -> Result<Vec<Vec<u8>>, GitError> {
         let mut places: Vec<&str> = self
             .lists()
@@ -363,7 +363,7 @@ impl Git {
         Ok(found)
     }
 
-    /// What belongs to task lists and runs.
+    /// Returns the paths that belong to task lists and runs.
     fn lists(&self) -> impl Iterator<Item = &String> {
         self.own.iter().filter(|path| *path != JOURNALS)
     }

@@ -13,7 +13,7 @@ const LARGEST: u64 = 16 * 1024 * 1024;
 /// A path from the top, in bytes: it need not be text.
 pub(super) type Name = Vec<u8>;
 
-/// What a tree has at a path.
+/// The entry of a tree at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     mode: String,
@@ -67,8 +67,8 @@ impl Git {
         Ok(changes)
     }
 
-    /// What changed between `from` and `to`, upon `onto`, as `update-index -z --index-info` reads
-    /// it. What both have changed, and not in a way that goes together, is as `to` has it.
+    /// Returns the changes between `from` and `to`, applied to `onto`, in the form that
+    /// `update-index -z --index-info` reads. For changes of both sides that conflict, `to` wins.
     pub(super) fn carry(&self, onto: &str, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
         let changed = self.differences(from, to)?;
         if changed.is_empty() {

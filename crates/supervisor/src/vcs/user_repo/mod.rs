@@ -1,10 +1,10 @@
-//! What task lists and spec runs do with git in a person's working directory. It never runs
-//! `reset --hard` and `clean -fd` as such: it writes down everything that is there as a tree, and
-//! then moves the files from that tree to the wanted one. What is ignored, Muleteer's own files,
-//! and what a person had lying about before the task stay as they are. The effect on what the task
-//! did is the same, and nothing is lost.
+//! Git in a person's working directory, for task lists and spec runs.
 //!
-//! Trees are made with an index of their own, so what a person has staged stays staged.
+//! It never runs `reset --hard` or `clean -fd`, which would lose files. It records the working
+//! directory as a tree, and then changes the files from that tree to the wanted one. Ignored files,
+//! Muleteer's own files, and changes that a person made before the task stay as they are.
+//!
+//! Trees are made with an index of their own, so a person's staged changes stay staged.
 
 mod clones;
 mod command;
@@ -44,18 +44,18 @@ pub enum GitError {
     /// A file goes through a filter that is not run.
     #[error("{path} goes through the filter `{name}`, {}", not_run(*in_clone))]
     Filter { name: String, path: String, in_clone: bool },
-    /// What a person has in the working directory would be written over.
+    /// A person's changes in the working directory would be overwritten.
     #[error("{said}")]
     InTheWay { said: String },
     #[error("{what}: {said}")]
     Failed { what: String, said: String },
-    /// git had no say: the system is out of something, or its answer was too long.
+    /// git gave no usable answer: the system lacks a resource, or the answer was too long.
     #[error("{what}: {said}")]
     Unheard { what: String, said: String },
 }
 
 impl GitError {
-    /// What a person with a task list can do about it, where the error does not say so itself.
+    /// Returns the next step for a person with a task list, if the error itself names none.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoRepository(_) | Self::NoCommit(_) => {
@@ -90,7 +90,7 @@ impl GitError {
         matches!(self, Self::Failed { said, .. } if tells(said))
     }
 
-    /// What git said means this, where it said something.
+    /// Returns `meant` in place of a complaint of git.
     fn meaning(self, meant: Self) -> Self {
         if let (Self::Failed { said, .. }, Self::NoRepository(dir)) = (&self, &meant)
             && crate::vcs::worktree::is_distrust(said.as_bytes())
@@ -416,7 +416,7 @@ fn is_below(own: &str, path: &str) -> bool {
     path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(more))
 }
 
-/// What belongs to the harness, in a repository where it lives below `prefix`.
+/// Returns the paths of the harness's own files in a repository that holds them below `prefix`.
 fn own(prefix: &str) -> Vec<String> {
     let files = OWN_FILES.iter().chain(&[
         ".muleteer/tasks",

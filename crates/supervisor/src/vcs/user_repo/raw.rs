@@ -20,13 +20,13 @@ type Name = Vec<u8>;
 
 /// Has git take attributes from this tree alone, and not from the working directory.
 pub(crate) const ATTRIBUTES_FROM: &str = "GIT_ATTR_SOURCE";
-/// Of more trials than these the files that are not told apart by then are taken in as they are.
+/// The most trials. After them, files that were not told apart are taken in byte for byte.
 const TRIALS: usize = 300;
 /// A line of a commit's message that names a file which was taken in byte for byte.
 const LISTED_AS: &str = "Raw: ";
-/// Of so many files at most.
+/// The most files that a message lists.
 const LISTED: usize = 1000;
-/// Most that one trial takes.
+/// The time limit of one trial.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The search for the files that git cannot convert: what fails together is halved.
@@ -283,7 +283,7 @@ impl Git {
     }
 }
 
-/// What was found among the files of a clone.
+/// The result of the search among the files of a clone.
 #[derive(Debug, Default)]
 pub(crate) struct Raw {
     /// Those that git cannot convert, as `update-index -z --index-info` reads them.

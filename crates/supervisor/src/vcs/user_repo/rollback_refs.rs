@@ -1,20 +1,20 @@
-//! What rollbacks take away: kept under names of its own, and brought back.
+//! Refs with the work that rollbacks remove, and its restoration.
 
 use crate::vcs::user_repo::command::failed;
 use crate::vcs::user_repo::snapshot_trees::ref_part;
 use crate::vcs::user_repo::{Git, GitError, raw};
 
-/// What a rollback took away.
+/// The work that one rollback removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saved {
     pub name: String,
     pub commit: String,
-    /// Where it was rolled back to.
+    /// The commit that the rollback went back to.
     pub base: String,
     /// Where HEAD was before.
     pub head: String,
     pub start: String,
-    /// What a person had lying about, and a task took away: files alone are brought back, wherever
+    /// The commit holds a person's changes that a task removed. Only files are restored, wherever
     /// HEAD is.
     pub files_only: bool,
 }
@@ -81,7 +81,7 @@ impl Git {
         Err(failed("update-ref", &format!("{folder} is full")))
     }
 
-    /// What was saved before rollbacks of a task, or under a full name; the newest first.
+    /// Returns the work saved before rollbacks of a task, or under a full name, newest first.
     pub fn saved(&self, of: Option<&str>) -> Result<Vec<Saved>, GitError> {
         let pattern = match of {
             Some(name) if name.starts_with("refs/muleteer/") => name.to_string(),
@@ -135,8 +135,8 @@ impl Git {
         best.map(|(_, one)| one.clone())
     }
 
-    /// Brings back what a rollback took away. What is there now is saved first, and its name
-    /// returned.
+    /// Restores the work that a rollback removed. It saves the present state first, and returns the
+    /// name of that.
     ///
     /// # Errors
     /// When HEAD is no longer where the rollback put it: then commits would be dropped.

@@ -172,15 +172,15 @@ impl Git {
         self.git_with(&args, message.as_bytes(), None)
     }
 
-    /// What changed since `start` and is in no commit, as a tree upon HEAD's; none if that is
-    /// nothing.
+    /// Returns the uncommitted changes since `start` as a tree upon HEAD's, or `None` if there are
+    /// none.
     pub fn uncommitted_since(&self, start: &str) -> Result<Option<String>, GitError> {
         self.pending(start).map(|pending| pending.map(|(tree, _)| tree))
     }
 
-    /// The tree that is to be committed, and the way to it from HEAD's. What a person had changed
-    /// in a file that the task has changed too is not in it; where both changed the same lines, the
-    /// file is taken whole.
+    /// Returns the tree to commit, and the index entries that lead to it from HEAD's. It leaves out
+    /// a person's changes in files that the task changed too. If both changed the same lines, it
+    /// has the whole file.
     pub(super) fn pending(&self, start: &str) -> Result<Option<(String, Vec<u8>)>, GitError> {
         let (now, _) = self.take_in(&self.index(), true)?;
         let info = self.carry("HEAD", start, &now)?;

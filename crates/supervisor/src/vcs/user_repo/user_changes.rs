@@ -1,16 +1,16 @@
-//! What a person had lying about when a task began, and what the task has made of it. An agent may
-//! take it out, as `git reset --hard` or `git clean` does, or write over it, and pass its
-//! validation: then ours is the only copy.
+//! Uncommitted changes that a person had when a task began, and their fate during it. An agent may
+//! remove them, as `git reset --hard` or `git clean` does, or overwrite them, and pass its
+//! validation. Then our copy is the only one.
 
 use crate::vcs::user_repo::merge::{Change, Name};
 use crate::vcs::user_repo::snapshot_trees::{ref_part, start_ref};
 use crate::vcs::user_repo::{Git, GitError, Saved};
 use std::collections::HashMap;
 
-/// Of the paths that are lost, so many are named.
+/// The most lost paths that a message names.
 const NAMED: usize = 5;
 
-/// What is no longer there as a person had it.
+/// Changes of a person that the working directory no longer has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     /// Where it is kept.

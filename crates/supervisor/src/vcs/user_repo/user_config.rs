@@ -1,6 +1,6 @@
-//! What we heed of a person's own configuration of git: what says which files are ignored, how
-//! lines end, whose repositories are trusted, and through which filters files go. Without it a task
-//! would commit what the person's own git would not.
+//! The part of a person's git configuration that Muleteer obeys: ignored files, line ends, trusted
+//! repositories, and filters. Without it a task would commit files that the person's own git would
+//! not.
 //!
 //! A filter is a program. One that the person's or the system's configuration defines is run in the
 //! person's own working directory: their git runs it there too. One that only a repository's
@@ -26,7 +26,7 @@ use std::process::Command;
 const PLAIN: [&str; 4] = ["core.excludesfile", "core.autocrlf", "core.eol", "core.safecrlf"];
 const ATTRIBUTES: &str = "core.attributesfile";
 const TRUSTED: &str = "safe.directory";
-/// What defines a filter.
+/// The keys that define a filter.
 const FILTER: [&str; 4] = ["clean", "smudge", "process", "required"];
 /// Merges texts as git does without a driver.
 const MERGE: &str = "git merge-file --marker-size=%L %A %O %B";
@@ -47,10 +47,10 @@ const NO_FILES: [&str; 12] = [
     "update-ref",
 ];
 
-/// What defines one filter: its keys and what they are set to.
+/// The definition of one filter: its keys and their values.
 pub(super) type Filter = BTreeMap<String, OsString>;
 
-/// What a repository's own configuration would have git run on files.
+/// Programs that git would run on files by a repository's own configuration.
 #[derive(Debug, Default)]
 struct Programs {
     /// Which keys it defines of which filter.
@@ -177,7 +177,7 @@ fn filter_key(key: &str) -> Option<(&str, &str)> {
 }
 
 impl Git {
-    /// What a git that may run filters is told of them.
+    /// Returns the settings of filters for a git command that may run them.
     pub(super) fn filters(&self, args: &[&str]) -> Result<Vec<(String, OsString)>, GitError> {
         let is_plain = args.first().is_none_or(|verb| match *verb {
             "cat-file" => !args.contains(&"--filters"),
