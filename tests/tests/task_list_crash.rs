@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use muleteer_process::fault::POINTS;
+use muleteer_process::fault::{POINTS, STOP_POINTS};
 use muleteer_tests::crash::Dice;
 use muleteer_tests::task_list::{RUN, Scene};
 use muleteer_tests::{Daemon, processes, wait_until};
@@ -109,6 +109,29 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
     assert!((1..=6).all(|n| scene.repo.path.join(format!("w{n}")).exists()));
     assert_eq!(scene.repo.git(&["rev-list", "--count", "HEAD"]), "7");
     scene.check_done_once();
+    scene.world.finish(Some(last));
+}
+
+/// The workers of a run that is stopped at once end their agents themselves. So it does not matter
+/// what the request to stop could see of a dispatch, or whether its daemon lived on.
+#[test]
+fn killed_between_the_record_of_a_stop_and_its_effect_the_next_daemon_ends_the_agents() {
+    let scene = Scene::new();
+    scene.add("Slow", "test -f never", &[]);
+    let mut daemon = daemon_to_die_at(&scene, STOP_POINTS[0]);
+    scene.run("touch \"$HOME/began\"; exec sleep 1000", &["--detach"]).expect_code(0);
+    wait_until("the agent to begin", RUN, || scene.home("began").exists().then_some(()));
+    // With this variable the client starts no daemon, to which it would send its request again. It
+    // waits for another one, so it is killed (dropped) before that.
+    let socket = scene.world.status()["daemon"]["socket"].as_str().unwrap().to_string();
+    let stop = scene.world.muleteer(&["tasks", "stop", "--now"]).current_dir(&scene.repo.path);
+    let client = stop.env("MULETEER_SOCKET", socket).start();
+    daemon.ended();
+    drop(client);
+    let last = scene.world.daemon();
+    let released = || scene.log().contains("LOCK released").then_some(());
+    wait_until("the run to end", RUN, released);
+    assert_eq!(scene.status("task-001"), "in_progress", "{}", scene.log());
     scene.world.finish(Some(last));
 }
 

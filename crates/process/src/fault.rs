@@ -58,6 +58,9 @@ pub const POINTS: &[&str] = &[
     "tasks.outcome_written",
 ];
 
+/// The fault point of a request to stop a run of a task list.
+pub const STOP_POINTS: &[&str] = &["tasks.stopping_durable"];
+
 /// The fault points of a spec run, in the order of its life.
 pub const RUN_POINTS: &[&str] = &[
     "run.before_started",
@@ -121,8 +124,9 @@ mod armed {
         passed: AtomicU64,
     }
 
-    const LISTS: [&[&str]; 6] = [
+    const LISTS: [&[&str]; 7] = [
         super::POINTS,
+        super::STOP_POINTS,
         super::RUN_POINTS,
         super::TBD_POINTS,
         super::KEEP_POINTS,

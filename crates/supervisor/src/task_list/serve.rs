@@ -2,17 +2,16 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::request::{fault, internal, unwritten};
-use crate::gate::handlers;
 use crate::ledger::try_append;
 use crate::task_list::actor::TaskListsMsg;
 use crate::task_list::run;
 use crate::vcs::user_repo::{Git, GitError};
 use jiff::Timestamp;
-use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::task_list::session::{Run, Started};
 use muleteer_model::task_list::{Mode, stats};
+use muleteer_process::fault::point;
 use muleteer_protocol::v1::{Reply, TasksEnded, TasksRun, WireError};
 use muleteer_store::task_list::{Right, Root, TaskListError};
 use std::path::Path;
@@ -199,6 +198,8 @@ pub async fn wait(daemon: &Arc<Daemon>, id: &str) -> Result<Reply, WireError> {
     Ok(Reply::TasksEnded(ended(&*find(daemon, &list)?)))
 }
 
+/// Records that the run is to stop. With `now` its workers also kill their dispatches: they know of
+/// a dispatch that is being created, and the next daemon's workers read the same record.
 pub async fn stop(daemon: &Arc<Daemon>, id: &str, now: bool, by: &str) -> Result<Reply, WireError> {
     let run = find(daemon, id)?;
     if run.finished.is_none() {
@@ -206,15 +207,7 @@ pub async fn stop(daemon: &Arc<Daemon>, id: &str, now: bool, by: &str) -> Result
         let event = Event::TaskListStopping { list, now, by: by.into() };
         let entry = Entry { id: random_key(), dispatch_id: None, at: None, more: false, event };
         try_append(daemon, vec![entry]).await.map_err(|error| internal(&error.to_string()))?;
-        if now {
-            for work in
-                run.workers.values().filter(|work| daemon.snapshot().get(&work.dispatch).is_some())
-            {
-                let reason = "its run of the task list was stopped".to_string();
-                handlers::command(daemon, &work.dispatch, Input::Kill { reason, by: by.into() })
-                    .await?;
-            }
-        }
+        point("tasks.stopping_durable");
     }
     Ok(Reply::TasksEnded(ended(&*find(daemon, &run.started.list)?)))
 }

@@ -75,7 +75,10 @@ pub struct Run {
     pub workers: BTreeMap<u32, Work>,
     /// Tasks that were worked on, for `max_tasks_per_session`.
     pub done: u64,
+    /// Whether the run is stopping; `Some(true)` means at once.
     pub stopping: Option<bool>,
+    /// The actor of the request to stop at once.
+    pub stopped_by: String,
     pub finished: Option<Finished>,
 }
 
@@ -119,7 +122,10 @@ impl Run {
                 self.workers.remove(worker);
                 self.done += u64::from(*counted);
             }
-            Event::TaskListStopping { now, .. } => {
+            Event::TaskListStopping { now, by, .. } => {
+                if *now && self.stopping != Some(true) {
+                    self.stopped_by.clone_from(by);
+                }
                 self.stopping = Some(*now || self.stopping == Some(true))
             }
             Event::TaskListFinished { finished, .. } => self.finished = Some(finished.clone()),
@@ -187,6 +193,7 @@ impl Runs {
             workers: BTreeMap::new(),
             done: 0,
             stopping: None,
+            stopped_by: String::new(),
             finished: None,
         };
         self.all.insert(started.list.clone(), Arc::new(run));

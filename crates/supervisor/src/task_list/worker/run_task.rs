@@ -6,6 +6,8 @@ use crate::task_list::run::Driven;
 use crate::task_list::steps::{Place, StepError, Verdict};
 use crate::task_list::worker::conclude::close;
 use crate::task_list::worker::open;
+use muleteer_model::dispatch::fleet::Fleet;
+use muleteer_model::dispatch::life::Input;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
 use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::prompt::{Brief, prompt};
@@ -14,6 +16,7 @@ use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::{Category, Task};
 use muleteer_protocol::v1::{Spawn, WireError};
 use muleteer_store::task_list::RUN_VARIABLE;
+use std::convert::Infallible;
 use std::time::Duration;
 
 /// The renewal interval of the lease of fifteen minutes, so that two renewals may fail.
@@ -56,10 +59,12 @@ pub(super) async fn dispatched(
     }
     let ids = [work.dispatch.clone()];
     let ended = handlers::finished(daemon, &ids);
-    tokio::pin!(ended);
+    let killer = kill_when_called_off(driven, work);
+    tokio::pin!(ended, killer);
     loop {
         tokio::select! {
             () = &mut ended => break,
+            never = &mut killer => match never {},
             () = daemon.stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(RENEWAL) => {
                 let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
@@ -80,6 +85,32 @@ pub(super) async fn dispatched(
     ended
         .map(|dispatch| Some((*dispatch).clone()))
         .ok_or_else(|| StepError::Other("its dispatch has vanished".into()))
+}
+
+/// Kills the task's dispatch once the run is stopped at once. The worker does this, not the request
+/// to stop: at that time the dispatch may be half created, or the daemon may die before the kill.
+async fn kill_when_called_off(driven: &Driven, work: &Work) -> Infallible {
+    let mut changes = driven.daemon.fleet.subscribe();
+    let stopped_by = |fleet: &Fleet| {
+        let run = fleet.task_lists.get(&driven.list)?;
+        (run.stopping == Some(true)).then(|| run.stopped_by.clone())
+    };
+    let called_off = changes.wait_for(|fleet| stopped_by(fleet).is_some()).await;
+    let Some(by) = called_off.ok().and_then(|fleet| stopped_by(&fleet)) else {
+        return std::future::pending().await;
+    };
+    let reason = "its run of the task list was stopped".to_string();
+    // Each refusal has waited for the dispatch, so the loop does not spin.
+    while let Err(error) = handlers::command(
+        &driven.daemon,
+        &work.dispatch,
+        Input::Kill { reason: reason.clone(), by: by.clone() },
+    )
+    .await
+    {
+        tracing::warn!(dispatch = %work.dispatch, %error.message, "a kill is tried again");
+    }
+    std::future::pending().await
 }
 
 /// Ends the run because its dispatch cannot be made: that is a fault of the request, not of the
