@@ -69,8 +69,9 @@ fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
     let repo = world.repo("repo");
     let daemon = world.daemon();
     let id = rehearse(&world, &repo, "  - steps:\n      - say: I begin\n      - wait: 1h\n");
-    wait_until("it to begin", PATIENCE, || {
-        (world.dispatch(&id)["state"] == "running").then_some(())
+    // A dispatch is `running` before its first turn begins. A kill in between withdraws both prompts.
+    wait_until("its first turn to begin", PATIENCE, || {
+        (!world.events_of(&id, "agent_said").is_empty()).then_some(())
     });
     let sent = world.muleteer(&["send", &id, "then push it", "--json"]).json();
     assert_eq!(sent["queued"], true, "{sent}");
