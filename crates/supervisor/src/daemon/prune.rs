@@ -8,8 +8,8 @@
 //! If the daemon is killed in between, the next prune removes the rest.
 
 use crate::daemon::context::Daemon;
+use crate::dispatch::control::unappended;
 use crate::dispatch::launch::chain;
-use crate::gate::handlers::unappended;
 use crate::ledger::{entry, try_append};
 use crate::spec_run::host::LIVE;
 use jiff::{SignedDuration, Timestamp};

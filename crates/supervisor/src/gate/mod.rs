@@ -1,9 +1,8 @@
 //! The gate: the sockets for people and agents. It owns the listeners and every connection's task.
 //! Dropping it closes them all and harms no dispatch.
 
-mod answer;
 mod connection;
-pub(crate) mod handlers;
+mod handlers;
 mod peer;
 mod places;
 mod runs;
@@ -31,8 +30,6 @@ const CONNECTIONS: usize = 256;
 const PER_AGENT: usize = 16;
 /// The interval at which the daemon checks that its own socket still exists.
 const LOOK: Duration = Duration::from_secs(1);
-
-pub(crate) use handlers::{bring_up, command};
 
 #[derive(Debug)]
 pub enum GateMsg {

@@ -4,8 +4,8 @@ mod briefing;
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::confine::Confined;
+use crate::dispatch::control;
 use crate::dispatch::request::{self, Asker, Part};
-use crate::gate;
 use crate::ledger;
 use crate::spec_run::actor::Trouble;
 use crate::spec_run::host::Hosted;
@@ -47,7 +47,7 @@ pub async fn run(
             begun = begin(daemon, hosted, run, job, &id) => begun?,
         }
     }
-    gate::bring_up(daemon, &id).await;
+    control::bring_up(daemon, &id).await;
     ended(daemon, &id).await;
     fault::point("run.agent_ended");
     let end = settle(daemon, hosted, run, job, &id).await?;
@@ -71,12 +71,12 @@ pub async fn end(
     // A task that was cancelled may have requested the dispatch without waiting for the answer.
     ledger::settled(daemon).await.map_err(|error| Trouble::new("E_BUSY", error.to_string()))?;
     if daemon.snapshot().get(&id).is_some() {
-        gate::bring_up(daemon, &id).await;
+        control::bring_up(daemon, &id).await;
         let kill = life::Input::Kill {
             reason: "the run was stopped".into(),
             by: format!("run/{}", hosted.run_id),
         };
-        gate::command(daemon, &id, kill)
+        control::command(daemon, &id, kill)
             .await
             .map_err(|error| Trouble::new(&error.code, error.message))?;
         tokio::time::timeout(KILL_PATIENCE, ended(daemon, &id)).await.map_err(|_| {

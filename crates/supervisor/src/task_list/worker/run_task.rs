@@ -1,7 +1,7 @@
 //! Makes, briefs and awaits the dispatch that does a task.
 
+use crate::dispatch::control;
 use crate::dispatch::request::Asker;
-use crate::gate::handlers;
 use crate::task_list::run::Driven;
 use crate::task_list::steps::{Place, StepError, Verdict};
 use crate::task_list::worker::conclude::close;
@@ -51,14 +51,14 @@ pub(super) async fn dispatched(
             .get(&driven.list)
             .and_then(|run| run.place_of(&work.dispatch));
         let asker = Asker::Tasks(driven.project.top().to_path_buf());
-        if let Err(error) = handlers::create(daemon, &spawn, &asker, trace).await {
+        if let Err(error) = control::create(daemon, &spawn, &asker, trace).await {
             return Err(refused(driven, worker, place, work, &error).await?);
         }
     } else {
-        handlers::bring_up(daemon, &work.dispatch).await;
+        control::bring_up(daemon, &work.dispatch).await;
     }
     let ids = [work.dispatch.clone()];
-    let ended = handlers::finished(daemon, &ids);
+    let ended = control::finished(daemon, &ids);
     let killer = kill_when_called_off(driven, work);
     tokio::pin!(ended, killer);
     loop {
@@ -101,7 +101,7 @@ async fn kill_when_called_off(driven: &Driven, work: &Work) -> Infallible {
     };
     let reason = "its run of the task list was stopped".to_string();
     // Each refusal has waited for the dispatch, so the loop does not spin.
-    while let Err(error) = handlers::command(
+    while let Err(error) = control::command(
         &driven.daemon,
         &work.dispatch,
         Input::Kill { reason: reason.clone(), by: by.clone() },

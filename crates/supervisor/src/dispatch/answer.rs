@@ -3,9 +3,9 @@
 use crate::agent::journal::JournalMsg;
 use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
+use crate::dispatch::control::{command, find, unappended};
 use crate::dispatch::request::{Asker, check_model, fault};
 use crate::dispatch::view;
-use crate::gate::handlers::{command, find, unappended};
 use crate::ledger::{entry, try_append};
 use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;

@@ -1,0 +1,347 @@
+//! Creates dispatches, sends prompts and commands to them, kills them and waits for their end. Every
+//! caller comes here: the gate, spec runs and task lists.
+
+use crate::agent::journal::JournalMsg;
+use crate::agent::life::LifeMsg;
+use crate::daemon::context::{Daemon, random_key};
+use crate::daemon::trust;
+use crate::dispatch::request::{
+    Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further,
+};
+use crate::ledger::{LedgerError, entry, try_append};
+use crate::tree::supervisor_actor::BranchMsg;
+use muleteer_model::config::Ignored;
+use muleteer_model::dispatch::fleet::{Fleet, LookupError};
+use muleteer_model::dispatch::life::Input;
+use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
+use muleteer_model::event::id::DispatchId;
+use muleteer_model::event::{Entry, Event, PromptKind};
+use muleteer_process::fault;
+use muleteer_protocol::v1::{self, Reply, Spawn, WireError};
+use ractor::rpc::CallResult;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest wait for a killed agent's end (TERM, 10 s, KILL), with a margin. A kill is answered
+/// when the agent is gone.
+pub(crate) const KILL_PATIENCE: Duration = Duration::from_secs(15);
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(5);
+/// The time in which an agent accepts a prompt, unless it hangs.
+const TURN_PATIENCE: Duration = Duration::from_secs(10);
+const LIFE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Creates a dispatch, or finds the one that this very request made before. Returns once it is
+/// durable and its actors run.
+///
+/// # Errors
+/// The fault of the request, or a full disk; then there is no such dispatch.
+pub async fn create(
+    daemon: &Arc<Daemon>,
+    spawn: &Spawn,
+    asker: &Asker,
+    trace: Option<String>,
+) -> Result<Reply, WireError> {
+    let _alone = daemon.creating(&spawn.id).await;
+    let known = DispatchId::try_from(spawn.id.clone())
+        .ok()
+        .and_then(|id| daemon.snapshot().get(&id).cloned());
+    if let Some(known) = known {
+        if !is_same(&known.created, spawn) {
+            return Err(fault(
+                "E_ID_TAKEN",
+                &format!("dispatch {} exists and is another", spawn.id),
+                "choose another id",
+            ));
+        }
+        // The daemon or client that made it may have died before its actors were started.
+        bring_up(daemon, &known.id).await;
+        let warnings = warnings(daemon, &known, spawn).await;
+        return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings });
+    }
+    let id = DispatchId::try_from(spawn.id.clone())
+        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+    // Without a trace from the client, the dispatch's own span is the root.
+    let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
+    let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
+    try_append(daemon, entries).await.map_err(|error| unappended(&error))?;
+    drop(reservation);
+    fault::point("gate.create_durable");
+    bring_up(daemon, &id).await;
+    let made = daemon.snapshot().get(&id).cloned();
+    let warnings = match made {
+        Some(made) => warnings(daemon, &made, spawn).await,
+        None => vec![],
+    };
+    Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings })
+}
+
+/// Returns warnings for the client: the dispatch works, but perhaps not as expected.
+async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<String> {
+    let created = &dispatch.created;
+    let mut warnings: Vec<String> = created.unkept().into_iter().collect();
+    warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
+    warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
+    if created.worktree.is_some()
+        && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
+        && repository.top.join(".gitmodules").exists()
+    {
+        warnings.push(
+            "the repository's submodules are not checked out in the clone that the agent works in"
+                .into(),
+        );
+    }
+    warnings
+}
+
+/// Queues a further prompt, or a command for the agent's CLI. Returns once it is durable.
+///
+/// # Errors
+/// The dispatch takes no further prompt, or is being killed.
+pub(crate) async fn send(
+    daemon: &Arc<Daemon>,
+    id: &str,
+    said: Further<'_>,
+    by: &str,
+    trace: Option<String>,
+) -> Result<Reply, WireError> {
+    let (key, text) = (said.key, said.text);
+    let name = find(daemon, id)?.id.clone();
+    // This lock keeps the dispatch's files from being removed meanwhile.
+    let _alone = daemon.creating(name.as_str()).await;
+    let dispatch = find(daemon, name.as_str())?;
+    let too_late = || WireError {
+        dispatch_id: Some(name.to_string()),
+        ..fault(
+            "E_BUSY",
+            "it was killed before it could hear that",
+            "say it again when it has ended, to go on with it",
+        )
+    };
+    let is_withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
+    match dispatch.prompt(key) {
+        Some(prompt) if is_withdrawn(prompt) => return Err(too_late()),
+        Some(_) => return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false }),
+        None => {}
+    }
+    if dispatch.files_removed {
+        return Err(WireError {
+            dispatch_id: Some(name.to_string()),
+            ..fault(
+                "E_UNSUPPORTED",
+                "its files were removed, so it cannot be spoken to again",
+                "spawn a new dispatch",
+            )
+        });
+    }
+    if dispatch.is_being_killed() {
+        return Err(too_late());
+    }
+    if !dispatch.created.has_turns() || (dispatch.is_finished() && !dispatch.created.resumable) {
+        let message = format!("the {} backend takes one prompt only", dispatch.created.backend);
+        return Err(WireError {
+            dispatch_id: Some(name.to_string()),
+            ..fault("E_UNSUPPORTED", &message, "spawn a new dispatch")
+        });
+    }
+    if text.trim().is_empty() {
+        return Err(fault("E_PROMPT_MISSING", "the text is empty", ""));
+    }
+    write_further(&daemon.paths.agent(name.as_str()), &dispatch.created.backend, &said)?;
+    let event = Event::PromptQueued {
+        key: key.into(),
+        kind: PromptKind::Send,
+        by: by.into(),
+        trace: daemon.given_place(trace),
+    };
+    let entry = Entry { id: format!("{name}/prompt/{key}"), ..entry(&name, None, event) };
+    let queued = dispatch.state() == "running"
+        || dispatch.owes_an_answer().is_some()
+        || dispatch.waits_for_an_answer();
+    let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
+    daemon.agent(&name).journal.cast(JournalMsg::Records(records));
+    // The dispatch was killed since the check.
+    let now = daemon.snapshot();
+    if now.get(&name).and_then(|dispatch| dispatch.prompt(key)).is_some_and(is_withdrawn) {
+        return Err(too_late());
+    }
+    bring_up(daemon, &name).await;
+    Ok(Reply::Sent { dispatch_id: name.to_string(), queued })
+}
+
+/// Sends a command to the dispatch's life and waits until it is durable.
+pub(crate) async fn command(
+    daemon: &Daemon,
+    id: &DispatchId,
+    input: Input,
+) -> Result<bool, WireError> {
+    let deadline = tokio::time::Instant::now() + LIFE_PATIENCE;
+    loop {
+        if let Some(life) = daemon.agent(id).life.get()
+            && let Ok(CallResult::Success(meant)) =
+                life.call(|reply| LifeMsg::Command(input.clone(), reply), Some(LIFE_PATIENCE)).await
+        {
+            return Ok(meant);
+        }
+        if daemon.snapshot().get(id).is_some_and(|dispatch| dispatch.is_finished()) {
+            return Ok(false);
+        }
+        if tokio::time::Instant::now() > deadline {
+            return Err(fault(
+                "E_BUSY",
+                &format!("dispatch {id} did not take the command in time"),
+                "try again",
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Interrupts the running turn. Returns once that is durable.
+///
+/// # Errors
+/// `E_BUSY` if the turn has not started in time.
+pub(crate) async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Reply, WireError> {
+    let id = find(daemon, id)?.id.clone();
+    let mut changes = daemon.fleet.subscribe();
+    // A dispatch that just got a prompt has not accepted it yet: the turn that the user means is
+    // about to start.
+    let settled =
+        |fleet: &Arc<Fleet>| fleet.get(&id).is_none_or(|dispatch| !dispatch.is_about_to_turn());
+    let _ = tokio::time::timeout(TURN_PATIENCE, changes.wait_for(settled)).await;
+    let key = random_key();
+    let meant = command(daemon, &id, Input::Interrupt { key, by: by.into() }).await?;
+    let dispatch = find(daemon, id.as_str())?;
+    if !meant && dispatch.is_about_to_turn() {
+        return Err(WireError {
+            dispatch_id: Some(id.to_string()),
+            ..fault(
+                "E_BUSY",
+                "it has not begun with what it was told, so there is no turn yet",
+                "ask again, or kill it",
+            )
+        });
+    }
+    let note =
+        (!meant).then(|| format!("no turn was running (the dispatch is {})", dispatch.state()));
+    Ok(Reply::Done { dispatch_id: id.to_string(), note })
+}
+
+/// Kills a dispatch, and waits for the end of its agent for up to [`KILL_PATIENCE`].
+///
+/// # Errors
+/// The kill could not be recorded.
+pub(crate) async fn kill(
+    daemon: &Daemon,
+    id: &str,
+    reason: Option<String>,
+    by: &str,
+) -> Result<Reply, WireError> {
+    let dispatch = find(daemon, id)?;
+    if dispatch.is_finished() {
+        let note = Some(format!("it had ended already: {}", dispatch.state()));
+        return Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note });
+    }
+    let reason = reason.unwrap_or_else(|| format!("killed by {by}"));
+    command(daemon, &dispatch.id, Input::Kill { reason, by: by.into() }).await?;
+    let ended =
+        tokio::time::timeout(KILL_PATIENCE, finished(daemon, std::slice::from_ref(&dispatch.id)))
+            .await
+            .is_ok();
+    let under_way = (!ended)
+        .then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
+    let withdrawn = |dispatch: &Dispatch| {
+        dispatch.prompts.iter().filter(|prompt| prompt.state == PromptState::Withdrawn).count()
+    };
+    let now = daemon.snapshot().get(&dispatch.id).map_or(0, |now| withdrawn(now));
+    let withdrawn = match now.saturating_sub(withdrawn(&dispatch)) {
+        0 => None,
+        1 => Some("one of its prompts was waiting, and is withdrawn".to_string()),
+        many => Some(format!("{many} of its prompts were waiting, and are withdrawn")),
+    };
+    let notes: Vec<_> = under_way.into_iter().chain(withdrawn).collect();
+    let note = (!notes.is_empty()).then(|| notes.join("; "));
+    Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note })
+}
+
+/// Returns when all of `ids` have ended. Cancel-safe.
+pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
+    let mut changes = daemon.fleet.subscribe();
+    let all = |fleet: &Arc<Fleet>| {
+        ids.iter().all(|id| fleet.get(id).is_none_or(|dispatch| dispatch.is_finished()))
+    };
+    let _ = changes.wait_for(all).await;
+    // Then their journals are completed, because the client may read them at once.
+    let mut closed = daemon.closed.subscribe();
+    let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.has_agent(id)));
+    let _ = tokio::time::timeout(JOURNAL_PATIENCE, gone).await;
+}
+
+/// Makes sure that the dispatch's actors run. If that fails now, the next start does it.
+pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
+    if daemon.snapshot().get(id).is_none_or(|dispatch| dispatch.is_finished()) {
+        return;
+    }
+    // The agent may call `muleteer` in its first millisecond, so its socket listens before it
+    // starts.
+    if let Some(gate) = daemon.gate.get() {
+        let open = |reply| crate::gate::GateMsg::OpenAgent(id.clone(), Some(reply));
+        let _ = gate.call(open, Some(LIFE_PATIENCE)).await;
+    }
+    if let Some(agents) = daemon.agents.get() {
+        let _ = agents.call(|reply| BranchMsg::Add(id.clone(), reply), Some(LIFE_PATIENCE)).await;
+    }
+    daemon.agent(id).life.cast(LifeMsg::Wake);
+}
+
+/// Finds a dispatch by the start of its id.
+///
+/// # Errors
+/// `E_NOT_FOUND` or `E_AMBIGUOUS`.
+pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireError> {
+    let fleet = daemon.snapshot();
+    fleet.find(prefix).cloned().map_err(|error| {
+        let (code, hint) = match error {
+            LookupError::Unknown(_) => ("E_NOT_FOUND", "`muleteer status` lists them"),
+            LookupError::Ambiguous { .. } => ("E_AMBIGUOUS", "give more of the id"),
+        };
+        WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
+    })
+}
+
+/// Returns the error for a request whose events could not be appended.
+pub(crate) fn unappended(error: &LedgerError) -> WireError {
+    match error {
+        LedgerError::Full => disk_full(),
+        LedgerError::Ending => {
+            let hint = "ask again: the next daemon answers, and does nothing twice";
+            fault(v1::ENDING, "the daemon ended before it could answer", hint)
+        }
+        other => internal(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use futures_util::FutureExt;
+    use muleteer_model::config::Pool;
+
+    /// The files of the dispatch may be about to be removed.
+    #[tokio::test]
+    async fn who_speaks_to_a_dispatch_waits_for_who_is_at_its_files() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = test_daemon::daemon(dir.path(), Pool::default());
+        let id = test_daemon::id("abcd2345");
+        daemon.fold(&id, test_daemon::sample("dispatch_created"));
+        let alone = daemon.creating(id.as_str()).await;
+        let said = Further { key: "k1", text: " ", cli_command: false };
+        let send = send(&daemon, id.as_str(), said, "operator", None);
+        tokio::pin!(send);
+        assert_eq!(send.as_mut().now_or_never(), None);
+        drop(alone);
+        let refused = send.await.expect_err("the text is empty");
+        assert_eq!(refused.code, "E_PROMPT_MISSING");
+    }
+}
