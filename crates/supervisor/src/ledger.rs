@@ -5,6 +5,7 @@
 //! drops its end of the channel. A restarted ledger opens the log again, which is recovery.
 
 use crate::daemon::context::{Daemon, random_key};
+use crate::ports::ledger::{LedgerError, LedgerMsg};
 use jiff::Timestamp;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
@@ -22,32 +23,6 @@ use tokio::sync::mpsc;
 const QUEUE: usize = 256;
 /// The limit of entries for one fsync.
 const GROUP: usize = 1024;
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LedgerError {
-    /// Nothing was appended, and the append may be retried. This is a state, not a crash.
-    #[error("the disk is full: nothing new is begun until there is room")]
-    Full,
-    /// This daemon appends nothing any more; whether this batch was appended is unknown.
-    #[error("the daemon is ending")]
-    Ending,
-    #[error("the ledger cannot write: {0}")]
-    Broken(String),
-    #[error("event `{id}` cannot be written: {why}")]
-    Refused { id: String, why: String },
-    /// Another caller's entry was rejected with the whole group: append again.
-    #[error("append again")]
-    Again,
-}
-
-#[derive(Debug)]
-pub enum LedgerMsg {
-    /// Appends a batch, all or nothing, and answers with its records. Entries with an id that is
-    /// already in the log are not repeated, and not in the answer.
-    Append(Vec<Entry>, RpcReplyPort<Result<Vec<Record>, LedgerError>>),
-    /// Writes the waiting events of supervisors.
-    Drain,
-}
 
 pub struct Ledger;
 

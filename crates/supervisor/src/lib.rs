@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod dispatch;
 pub mod gate;
 pub mod ledger;
+pub mod ports;
 pub mod signals;
 pub mod spec_run;
 pub mod task_list;

@@ -3,7 +3,7 @@
 //! A buffered chunk has no place in the log yet. Nothing that moves the position past it may be
 //! decided before it is flushed, so every other input flushes it first.
 
-use crate::agent::spool_decoder::{Step, StepInput};
+use crate::ports::agent::{Step, StepInput};
 use muleteer_backends::Assembly;
 use muleteer_backends::Backend;
 use muleteer_model::agent::event::AgentEvent;

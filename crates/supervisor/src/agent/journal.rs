@@ -5,19 +5,20 @@
 //! both what is missing.
 
 use crate::daemon::context::Daemon;
-use crate::daemon::file_watch::WatchMsg;
 use crate::ledger::{append, entry};
+use crate::ports::agent::{FileState, JournalMsg};
+use crate::ports::watch::WatchMsg;
 use crate::vcs::untrusted_path;
 use jiff::tz::Offset;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
-use muleteer_model::journal::writer_detection::{Act, Hand, Need, Touches};
+use muleteer_model::journal::writer_detection::{Act, Hand, Need};
 use muleteer_model::journal::{self, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::atomic;
 use muleteer_store::events::tail;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -32,22 +33,6 @@ pub const FILE_LIMIT: u64 = 8 * 1024 * 1024;
 const ENTRIES: usize = 10_000;
 /// The number of lines in one append, because all dispatches share the log.
 const BATCH: usize = 256;
-
-#[derive(Debug)]
-pub enum JournalMsg {
-    Boot,
-    /// Durable events of this dispatch.
-    Records(Vec<Record>),
-    FileChanged(Touches),
-    /// The file had to be replaced, and this was its state [`Hand::patience`] ago.
-    Still(Option<Stand>),
-    WatchAgain,
-    /// Answered once the file exists. It must exist before the agent starts, because the agent may
-    /// write to it at once.
-    Ready(RpcReplyPort<()>),
-    /// Answered when the file has everything that is durable.
-    Flush(RpcReplyPort<()>),
-}
 
 pub struct Journal;
 
@@ -66,7 +51,7 @@ pub struct State {
     settled: Option<Settled>,
     hand: Hand,
     /// The state in which this actor last left the file.
-    left: Option<Stand>,
+    left: Option<FileState>,
     /// The file was made or found, so an agent may be started.
     begun: bool,
     /// The file must be read again after [`Hand::patience`].
@@ -75,19 +60,11 @@ pub struct State {
     due: bool,
 }
 
-/// The identity, length and last change of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stand {
-    inode: u64,
-    len: u64,
-    changed: (i64, i64),
-}
-
 /// The state of the file when it was last complete. While the state is the same, nobody else has
 /// written to the file, and an update is one append, however long the file is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Settled {
-    stand: Stand,
+    stand: FileState,
     /// The sequence number of the newest record in the file.
     seq: u64,
     status: Status,
@@ -312,9 +289,9 @@ impl State {
     }
 
     /// Returns `None` if there is no file.
-    fn stand(&self) -> Option<Stand> {
+    fn stand(&self) -> Option<FileState> {
         let meta = std::fs::symlink_metadata(&self.path).ok()?;
-        Some(Stand {
+        Some(FileState {
             inode: meta.ino(),
             len: meta.len(),
             changed: (meta.ctime(), meta.ctime_nsec()),

@@ -3,12 +3,13 @@
 //!
 //! Dropping a link closes a socket and signals nobody. Its state is read again from the spool.
 
-use crate::agent::life::LifeMsg;
 use crate::agent::spool_decoder::Drain;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::launch::{self, ShimPort, Standing, Swept};
 use crate::dispatch::shim_watchdog::Stuck;
+use crate::ports::agent::{LifeMsg, LinkMsg, Step};
+use crate::ports::shim_command::{Command, idem};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::Position;
@@ -30,42 +31,9 @@ use tokio_util::task::AbortOnDropHandle;
 const BATCH_BYTES: usize = 256 * 1024;
 /// The limit of commands that wait for a shim. Life sends few; more means that something is wrong.
 const COMMANDS: usize = 64;
-/// The time between TERM and KILL (docs/design/dispatch-lifecycle.md).
-const TERM_GRACE_MS: u64 = 10_000;
 /// The interval at which the spool is read without a nudge, because a nudge can be lost with its
 /// connection.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-
-/// It is boxed, because each agent's channel has room for 32 of them for as long as the agent
-/// lives.
-#[derive(Debug, Clone)]
-pub struct Command(Box<ToShim>);
-
-impl Command {
-    pub fn write(key: &str, bytes: Vec<u8>, close: bool) -> Self {
-        Self(Box::new(ToShim::WriteStdin { idem: idem(key), close, bytes }))
-    }
-
-    pub fn interrupt(key: &str) -> Self {
-        const SIGINT: i32 = 2;
-        Self(Box::new(ToShim::Signal { idem: idem(key), signo: SIGINT, group: true }))
-    }
-
-    pub fn terminate(key: &str) -> Self {
-        Self(Box::new(ToShim::Terminate { idem: idem(key), grace_ms: TERM_GRACE_MS }))
-    }
-}
-
-#[derive(Debug)]
-pub enum LinkMsg {
-    Ensure {
-        epoch: u32,
-        resume: Option<String>,
-    },
-    Do(Command),
-    /// The task that serves an epoch has ended.
-    Ended(u32, Result<(), String>),
-}
 
 pub struct Link;
 
@@ -430,7 +398,7 @@ impl Session {
 
     async fn deliver(
         &self,
-        steps: Vec<crate::agent::spool_decoder::Step>,
+        steps: Vec<Step>,
     ) -> Result<Position, String> {
         let life = self.slots.life.get().ok_or("life is not there")?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
@@ -510,20 +478,6 @@ impl Spool {
         }
         Ok((self.refused == REFUSALS).then(|| launch::chain(error)))
     }
-}
-
-/// Hashes a command key to the sixteen bytes of the wire format.
-fn idem(key: &str) -> Idem {
-    let mut high = 0xcbf2_9ce4_8422_2325_u64;
-    let mut low = 0x8422_2325_cbf2_9ce4_u64;
-    for byte in key.bytes() {
-        high = (high ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        low = (low ^ u64::from(byte).rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    let mut idem = [0; 16];
-    idem[..8].copy_from_slice(&high.to_le_bytes());
-    idem[8..].copy_from_slice(&low.to_le_bytes());
-    idem
 }
 
 /// Returns the key of a command as the shim's records show it.

@@ -1,35 +1,20 @@
 //! Watches one dispatch for its limits, signs of life and unhealthy behaviour. `dispatch::life` and
 //! `monitor` of `model` judge; this actor only gives them the state and the evidence.
 
-use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
+use crate::ports::agent::{LifeMsg, MonitorMsg};
 use jiff::Timestamp;
 use muleteer_model::dispatch::child_limits::overspent;
 use muleteer_model::dispatch::life::{Input, awaited, limit_reached};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
-use muleteer_model::monitor::stall::{Known, Look, Mark, Verdict, Watch};
+use muleteer_model::monitor::stall::{Known, Look, Verdict, Watch};
 use muleteer_model::monitor::{Monitors, Seen, hung};
 use muleteer_process::clock;
 use muleteer_process::group;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::time::Duration;
-
-#[derive(Debug)]
-pub enum MonitorMsg {
-    /// New events of this dispatch are durable.
-    Folded,
-    /// The agent has printed output with these marks.
-    Heard(Vec<Mark>),
-    /// Durable actions of this epoch's agent, each with its time in seconds of the shim's clock of
-    /// awake time.
-    Seen(u32, Vec<(f64, Seen)>),
-    /// It is time to check for signs of life again.
-    Look,
-    /// The call with this number should have been answered by now.
-    CallDue(u64),
-}
 
 pub struct Monitor;
 

@@ -2,6 +2,7 @@
 //! pure: the same records from the same position give the same steps, which makes a restart
 //! invisible.
 
+use crate::ports::agent::{Step, StepInput};
 use muleteer_backends::Line;
 use muleteer_backends::Parser;
 use muleteer_model::agent::event::{AgentEvent, Timed};
@@ -20,24 +21,6 @@ const OPEN_LINE: u64 = 64 * 1024 * 1024;
 
 /// At most this many events from stderr are buffered for the next step.
 const MOST_ASIDES: usize = 50;
-
-#[derive(Debug, Clone)]
-pub struct Step {
-    /// Everything before this position is accounted for once the step is.
-    pub at: Position,
-    pub input: StepInput,
-    /// The shim's clock of awake time, at its last record.
-    pub awake_ms: u64,
-}
-
-#[derive(Debug, Clone)]
-pub enum StepInput {
-    /// All events of one line, in order; empty for a line or stretch without events.
-    Agent(Vec<AgentEvent>),
-    Shim(Box<Input>),
-    /// The shim wrote the bytes of this key (in hex) to the agent's stdin.
-    Written(String),
-}
 
 /// A stretch of stdout that was given to the parser. It has (a part of) a line that is not complete
 /// yet.

@@ -1,7 +1,8 @@
 //! One file watcher for every journal, because inotify instances are few (often 128 per user).
 
-use crate::agent::journal::JournalMsg;
 use crate::daemon::context::Daemon;
+use crate::ports::agent::JournalMsg;
+use crate::ports::watch::WatchMsg;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::journal::writer_detection::{Touch, Touches};
@@ -11,16 +12,6 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-
-#[derive(Debug)]
-pub enum WatchMsg {
-    Boot,
-    /// Notifies the journal of this dispatch when the file changes.
-    Watch(PathBuf, DispatchId),
-    Unwatch(DispatchId),
-    /// Some watched folder changed. The shared map has the files.
-    Changed,
-}
 
 pub struct Watch;
 

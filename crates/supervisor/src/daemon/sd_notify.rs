@@ -5,7 +5,7 @@
 //! adopted. With hundreds of them, a manager that waited for all would give up on a healthy daemon.
 
 use crate::daemon::context::Daemon;
-use crate::tree::supervisor_actor::BranchMsg;
+use crate::ports::tree::BranchMsg;
 use muleteer_model::dispatch::Phase;
 use muleteer_model::dispatch::fleet::Fleet;
 use sd_notify::NotifyState;

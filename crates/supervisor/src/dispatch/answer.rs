@@ -1,12 +1,11 @@
 //! Sends a running agent messages that are no prompts: the answer to its ask, or another model.
 
-use crate::agent::journal::JournalMsg;
-use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
 use crate::dispatch::control::{command, find, unappended};
 use crate::dispatch::request::{Asker, check_model, fault};
 use crate::dispatch::view;
 use crate::ledger::{entry, try_append};
+use crate::ports::agent::{JournalMsg, LifeMsg};
 use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::life::Input;

@@ -1,15 +1,16 @@
 //! Creates dispatches, sends prompts and commands to them, kills them and waits for their end. Every
 //! caller comes here: the gate, spec runs and task lists.
 
-use crate::agent::journal::JournalMsg;
-use crate::agent::life::LifeMsg;
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
 use crate::dispatch::request::{
     Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further,
 };
-use crate::ledger::{LedgerError, entry, try_append};
-use crate::tree::supervisor_actor::BranchMsg;
+use crate::ledger::{entry, try_append};
+use crate::ports::agent::{JournalMsg, LifeMsg};
+use crate::ports::gate::GateMsg;
+use crate::ports::ledger::LedgerError;
+use crate::ports::tree::BranchMsg;
 use muleteer_model::config::Ignored;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
 use muleteer_model::dispatch::life::Input;
@@ -285,7 +286,7 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     // The agent may call `muleteer` in its first millisecond, so its socket listens before it
     // starts.
     if let Some(gate) = daemon.gate.get() {
-        let open = |reply| crate::gate::GateMsg::OpenAgent(id.clone(), Some(reply));
+        let open = |reply| GateMsg::OpenAgent(id.clone(), Some(reply));
         let _ = gate.call(open, Some(LIFE_PATIENCE)).await;
     }
     if let Some(agents) = daemon.agents.get() {

@@ -1,12 +1,12 @@
 //! The effects around an agent's start and end, each with its probe: the lock, the worktree, the
 //! spool. Actors call them, and every one may be repeated.
 
-use crate::agent::journal::JournalMsg;
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust::claude;
 use crate::dispatch::request::Saved;
 use crate::dispatch::shim_watchdog::Stuck;
 use crate::ledger::{append, entry};
+use crate::ports::agent::JournalMsg;
 use crate::vcs::worktree::NewClone;
 use muleteer_backends::Briefed;
 use muleteer_backends::Collector;

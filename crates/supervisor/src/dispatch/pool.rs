@@ -2,29 +2,19 @@
 //! fleet each time. Its own state is the dispatches that it has admitted and not seen start yet. A
 //! restart of the pool restarts the whole fleet, so both sides forget these.
 
-use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
+use crate::ports::agent::LifeMsg;
+use crate::ports::pool::PoolMsg;
 use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::config::Pool as Limits;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
 use ractor::rpc::CallResult;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-#[derive(Debug)]
-pub enum PoolMsg {
-    /// A dispatch waits, or a slot has become free.
-    Look,
-    /// Asks for a slot for a dispatch that these entries will make. Answered with the events that
-    /// start it at once; empty if it has to wait.
-    Reserve(DispatchId, Vec<Entry>, RpcReplyPort<Vec<Event>>),
-    /// The dispatch was made, or will not be.
-    Release(DispatchId),
-}
 
 /// The timeout for reserving a slot. Without an answer the dispatch waits in the queue.
 const RESERVE_PATIENCE: Duration = Duration::from_secs(1);

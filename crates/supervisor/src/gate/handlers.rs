@@ -12,8 +12,8 @@ use crate::dispatch::view;
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::{Identity, has_ended};
 use crate::ledger::try_append;
+use crate::ports::tree::BranchMsg;
 use crate::task_list::serve as tasklist;
-use crate::tree::supervisor_actor::BranchMsg;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
@@ -344,7 +344,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
 mod tests {
     use super::*;
     use crate::daemon::context::test_daemon;
-    use crate::ledger::LedgerMsg;
+    use crate::ports::ledger::LedgerMsg;
     use muleteer_model::config::Pool;
 
     /// The agents are without a daemon until somebody starts one again, which may take a night.

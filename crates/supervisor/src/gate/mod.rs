@@ -9,11 +9,12 @@ mod runs;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
+use crate::ports::gate::GateMsg;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::socket::Listener;
 use places::Places;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,25 +31,6 @@ const CONNECTIONS: usize = 256;
 const PER_AGENT: usize = 16;
 /// The interval at which the daemon checks that its own socket still exists.
 const LOOK: Duration = Duration::from_secs(1);
-
-#[derive(Debug)]
-pub enum GateMsg {
-    /// Binds and listens. `pre_start` does no IO, so that a failure here is the supervisor's to
-    /// handle.
-    Boot,
-    /// Makes the daemon's socket again if it is gone. A logout, for example, removes runtime
-    /// directories.
-    Look,
-    /// Opens the sockets of all living agents that are not open, now that their shims were
-    /// contacted.
-    OpenAgents,
-    /// Opens the socket of one dispatch's agent, which [`GateMsg::CloseAgent`] closes. Answered
-    /// when the socket accepts connections, or cannot be opened.
-    OpenAgent(DispatchId, Option<RpcReplyPort<()>>),
-    CloseAgent(DispatchId),
-    /// A listener's task has ended, which it never should.
-    ListenerEnded(String),
-}
 
 pub struct Gate;
 

@@ -4,7 +4,7 @@ use crate::daemon::context::Daemon;
 use crate::dispatch::request::{fault, internal};
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::Identity;
-use crate::spec_run::actor::RunMsg;
+use crate::ports::spec_run::RunMsg;
 use crate::spec_run::beads;
 use crate::spec_run::host::Hosted;
 use muleteer_model::spec_run::Input;

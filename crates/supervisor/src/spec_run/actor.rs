@@ -3,15 +3,16 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
+use crate::ports::spec_run::RunMsg;
+use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::{criteria, hub, job, publish, steps};
-use crate::tree::supervisor_actor::BranchMsg;
 use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::spec_run::{self, Effect, Input, Run};
 use muleteer_process::fault;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,31 +29,6 @@ const OUTLIVED: u32 = 12;
 const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
 const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(500);
-
-#[derive(Debug)]
-pub enum RunMsg {
-    Boot,
-    Input(Box<Input>),
-    /// Answered once the input is durable, with whether it had an effect.
-    Command(Box<Input>, RpcReplyPort<bool>),
-    /// An effect has failed.
-    Failed {
-        key: String,
-        code: String,
-        message: String,
-    },
-    /// Retries an effect that has failed.
-    Again(String),
-    Wake,
-    Heartbeat,
-    /// A suspect run may resume now. While it holds this guard, no other suspect resumes.
-    Trial(OwnedMutexGuard<()>),
-    /// The work of a run that ends early is in the repository, as of the event `seq`.
-    Kept {
-        seq: u64,
-        event: Option<Box<Event>>,
-    },
-}
 
 pub struct RunActor;
 

@@ -12,8 +12,9 @@
 //!
 //! `live` exists while the run is under way: the next daemon resumes those runs.
 
-use crate::daemon::context::{Daemon, Slot};
-use crate::spec_run::actor::RunMsg;
+use crate::daemon::context::Daemon;
+use crate::ports::Slot;
+use crate::ports::spec_run::RunMsg;
 use crate::spec_run::begin::recovery::Aside;
 use jiff::Timestamp;
 use muleteer_model::config::Beads;

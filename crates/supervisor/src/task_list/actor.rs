@@ -3,6 +3,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
+use crate::ports::task_list::TaskListsMsg;
 use crate::task_list::run;
 use muleteer_model::event::Event;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -14,15 +15,6 @@ use tokio::task::JoinSet;
 /// A driver that panics is restarted this often.
 const RESTARTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
-
-#[derive(Debug)]
-pub enum TaskListsMsg {
-    Boot,
-    /// Makes sure that this run has a driver.
-    Drive(String),
-    /// The run's driver has ended, with a message if it panicked.
-    Ended(String, Option<String>),
-}
 
 pub struct TaskLists;
 

@@ -3,7 +3,7 @@
 use crate::daemon::context::{Daemon, random_key};
 use crate::dispatch::request::{fault, internal, unwritten};
 use crate::ledger::try_append;
-use crate::task_list::actor::TaskListsMsg;
+use crate::ports::task_list::TaskListsMsg;
 use crate::task_list::run;
 use crate::vcs::user_repo::{Git, GitError};
 use jiff::Timestamp;

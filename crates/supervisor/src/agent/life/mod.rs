@@ -3,27 +3,26 @@
 
 use crate::agent::assembler::Pieces;
 use crate::agent::fetch;
-use crate::agent::journal::JournalMsg;
-use crate::agent::link::{self, Command, LinkMsg};
-use crate::agent::monitor::MonitorMsg;
-use crate::agent::spool_decoder::{Step, StepInput};
+use crate::agent::link;
 use crate::agent::transcript_probe;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::daemon::owned_task::survive;
 use crate::dispatch::launch::{self, Said};
 use crate::ledger::{append, entry};
-use crate::tree::supervisor_actor::BranchMsg;
+use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg, Step, StepInput};
+use crate::ports::shim_command::Command;
+use crate::ports::tree::BranchMsg;
 use jiff::Timestamp;
 use muleteer_backends::Backend;
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::dispatch::life::{self, Decided, Effect, Input};
-use muleteer_model::dispatch::{Dispatch, Phase, Ticket};
+use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Position, Record};
 use muleteer_model::monitor;
 use muleteer_model::monitor::stall;
 use muleteer_process::fault;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,28 +36,6 @@ const CHECKPOINT_BYTES: u64 = 4 * 1024 * 1024;
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The time for a CLI to exit after its stdin was closed.
 const LEAVE_GRACE: Duration = Duration::from_secs(60);
-
-#[derive(Debug)]
-pub enum LifeMsg {
-    Boot,
-    /// The pool has a slot.
-    Admitted(Ticket),
-    Input(Input),
-    /// A command of a person or an agent. It is answered once it is durable and carried out as far
-    /// as possible at once. The answer says whether it had an effect in this state.
-    Command(Input, RpcReplyPort<bool>),
-    /// A bounded batch of output, answered with the durable position.
-    Output(Vec<Step>, RpcReplyPort<Position>),
-    /// A link has restarted: earlier requests to it may be lost.
-    LinkUp,
-    Wake,
-    /// The shim of this epoch acknowledged that it wrote the bytes of this key.
-    Written(u32, String),
-    /// The agent of this epoch should have exited by now.
-    Overdue(u32),
-    /// An owned task has failed.
-    Failed(String),
-}
 
 pub struct Life;
 

@@ -4,7 +4,7 @@
 
 use crate::agent::life::*;
 use crate::daemon::context::test_daemon;
-use crate::ledger::LedgerMsg;
+use crate::ports::ledger::LedgerMsg;
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::config::Pool;
 use muleteer_model::event::{FinalState, PromptKind};

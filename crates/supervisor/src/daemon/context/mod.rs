@@ -1,13 +1,17 @@
 //! The context that all actors share: paths, the folded fleet, and the addresses of other actors.
 
-use crate::daemon::file_watch::WatchMsg;
 use crate::daemon::paths::Paths;
 use crate::dispatch::launch::ShimPort;
-use crate::dispatch::pool::PoolMsg;
 use crate::dispatch::shims::Shims;
-use crate::gate::GateMsg;
-use crate::ledger::{LedgerMsg, Opened};
-use crate::tree::supervisor_actor::BranchMsg;
+use crate::ledger::Opened;
+use crate::ports::Slot;
+use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg};
+use crate::ports::gate::GateMsg;
+use crate::ports::ledger::LedgerMsg;
+use crate::ports::pool::PoolMsg;
+use crate::ports::task_list::TaskListsMsg;
+use crate::ports::tree::BranchMsg;
+use crate::ports::watch::WatchMsg;
 use jiff::Timestamp;
 use muleteer_model::config::{Config, Source};
 use muleteer_model::dispatch::Dispatch;
@@ -17,47 +21,21 @@ use muleteer_model::event::{Entry, Event, Record};
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::events::tail::{Cursor, Start};
 use muleteer_telemetry as telemetry;
-use ractor::{ActorRef, Message};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-/// The address of an actor across its restarts. Empty while it is restarted.
-#[derive(Debug)]
-pub struct Slot<M: Message>(RwLock<Option<ActorRef<M>>>);
-
-impl<M: Message> Default for Slot<M> {
-    fn default() -> Self {
-        Self(RwLock::new(None))
-    }
-}
-
-impl<M: Message> Slot<M> {
-    pub fn set(&self, actor: ActorRef<M>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
-    }
-
-    pub fn get(&self) -> Option<ActorRef<M>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Sends if the actor is there, and returns whether it was.
-    pub fn cast(&self, message: M) -> bool {
-        self.get().is_some_and(|actor| actor.cast(message).is_ok())
-    }
-}
 
 /// The addresses of the four actors of one dispatch.
 #[derive(Debug, Default)]
 pub struct AgentSlots {
-    pub journal: Slot<crate::agent::journal::JournalMsg>,
-    pub monitor: Slot<crate::agent::monitor::MonitorMsg>,
-    pub life: Slot<crate::agent::life::LifeMsg>,
-    pub link: Slot<crate::agent::link::LinkMsg>,
+    pub journal: Slot<JournalMsg>,
+    pub monitor: Slot<MonitorMsg>,
+    pub life: Slot<LifeMsg>,
+    pub link: Slot<LinkMsg>,
     /// The time of the agent's last output, in milliseconds of Unix time, because plain output
     /// leaves no event. 0 before the first.
     pub heard: AtomicI64,
@@ -167,7 +145,7 @@ pub struct Daemon {
     pub root: Slot<BranchMsg>,
     pub gate: Slot<GateMsg>,
     pub watcher: Slot<WatchMsg>,
-    pub task_lists: Slot<crate::task_list::actor::TaskListsMsg>,
+    pub task_lists: Slot<TaskListsMsg>,
     /// State of task-list runs that outlives restarts of their actors.
     pub task_list_runs: crate::task_list::run::Registry,
     pub restarts: Ring,

@@ -3,7 +3,7 @@
 use crate::daemon::context::*;
 use muleteer_model::config::{Pool, Retention};
 use muleteer_protocol::shim::v1::{AgentState, FromShim, MAX_BODY, ToShim, VERSION};
-use ractor::{Actor, ActorProcessingErr};
+use ractor::{Actor, ActorProcessingErr, ActorRef, Message};
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;

@@ -3,16 +3,17 @@
 //! handles every supervision event itself.
 
 use crate::agent::adopt;
-use crate::agent::life::LifeMsg;
 use crate::daemon::context::Daemon;
-use crate::gate::GateMsg;
+use crate::ports::agent::LifeMsg;
+use crate::ports::gate::GateMsg;
+use crate::ports::tree::BranchMsg;
 use crate::tree::{Node, Start, process_status};
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::restart::{Decision, Window, affected, seed};
 use muleteer_protocol::v1::TreeNode;
 use ractor::{
-    Actor, ActorCell, ActorProcessingErr, ActorRef, RpcReplyPort, SpawnErr, SupervisionEvent,
+    Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,23 +23,6 @@ use tokio::task::JoinSet;
 /// The time for a child to finish its current message when it is stopped; then it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
-
-#[derive(Debug)]
-pub enum BranchMsg {
-    /// Starts the listed children. The actor sends it to itself first, so that a failing child has
-    /// a supervisor.
-    Boot,
-    /// Restarts the children at these places, in order, if they are down.
-    Start(Vec<usize>),
-    /// Adds a dynamic child: the subtree of one dispatch or run. Answered once it runs, or at once
-    /// if it does already.
-    Add(DispatchId, RpcReplyPort<()>),
-    /// Stops a dynamic child, which is not restarted.
-    Remove(DispatchId),
-    Describe(RpcReplyPort<TreeNode>),
-    /// Answered at once: it checks that the supervisor still answers.
-    Ping(RpcReplyPort<()>),
-}
 
 /// The actor of one inner node of the tree.
 pub struct Branch;

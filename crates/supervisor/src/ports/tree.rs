@@ -1,0 +1,22 @@
+//! The messages of the supervisor actor of each inner node of the tree.
+
+use muleteer_model::event::id::DispatchId;
+use muleteer_protocol::v1::TreeNode;
+use ractor::RpcReplyPort;
+
+#[derive(Debug)]
+pub enum BranchMsg {
+    /// Starts the listed children. The actor sends it to itself first, so that a failing child has
+    /// a supervisor.
+    Boot,
+    /// Restarts the children at these places, in order, if they are down.
+    Start(Vec<usize>),
+    /// Adds a dynamic child: the subtree of one dispatch or run. Answered once it runs, or at once
+    /// if it does already.
+    Add(DispatchId, RpcReplyPort<()>),
+    /// Stops a dynamic child, which is not restarted.
+    Remove(DispatchId),
+    Describe(RpcReplyPort<TreeNode>),
+    /// Answered at once: it checks that the supervisor still answers.
+    Ping(RpcReplyPort<()>),
+}
