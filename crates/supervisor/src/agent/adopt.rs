@@ -5,7 +5,7 @@
 //! can wait.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::launch::ShimPort;
+use crate::dispatch::shim::port::ShimPort;
 use crate::ledger::{entry, try_append};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::life::{self, Input};

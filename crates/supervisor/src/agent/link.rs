@@ -6,8 +6,12 @@
 use crate::agent::spool_decoder::Drain;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::daemon::owned_task::{own, survive};
-use crate::dispatch::launch::{self, ShimPort, Standing, Swept};
-use crate::dispatch::shim_watchdog::Stuck;
+use crate::dispatch::error::chain;
+use crate::dispatch::launch::{self, Standing};
+use crate::dispatch::launch::command_line;
+use crate::dispatch::launch::sweep::{Swept, sweep};
+use crate::dispatch::shim::port::ShimPort;
+use crate::dispatch::shim::watchdog::Stuck;
 use crate::ports::agent::{LifeMsg, LinkMsg, Step};
 use crate::ports::shim_command::{Command, idem};
 use muleteer_model::dispatch::Dispatch;
@@ -146,7 +150,7 @@ impl Session {
             .created
             .limits
             .timeout_s
-            .map(|timeout| launch::left(timeout, dispatch.used_ms));
+            .map(|timeout| command_line::left(timeout, dispatch.used_ms));
         self.over = left.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
         let backend = muleteer_backends::by_name(&dispatch.created.backend)
             .map_err(|error| error.to_string())?;
@@ -205,7 +209,7 @@ impl Session {
                         self.trim();
                         return Ok(());
                     }
-                    let report = Box::pin(launch::sweep(
+                    let report = Box::pin(sweep(
                         &self.daemon,
                         &self.id,
                         Some((self.epoch, dispatch.rebooted)),
@@ -474,9 +478,9 @@ impl Spool {
         if let ReadError::Io { source, .. } = error
             && Errno::from_io_error(source).is_some_and(|errno| PASSING.contains(&errno))
         {
-            return Err(launch::chain(error));
+            return Err(chain(error));
         }
-        Ok((self.refused == REFUSALS).then(|| launch::chain(error)))
+        Ok((self.refused == REFUSALS).then(|| chain(error)))
     }
 }
 

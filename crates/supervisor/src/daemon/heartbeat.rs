@@ -3,7 +3,7 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
-use crate::dispatch::launch::ShimPort;
+use crate::dispatch::shim::port::ShimPort;
 use futures_util::StreamExt;
 use futures_util::stream;
 use muleteer_model::dispatch::Phase;

@@ -8,15 +8,20 @@ pub mod heartbeat;
 pub mod owned_task;
 pub mod paths;
 pub mod projection;
+pub mod private_dir;
 pub mod prune;
+pub mod random_key;
 pub mod sd_notify;
 pub mod settings;
+mod start_error;
 pub mod trust;
 
 use crate::daemon::context::{Backlog, Boot, Daemon, random_key};
 use crate::daemon::owned_task::own;
 use crate::daemon::paths::Paths;
-use crate::ledger::Opened;
+use crate::daemon::private_dir::{check_private, keep_private, private_dir};
+pub use crate::daemon::start_error::{Note, StartError};
+use crate::ledger::log::Opened;
 use crate::signals::AsyncSignals;
 use crate::tree::ROOT;
 use crate::tree::supervisor_actor::{Args, Branch};
@@ -29,16 +34,13 @@ use muleteer_process::identity;
 use muleteer_process::lock;
 use muleteer_shim::start::ShimProgram;
 use muleteer_store::AppendError;
-use muleteer_store::StoreError;
 use muleteer_store::db::Projection;
 use muleteer_store::events::tail::Cursor;
 use muleteer_telemetry as telemetry;
 use muleteer_telemetry::Settings;
 use ractor::Actor;
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,49 +61,6 @@ pub struct DaemonOptions {
     /// Any running daemon will do: if another one serves already, this one ends. If it waited for
     /// the lock instead, it would take over from a daemon that is told to stop.
     pub on_demand: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("a daemon already runs on {}{}", .state_dir.display(), holder(.note))]
-    Running { state_dir: PathBuf, note: Option<Note> },
-    #[error("{}: {source}", .path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{} belongs to another user, or others may enter it", .path.display())]
-    NotPrivate {
-        path: PathBuf,
-        /// The environment variable that moves it elsewhere.
-        variable: &'static str,
-    },
-    #[error("the configuration is invalid")]
-    Config(Vec<ConfigError>),
-    #[error(transparent)]
-    Unreadable(#[from] settings::Unreadable),
-    #[error("the events cannot be recovered")]
-    Events(#[from] StoreError),
-    #[error("the first event cannot be written: {0}")]
-    Append(String),
-    #[error("the supervision tree failed: {0}")]
-    Tree(String),
-}
-
-/// The note about the lock's holder, for people. No decision depends on it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Note {
-    pub pid: u32,
-    pub started: String,
-    pub version: String,
-    pub boot_id: String,
-    /// The socket's path, for clients whose environment leads elsewhere.
-    #[serde(default)]
-    pub socket: Option<PathBuf>,
-}
-
-fn holder(note: &Option<Note>) -> String {
-    match note {
-        Some(note) => format!(" (pid {}, since {})", note.pid, note.started),
-        None => String::new(),
-    }
 }
 
 /// Runs the daemon until it is told to stop.
@@ -366,55 +325,6 @@ async fn idle(daemon: &Daemon, limit: Option<Duration>) {
             _ = fleet.changed() => {}
             _ = connections.changed() => {}
         }
-    }
-}
-
-/// Makes a directory with mode 0700, and its parents, unless it exists.
-pub fn private_dir(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Rejects a runtime directory that another user may have made first (possible in `/tmp`).
-pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
-    for folder in [Some(path), path.parent()].into_iter().flatten() {
-        let meta = std::fs::symlink_metadata(folder)
-            .map_err(|source| StartError::Io { path: folder.into(), source })?;
-        let ours = meta.uid() == rustix::process::getuid().as_raw()
-            && meta.is_dir()
-            && meta.permissions().mode() & 0o022 == 0;
-        if !ours {
-            return Err(StartError::NotPrivate {
-                path: folder.into(),
-                variable: "XDG_RUNTIME_DIR",
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Makes the state directory unless it exists, and closes it to other users. Another owner is
-/// rejected, because they could write any file there, such as the operator's key.
-fn keep_private(path: &Path) -> Result<(), StartError> {
-    let keep = || {
-        private_dir(path)?;
-        let meta = std::fs::metadata(path)?;
-        let (ours, mode) =
-            (meta.uid() == rustix::process::getuid().as_raw(), meta.permissions().mode());
-        if ours && mode & 0o022 != 0 {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
-            let mode = format!("{:o}", mode & 0o7777);
-            tracing::warn!(
-                path = %path.display(),
-                mode,
-                "others could write to the state directory: its mode is 700 now"
-            );
-        }
-        Ok(ours)
-    };
-    match keep() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(StartError::NotPrivate { path: path.into(), variable: "XDG_STATE_HOME" }),
-        Err(source) => Err(StartError::Io { path: path.into(), source }),
     }
 }
 

@@ -8,8 +8,7 @@
 //! If the daemon is killed in between, the next prune removes the rest.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::control::unappended;
-use crate::dispatch::launch::chain;
+use crate::dispatch::error::{chain, unappended};
 use crate::ledger::{entry, try_append};
 use crate::spec_run::host::LIVE;
 use jiff::{SignedDuration, Timestamp};

@@ -1,6 +1,6 @@
 //! Chooses the agent of a dispatch to `acp`, and checks that it exists.
 
-use crate::dispatch::request::fault;
+use crate::dispatch::error::fault;
 use muleteer_backends::BackendError;
 use muleteer_backends::acp::{self, Known};
 use muleteer_backends::find_program;

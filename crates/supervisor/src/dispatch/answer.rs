@@ -1,8 +1,9 @@
 //! Sends a running agent messages that are no prompts: the answer to its ask, or another model.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::control::{command, find, unappended};
-use crate::dispatch::request::{Asker, check_model, fault};
+use crate::dispatch::control::{command, find};
+use crate::dispatch::error::{fault, unappended};
+use crate::dispatch::request::{Asker, check_model};
 use crate::dispatch::view;
 use crate::ledger::{entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};

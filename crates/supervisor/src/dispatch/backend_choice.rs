@@ -1,8 +1,7 @@
 //! Chooses the backend of a dispatch, and checks that its program exists.
 
 use crate::dispatch::acp_program;
-use crate::dispatch::launch;
-use crate::dispatch::request::fault;
+use crate::dispatch::error::fault;
 use muleteer_backends::Backend;
 use muleteer_backends::BackendError;
 use muleteer_backends::Command;
@@ -14,6 +13,10 @@ use muleteer_model::config::{self, BackendChoice, Config};
 use muleteer_protocol::v1::{self, WireError};
 use std::ffi::OsStr;
 use std::path::Path;
+
+/// The PATH of an agent whose requester has none.
+pub(crate) const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 
 pub type Chosen = (&'static dyn Backend, Option<config::Backend>);
 
@@ -106,7 +109,7 @@ fn check_program(
     let paths = chosen
         .into_iter()
         .flatten()
-        .chain([launch::USUAL_PATH].into_iter().filter(|_| chosen == [None, None]));
+        .chain([USUAL_PATH].into_iter().filter(|_| chosen == [None, None]));
     if paths
         .into_iter()
         .any(|path| muleteer_backends::find_program(&name, Some(path.as_ref())).is_some())

@@ -3,13 +3,12 @@
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
-use crate::dispatch::request::{
-    Asker, Further, disk_full, fault, ignored, internal, is_same, prepare, write_further,
-};
+use crate::dispatch::error::{fault, unappended};
+use crate::dispatch::prompt_files::{Further, write_further};
+use crate::dispatch::request::{Asker, ignored, is_same, prepare};
 use crate::ledger::{entry, try_append};
 use crate::ports::agent::{JournalMsg, LifeMsg};
 use crate::ports::gate::GateMsg;
-use crate::ports::ledger::LedgerError;
 use crate::ports::tree::BranchMsg;
 use muleteer_model::config::Ignored;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
@@ -18,7 +17,7 @@ use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, PromptKind};
 use muleteer_process::fault;
-use muleteer_protocol::v1::{self, Reply, Spawn, WireError};
+use muleteer_protocol::v1::{Reply, Spawn, WireError};
 use ractor::rpc::CallResult;
 use std::path::Path;
 use std::sync::Arc;
@@ -308,18 +307,6 @@ pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
         };
         WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
     })
-}
-
-/// Returns the error for a request whose events could not be appended.
-pub(crate) fn unappended(error: &LedgerError) -> WireError {
-    match error {
-        LedgerError::Full => disk_full(),
-        LedgerError::Ending => {
-            let hint = "ask again: the next daemon answers, and does nothing twice";
-            fault(v1::ENDING, "the daemon ended before it could answer", hint)
-        }
-        other => internal(&other.to_string()),
-    }
 }
 
 #[cfg(test)]

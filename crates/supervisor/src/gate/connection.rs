@@ -2,7 +2,7 @@
 //! connection only.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::request::{fault, internal};
+use crate::dispatch::error::{fault, internal};
 use crate::gate::handlers;
 use crate::gate::peer::{self, Identity};
 use crate::gate::places::Place;

@@ -4,10 +4,10 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::heartbeat;
 use crate::daemon::prune::prune;
 use crate::dispatch::answer;
-use crate::dispatch::control::{
-    KILL_PATIENCE, command, create, find, finished, interrupt, kill, send, unappended,
-};
-use crate::dispatch::request::{Asker, Further, fault, internal};
+use crate::dispatch::control::{KILL_PATIENCE, command, create, find, finished, interrupt, kill, send};
+use crate::dispatch::error::{fault, internal, unappended};
+use crate::dispatch::prompt_files::Further;
+use crate::dispatch::request::Asker;
 use crate::dispatch::view;
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::{Identity, has_ended};

@@ -9,6 +9,7 @@ mod runs;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
+use crate::daemon::private_dir::{check_private, private_dir};
 use crate::ports::gate::GateMsg;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
@@ -164,9 +165,9 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 fn bind(path: &Path, checked: bool) -> Result<Listener, String> {
     let fail = |error: std::io::Error| format!("cannot listen on {}: {error}", path.display());
     if let Some(folder) = path.parent() {
-        crate::daemon::private_dir(folder).map_err(fail)?;
+        private_dir(folder).map_err(fail)?;
         if checked {
-            crate::daemon::check_private(folder).map_err(|error| error.to_string())?;
+            check_private(folder).map_err(|error| error.to_string())?;
         }
     }
     Listener::bind(path).map_err(fail)

@@ -1,7 +1,7 @@
 //! Handles the requests about runs and their beads.
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::request::{fault, internal};
+use crate::dispatch::error::{fault, internal};
 use crate::gate::connection::{Answer, Connection, Heard};
 use crate::gate::peer::Identity;
 use crate::ports::spec_run::RunMsg;
@@ -144,7 +144,7 @@ fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError
     let saved: crate::spec_run::host::Saved =
         serde_json::from_slice(&saved).map_err(|error| internal(&error.to_string()))?;
     Ok(crate::spec_run::host::Places::new(
-        daemon,
+        &daemon.paths,
         std::path::Path::new(&saved.request.repo),
         run_id,
     )

@@ -6,7 +6,9 @@ use crate::daemon::owned_task::survive;
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::Hosted;
-use crate::spec_run::{criteria, hub, job, publish, steps};
+use crate::spec_run::begin::recovery;
+use crate::spec_run::trouble::Trouble;
+use crate::spec_run::{criteria, hub, job, publish, snapshots, steps};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
@@ -115,7 +117,7 @@ impl Actor for RunActor {
         match message {
             RunMsg::Boot => {
                 if matches!(state.trial, Trial::Over)
-                    && crate::spec_run::is_suspect(&state.hosted.places)
+                    && recovery::is_suspect(&state.hosted.places)
                 {
                     state.wait_for_trial(&myself);
                 }
@@ -123,7 +125,7 @@ impl Actor for RunActor {
                     let hosted = state.hosted.clone();
                     let folded = tokio::task::spawn_blocking(move || hosted.open_log()).await?;
                     state.run = folded
-                        .map_err(|error| crate::dispatch::launch::chain(&error))?
+                        .map_err(|error| crate::dispatch::error::chain(&error))?
                         .map(Arc::new);
                     state.publish();
                 }
@@ -177,7 +179,7 @@ impl Actor for RunActor {
             RunMsg::Trial(_) if !matches!(state.trial, Trial::Waiting) => {}
             RunMsg::Trial(turn) => {
                 let places = state.hosted.places.clone();
-                tokio::task::spawn_blocking(move || crate::spec_run::begin_trial(&places)).await?;
+                tokio::task::spawn_blocking(move || recovery::begin_trial(&places)).await?;
                 state.trial = Trial::Held { _turn: turn };
             }
         }
@@ -196,7 +198,7 @@ impl State {
             return;
         }
         if std::mem::take(&mut self.unproven) > 0 {
-            crate::spec_run::outlived(&self.hosted.places);
+            recovery::outlived(&self.hosted.places);
         }
         self.trial = Trial::Over;
     }
@@ -214,7 +216,7 @@ impl State {
     async fn leave_queue(&mut self) -> Result<(), ActorProcessingErr> {
         if matches!(self.trial, Trial::Waiting) {
             let places = self.hosted.places.clone();
-            tokio::task::spawn_blocking(move || crate::spec_run::begin_trial(&places)).await?;
+            tokio::task::spawn_blocking(move || recovery::begin_trial(&places)).await?;
             self.trial = Trial::Stopped;
         }
         Ok(())
@@ -292,7 +294,7 @@ impl State {
             return Ok(());
         };
         let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
-        tokio::task::spawn_blocking(move || hosted.write_snapshots(&daemon, &run)).await?;
+        tokio::task::spawn_blocking(move || snapshots::write(&daemon, &hosted, &run)).await?;
         fault::point("run.checkpointed");
         self.publish();
         Ok(())
@@ -389,19 +391,6 @@ fn key_of(run: &Run, effect: &Effect) -> String {
             format!("Gather/{made}/{}/{}", run.spawns, if run.anew { run.sitting } else { 0 })
         }
         other => format!("{other:?}"),
-    }
-}
-
-/// The reason why an effect failed. The run stops, and can be resumed.
-#[derive(Debug)]
-pub struct Trouble {
-    pub code: String,
-    pub message: String,
-}
-
-impl Trouble {
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into() }
     }
 }
 

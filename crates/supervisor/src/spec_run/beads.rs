@@ -7,9 +7,9 @@
 //! | the others | read |
 
 use crate::daemon::context::Daemon;
-use crate::dispatch::request::fault;
-use crate::spec_run::actor::Trouble;
+use crate::dispatch::error::fault;
 use crate::spec_run::host::Hosted;
+use crate::spec_run::trouble::Trouble;
 use jiff::Timestamp;
 use muleteer_model::beads::{Answer, Bead, Beads, OBSERVATION, Op, run_label};
 use muleteer_model::event::id::DispatchId;

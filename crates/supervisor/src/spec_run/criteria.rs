@@ -2,9 +2,9 @@
 //! verified later.
 
 use crate::daemon::context::Daemon;
-use crate::spec_run::actor::Trouble;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::steps::{io, stored};
+use crate::spec_run::trouble::Trouble;
 use crate::vcs::untrusted_path::read_file;
 use muleteer_model::config::trust::is_below;
 use muleteer_model::event::Event;

@@ -12,31 +12,35 @@
 //!
 //! `live` exists while the run is under way: the next daemon resumes those runs.
 
-use crate::daemon::context::Daemon;
+use crate::daemon::paths::Paths;
+use crate::daemon::random_key::random_key;
 use crate::ports::Slot;
 use crate::ports::spec_run::RunMsg;
-use crate::spec_run::begin::recovery::Aside;
 use jiff::Timestamp;
 use muleteer_model::config::Beads;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record};
-use muleteer_model::spec_run::{Run, checkpoint};
+use muleteer_model::spec_run::Run;
 use muleteer_process::lock::{self, LockGuard};
 use muleteer_protocol::v1;
-use muleteer_store::atomic::{create_dir_durable, replace_snapshots, write_atomic};
+use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The file in a run's private directory that exists while the run is under way.
 pub const LIVE: &str = "live";
 /// The timeout for reading the log of a run that is taken over.
-const LOG_PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const LOG_PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout for the lock of a run whose work is no longer brought home.
+const RELEASE: Duration = Duration::from_secs(20);
 /// The limit of `lock.json`, which has a few lines.
 const NOTE_LIMIT: u64 = 64 * 1024;
 
@@ -92,6 +96,18 @@ impl Runs {
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
+    /// Returns the repositories of all runs: of those that this daemon hosts, and of those that
+    /// have files in its state directory.
+    pub fn repositories(&self, paths: &Paths) -> BTreeSet<PathBuf> {
+        let hosted = self.all().into_iter().map(|hosted| hosted.repo.clone());
+        let entries = std::fs::read_dir(paths.runs()).into_iter().flatten().flatten();
+        let saved = entries
+            .filter_map(|entry| std::fs::read(entry.path().join("run.json")).ok())
+            .filter_map(|bytes| serde_json::from_slice::<Saved>(&bytes).ok())
+            .map(|saved| PathBuf::from(saved.request.repo));
+        hosted.chain(saved).collect()
+    }
+
     /// Returns the run that this dispatch belongs to. It waits for a run that this daemon has just
     /// taken over, because its agents connect as soon as there is a socket, and its log may not be
     /// read yet.
@@ -113,19 +129,27 @@ impl Runs {
     }
 }
 
-/// Returns the repositories of all runs in this state directory.
-pub fn repos(daemon: &Daemon) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(daemon.paths.runs()).into_iter().flatten().flatten();
-    let saved = entries.filter_map(|entry| std::fs::read(entry.path().join("run.json")).ok());
-    saved
-        .filter_map(|bytes| serde_json::from_slice::<Saved>(&bytes).ok())
-        .map(|saved| PathBuf::from(saved.request.repo))
-        .collect()
+/// A task that brings the work of a run home.
+#[derive(Debug)]
+pub struct Aside {
+    pub task: AbortOnDropHandle<()>,
+    /// Closes when the run's lock is released.
+    pub released: watch::Receiver<()>,
+}
+
+impl Aside {
+    /// Aborts the task and waits until the run's lock is released. A blocking part of the task
+    /// cannot be aborted, and holds the lock until it ends.
+    pub async fn end(mut self) {
+        self.task.abort();
+        let _ = self.task.await;
+        let _ = tokio::time::timeout(RELEASE, self.released.changed()).await;
+    }
 }
 
 /// Returns the repository of this run.
-pub fn repo_of(daemon: &Daemon, run_id: &str) -> Option<PathBuf> {
-    let bytes = std::fs::read(daemon.paths.run(run_id).join("run.json")).ok()?;
+pub fn repo_of(paths: &Paths, run_id: &str) -> Option<PathBuf> {
+    let bytes = std::fs::read(paths.run(run_id).join("run.json")).ok()?;
     let saved: Saved = serde_json::from_slice(&bytes).ok()?;
     Some(PathBuf::from(saved.request.repo))
 }
@@ -206,7 +230,7 @@ pub struct Hosted {
     /// Repairs that are not recorded yet.
     repairs: Mutex<Vec<String>>,
     /// When the real remote was last asked, in awake time.
-    pub remote_asked: Mutex<Option<std::time::Duration>>,
+    pub remote_asked: Mutex<Option<Duration>>,
     /// Somebody started or resumed the run through this daemon, so another request is rejected.
     pub claimed: Mutex<bool>,
     _lock: LockGuard,
@@ -225,12 +249,12 @@ pub struct Places {
 }
 
 impl Places {
-    pub fn new(daemon: &Daemon, repo: &Path, run_id: &str) -> Self {
+    pub fn new(paths: &Paths, repo: &Path, run_id: &str) -> Self {
         Self {
             public: repo.join(".muleteer/runs").join(run_id),
-            private: daemon.paths.run(run_id),
-            sealed: daemon.paths.state_dir.join("sealed").join(run_id),
-            acceptance: daemon.paths.cache_dir.join(run_id).join("acceptance"),
+            private: paths.run(run_id),
+            sealed: paths.state_dir.join("sealed").join(run_id),
+            acceptance: paths.cache_dir.join(run_id).join("acceptance"),
             worktrees: repo.join(".muleteer/worktrees").join(run_id),
         }
     }
@@ -332,7 +356,7 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
             .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let locked = |who: String| v1::WireError {
         run_id: Some(run_id.into()),
-        ..crate::dispatch::request::fault(
+        ..crate::dispatch::error::fault(
             "E_RUN_LOCKED",
             &format!("run {run_id} is already in progress{who}"),
             "`muleteer run --status` shows how it stands",
@@ -350,11 +374,11 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
         });
     }
     let io = |error: std::io::Error| {
-        crate::dispatch::request::internal(&format!("{}: {error}", places.lock().display()))
+        crate::dispatch::error::internal(&format!("{}: {error}", places.lock().display()))
     };
     create_dir_durable(&places.public, 0o755)
-        .map_err(|error| crate::dispatch::request::unwritten(&error))?;
-    match lock::lock_within(&places.lock(), std::time::Duration::from_secs(2)).map_err(io)? {
+        .map_err(|error| crate::dispatch::error::unwritten(&error))?;
+    match lock::lock_within(&places.lock(), Duration::from_secs(2)).map_err(io)? {
         Some(guard) => Ok(guard),
         None => Err(locked(note.map(|note| format!(" (pid {})", note.pid)).unwrap_or_default())),
     }
@@ -465,7 +489,7 @@ impl Hosted {
             .into_iter()
             .enumerate()
             .map(|(at, event)| Entry {
-                id: crate::daemon::context::random_key(),
+                id: random_key(),
                 dispatch_id: None,
                 at: None,
                 more: at < last,
@@ -476,33 +500,9 @@ impl Hosted {
             match log.append(&entries, Timestamp::now()) {
                 // A full disk is a state, not a failure: the append is retried until there is room.
                 Err(muleteer_store::AppendError::Full { .. }) => {
-                    std::thread::sleep(std::time::Duration::from_secs(1))
+                    std::thread::sleep(Duration::from_secs(1))
                 }
-                outcome => return outcome.map_err(|error| crate::dispatch::launch::chain(&error)),
-            }
-        }
-    }
-
-    /// Writes the snapshots. A failure stops nothing, because the events are the truth.
-    pub fn write_snapshots(&self, daemon: &Daemon, run: &Run) {
-        let fleet = daemon.snapshot();
-        let pid = |dispatch: &str| {
-            let id = DispatchId::try_from(dispatch.to_string()).ok()?;
-            fleet.get(&id)?.pid()
-        };
-        let texts = checkpoint::snapshots(run, pid)
-            .map(|(name, text)| (name, self.places.public.join(name), text));
-        let good = texts
-            .iter()
-            .filter_map(|(_, path, text)| Some((path.as_path(), text.as_ref().ok()?.as_bytes())));
-        let mut written = replace_snapshots(&good.collect::<Vec<_>>(), 0o644).into_iter();
-        for (name, _, text) in texts {
-            let written = text.and_then(|_| match written.next() {
-                Some(Err(error)) => Err(crate::dispatch::launch::chain(&error)),
-                _ => Ok(()),
-            });
-            if let Err(message) = written {
-                daemon.note(Event::Fault { what: format!("{} of {}", name, self.run_id), message });
+                outcome => return outcome.map_err(|error| crate::dispatch::error::chain(&error)),
             }
         }
     }
@@ -540,7 +540,7 @@ impl Hosted {
             worktrees: repo.join(".muleteer/worktrees").join(run_id),
         };
         std::fs::create_dir_all(&places.private).expect("a directory");
-        let lock = lock::lock_within(&root.join("lock"), std::time::Duration::from_secs(5))
+        let lock = lock::lock_within(&root.join("lock"), Duration::from_secs(5))
             .expect("a lock");
         let request = v1::Run { repo: repo.display().to_string(), ..v1::Run::default() };
         let saved = Saved { v: 1, request, chosen: Chosen::default() };

@@ -22,7 +22,9 @@ mod output;
 mod private_repo;
 mod publish;
 pub(crate) mod reflog;
+mod snapshots;
 pub(crate) mod steps;
+mod trouble;
 
 pub use begin::begin;
 pub use begin::obstacle;

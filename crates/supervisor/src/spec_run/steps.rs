@@ -2,10 +2,10 @@
 //! carrying out a verdict.
 
 use crate::daemon::context::Daemon;
-use crate::spec_run::actor::Trouble;
 use crate::spec_run::beads::with_store;
 use crate::spec_run::host::{Hosted, Places};
 use crate::spec_run::hub;
+use crate::spec_run::trouble::Trouble;
 use crate::vcs::untrusted_path::read_file;
 use crate::vcs::worktree::{self, exclude, git, run as git_run};
 use muleteer_model::beads::graph::Graph;

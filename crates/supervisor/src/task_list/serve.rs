@@ -1,7 +1,7 @@
 //! Handles the gate's requests about runs of task lists.
 
 use crate::daemon::context::{Daemon, random_key};
-use crate::dispatch::request::{fault, internal, unwritten};
+use crate::dispatch::error::{fault, internal, unwritten};
 use crate::ledger::try_append;
 use crate::ports::task_list::TaskListsMsg;
 use crate::task_list::run;

@@ -273,8 +273,8 @@ impl Worker {
             let Some(run_id) = entry.file_name().into_string().ok().filter(|_| unfinished) else {
                 continue;
             };
-            if let Some(repo) = host::repo_of(&self.daemon, &run_id) {
-                self.follow_run(&run_id, &Places::new(&self.daemon, &repo, &run_id));
+            if let Some(repo) = host::repo_of(&self.daemon.paths, &run_id) {
+                self.follow_run(&run_id, &Places::new(&self.daemon.paths, &repo, &run_id));
             }
         }
     }

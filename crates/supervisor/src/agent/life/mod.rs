@@ -7,7 +7,8 @@ use crate::agent::link;
 use crate::agent::transcript_probe;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::daemon::owned_task::survive;
-use crate::dispatch::launch::{self, Said};
+use crate::dispatch::launch::project_settings::settings_for;
+use crate::dispatch::prompt_files::{Said, prompt_text};
 use crate::ledger::{append, entry};
 use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg, Step, StepInput};
 use crate::ports::shim_command::Command;
@@ -326,7 +327,7 @@ impl State {
             // The link requests everything again when it starts.
             Effect::Prompt { .. } if self.slots.link.get().is_none() => {}
             Effect::Prompt { key, close } => {
-                let said = launch::prompt_text(&self.daemon, &self.dispatch, &key).await?;
+                let said = prompt_text(&self.daemon, &self.dispatch, &key).await?;
                 fault::point("link.before_prompt");
                 let bytes = match said {
                     Said::Prompt(text) => self.backend.prompt(self.session(), &key, &text),
@@ -340,7 +341,7 @@ impl State {
                 fault::point("link.after_prompt");
             }
             Effect::Call(call) => {
-                let settings = launch::settings_for(&self.daemon, &call).await;
+                let settings = settings_for(&self.daemon, &call).await;
                 if let Some(bytes) = self.backend.call(&call, self.session(), settings) {
                     self.slots.link.cast(LinkMsg::Do(Command::write(
                         &format!("call/{key}"),

@@ -1,9 +1,10 @@
 //! The context that all actors share: paths, the folded fleet, and the addresses of other actors.
 
 use crate::daemon::paths::Paths;
-use crate::dispatch::launch::ShimPort;
-use crate::dispatch::shims::Shims;
-use crate::ledger::Opened;
+pub use crate::daemon::random_key::random_key;
+use crate::dispatch::shim::port::ShimPort;
+use crate::dispatch::shim::shims::Shims;
+use crate::ledger::log::Opened;
 use crate::ports::Slot;
 use crate::ports::agent::{JournalMsg, LifeMsg, LinkMsg, MonitorMsg};
 use crate::ports::gate::GateMsg;
@@ -12,6 +13,8 @@ use crate::ports::pool::PoolMsg;
 use crate::ports::task_list::TaskListsMsg;
 use crate::ports::tree::BranchMsg;
 use crate::ports::watch::WatchMsg;
+use crate::spec_run::host::Runs;
+use crate::task_list::registry::Registry;
 use jiff::Timestamp;
 use muleteer_model::config::{Config, Source};
 use muleteer_model::dispatch::Dispatch;
@@ -141,13 +144,13 @@ pub struct Daemon {
     pub looking: AtomicBool,
     pub agents: Slot<BranchMsg>,
     pub runs_branch: Slot<BranchMsg>,
-    pub runs: crate::spec_run::Runs,
+    pub runs: Runs,
     pub root: Slot<BranchMsg>,
     pub gate: Slot<GateMsg>,
     pub watcher: Slot<WatchMsg>,
     pub task_lists: Slot<TaskListsMsg>,
     /// State of task-list runs that outlives restarts of their actors.
-    pub task_list_runs: crate::task_list::run::Registry,
+    pub task_list_runs: Registry,
     pub restarts: Ring,
     /// The number of open client connections: a daemon with a client is not idle.
     pub connections: watch::Sender<usize>,
@@ -198,7 +201,7 @@ impl Daemon {
             looking: AtomicBool::new(false),
             agents: Slot::default(),
             runs_branch: Slot::default(),
-            runs: crate::spec_run::Runs::default(),
+            runs: Runs::default(),
             root: Slot::default(),
             gate: Slot::default(),
             watcher: Slot::default(),
@@ -381,16 +384,6 @@ impl Ring {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ring.0.retain(|waiting| !entries.iter().any(|entry| entry.id == waiting.id));
     }
-}
-
-/// Returns sixteen random bytes in the alphabet of ids.
-pub fn random_key() -> String {
-    let mut bytes = [0u8; 16];
-    // Without randomness there are no safe keys, so the process must not continue.
-    if let Err(error) = getrandom::fill(&mut bytes) {
-        panic!("the kernel gave no random bytes: {error}");
-    }
-    muleteer_model::event::id::encode(&bytes)
 }
 
 #[cfg(test)]

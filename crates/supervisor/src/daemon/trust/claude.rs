@@ -7,7 +7,7 @@
 use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
 use crate::daemon::trust::{Candidate, Records, candidate};
-use crate::dispatch::request::Saved;
+use crate::dispatch::saved::Saved;
 use crate::vcs::worktree;
 use muleteer_backends::Command;
 use muleteer_backends::ProjectSettings;

@@ -1,7 +1,6 @@
 //! Makes a dispatch. Everything is decided and checked here, before anything is durable. Later
 //! changes of configuration or roles do not affect the dispatch.
 
-mod error;
 mod resolve;
 
 use crate::daemon::context::Daemon;
@@ -10,11 +9,11 @@ use crate::dispatch::acp_program;
 pub use crate::dispatch::backend_choice::backend_of;
 use crate::dispatch::backend_choice::{choice_of, from_config, from_wire};
 use crate::dispatch::confine::Confined;
+use crate::dispatch::error::{fault, internal};
 use crate::dispatch::pool::Reservation;
+use crate::dispatch::saved::{SAVED_VERSION, Saved};
 use crate::vcs::worktree;
 use crate::vcs::worktree::Repository;
-pub use error::{disk_full, fault, internal, unwritten};
-use muleteer_backends::Command;
 use muleteer_backends::is_of_another;
 use muleteer_model::admission;
 use muleteer_model::admission::api_error::Terms;
@@ -29,84 +28,11 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
 use muleteer_model::monitor;
 use muleteer_protocol::v1::{self, WireError};
-use muleteer_store::atomic;
 pub use resolve::check;
 use resolve::{Means, means, permissions, terms};
 pub(crate) use resolve::{ignored, load};
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The data for a start that is not in the events: the agent's environment. It may hold secrets, so
-/// it is in a private file and not in the ledger.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Saved {
-    pub v: u16,
-    pub env: Vec<(String, String)>,
-    /// API keys of other agent CLIs that matched `env.pass`. Withheld from this agent, kept because
-    /// a child dispatch may use one of those CLIs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub withheld: Vec<(String, String)>,
-    pub extra_env: Vec<(String, String)>,
-    pub backend_env: Vec<(String, String)>,
-    /// The search path for its program; `None` means its own PATH.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub program_path: Option<String>,
-    /// The name of the known `acp` agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    pub command: Option<Command>,
-    pub args: Vec<String>,
-    pub scenario: Option<String>,
-    pub system_prompt: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confined: Option<Confined>,
-    /// The JSON schema of its answer, if that is not a dispatch's result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub schema: Option<serde_json::Value>,
-}
-
-const SAVED: &str = "request.json";
-const SAVED_VERSION: u16 = 1;
-
-impl Saved {
-    pub fn read(agent_dir: &Path) -> Result<Self, String> {
-        let path = agent_dir.join(SAVED);
-        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let saved: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-        if saved.v > SAVED_VERSION {
-            return Err(format!(
-                "{} has version {}, this muleteer knows {SAVED_VERSION}",
-                path.display(),
-                saved.v
-            ));
-        }
-        Ok(saved)
-    }
-
-    /// Makes `agents/<id>/` with the files that must exist before anything is durable: this one,
-    /// the first prompt, and the directories.
-    fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
-        let bytes =
-            serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
-        let prompt_file = prompt_file(agent_dir, key)?;
-        let put = || {
-            let above = agent_dir.parent().unwrap_or(agent_dir);
-            atomic::create_dir_durable(above, 0o700)?;
-            let prompts = agent_dir.join("prompt");
-            for dir in [agent_dir, &prompts, &agent_dir.join("spool"), &agent_dir.join("pub")] {
-                atomic::create_dir(dir, 0o700)?;
-            }
-            // There is no such dispatch yet, so nobody reads incomplete files.
-            let files =
-                [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
-            let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
-            atomic::write_first(&files, &[agent_dir, &prompts, above], 0o600)
-        };
-        put().map_err(|error| unwritten(&error))
-    }
-}
 
 /// The party that makes a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -501,60 +427,6 @@ fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
         more: false,
         event,
     }
-}
-
-/// Writes a prompt, which must be on disk before it is durable in the ledger.
-pub fn write_prompt(agent_dir: &Path, key: &str, text: &str) -> Result<(), WireError> {
-    atomic::write_atomic(&prompt_file(agent_dir, key)?, text.as_bytes(), 0o600)
-        .map_err(|error| unwritten(&error))
-}
-
-/// A message to an existing agent.
-#[derive(Debug, Clone, Copy)]
-pub struct Further<'a> {
-    pub key: &'a str,
-    pub text: &'a str,
-    /// The text is a command for the agent's CLI, and no prompt.
-    pub cli_command: bool,
-}
-
-/// Writes the message where [`crate::dispatch::launch::prompt_text`] finds it.
-///
-/// # Errors
-/// A command is rejected if the CLI has none, or would pass it to its model.
-pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Result<(), WireError> {
-    if !said.cli_command {
-        return write_prompt(agent_dir, said.key, said.text);
-    }
-    if !said.text.starts_with('/') {
-        return Err(fault(
-            "E_USAGE",
-            "a command of the agent's CLI begins with a slash",
-            "leave out --cli-command",
-        ));
-    }
-    let known = muleteer_backends::by_name(backend);
-    if !known.is_ok_and(|known| known.cli_command(None, said.key, said.text).is_some()) {
-        let message = format!("the {backend} backend has no commands of its CLI's own");
-        return Err(fault("E_UNSUPPORTED", &message, "leave out --cli-command"));
-    }
-    let file = prompt_file(agent_dir, said.key)?
-        .with_file_name(crate::dispatch::launch::command_file(said.key));
-    atomic::write_atomic(&file, said.text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
-}
-
-fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
-    let ok = !key.is_empty()
-        && key.len() <= 64
-        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    if !ok {
-        return Err(fault(
-            "E_BAD_INPUT",
-            "a prompt's key is 1 to 64 letters, digits and dashes",
-            "",
-        ));
-    }
-    Ok(agent_dir.join("prompt").join(format!("{key}.md")))
 }
 
 /// # Errors

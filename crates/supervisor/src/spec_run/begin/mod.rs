@@ -5,8 +5,8 @@ pub(super) mod recovery;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::paths::Paths;
+use crate::dispatch::error::{fault, internal, unwritten};
 use crate::dispatch::launch;
-use crate::dispatch::request::{fault, internal, unwritten};
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
@@ -48,7 +48,7 @@ pub async fn begin(
     let run_id = request.run_id.clone();
     // A client cannot ask for a run that never began by its id.
     let is_there = || {
-        let places = Places::new(daemon, Path::new(&request.repo), &run_id);
+        let places = Places::new(&daemon.paths, Path::new(&request.repo), &run_id);
         places.events().exists() && !matches!(read(&places), Ok(None))
     };
     let named = |error: WireError| match request.resume || is_there() {
@@ -76,7 +76,7 @@ async fn create(
 ) -> Result<(), WireError> {
     let run_id = &request.run_id;
     let repo = PathBuf::from(&request.repo);
-    let places = Places::new(daemon, &repo, run_id);
+    let places = Places::new(&daemon.paths, &repo, run_id);
     if let Some(hosted) = daemon.runs.find(run_id) {
         hosted.give_for_push(&request.push_env);
         return Ok(());
@@ -196,7 +196,7 @@ async fn resume(
     trace: Option<String>,
 ) -> Result<(), WireError> {
     let repo = PathBuf::from(&request.repo);
-    let places = Places::new(daemon, &repo, &request.run_id);
+    let places = Places::new(&daemon.paths, &repo, &request.run_id);
     let missing = || {
         fault(
             "E_NOT_FOUND",

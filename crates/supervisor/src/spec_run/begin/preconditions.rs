@@ -2,7 +2,8 @@
 
 use crate::daemon::context::Daemon;
 use crate::dispatch::acp_program;
-use crate::dispatch::request::{backend_of, check_model, fault, internal};
+use crate::dispatch::error::{fault, internal};
+use crate::dispatch::request::{backend_of, check_model};
 use crate::spec_run::host::Chosen;
 use crate::vcs::worktree;
 use muleteer_model::beads::graph::Graph;

@@ -19,10 +19,10 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
-use crate::dispatch::request::unwritten;
+use crate::dispatch::error::unwritten;
+use crate::spec_run::{publish, snapshots};
 use crate::spec_run::begin::{host, saved, take_lock};
-use crate::spec_run::host::{Hosted, LIVE, Places, key_of};
-use crate::spec_run::publish;
+use crate::spec_run::host::{Aside, Hosted, LIVE, Places, key_of};
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::RunStatus;
@@ -31,14 +31,9 @@ use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic::write_atomic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-use tokio::sync::watch;
-use tokio_util::task::AbortOnDropHandle;
 
 /// A run is set aside after this many daemons crashed while they resumed it.
 const LIMIT: u32 = 2;
-/// The timeout for the lock of a run whose work is no longer brought home.
-const RELEASE: Duration = Duration::from_secs(20);
 /// The limit of the file, which has one number and perhaps a word.
 const MARK_LIMIT: u64 = 64;
 
@@ -146,7 +141,7 @@ pub fn boot(daemon: &Daemon, crashed: bool) -> Vec<(String, WireError)> {
 fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result<(), WireError> {
     let Some(key) = key_of(run_id) else { return Ok(()) };
     let saved = saved(&private.join("run.json"))?;
-    let places = Places::new(daemon, Path::new(&saved.request.repo), run_id);
+    let places = Places::new(&daemon.paths, Path::new(&saved.request.repo), run_id);
     let lock = take_lock(&places, run_id)?;
     let now = Mark::after(Mark::read(&mark(&places)), crashed);
     now.write(&mark(&places))?;
@@ -160,10 +155,10 @@ fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result
 
 /// Ends the run with a reason, in its log and for the caller. Its work is brought home afterwards.
 fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireError> {
-    let failed = |message: String| crate::dispatch::request::internal(&message);
+    let failed = |message: String| crate::dispatch::error::internal(&message);
     let why =
         format!("{before} daemons crashed while they went on with this run, so it was set aside");
-    let run = hosted.open_log().map_err(|error| failed(crate::dispatch::launch::chain(&error)))?;
+    let run = hosted.open_log().map_err(|error| failed(crate::dispatch::error::chain(&error)))?;
     Mark { crashes: 0, is_waiting: false }.write(&keeping(&hosted.places))?;
     fault::point("aside.noted");
     if let Some(mut run) = run.filter(Run::is_live) {
@@ -171,7 +166,7 @@ fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireErr
         for record in hosted.append(vec![rested]).map_err(failed)? {
             run.apply(&record);
         }
-        hosted.write_snapshots(daemon, &run);
+        snapshots::write(daemon, &hosted, &run);
     }
     fault::point("aside.rested");
     let _ = std::fs::remove_file(hosted.places.live());
@@ -185,7 +180,7 @@ fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireErr
 fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result<(), WireError> {
     let Some(key) = key_of(run_id) else { return Ok(()) };
     let saved = saved(&private.join("run.json"))?;
-    let places = Places::new(daemon, Path::new(&saved.request.repo), run_id);
+    let places = Places::new(&daemon.paths, Path::new(&saved.request.repo), run_id);
     let lock = take_lock(&places, run_id)?;
     let before = Mark::read(&keeping(&places)).map_or(0, |mark| mark.crashes);
     let now = Mark { crashes: before.saturating_add(u32::from(crashed)), is_waiting: false };
@@ -196,7 +191,7 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
             now.crashes,
             places.keep().display()
         );
-        return Err(crate::dispatch::request::internal(&message));
+        return Err(crate::dispatch::error::internal(&message));
     }
     now.write(&keeping(&places))?;
     let hosted = Hosted::new(places, run_id, key, saved, lock);
@@ -204,27 +199,9 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
     Ok(())
 }
 
-/// A task that brings the work of a run home.
-#[derive(Debug)]
-pub struct Aside {
-    task: AbortOnDropHandle<()>,
-    /// Closes when the run's lock is released.
-    released: watch::Receiver<()>,
-}
-
-impl Aside {
-    fn begin(daemon: &Arc<Daemon>, hosted: Hosted) -> Self {
-        let released = hosted.released();
-        Self { task: own(keep(daemon.clone(), Arc::new(hosted))), released }
-    }
-
-    /// Aborts the task and waits until the run's lock is released. A blocking part of the task
-    /// cannot be aborted, and holds the lock until it ends.
-    async fn end(mut self) {
-        self.task.abort();
-        let _ = self.task.await;
-        let _ = tokio::time::timeout(RELEASE, self.released.changed()).await;
-    }
+fn begin_aside(daemon: &Arc<Daemon>, hosted: Hosted) -> Aside {
+    let released = hosted.released();
+    Aside { task: own(keep(daemon.clone(), Arc::new(hosted))), released }
 }
 
 /// Starts to bring the work of the runs that [`boot`] found set aside into their repositories.
@@ -233,7 +210,7 @@ pub fn keep_set_aside(daemon: &Arc<Daemon>) {
         std::mem::take(&mut *daemon.runs.aside.lock().unwrap_or_else(PoisonError::into_inner));
     let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
     for hosted in found {
-        tasks.insert(hosted.run_id.clone(), Aside::begin(daemon, hosted));
+        tasks.insert(hosted.run_id.clone(), begin_aside(daemon, hosted));
     }
 }
 
@@ -249,7 +226,7 @@ pub async fn leave_aside(daemon: &Daemon, run_id: &str) {
 /// Begins again to bring the work of a run home, after a refused resumption for which
 /// [`leave_aside`] aborted it. Otherwise the work would come home only with the next daemon.
 pub fn keep_again(daemon: &Arc<Daemon>, repo: &Path, run_id: &str) {
-    let places = Places::new(daemon, repo, run_id);
+    let places = Places::new(&daemon.paths, repo, run_id);
     let mut tasks = daemon.runs.keeping.lock().unwrap_or_else(PoisonError::into_inner);
     let is_due = keeping(&places).exists()
         && !tasks.contains_key(run_id)
@@ -261,7 +238,7 @@ pub fn keep_again(daemon: &Arc<Daemon>, repo: &Path, run_id: &str) {
     });
     match hosted {
         Ok(hosted) => {
-            tasks.insert(run_id.into(), Aside::begin(daemon, hosted));
+            tasks.insert(run_id.into(), begin_aside(daemon, hosted));
         }
         Err(error) => {
             tracing::warn!(run = %run_id, error = %error.message, "failed to keep the work again");
@@ -305,7 +282,7 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> 
     let opened = hosted.clone();
     let folded = tokio::task::spawn_blocking(move || opened.open_log()).await;
     let folded = folded.map_err(|error| error.to_string())?;
-    let run = folded.map_err(|error| crate::dispatch::launch::chain(&error))?;
+    let run = folded.map_err(|error| crate::dispatch::error::chain(&error))?;
     // A run that a person has resumed since gets another end.
     if let Some(mut run) = run.filter(|run| !run.is_live())
         && let Some(event) = publish::keep_early(daemon, hosted, &run).await
@@ -315,7 +292,7 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> 
             for record in hosted.append(vec![event])? {
                 run.apply(&record);
             }
-            hosted.write_snapshots(&daemon, &run);
+            snapshots::write(&daemon, &hosted, &run);
             Ok::<_, String>(())
         });
         recorded.await.map_err(|error| error.to_string())??;
@@ -328,6 +305,7 @@ async fn kept(daemon: &Arc<Daemon>, hosted: &Arc<Hosted>) -> Result<(), String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::watch;
 
     #[tokio::test]
     async fn end_of_a_task_waits_for_its_blocking_part() {

@@ -2,10 +2,10 @@
 
 use crate::daemon::context::Daemon;
 use crate::daemon::settings;
-use crate::spec_run::actor::Trouble;
 use crate::spec_run::beads;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::job::{make_dir, workdir};
+use crate::spec_run::trouble::Trouble;
 use muleteer_backends::Briefed;
 use muleteer_model::agent::event::cut;
 use muleteer_model::beads::{Op, run_label};

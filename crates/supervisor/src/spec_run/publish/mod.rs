@@ -5,11 +5,11 @@
 #![allow(clippy::disallowed_methods)]
 
 use crate::daemon::context::Daemon;
-use crate::spec_run::actor::Trouble;
 use crate::spec_run::clones;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::hub;
 use crate::spec_run::private_repo;
+use crate::spec_run::trouble::Trouble;
 use crate::vcs::git_repair;
 use crate::vcs::user_repo::{Git, GitError};
 use crate::vcs::worktree::{

@@ -4,17 +4,16 @@
 //! A thread of the actor writes the file, because fsync blocks. The thread ends when the actor
 //! drops its end of the channel. A restarted ledger opens the log again, which is recovery.
 
+pub mod log;
+
 use crate::daemon::context::{Daemon, random_key};
+use crate::ledger::log::Opened;
 use crate::ports::ledger::{LedgerError, LedgerMsg};
-use jiff::Timestamp;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_store::AppendError;
-use muleteer_store::StoreError;
-use muleteer_store::events::{EventLog, RecentIds, Recovery};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -66,48 +65,6 @@ impl Actor for Ledger {
         let _ = myself;
         state.to_writer.send(job).await.map_err(|_| "the writer thread has ended")?;
         Ok(())
-    }
-}
-
-/// The log, open for appending, with its fold.
-#[derive(Debug)]
-pub struct Opened {
-    log: EventLog,
-    pub fleet: Fleet,
-    ids: RecentIds,
-}
-
-impl Opened {
-    /// Opens the log, which is recovery. `each` is called with every record and the fleet after it.
-    /// `applied_seq` is as for [`EventLog::open`].
-    ///
-    /// # Errors
-    /// Those of [`EventLog::open`].
-    pub fn open(
-        path: &Path,
-        applied_seq: u64,
-        mut each: impl FnMut(&Fleet, &Record),
-    ) -> Result<(Self, Recovery), StoreError> {
-        let (mut fleet, mut ids) = (Fleet::default(), RecentIds::default());
-        let (log, recovery) = EventLog::open(path, applied_seq, |record| {
-            fleet.apply(&record);
-            ids.insert(&record.entry.id, record.seq);
-            each(&fleet, &record);
-        })?;
-        Ok((Self { log, fleet, ids }, recovery))
-    }
-
-    /// Appends entries, and folds the durable records.
-    ///
-    /// # Errors
-    /// Those of [`EventLog::append`]; nothing was folded.
-    pub fn append(&mut self, entries: &[Entry]) -> Result<Vec<Record>, AppendError> {
-        let records = self.log.append(entries, Timestamp::now())?;
-        for record in &records {
-            self.fleet.apply(record);
-            self.ids.insert(&record.entry.id, record.seq);
-        }
-        Ok(records)
     }
 }
 
@@ -282,7 +239,9 @@ pub fn entry(id: &DispatchId, at: Option<muleteer_model::event::Position>, event
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::context::test_daemon;
+    pub mod log;
+
+use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
 
     fn fault(what: &str, length: usize) -> Entry {

@@ -1,10 +1,10 @@
-//! The errors that reject a request.
+//! The errors that reject a request, and the text of an error with its causes.
 
-use crate::dispatch::launch;
+use crate::ports::ledger::LedgerError;
 use muleteer_model::config::ConfigError;
-use muleteer_protocol::v1::WireError;
+use muleteer_protocol::v1::{self, WireError};
 
-pub(super) fn located(error: ConfigError) -> WireError {
+pub(crate) fn located(error: ConfigError) -> WireError {
     WireError {
         code: error.code.into(),
         message: error.message,
@@ -34,7 +34,7 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
         cause = error.source();
     }
     let file = Some(error.file().display().to_string());
-    WireError { file, ..fault(error.code(), &launch::chain(error), &error.hint()) }
+    WireError { file, ..fault(error.code(), &chain(error), &error.hint()) }
 }
 
 pub fn disk_full() -> WireError {
@@ -47,6 +47,30 @@ pub fn disk_full() -> WireError {
 
 pub fn internal(message: &str) -> WireError {
     fault("E_INTERNAL", message, "the daemon's log has more")
+}
+
+/// Returns the error for a request whose events could not be appended.
+pub(crate) fn unappended(error: &LedgerError) -> WireError {
+    match error {
+        LedgerError::Full => disk_full(),
+        LedgerError::Ending => {
+            let hint = "ask again: the next daemon answers, and does nothing twice";
+            fault(v1::ENDING, "the daemon ended before it could answer", hint)
+        }
+        other => internal(&other.to_string()),
+    }
+}
+
+/// Formats an error with all its causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 #[cfg(test)]

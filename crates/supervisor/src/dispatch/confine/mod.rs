@@ -1,0 +1,108 @@
+//! Confines the agents of a run: whether that is possible here, and the file with the plan of each
+//! process.
+
+pub(crate) mod confined;
+mod plan;
+
+use crate::daemon::context::Daemon;
+pub use crate::dispatch::confine::confined::Confined;
+pub use crate::dispatch::confine::plan::holds;
+use crate::dispatch::confine::plan::{Ground, named, plan, real};
+use muleteer_process::sandbox::{Place, Plan, What};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Whether agents can be confined here, found out by trying it once. The error names the step that
+/// failed, and why.
+pub async fn possible(daemon: &Daemon) -> Result<(), String> {
+    static FOUND: tokio::sync::OnceCell<Result<(), String>> = tokio::sync::OnceCell::const_new();
+    FOUND.get_or_init(|| attempt(daemon)).await.clone()
+}
+
+async fn attempt(daemon: &Daemon) -> Result<(), String> {
+    let file = daemon.paths.state_dir.join("sandbox-probe.json");
+    let closed = Place { path: file.clone(), what: What::Closed };
+    let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
+    write(&file, &plan).map_err(|error| crate::dispatch::error::chain(&error))?;
+    let words = daemon.shims.program().confining(&daemon.muleteer, &file, Path::new("/"));
+    let (program, rest) = words.split_first().ok_or("no program")?;
+    let mut command = muleteer_process::command::helper(program);
+    command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);
+    let ended = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .map_err(|error| error.to_string())?;
+    let output = ended.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(said.trim().trim_start_matches("muleteer: sandbox: ").to_string()),
+    }
+}
+
+/// Returns the file with the plan of one of an agent's processes.
+pub fn file(agent_dir: &Path, epoch: u32) -> PathBuf {
+    agent_dir.join(format!("sandbox-{epoch:08}.json"))
+}
+
+/// Translates a path of the agent's sandbox to the path outside of it.
+///
+/// # Errors
+/// When its plan cannot be read.
+pub fn outside(agent_dir: &Path, epoch: u32, path: &Path) -> Result<PathBuf, String> {
+    let file = file(agent_dir, epoch);
+    let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let bytes = match std::fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(path.to_owned()),
+        Err(error) => return Err(fault(&error)),
+    };
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| fault(&error))?;
+    let path = real(path.to_owned());
+    Ok(plan.places.iter().find_map(|place| place.instead_of(&path)).unwrap_or(path))
+}
+
+/// # Errors
+/// When it cannot be written.
+pub fn write(file: &Path, plan: &Plan) -> Result<(), muleteer_store::StoreError> {
+    let bytes = serde_json::to_vec(plan).unwrap_or_default();
+    muleteer_store::atomic::write_atomic(file, &bytes, 0o600)
+}
+
+/// Makes the plan, and the folders that it hides, so that later files in them are hidden too. It
+/// also makes the configuration folder, because an agent could create a missing one.
+pub fn plan_of(
+    daemon: &Daemon,
+    confined: &Confined,
+    backend: &str,
+    env: &[(String, String)],
+    argv: &[String],
+    agent_dir: &Path,
+) -> Plan {
+    let mut repos: BTreeSet<PathBuf> = daemon.runs.repositories(&daemon.paths);
+    let fleet = daemon.snapshot();
+    for dispatch in fleet.unfinished() {
+        repos.insert(crate::daemon::settings::outermost(Path::new(&dispatch.created.project)));
+    }
+    let ground = Ground {
+        state: &daemon.paths.state_dir,
+        cache: &daemon.paths.cache_dir,
+        config: &daemon.paths.config_dir,
+        runtime: &daemon.paths.runtime_dir,
+        muleteer: &daemon.muleteer,
+        repos: repos.into_iter().collect(),
+        sockets: named(|name| std::env::var(name).ok()),
+    };
+    for dir in [ground.state.join("sealed"), ground.cache.to_owned()] {
+        let _ = std::fs::create_dir_all(dir);
+    }
+    let _ = muleteer_store::atomic::create_dir_durable(ground.config, 0o700);
+    let home = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "HOME")
+        .map(|(_, home)| real(PathBuf::from(home)));
+    for repo in ground.repos.iter().filter(|repo| Some(real((*repo).clone())) == home) {
+        let _ = std::fs::create_dir(repo.join(".muleteer"));
+    }
+    plan(&ground, confined, backend, env, argv, agent_dir)
+}

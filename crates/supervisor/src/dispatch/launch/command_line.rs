@@ -1,0 +1,198 @@
+//! Makes the launch file of an agent: its command line, environment, directory and limits.
+
+use crate::daemon::container;
+use crate::daemon::context::{Daemon, random_key};
+use crate::dispatch::backend_choice::USUAL_PATH;
+use crate::dispatch::confine;
+use crate::dispatch::error::chain;
+use crate::dispatch::launch::start_error::StartError;
+use crate::dispatch::saved::Saved;
+use muleteer_backends::Collector;
+use muleteer_backends::LaunchSpec;
+use muleteer_backends::ProjectSettings;
+use muleteer_backends::StdinMode;
+use muleteer_model::agent::result;
+use muleteer_model::dispatch::Dispatch;
+use muleteer_model::event::Created;
+use muleteer_model::event::trace_ids;
+use muleteer_shim::launch::Launch;
+use muleteer_telemetry::Context;
+use muleteer_telemetry::settings::Target;
+use std::path::Path;
+
+/// Makes the launch file of one process, and writes the files that it names.
+pub(super) fn launch_of(
+    daemon: &Daemon,
+    dispatch: &Dispatch,
+    saved: &Saved,
+    (epoch, resume): (u32, Option<&str>),
+    project_settings: ProjectSettings,
+) -> Result<Launch, StartError> {
+    let created = &dispatch.created;
+    let dir = daemon.paths.agent(dispatch.id.as_str());
+    let cwd = &working_directory(created);
+    let backend =
+        muleteer_backends::by_name(&created.backend).map_err(|error| error.to_string())?;
+    let mut env: Vec<(String, String)> = saved.env.clone();
+    // The folder with `muleteer` comes first, wherever the PATH is from: the requester's `--env`,
+    // the backend's configuration, or the requester's environment.
+    let bin = daemon.paths.state_dir.join("bin");
+    let chosen = [&saved.extra_env, &saved.backend_env, &saved.env];
+    let path = chosen.into_iter().find_map(|env| env.iter().rev().find(|(name, _)| name == "PATH"));
+    let path = path.map_or(USUAL_PATH, |(_, value)| value);
+    let path = format!("{}:{path}", bin.display());
+    let budget_left =
+        created.limits.budget_usd.map(|budget| (budget - dispatch.spend.cost_usd).max(0.01));
+    let spec = LaunchSpec {
+        cwd: cwd.into(),
+        agent_dir: dir.clone(),
+        muleteer: daemon.muleteer.clone(),
+        path: Some(program_path(saved, &path)),
+        model: dispatch.model().cloned(),
+        max_turns: created
+            .limits
+            .max_turns
+            .map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
+        budget_usd: budget_left,
+        system_prompt_append: saved.system_prompt.clone(),
+        resume: resume.map(String::from),
+        session_id: Some(muleteer_model::dispatch::life::new_session_id(dispatch)),
+        agent: saved.agent.clone(),
+        command: saved.command.clone(),
+        args: saved.args.clone(),
+        env: saved.backend_env.clone(),
+        inherited: saved.env.iter().chain(&saved.extra_env).map(|(name, _)| name.clone()).collect(),
+        permissions: created.permissions.clone(),
+        project_settings,
+        result_schema: saved.schema.clone().or_else(|| created.wants_result.then(result::schema)),
+        sandboxed_root: rustix::process::geteuid().is_root()
+            && (saved.confined.is_some() || container::is_container()),
+        scenario: saved.scenario.clone().map(Into::into),
+        telemetry: daemon.telemetry.as_ref().map(|settings| Collector {
+            base: settings.base.as_ref().map(ToString::to_string),
+            traces: settings.traces.as_ref().map(Target::url),
+            metrics: settings.metrics.as_ref().map(Target::url),
+        }),
+    };
+    let line = backend.command_line(&spec).map_err(|error| error.to_string())?;
+    for name in &line.env_remove {
+        env.retain(|(known, _)| known != name);
+    }
+    for (name, value) in &line.env {
+        set(&mut env, name, value);
+    }
+    for (name, value) in &saved.extra_env {
+        set(&mut env, name, value);
+    }
+    set(&mut env, "PATH", &path);
+    let first = dispatch.prompts.first().map(|prompt| prompt.key.as_str()).unwrap_or_default();
+    let prompt_file = dir.join("prompt").join(format!("{first}.md"));
+    for (name, value) in [
+        ("MULETEER_SOCKET", dir.join("pub/sock").display().to_string()),
+        ("MULETEER_DISPATCH_ID", dispatch.id.to_string()),
+        ("MULETEER_ROLE", created.role.clone()),
+        ("MULETEER_JOURNAL", created.journal.clone()),
+        ("MULETEER_PROMPT_FILE", prompt_file.display().to_string()),
+    ] {
+        set(&mut env, name, &value);
+    }
+    if let Some(trace) = &created.trace {
+        // The agent's own spans become children of its attempt's span.
+        let below = Context::parse(trace)
+            .map(|context| trace_ids::of_agent(context, &dispatch.id, epoch).to_string());
+        set(&mut env, "TRACEPARENT", below.as_deref().unwrap_or(trace));
+    }
+    for file in &line.files {
+        if let Some(folder) = file.path.parent() {
+            muleteer_store::atomic::create_dir_durable(folder, 0o700)
+                .map_err(|error| chain(&error))?;
+        }
+        muleteer_store::atomic::write_atomic(&file.path, file.contents.as_bytes(), 0o600)
+            .map_err(|error| chain(&error))?;
+    }
+    let mut argv = line.argv;
+    if let Some(confined) = &saved.confined {
+        // The sandbox can only show existing files, and a hidden file cannot be made from inside.
+        let own = dir.join(created.backend.split('-').next().unwrap_or_default());
+        muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
+        let plan = confine::plan_of(
+            daemon,
+            confined,
+            &created.backend,
+            &env,
+            &argv,
+            &dir,
+        );
+        let file = confine::file(&dir, epoch);
+        confine::write(&file, &plan).map_err(|error| chain(&error))?;
+        argv = [daemon.shims.program().confining(&daemon.muleteer, &file, Path::new(cwd)), argv]
+            .concat();
+    }
+    let mut launch = Launch::new(epoch, daemon.generation, random_key(), argv, cwd.into());
+    launch.env = env;
+    launch.timing.lease_ms = daemon.lease_ms;
+    launch.spool.retain_bytes = daemon.retention.output_bytes();
+    launch.limits.deadline_ms =
+        created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
+    debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
+    Ok(launch)
+}
+
+/// Returns the agent's directory: the project, or its place in the clone if there is one.
+pub(super) fn working_directory(created: &Created) -> String {
+    let Some(clone) = &created.worktree else { return created.project.clone() };
+    // The last match counts, because an agent in a clone may request a clone within its own.
+    let top = clone.rsplit_once("/.muleteer/worktrees/").map(|(top, _)| Path::new(top));
+    let below = top.and_then(|top| Path::new(&created.project).strip_prefix(top).ok());
+    let there = below.map(|below| Path::new(clone).join(below)).filter(|dir| dir.is_dir());
+    there.map_or_else(|| clone.clone(), |dir| dir.display().to_string())
+}
+
+/// Returns the search path for the agent's program: its PATH, unless its parent could choose that.
+/// A PATH of the person's configuration comes first.
+fn program_path(saved: &Saved, path: &str) -> String {
+    let Some(held) = &saved.program_path else { return path.into() };
+    let configured = saved.backend_env.iter().rev().find(|(name, _)| name == "PATH");
+    configured.map_or_else(|| held.clone(), |(_, first)| format!("{first}:{held}"))
+}
+
+/// Returns the part of a dispatch's time that earlier attempts did not use. Never 0, which would
+/// mean no limit.
+pub fn left(timeout_s: u64, used_ms: u64) -> u64 {
+    timeout_s.saturating_mul(1000).saturating_sub(used_ms).max(1)
+}
+
+pub(super) fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
+    env.retain(|(known, _)| known != name);
+    env.push((name.into(), value.into()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::context::test_daemon;
+    use muleteer_model::event::Event;
+
+    #[test]
+    fn an_agent_works_where_its_project_is_in_its_clone_also_of_a_clone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else {
+            panic!("another sample")
+        };
+        let within = dir.path().join(".muleteer/worktrees/abcd2345");
+        for top in [dir.path(), &within] {
+            let (project, clone) = (top.join("web"), top.join(".muleteer/worktrees/bcde2345"));
+            created.project = project.display().to_string();
+            created.worktree = Some(clone.display().to_string());
+            assert_eq!(
+                Path::new(&working_directory(&created)),
+                clone,
+                "it is not in what was committed"
+            );
+            std::fs::create_dir_all(clone.join("web")).expect("a directory");
+            assert_eq!(Path::new(&working_directory(&created)), clone.join("web"));
+        }
+        created.worktree = None;
+        assert_eq!(working_directory(&created), created.project);
+    }
+}

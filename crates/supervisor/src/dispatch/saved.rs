@@ -1,0 +1,95 @@
+//! The private files of a dispatch that exist before anything of it is durable.
+
+use crate::dispatch::confine::confined::Confined;
+use crate::dispatch::error::{fault, internal, unwritten};
+use muleteer_backends::Command;
+use muleteer_protocol::v1::WireError;
+use muleteer_store::atomic;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The data for a start that is not in the events: the agent's environment. It may hold secrets, so
+/// it is in a private file and not in the ledger.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    pub v: u16,
+    pub env: Vec<(String, String)>,
+    /// API keys of other agent CLIs that matched `env.pass`. Withheld from this agent, kept because
+    /// a child dispatch may use one of those CLIs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<(String, String)>,
+    pub extra_env: Vec<(String, String)>,
+    pub backend_env: Vec<(String, String)>,
+    /// The search path for its program; `None` means its own PATH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_path: Option<String>,
+    /// The name of the known `acp` agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub command: Option<Command>,
+    pub args: Vec<String>,
+    pub scenario: Option<String>,
+    pub system_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<Confined>,
+    /// The JSON schema of its answer, if that is not a dispatch's result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<serde_json::Value>,
+}
+
+const SAVED: &str = "request.json";
+pub(super) const SAVED_VERSION: u16 = 1;
+
+impl Saved {
+    pub fn read(agent_dir: &Path) -> Result<Self, String> {
+        let path = agent_dir.join(SAVED);
+        let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let saved: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        if saved.v > SAVED_VERSION {
+            return Err(format!(
+                "{} has version {}, this muleteer knows {SAVED_VERSION}",
+                path.display(),
+                saved.v
+            ));
+        }
+        Ok(saved)
+    }
+
+    /// Makes `agents/<id>/` with the files that must exist before anything is durable: this one,
+    /// the first prompt, and the directories.
+    pub(super) fn write(&self, agent_dir: &Path, key: &str, prompt: &str) -> Result<(), WireError> {
+        let bytes =
+            serde_json::to_vec_pretty(self).map_err(|error| internal(&error.to_string()))?;
+        let prompt_file = prompt_file(agent_dir, key)?;
+        let put = || {
+            let above = agent_dir.parent().unwrap_or(agent_dir);
+            atomic::create_dir_durable(above, 0o700)?;
+            let prompts = agent_dir.join("prompt");
+            for dir in [agent_dir, &prompts, &agent_dir.join("spool"), &agent_dir.join("pub")] {
+                atomic::create_dir(dir, 0o700)?;
+            }
+            // There is no such dispatch yet, so nobody reads incomplete files.
+            let files =
+                [(agent_dir.join(SAVED), bytes.as_slice()), (prompt_file, prompt.as_bytes())];
+            let files = files.each_ref().map(|(path, bytes)| (path.as_path(), *bytes));
+            atomic::write_first(&files, &[agent_dir, &prompts, above], 0o600)
+        };
+        put().map_err(|error| unwritten(&error))
+    }
+}
+
+/// Returns the file of a prompt.
+pub(super) fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireError> {
+    let ok = !key.is_empty()
+        && key.len() <= 64
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if !ok {
+        return Err(fault(
+            "E_BAD_INPUT",
+            "a prompt's key is 1 to 64 letters, digits and dashes",
+            "",
+        ));
+    }
+    Ok(agent_dir.join("prompt").join(format!("{key}.md")))
+}

@@ -1,0 +1,5 @@
+//! The shims of all agents: starting them, talking to one, and checking one that does not answer.
+
+pub mod port;
+pub mod shims;
+pub(crate) mod watchdog;
