@@ -1,7 +1,7 @@
 //! The context of every verb: the global options and the environment, evaluated once.
 
-use crate::cli::Global;
 use crate::cli::failure::Failure;
+use crate::cli::global::Global;
 use crate::cli::output::Output;
 use muleteer_process::lock;
 use muleteer_supervisor::daemon::Note;

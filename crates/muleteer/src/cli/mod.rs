@@ -4,18 +4,19 @@
 pub mod context;
 pub mod exit;
 pub mod failure;
+pub mod global;
 pub mod output;
 pub mod settings;
 pub mod time_arg;
 
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use crate::cli::global::Global;
 use crate::cli::output::{Color, Output};
 use crate::verbs::*;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by \
@@ -46,36 +47,6 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     pub verb: Verb,
-}
-
-/// The options of every verb.
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Global options")]
-pub struct Global {
-    /// Print results and errors as one JSON document on stdout (JSON lines when following)
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// The daemon's socket [default: the state directory's, or MULETEER_SOCKET]
-    #[arg(long, global = true, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-    /// A configuration file, layered over the user's and the project's
-    #[arg(long, global = true, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Print no remarks, only results and errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Say more about what is done; twice for more still
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
-    /// When to use colours
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
-    pub color: Color,
-}
-
-impl Global {
-    pub fn output(&self) -> Output {
-        Output { json: self.json, quiet: self.quiet, verbose: self.verbose, color: self.color }
-    }
 }
 
 #[derive(Debug, Subcommand)]

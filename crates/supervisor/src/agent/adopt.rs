@@ -39,7 +39,7 @@ pub async fn all(daemon: &Arc<Daemon>) {
         return;
     }
     for Met { dispatch, meta, stream, heard } in met {
-        match ShimPort::of(stream, daemon.generation, heard) {
+        match ShimPort::of(stream, daemon.settings.generation, heard) {
             Ok(port) => daemon.agent(&dispatch.id).keep_port(meta.epoch, port),
             Err(error) => tracing::warn!(id = %dispatch.id, %error, "its link connects again"),
         }
@@ -61,8 +61,9 @@ fn meet(daemon: &Daemon) -> Vec<Met> {
     let asked = fleet.iter().filter_map(|dispatch| {
         let epoch = life::current_epoch(dispatch)?;
         let (stream, meta) =
-            attach::greet(&daemon.paths.agent(dispatch.id.as_str()), daemon.generation).ok()?;
-        let earlier = meta.epoch == epoch && meta.generation != daemon.generation;
+            attach::greet(&daemon.paths.agent(dispatch.id.as_str()), daemon.settings.generation)
+                .ok()?;
+        let earlier = meta.epoch == epoch && meta.generation != daemon.settings.generation;
         earlier.then(|| Met { dispatch: dispatch.clone(), meta, stream, heard: vec![] })
     });
     let mut met: Vec<_> = asked.collect();

@@ -168,7 +168,7 @@ impl Actor for Journal {
                 state.settled = None;
                 state.hand.left();
                 Box::pin(state.catch_up(true)).await?;
-                state.daemon.watcher.cast(WatchMsg::Unwatch(state.id.clone()));
+                state.daemon.ports.watcher.cast(WatchMsg::Unwatch(state.id.clone()));
                 let _ = reply.send(());
             }
         }
@@ -184,7 +184,7 @@ impl Actor for Journal {
 impl State {
     fn watch(&mut self) {
         self.hand.watched();
-        self.daemon.watcher.cast(WatchMsg::Watch(self.path.clone(), self.id.clone()));
+        self.daemon.ports.watcher.cast(WatchMsg::Watch(self.path.clone(), self.id.clone()));
     }
 
     /// Reads the events of this dispatch so far.
@@ -195,7 +195,8 @@ impl State {
             .get(&self.id)
             .cloned()
             .ok_or("the dispatch is not in the ledger")?;
-        let start = match self.daemon.history(&dispatch) {
+        let known = self.daemon.backlog().history(&dispatch);
+        let start = match known {
             Ok(known) => {
                 known.iter().for_each(|record| self.take(record));
                 return Ok(());

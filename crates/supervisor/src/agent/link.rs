@@ -7,9 +7,9 @@ use crate::agent::spool_decoder::Drain;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::daemon::owned_task::{own, survive};
 use crate::dispatch::error::chain;
-use crate::dispatch::launch::{self, Standing};
 use crate::dispatch::launch::command_line;
 use crate::dispatch::launch::sweep::{Swept, sweep};
+use crate::dispatch::launch::{self, Standing};
 use crate::dispatch::shim::port::ShimPort;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ports::agent::{LifeMsg, LinkMsg, Step};
@@ -183,7 +183,7 @@ impl Session {
             {
                 Standing::Alive { adopted } => {
                     let dir = self.daemon.paths.agent(self.id.as_str());
-                    match Box::pin(ShimPort::connect(&dir, self.daemon.generation)).await {
+                    match Box::pin(ShimPort::connect(&dir, self.daemon.settings.generation)).await {
                         Ok(port) => {
                             if let (Some(shim_pid), false) =
                                 (adopted, std::mem::replace(&mut told, true))
@@ -282,7 +282,9 @@ impl Session {
     /// lived.
     fn trim(&self) {
         let dir = self.daemon.paths.spool(self.id.as_str());
-        if let Err(error) = muleteer_shim::spool::trim(&dir, self.daemon.retention.output_bytes()) {
+        if let Err(error) =
+            muleteer_shim::spool::trim(&dir, self.daemon.settings.retention.output_bytes())
+        {
             tracing::warn!(id = %self.id, %error, "the spool cannot be trimmed");
         }
     }
@@ -299,7 +301,7 @@ impl Session {
         drain: &mut Drain,
         spool: &mut Spool,
     ) -> Result<(), String> {
-        let _ = port.heartbeat_nowait(self.daemon.lease_ms).await;
+        let _ = port.heartbeat_nowait(self.daemon.settings.lease_ms).await;
         for frame in self.unanswered.clone() {
             if port.send(&frame).await.is_err() {
                 return Ok(());
@@ -400,10 +402,7 @@ impl Session {
         Ok(Read { durable, more })
     }
 
-    async fn deliver(
-        &self,
-        steps: Vec<Step>,
-    ) -> Result<Position, String> {
+    async fn deliver(&self, steps: Vec<Step>) -> Result<Position, String> {
         let life = self.slots.life.get().ok_or("life is not there")?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),

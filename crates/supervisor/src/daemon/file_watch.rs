@@ -35,7 +35,7 @@ impl Actor for Watch {
         myself: ActorRef<WatchMsg>,
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
-        daemon.watcher.set(myself.clone());
+        daemon.ports.watcher.set(myself.clone());
         myself.cast(WatchMsg::Boot)?;
         Ok(State {
             daemon,

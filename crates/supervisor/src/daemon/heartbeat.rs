@@ -46,12 +46,14 @@ impl Actor for Heartbeat {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
-            tokio::time::sleep(FIRST.min(Duration::from_millis(daemon.lease_ms / 4))).await;
+            tokio::time::sleep(FIRST.min(Duration::from_millis(daemon.settings.lease_ms / 4)))
+                .await;
             loop {
-                if let Err(error) = survive(renew(&daemon, daemon.lease_ms)).await {
+                if let Err(error) = survive(renew(&daemon, daemon.settings.lease_ms)).await {
                     let _ = myself.cast(HeartbeatMsg::Failed(error));
                 }
-                tokio::time::sleep(PERIOD.min(Duration::from_millis(daemon.lease_ms / 4))).await;
+                tokio::time::sleep(PERIOD.min(Duration::from_millis(daemon.settings.lease_ms / 4)))
+                    .await;
             }
         });
         Ok(State { _task: task })
@@ -72,7 +74,7 @@ impl Actor for Heartbeat {
 /// Gives every living shim a lease of `lease_ms` of awake time, and returns how many accepted it. A
 /// stuck shim does not delay the others.
 pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
-    let generation = daemon.generation;
+    let generation = daemon.settings.generation;
     let living: Vec<_> = daemon
         .snapshot()
         .iter()
@@ -113,7 +115,7 @@ mod tests {
             Heartbeat::spawn(None, Heartbeat, daemon.clone()).await.expect("a heart");
         for _ in 0..3 {
             let renewed = tokio::time::timeout(Duration::from_secs(60), shim.lease_ms()).await;
-            assert_eq!(renewed, Ok(daemon.lease_ms));
+            assert_eq!(renewed, Ok(daemon.settings.lease_ms));
         }
         heartbeat.stop_and_wait(None, None).await.expect("stopped");
     }

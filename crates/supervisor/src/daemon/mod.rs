@@ -8,19 +8,17 @@ pub mod heartbeat;
 pub mod owned_task;
 pub mod paths;
 pub mod projection;
-pub mod private_dir;
 pub mod prune;
-pub mod random_key;
 pub mod sd_notify;
 pub mod settings;
-mod start_error;
+pub(crate) mod start;
 pub mod trust;
 
 use crate::daemon::context::{Backlog, Boot, Daemon, random_key};
 use crate::daemon::owned_task::own;
 use crate::daemon::paths::Paths;
-use crate::daemon::private_dir::{check_private, keep_private, private_dir};
-pub use crate::daemon::start_error::{Note, StartError};
+pub use crate::daemon::start::error::{Note, StartError};
+use crate::daemon::start::private_dir::{check_private, keep_private, private_dir};
 use crate::ledger::log::Opened;
 use crate::signals::AsyncSignals;
 use crate::tree::ROOT;
@@ -138,17 +136,15 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     log.begin(&paths, &note, settings)?;
     let Log { opened, backlog, .. } = log;
     disk_reserve::keep(&paths.reserve());
-    let boot = Boot {
+    let settings = context::Settings {
         generation: opened.fleet.generation,
-        opened: Some(opened),
-        backlog,
         muleteer,
-        shim,
         lease_ms: LEASE.as_millis() as u64,
         pool_limits: settings.pool(),
         retention: settings.retention(),
         telemetry,
     };
+    let boot = Boot { opened: Some(opened), backlog, shim, settings };
     let daemon = Arc::new(Daemon::new(paths, boot));
     if let Some(error) = fault {
         let message = without_configuration(&error);
@@ -264,7 +260,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     let (root, mut ended) = Branch::spawn(None, Branch, args)
         .await
         .map_err(|error| StartError::Tree(error.to_string()))?;
-    daemon.root.set(root.clone());
+    daemon.ports.root.set(root.clone());
     crate::spec_run::keep_set_aside(&daemon);
     let fail = |source| StartError::Io { path: "signals".into(), source };
     let mut end = AsyncSignals::catch(&[Signal::TERM, Signal::INT]).map_err(fail)?;
@@ -278,7 +274,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
     tokio::pin!(idle);
     loop {
         tokio::select! {
-            () = daemon.stop.cancelled() => break,
+            () = daemon.lifecycle.stop.cancelled() => break,
             _ = end.next() => break,
             () = &mut idle => break,
             _ = child.next() => daemon.shims.reap(),
@@ -290,7 +286,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
             }
         }
     }
-    daemon.stop.cancel();
+    daemon.lifecycle.stop.cancel();
     sd_notify::stopping();
     // No run is to blame for an orderly end.
     for hosted in daemon.runs.all() {
@@ -307,7 +303,7 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
 async fn idle(daemon: &Daemon, limit: Option<Duration>) {
     let Some(limit) = limit else { return std::future::pending().await };
     let mut fleet = daemon.fleet.subscribe();
-    let mut connections = daemon.connections.subscribe();
+    let mut connections = daemon.lifecycle.connections.subscribe();
     loop {
         let busy = {
             let fleet = fleet.borrow_and_update();

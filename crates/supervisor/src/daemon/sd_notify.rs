@@ -24,7 +24,7 @@ pub async fn tell(daemon: Arc<Daemon>) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
     }
-    let mut serving = daemon.serving.subscribe();
+    let mut serving = daemon.lifecycle.serving.subscribe();
     if serving.wait_for(|serving| *serving).await.is_err() {
         return;
     }
@@ -76,7 +76,7 @@ fn send(state: &[NotifyState<'_>]) {
 }
 
 async fn alive(daemon: &Daemon, within: Duration) -> bool {
-    let Some(root) = daemon.root.get() else { return false };
+    let Some(root) = daemon.ports.root.get() else { return false };
     matches!(
         root.call(BranchMsg::Ping, Some(within)).await,
         Ok(ractor::rpc::CallResult::Success(()))

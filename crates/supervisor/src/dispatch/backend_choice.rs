@@ -17,7 +17,6 @@ use std::path::Path;
 /// The PATH of an agent whose requester has none.
 pub(crate) const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-
 pub type Chosen = (&'static dyn Backend, Option<config::Backend>);
 
 pub(crate) fn choose_backend(

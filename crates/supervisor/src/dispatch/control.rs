@@ -83,7 +83,7 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
     warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
     warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
     if created.worktree.is_some()
-        && let Some(repository) = daemon.repositories.of(Path::new(&created.project)).await
+        && let Some(repository) = daemon.caches.repositories.of(Path::new(&created.project)).await
         && repository.top.join(".gitmodules").exists()
     {
         warnings.push(
@@ -272,8 +272,8 @@ pub async fn finished(daemon: &Daemon, ids: &[DispatchId]) {
     };
     let _ = changes.wait_for(all).await;
     // Then their journals are completed, because the client may read them at once.
-    let mut closed = daemon.closed.subscribe();
-    let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.has_agent(id)));
+    let mut closed = daemon.agents.closed.subscribe();
+    let gone = closed.wait_for(|_| !ids.iter().any(|id| daemon.agents.has(id)));
     let _ = tokio::time::timeout(JOURNAL_PATIENCE, gone).await;
 }
 
@@ -284,11 +284,11 @@ pub(crate) async fn bring_up(daemon: &Daemon, id: &DispatchId) {
     }
     // The agent may call `muleteer` in its first millisecond, so its socket listens before it
     // starts.
-    if let Some(gate) = daemon.gate.get() {
+    if let Some(gate) = daemon.ports.gate.get() {
         let open = |reply| GateMsg::OpenAgent(id.clone(), Some(reply));
         let _ = gate.call(open, Some(LIFE_PATIENCE)).await;
     }
-    if let Some(agents) = daemon.agents.get() {
+    if let Some(agents) = daemon.ports.agents.get() {
         let _ = agents.call(|reply| BranchMsg::Add(id.clone(), reply), Some(LIFE_PATIENCE)).await;
     }
     daemon.agent(id).life.cast(LifeMsg::Wake);

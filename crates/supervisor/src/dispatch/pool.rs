@@ -31,7 +31,7 @@ impl Reservation {
     /// start it at once if it has a slot. If the future is dropped, the slot is released.
     pub async fn ask(daemon: &Arc<Daemon>, id: &DispatchId, made: &[Entry]) -> (Self, Vec<Event>) {
         let reservation = Self { daemon: daemon.clone(), id: id.clone() };
-        let Some(pool) = daemon.pool.get() else { return (reservation, vec![]) };
+        let Some(pool) = daemon.ports.pool.get() else { return (reservation, vec![]) };
         let asked = pool.call(
             |reply| PoolMsg::Reserve(id.clone(), made.to_vec(), reply),
             Some(RESERVE_PATIENCE),
@@ -46,7 +46,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.daemon.pool.cast(PoolMsg::Release(self.id.clone()));
+        self.daemon.ports.pool.cast(PoolMsg::Release(self.id.clone()));
     }
 }
 
@@ -74,11 +74,11 @@ impl Actor for Pool {
         myself: ActorRef<PoolMsg>,
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
-        daemon.pool.set(myself.clone());
+        daemon.ports.pool.set(myself.clone());
         // This first `Look` covers all requests to a predecessor.
         daemon.looking.store(false, Ordering::SeqCst);
         myself.cast(PoolMsg::Look)?;
-        let limits = daemon.pool_limits;
+        let limits = daemon.settings.pool_limits;
         Ok(State { daemon, limits, armed: None, door: admission::Door::default() })
     }
 

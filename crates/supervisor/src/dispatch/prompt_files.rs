@@ -83,8 +83,7 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
         }
         _ => return Err(format!("the prompt {} is missing", path.display())),
     };
-    atomic::write_atomic(&path, text.as_bytes(), 0o600)
-        .map_err(|error| error.to_string())?;
+    atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
     Ok(Said::Prompt(text))
 }
 

@@ -88,7 +88,7 @@ async fn talk(
         return writer.write(&ServerFrame::Refused { error }).await;
     }
     let telemetry = Telemetry {
-        endpoint: daemon.telemetry.as_ref().map(|settings| settings.endpoint.to_string()),
+        endpoint: daemon.settings.telemetry.as_ref().map(|settings| settings.endpoint.to_string()),
     };
     let welcome = Welcome {
         version,
@@ -140,7 +140,9 @@ impl Connection {
                 muleteer_process::fault::point("gate.create_replied")
             }
             // The daemon stops only now, so that the client gets its reply.
-            ServerFrame::Reply { body: Reply::Stopping { .. }, .. } => self.daemon.stop.cancel(),
+            ServerFrame::Reply { body: Reply::Stopping { .. }, .. } => {
+                self.daemon.lifecycle.stop.cancel()
+            }
             _ => {}
         }
         Ok(())

@@ -4,7 +4,9 @@ use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::heartbeat;
 use crate::daemon::prune::prune;
 use crate::dispatch::answer;
-use crate::dispatch::control::{KILL_PATIENCE, command, create, find, finished, interrupt, kill, send};
+use crate::dispatch::control::{
+    KILL_PATIENCE, command, create, find, finished, interrupt, kill, send,
+};
 use crate::dispatch::error::{fault, internal, unappended};
 use crate::dispatch::prompt_files::Further;
 use crate::dispatch::request::Asker;
@@ -215,7 +217,7 @@ fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, 
         Some(id) => vec![view::status(&daemon.snapshot(), &*find(daemon, id)?)],
         None => view::statuses(&daemon.snapshot()),
     };
-    let heard = daemon.heard();
+    let heard = daemon.agents.heard();
     for dispatch in &mut dispatches {
         if let Some(at) = heard.get(&dispatch.id) {
             view::heard(dispatch, *at);
@@ -231,7 +233,7 @@ fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, 
 }
 
 async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
-    let root = daemon.root.get().ok_or_else(|| internal("the root is not there"))?;
+    let root = daemon.ports.root.get().ok_or_else(|| internal("the root is not there"))?;
     match root.call(BranchMsg::Describe, Some(TREE_DEADLINE)).await {
         Ok(CallResult::Success(node)) => Ok(Reply::Tree(node)),
         _ => Err(fault("E_BUSY", "the tree did not describe itself in time", "try again")),
@@ -354,7 +356,7 @@ mod tests {
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let shim = test_daemon::Shim::of(&daemon, &test_daemon::id("abcd2345"));
         let (ledger, mut asked) = test_daemon::stand_in().await;
-        daemon.ledger.set(ledger);
+        daemon.ports.ledger.set(ledger);
         let stopping = stop(&daemon, "keep");
         tokio::pin!(stopping);
         let lease_ms = tokio::select! {

@@ -9,7 +9,7 @@ mod runs;
 
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::{own, survive};
-use crate::daemon::private_dir::{check_private, private_dir};
+use crate::daemon::start::private_dir::{check_private, private_dir};
 use crate::ports::gate::GateMsg;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
@@ -62,7 +62,7 @@ impl Actor for Gate {
         myself: ActorRef<GateMsg>,
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
-        daemon.gate.set(myself.clone());
+        daemon.ports.gate.set(myself.clone());
         myself.cast(GateMsg::Boot)?;
         Ok(State { daemon, main: None, missed: false, agents: HashMap::new() })
     }
@@ -82,9 +82,9 @@ impl Actor for Gate {
                     None,
                     CONNECTIONS,
                 )?);
-                state.daemon.serving.send_replace(true);
+                state.daemon.lifecycle.serving.send_replace(true);
                 myself.send_interval(LOOK, || GateMsg::Look);
-                if state.daemon.adopted.load(Ordering::SeqCst) {
+                if state.daemon.lifecycle.adopted.load(Ordering::SeqCst) {
                     myself.cast(GateMsg::OpenAgents)?;
                 }
             }
@@ -201,7 +201,7 @@ fn serve(
                 Ok(stream) => {
                     let (daemon, agent, place) = (daemon.clone(), agent.clone(), places.take());
                     connections.spawn(async move {
-                        let _present = Present::new(&daemon.connections);
+                        let _present = Present::new(&daemon.lifecycle.connections);
                         let serving = connection::serve(daemon.clone(), stream, agent, place);
                         if let Err(message) = survive(serving).await {
                             // The client sees that its connection has ended, and retries.

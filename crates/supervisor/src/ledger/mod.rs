@@ -47,7 +47,7 @@ impl Actor for Ledger {
         let (to_writer, jobs) = mpsc::channel(QUEUE);
         let (writer, own) = (Writer { daemon: daemon.clone() }, myself.clone());
         std::thread::Builder::new().name("ledger".into()).spawn(move || writer.run(&own, jobs))?;
-        daemon.ledger.set(myself.clone());
+        daemon.ports.ledger.set(myself.clone());
         myself.cast(LedgerMsg::Drain)?;
         Ok(State { to_writer })
     }
@@ -91,7 +91,7 @@ impl Writer {
                     .0
             }
         };
-        self.daemon.follow_backlog();
+        self.daemon.backlog().follow();
         self.publish(&log.fleet);
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
@@ -124,7 +124,7 @@ impl Writer {
                 Ok(records) => {
                     self.daemon.restarts.written(&entries[..noted]);
                     if !records.is_empty() {
-                        self.daemon.keep_backlog(&log.fleet, &records);
+                        self.daemon.backlog().keep(&log.fleet, &records);
                         self.publish(&log.fleet);
                     }
                     let mut records = records.into_iter().skip(noted);
@@ -198,7 +198,7 @@ pub async fn settled(daemon: &Daemon) -> Result<(), LedgerError> {
 pub async fn append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Record>, LedgerError> {
     loop {
         match try_append(daemon, entries.clone()).await {
-            Err(LedgerError::Full) if !daemon.stop.is_cancelled() => {
+            Err(LedgerError::Full) if !daemon.lifecycle.stop.is_cancelled() => {
                 tokio::time::sleep(Duration::from_secs(1)).await
             }
             outcome => return outcome,
@@ -216,7 +216,7 @@ pub async fn try_append(daemon: &Daemon, entries: Vec<Entry>) -> Result<Vec<Reco
 
 async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerError> {
     loop {
-        if let Some(ledger) = daemon.ledger.get() {
+        if let Some(ledger) = daemon.ports.ledger.get() {
             let entries = entries.to_vec();
             match ledger.call(|reply| LedgerMsg::Append(entries, reply), None).await {
                 Ok(ractor::rpc::CallResult::Success(Err(LedgerError::Again))) => {}
@@ -224,7 +224,7 @@ async fn ask(daemon: &Daemon, entries: &[Entry]) -> Result<Vec<Record>, LedgerEr
                 _ => {}
             }
         }
-        if daemon.stop.is_cancelled() {
+        if daemon.lifecycle.stop.is_cancelled() {
             return Err(LedgerError::Ending);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -239,9 +239,7 @@ pub fn entry(id: &DispatchId, at: Option<muleteer_model::event::Position>, event
 #[cfg(test)]
 mod tests {
     use super::*;
-    pub mod log;
-
-use crate::daemon::context::test_daemon;
+    use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
 
     fn fault(what: &str, length: usize) -> Entry {

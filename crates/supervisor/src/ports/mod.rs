@@ -14,8 +14,29 @@ pub mod task_list;
 pub mod tree;
 pub mod watch;
 
+use crate::ports::gate::GateMsg;
+use crate::ports::ledger::LedgerMsg;
+use crate::ports::pool::PoolMsg;
+use crate::ports::task_list::TaskListsMsg;
+use crate::ports::tree::BranchMsg;
+use crate::ports::watch::WatchMsg;
 use ractor::{ActorRef, Message};
 use std::sync::{PoisonError, RwLock};
+
+/// The addresses of the actors of which there is one.
+#[derive(Debug, Default)]
+pub struct Ports {
+    pub root: Slot<BranchMsg>,
+    pub ledger: Slot<LedgerMsg>,
+    pub watcher: Slot<WatchMsg>,
+    pub pool: Slot<PoolMsg>,
+    /// The parent of the subtrees of all dispatches.
+    pub agents: Slot<BranchMsg>,
+    /// The parent of the actors of all spec runs.
+    pub runs: Slot<BranchMsg>,
+    pub task_lists: Slot<TaskListsMsg>,
+    pub gate: Slot<GateMsg>,
+}
 
 /// The address of an actor across its restarts. Empty while it is restarted.
 #[derive(Debug)]

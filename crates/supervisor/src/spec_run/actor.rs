@@ -5,8 +5,8 @@ use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
-use crate::spec_run::host::Hosted;
 use crate::spec_run::begin::recovery;
+use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
 use crate::spec_run::{criteria, hub, job, publish, snapshots, steps};
 use jiff::Timestamp;
@@ -116,8 +116,7 @@ impl Actor for RunActor {
         while state.tasks.try_join_next().is_some() {}
         match message {
             RunMsg::Boot => {
-                if matches!(state.trial, Trial::Over)
-                    && recovery::is_suspect(&state.hosted.places)
+                if matches!(state.trial, Trial::Over) && recovery::is_suspect(&state.hosted.places)
                 {
                     state.wait_for_trial(&myself);
                 }
@@ -360,8 +359,8 @@ impl State {
         let _ = std::fs::remove_file(self.hosted.places.live());
         self.hosted.remove_lock_note();
         self.daemon.runs.remove(&self.hosted.key);
-        self.daemon.connections.send_modify(|count| *count = count.saturating_sub(1));
-        self.daemon.runs_branch.cast(BranchMsg::Remove(self.hosted.key.clone()));
+        self.daemon.lifecycle.connections.send_modify(|count| *count = count.saturating_sub(1));
+        self.daemon.ports.runs.cast(BranchMsg::Remove(self.hosted.key.clone()));
         // Clients that follow the run see the last state and disconnect.
         self.publish();
         self.run = None;

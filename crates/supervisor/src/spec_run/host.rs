@@ -12,8 +12,8 @@
 //!
 //! `live` exists while the run is under way: the next daemon resumes those runs.
 
+use crate::daemon::context::keys::random_key;
 use crate::daemon::paths::Paths;
-use crate::daemon::random_key::random_key;
 use crate::ports::Slot;
 use crate::ports::spec_run::RunMsg;
 use jiff::Timestamp;
@@ -540,8 +540,7 @@ impl Hosted {
             worktrees: repo.join(".muleteer/worktrees").join(run_id),
         };
         std::fs::create_dir_all(&places.private).expect("a directory");
-        let lock = lock::lock_within(&root.join("lock"), Duration::from_secs(5))
-            .expect("a lock");
+        let lock = lock::lock_within(&root.join("lock"), Duration::from_secs(5)).expect("a lock");
         let request = v1::Run { repo: repo.display().to_string(), ..v1::Run::default() };
         let saved = Saved { v: 1, request, chosen: Chosen::default() };
         Self::new(

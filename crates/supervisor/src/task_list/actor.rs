@@ -35,7 +35,7 @@ impl Actor for TaskLists {
         myself: ActorRef<TaskListsMsg>,
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
-        daemon.task_lists.set(myself.clone());
+        daemon.ports.task_lists.set(myself.clone());
         myself.cast(TaskListsMsg::Boot)?;
         Ok(State {
             daemon,

@@ -347,7 +347,7 @@ impl Driven {
     pub fn called_off(&self) -> impl Fn() -> bool + Send + 'static {
         let (daemon, list) = (self.daemon.clone(), self.list.clone());
         move || {
-            daemon.stop.is_cancelled()
+            daemon.lifecycle.stop.is_cancelled()
                 || daemon
                     .snapshot()
                     .task_lists
@@ -376,7 +376,7 @@ impl Driven {
                 Err(error) => Err(broken(&error)),
             },
         };
-        if self.daemon.stop.is_cancelled() {
+        if self.daemon.lifecycle.stop.is_cancelled() {
             return None;
         }
         if let Err(finished) = begun {
@@ -408,7 +408,8 @@ impl Driven {
                 Err(error) => panic!("a worker was lost: {error}"),
             }
         }
-        if self.daemon.stop.is_cancelled() || ends.iter().any(|end| matches!(end, End::DaemonStops))
+        if self.daemon.lifecycle.stop.is_cancelled()
+            || ends.iter().any(|end| matches!(end, End::DaemonStops))
         {
             return None;
         }

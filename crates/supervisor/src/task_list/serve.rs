@@ -60,7 +60,7 @@ pub async fn run(
     // hold two of these locks: they are few, and shared by hash.)
     let _alone = daemon.creating(&format!("task-list {}", root.path().display())).await;
     if let Some(known) = daemon.snapshot().task_lists.get(&asked.id) {
-        daemon.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
+        daemon.ports.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
         return Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq: known.created_seq });
     }
     muleteer_model::event::id::DispatchId::try_from(asked.id.clone())
@@ -135,7 +135,7 @@ pub async fn run(
             return Err(internal(&error.to_string()));
         }
     };
-    daemon.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
+    daemon.ports.task_lists.cast(TaskListsMsg::Drive(asked.id.clone()));
     let from_seq = records.first().map_or(0, |record| record.seq);
     Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq })
 }

@@ -42,7 +42,7 @@ impl Mark {
 /// resumes, because the run may be over, and this daemon dead, before the export reads the log. A
 /// failure is recorded, and stops no run. Blocks briefly.
 pub fn expect(daemon: &Daemon, run_id: &str, places: &Places) {
-    if daemon.telemetry.is_none() {
+    if daemon.settings.telemetry.is_none() {
         return;
     }
     // The export holds this lock too when it checks, before it marks a run as done, whether the run

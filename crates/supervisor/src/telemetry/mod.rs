@@ -67,7 +67,7 @@ impl Actor for Telemetry {
         daemon: Arc<Daemon>,
     ) -> Result<State, ActorProcessingErr> {
         let task = own(async move {
-            let Some(settings) = daemon.telemetry.clone() else { return };
+            let Some(settings) = daemon.settings.telemetry.clone() else { return };
             if let Err(error) = survive(export(daemon, settings)).await.and_then(|outcome| outcome)
             {
                 let _ = myself.cast(TelemetryMsg::Failed(error));

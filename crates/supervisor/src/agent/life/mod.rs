@@ -449,7 +449,7 @@ impl State {
             let _ = journal.call(JournalMsg::Flush, Some(Duration::from_secs(5))).await;
         }
         self.daemon.look();
-        self.daemon.agents.cast(BranchMsg::Remove(self.id.clone()));
+        self.daemon.ports.agents.cast(BranchMsg::Remove(self.id.clone()));
     }
 }
 

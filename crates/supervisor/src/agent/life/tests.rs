@@ -32,7 +32,7 @@ impl Scene {
         let id = test_daemon::id("abcd2345");
         [created].into_iter().chain(past).for_each(|event| daemon.fold(&id, event));
         let (ledger, asked) = test_daemon::stand_in().await;
-        daemon.ledger.set(ledger);
+        daemon.ports.ledger.set(ledger);
         #[allow(clippy::disallowed_methods)]
         let (life, _) = Life::spawn(None, Life, (daemon.clone(), id.clone())).await.unwrap();
         Self { daemon, id, life, asked, written: vec![] }
@@ -118,7 +118,7 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
     let (journal, mut written) = test_daemon::stand_in().await;
     let (agents, mut asked) = test_daemon::stand_in().await;
     daemon.agent(&test_daemon::id("abcd2345")).journal.set(journal);
-    daemon.agents.set(agents);
+    daemon.ports.agents.set(agents);
     let finished =
         Event::DispatchFinished { state: FinalState::Success, reason: String::new(), result: None };
     let scene = Scene::of(daemon, created(), [finished]).await;

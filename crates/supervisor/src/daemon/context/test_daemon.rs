@@ -1,7 +1,9 @@
 //! A daemon without actors, except those that a test starts or plays itself.
 
 use crate::daemon::context::*;
+use jiff::Timestamp;
 use muleteer_model::config::{Pool, Retention};
+use muleteer_model::event::Record;
 use muleteer_protocol::shim::v1::{AgentState, FromShim, MAX_BODY, ToShim, VERSION};
 use ractor::{Actor, ActorProcessingErr, ActorRef, Message};
 use std::path::Path;
@@ -11,17 +13,16 @@ use tokio::sync::mpsc;
 /// Makes a daemon with its files below `dir`.
 pub(crate) fn daemon(dir: &Path, pool_limits: Pool) -> Arc<Daemon> {
     let env = |name: &str| (name == "HOME").then(|| dir.into());
-    let boot = Boot {
-        opened: None,
-        backlog: Backlog::default(),
+    let settings = Settings {
         generation: 1,
         muleteer: "/nowhere/muleteer".into(),
-        shim: ShimProgram::open(Path::new("/dev/null"), &[]).expect("a file"),
         lease_ms: 1000,
         pool_limits,
         retention: Retention::default(),
         telemetry: None,
     };
+    let shim = ShimProgram::open(Path::new("/dev/null"), &[]).expect("a file");
+    let boot = Boot { opened: None, backlog: Backlog::default(), shim, settings };
     Arc::new(Daemon::new(Paths::resolve(&env, 0, &Path::to_path_buf).expect("paths"), boot))
 }
 
@@ -83,7 +84,7 @@ impl Shim {
         let meta = muleteer_shim::meta::Meta {
             v: muleteer_shim::meta::VERSION,
             epoch: 1,
-            generation: daemon.generation,
+            generation: daemon.settings.generation,
             shim: muleteer_process::identity::ProcessId::current(),
             agent: None,
             boot_id: String::new(),

@@ -24,7 +24,7 @@ async fn attempt(daemon: &Daemon) -> Result<(), String> {
     let closed = Place { path: file.clone(), what: What::Closed };
     let plan = Plan::new(vec![Place { path: "/tmp".into(), what: What::Scratch }, closed]);
     write(&file, &plan).map_err(|error| crate::dispatch::error::chain(&error))?;
-    let words = daemon.shims.program().confining(&daemon.muleteer, &file, Path::new("/"));
+    let words = daemon.shims.program().confining(&daemon.settings.muleteer, &file, Path::new("/"));
     let (program, rest) = words.split_first().ok_or("no program")?;
     let mut command = muleteer_process::command::helper(program);
     command.args(rest).arg("/bin/sh").args(["-c", "exit 0"]);
@@ -88,7 +88,7 @@ pub fn plan_of(
         cache: &daemon.paths.cache_dir,
         config: &daemon.paths.config_dir,
         runtime: &daemon.paths.runtime_dir,
-        muleteer: &daemon.muleteer,
+        muleteer: &daemon.settings.muleteer,
         repos: repos.into_iter().collect(),
         sockets: named(|name| std::env::var(name).ok()),
     };

@@ -46,7 +46,7 @@ pub(super) fn launch_of(
     let spec = LaunchSpec {
         cwd: cwd.into(),
         agent_dir: dir.clone(),
-        muleteer: daemon.muleteer.clone(),
+        muleteer: daemon.settings.muleteer.clone(),
         path: Some(program_path(saved, &path)),
         model: dispatch.model().cloned(),
         max_turns: created
@@ -68,7 +68,7 @@ pub(super) fn launch_of(
         sandboxed_root: rustix::process::geteuid().is_root()
             && (saved.confined.is_some() || container::is_container()),
         scenario: saved.scenario.clone().map(Into::into),
-        telemetry: daemon.telemetry.as_ref().map(|settings| Collector {
+        telemetry: daemon.settings.telemetry.as_ref().map(|settings| Collector {
             base: settings.base.as_ref().map(ToString::to_string),
             traces: settings.traces.as_ref().map(Target::url),
             metrics: settings.metrics.as_ref().map(Target::url),
@@ -115,23 +115,19 @@ pub(super) fn launch_of(
         // The sandbox can only show existing files, and a hidden file cannot be made from inside.
         let own = dir.join(created.backend.split('-').next().unwrap_or_default());
         muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
-        let plan = confine::plan_of(
-            daemon,
-            confined,
-            &created.backend,
-            &env,
-            &argv,
-            &dir,
-        );
+        let plan = confine::plan_of(daemon, confined, &created.backend, &env, &argv, &dir);
         let file = confine::file(&dir, epoch);
         confine::write(&file, &plan).map_err(|error| chain(&error))?;
-        argv = [daemon.shims.program().confining(&daemon.muleteer, &file, Path::new(cwd)), argv]
-            .concat();
+        argv = [
+            daemon.shims.program().confining(&daemon.settings.muleteer, &file, Path::new(cwd)),
+            argv,
+        ]
+        .concat();
     }
-    let mut launch = Launch::new(epoch, daemon.generation, random_key(), argv, cwd.into());
+    let mut launch = Launch::new(epoch, daemon.settings.generation, random_key(), argv, cwd.into());
     launch.env = env;
-    launch.timing.lease_ms = daemon.lease_ms;
-    launch.spool.retain_bytes = daemon.retention.output_bytes();
+    launch.timing.lease_ms = daemon.settings.lease_ms;
+    launch.spool.retain_bytes = daemon.settings.retention.output_bytes();
     launch.limits.deadline_ms =
         created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));

@@ -66,7 +66,8 @@ pub async fn stand(
         {
             Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
                 Some(meta) if meta.epoch == epoch => {
-                    let adopted = (meta.generation != daemon.generation).then_some(meta.shim.pid);
+                    let adopted =
+                        (meta.generation != daemon.settings.generation).then_some(meta.shim.pid);
                     return Ok(Standing::Alive { adopted });
                 }
                 _ if tokio::time::Instant::now() > deadline => {
@@ -158,7 +159,7 @@ async fn begin(
         // A clone has the identity in its configuration. A confined agent could not read the file.
         let file = saved.confined.is_none().then(|| dir.join("gitconfig"));
         let project = Path::new(&dispatch.created.project);
-        let missing = daemon.identities.missing(project, &launch.env, file.as_deref()).await;
+        let missing = daemon.caches.identities.missing(project, &launch.env, file.as_deref()).await;
         for (name, value) in missing {
             set(&mut launch.env, &name, &value);
         }

@@ -130,8 +130,8 @@ pub async fn prepare(
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
     // The configuration comes with the request, so an agent could choose it. It can only lower the
     // daemon's limit.
-    let max_depth = config.pool.max_depth.min(daemon.pool_limits.max_depth);
-    admission::depth(Pool { max_depth, ..daemon.pool_limits }, parent.as_ref(), parent_of)
+    let max_depth = config.pool.max_depth.min(daemon.settings.pool_limits.max_depth);
+    admission::depth(Pool { max_depth, ..daemon.settings.pool_limits }, parent.as_ref(), parent_of)
         .map_err(|error| {
             let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the \
                         daemon is started";
@@ -194,7 +194,7 @@ pub async fn prepare(
     if part.is_none() {
         check_model(spawn.model.as_deref())?;
     }
-    let repository = daemon.repositories.of(&project).await;
+    let repository = daemon.caches.repositories.of(&project).await;
     let top = repository.as_ref().map_or(&project, |repository| &repository.top);
     let open = || {
         settings::main_checkout(part.map_or(top, |part| &part.repo))

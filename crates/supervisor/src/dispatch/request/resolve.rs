@@ -356,7 +356,7 @@ pub(crate) fn load(
         ..fault(config::CODE, &error.to_string(), "")
     })?;
     env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
-    let known = || daemon.config.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || daemon.caches.config.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) =
         known().as_ref().filter(|known| known.sources == sources && known.env == env)
     {

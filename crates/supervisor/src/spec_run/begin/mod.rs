@@ -314,7 +314,7 @@ async fn resume(
         *hosted.claimed.lock().unwrap_or_else(PoisonError::into_inner) = false;
         if fresh && hosted.actor.get().is_none() {
             daemon.runs.remove(&hosted.key);
-            daemon.connections.send_modify(|count| *count = count.saturating_sub(1));
+            daemon.lifecycle.connections.send_modify(|count| *count = count.saturating_sub(1));
         }
     }
     outcome
@@ -434,14 +434,14 @@ fn host(
         None => take_lock(places, &run_id)?,
     };
     let hosted = Arc::new(Hosted::new(places.clone(), &run_id, key, saved, lock));
-    daemon.runs.insert(hosted.clone(), daemon.telemetry.is_some());
+    daemon.runs.insert(hosted.clone(), daemon.settings.telemetry.is_some());
     // A daemon that hosts a run is not idle.
-    daemon.connections.send_modify(|count| *count += 1);
+    daemon.lifecycle.connections.send_modify(|count| *count += 1);
     Ok(hosted)
 }
 
 async fn bring_up(daemon: &Daemon, hosted: &Hosted) {
-    if let Some(branch) = daemon.runs_branch.get() {
+    if let Some(branch) = daemon.ports.runs.get() {
         let _ = branch
             .call(|reply| BranchMsg::Add(hosted.key.clone(), reply), Some(Duration::from_secs(10)))
             .await;

@@ -20,9 +20,9 @@
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::own;
 use crate::dispatch::error::unwritten;
-use crate::spec_run::{publish, snapshots};
 use crate::spec_run::begin::{host, saved, take_lock};
 use crate::spec_run::host::{Aside, Hosted, LIVE, Places, key_of};
+use crate::spec_run::{publish, snapshots};
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::RunStatus;
@@ -257,14 +257,14 @@ struct Busy(Arc<Daemon>);
 
 impl Busy {
     fn new(daemon: &Arc<Daemon>) -> Self {
-        daemon.connections.send_modify(|count| *count += 1);
+        daemon.lifecycle.connections.send_modify(|count| *count += 1);
         Self(daemon.clone())
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.connections.send_modify(|count| *count = count.saturating_sub(1));
+        self.0.lifecycle.connections.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 

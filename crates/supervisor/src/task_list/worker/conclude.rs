@@ -103,7 +103,8 @@ async fn failed(
     category: Category,
     message: String,
 ) -> Result<Option<Recorded>, StepError> {
-    let (at, off, stop) = (place.clone(), driven.called_off(), driven.daemon.stop.clone());
+    let (at, off, stop) =
+        (place.clone(), driven.called_off(), driven.daemon.lifecycle.stop.clone());
     let recorded = driven.step(worker, move || -> Result<Option<Recorded>, StepError> {
         at.take_back(&task)?;
         if !at.clean_up(&task, &off) && stop.is_cancelled() {

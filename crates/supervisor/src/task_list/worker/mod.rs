@@ -58,7 +58,7 @@ enum Taken {
 pub async fn work(driven: Driven, worker: u32) -> End {
     match Box::pin(work_on(&driven, worker)).await {
         Ok(end) => end,
-        Err(_) if driven.daemon.stop.is_cancelled() => End::DaemonStops,
+        Err(_) if driven.daemon.lifecycle.stop.is_cancelled() => End::DaemonStops,
         Err(_) if driven.stopping() == Some(true) => End::Nothing,
         Err(StepError::List(error)) => {
             let reason = error.to_string();
@@ -96,7 +96,7 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
     // Work that had passed was in the clone that is gone.
     let mut lost = driven.has_clones() && git.is_made_anew();
     loop {
-        if driven.daemon.stop.is_cancelled() {
+        if driven.daemon.lifecycle.stop.is_cancelled() {
             return Ok(End::DaemonStops);
         }
         let Some(run) = driven.run() else { return Ok(End::Nothing) };
@@ -129,7 +129,7 @@ async fn work_on(driven: &Driven, worker: u32) -> Result<End, StepError> {
                 drop(taking);
                 tokio::select! {
                     () = &mut changed => {}
-                    () = driven.daemon.stop.cancelled() => {}
+                    () = driven.daemon.lifecycle.stop.cancelled() => {}
                     () = tokio::time::sleep(LOOK_AGAIN) => {}
                 }
             }
@@ -434,7 +434,7 @@ async fn go_on(
                 let judged =
                     driven.step(worker, move || judge(&at, &task, &dispatch, &off)).await??;
                 let Some(judged) = judged else {
-                    if driven.daemon.stop.is_cancelled() {
+                    if driven.daemon.lifecycle.stop.is_cancelled() {
                         return Ok(Some(End::DaemonStops));
                     }
                     return interrupted(driven, worker, place, work).await;

@@ -65,7 +65,7 @@ pub(super) async fn dispatched(
         tokio::select! {
             () = &mut ended => break,
             never = &mut killer => match never {},
-            () = daemon.stop.cancelled() => return Ok(None),
+            () = daemon.lifecycle.stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(RENEWAL) => {
                 let (place, id, telling) = (place.clone(), work.task.clone(), driven.clone());
                 let renewed = driven.step(worker, move || -> Result<(), StepError> {

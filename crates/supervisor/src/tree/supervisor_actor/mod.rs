@@ -12,9 +12,7 @@ use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::restart::{Decision, Window, affected, seed};
 use muleteer_protocol::v1::TreeNode;
-use ractor::{
-    Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent,
-};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -83,10 +81,10 @@ impl Actor for Branch {
             Start::Leaf(_) => vec![],
         };
         if let Start::PerDispatch(_) = node.start {
-            daemon.agents.set(myself.clone());
+            daemon.ports.agents.set(myself.clone());
         }
         if let Start::PerRun(_) = node.start {
-            daemon.runs_branch.set(myself.clone());
+            daemon.ports.runs.set(myself.clone());
         }
         myself.cast(BranchMsg::Boot)?;
         let window = Window::new(node.intensity, node.backoff, seed(node.name));
@@ -115,8 +113,8 @@ impl Actor for Branch {
             BranchMsg::Boot => {
                 if let Start::PerDispatch(_) = state.node.start {
                     Box::pin(adopt::all(&state.daemon)).await;
-                    state.daemon.adopted.store(true, Ordering::SeqCst);
-                    state.daemon.gate.cast(GateMsg::OpenAgents);
+                    state.daemon.lifecycle.adopted.store(true, Ordering::SeqCst);
+                    state.daemon.ports.gate.cast(GateMsg::OpenAgents);
                 }
                 for at in 0..state.children.len() {
                     Box::pin(state.start(&myself, at)).await?;
@@ -155,8 +153,8 @@ impl Actor for Branch {
                 {
                     state.children[at].stop().await;
                     state.children.remove(at);
-                    state.daemon.forget_agent(&id);
-                    state.daemon.gate.cast(GateMsg::CloseAgent(id));
+                    state.daemon.agents.forget(&id);
+                    state.daemon.ports.gate.cast(GateMsg::CloseAgent(id));
                 }
             }
             BranchMsg::Ping(reply) => {
@@ -304,7 +302,10 @@ impl Child {
 
     fn shown_state(&self, daemon: &Daemon) -> String {
         let held_back = (self.node.name == "pool" && self.state == "running").then(|| {
-            crate::dispatch::view::pool_state(&daemon.snapshot(), daemon.pool_limits.max_agents)
+            crate::dispatch::view::pool_state(
+                &daemon.snapshot(),
+                daemon.settings.pool_limits.max_agents,
+            )
         });
         held_back.flatten().unwrap_or_else(|| self.state.into())
     }

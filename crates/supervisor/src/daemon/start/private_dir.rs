@@ -1,6 +1,6 @@
 //! Makes and checks directories that no other user may enter or write.
 
-use crate::daemon::start_error::StartError;
+use crate::daemon::start::error::StartError;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StartError> {
 
 /// Makes the state directory unless it exists, and closes it to other users. Another owner is
 /// rejected, because they could write any file there, such as the operator's key.
-pub(super) fn keep_private(path: &Path) -> Result<(), StartError> {
+pub(crate) fn keep_private(path: &Path) -> Result<(), StartError> {
     let keep = || {
         private_dir(path)?;
         let meta = std::fs::metadata(path)?;
