@@ -6,6 +6,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use xtask::module_graph::ModuleGraph;
 
 /// The allowed dependencies (docs/architecture.md, "The crates"). Arrows point only to the right in
 /// `muleteer → supervisor → backends, store, shim → process, telemetry → model, protocol`; the list
@@ -87,6 +88,51 @@ fn every_crate_has_its_place() {
             "{name} stands in no layer"
         );
     }
+}
+
+/// The size of an import cycle up to which a person can still read its modules together.
+const LARGEST_CYCLE: usize = 8;
+
+/// The crates with a larger import cycle, and its size. A size may only shrink.
+const LARGER_CYCLES: &[(&str, usize)] = &[("supervisor", 56)];
+
+#[test]
+fn modules_form_no_large_import_cycle() {
+    let mut found = vec![];
+    for folder in std::fs::read_dir(xtask::workspace::root().join("crates")).unwrap() {
+        let folder = folder.unwrap().path();
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let allowed = LARGER_CYCLES.iter().find(|(listed, _)| *listed == name);
+        let allowed = allowed.map_or(LARGEST_CYCLE, |(_, size)| *size);
+        for root in ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root)) {
+            if !root.exists() {
+                continue;
+            }
+            let graph = ModuleGraph::read(&root).unwrap();
+            for cycle in graph.cycles().iter().filter(|cycle| cycle.len() > allowed) {
+                let names: Vec<_> = cycle.iter().map(|module| module.to_string()).collect();
+                found.push(format!("{name}: {} modules: {}", names.len(), names.join(" ")));
+            }
+        }
+    }
+    assert!(found.is_empty(), "import cycles that are too large: {found:#?}");
+}
+
+/// Adapters and other callers will use these modules without the sockets of the gate.
+#[test]
+fn modules_below_the_gate_do_not_import_it() {
+    let root = xtask::workspace::root().join("crates/supervisor/src/lib.rs");
+    let below = ["agent", "daemon", "dispatch", "ledger", "ports", "spec_run", "task_list"];
+    let graph = ModuleGraph::read(&root).unwrap();
+    let wrong: Vec<_> = graph
+        .imports()
+        .filter(|(from, to)| {
+            let is_upward = below.contains(&from.top()) && to.top() == "gate";
+            is_upward || (from.top() == "ports" && to.top() != "ports")
+        })
+        .map(|(from, to)| format!("{from} imports {to}"))
+        .collect();
+    assert!(wrong.is_empty(), "these send by crate::ports, or call crate::dispatch: {wrong:#?}");
 }
 
 #[test]

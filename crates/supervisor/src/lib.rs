@@ -3,6 +3,7 @@
 //! - [`tree`]: the supervision tree as data, and the one supervisor actor;
 //! - [`ledger`]: the only writer of events;
 //! - [`daemon`]: start-up, which is recovery, and the daemon's own files and settings;
+//! - [`ports`]: the messages of all actors, and their addresses;
 //! - [`dispatch`]: dispatches from the request to the shim;
 //! - [`agent`]: the subtree of one dispatch;
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;

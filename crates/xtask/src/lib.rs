@@ -3,6 +3,7 @@
 //!
 //! - [`workspace`]: the checkout and its `target`.
 //! - [`binaries`]: `muleteer` and `muleteer-shim` as the system tests need them.
+//! - [`module_graph`]: which module of a crate imports which.
 //! - [`rotel`]: a real collector of traces, also in a cache.
 //! - [`agents`]: the pinned agent CLIs, in a cache outside the checkout.
 //!
@@ -15,6 +16,7 @@
 
 pub mod agents;
 pub mod binaries;
+pub mod module_graph;
 pub mod rotel;
 pub mod workspace;
 

@@ -1,5 +1,5 @@
-//! Creates dispatches, sends prompts and commands to them, kills them and waits for their end. Every
-//! caller comes here: the gate, spec runs and task lists.
+//! Creates dispatches, sends prompts and commands to them, kills them and waits for their end. The
+//! gate, spec runs and task lists all call this module.
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::trust;
