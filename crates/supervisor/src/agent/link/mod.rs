@@ -3,10 +3,12 @@
 //!
 //! Dropping a link closes a socket and signals nobody. Its state is read again from the spool.
 
+mod spool;
+
+use crate::agent::link::spool::Spool;
 use crate::agent::spool_decoder::Drain;
 use crate::daemon::context::{AgentSlots, Daemon};
 use crate::daemon::owned_task::{own, survive};
-use crate::dispatch::error::chain;
 use crate::dispatch::launch::command_line;
 use crate::dispatch::launch::sweep::{Swept, sweep};
 use crate::dispatch::launch::{self, Standing};
@@ -21,9 +23,8 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_process::fault;
 use muleteer_protocol::shim::v1::{FromShim, Idem, Outcome, ToShim};
 use muleteer_shim::control;
-use muleteer_shim::spool::{Cursor, ReadError, Reader, Record, State as BatchState};
+use muleteer_shim::spool::{Cursor, Reader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,6 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The number of spool bytes per read, which limits an agent's share of the daemon's memory.
-const BATCH_BYTES: usize = 256 * 1024;
 /// The limit of commands that wait for a shim. Life sends few; more means that something is wrong.
 const COMMANDS: usize = 64;
 /// The interval at which the spool is read without a nudge, because a nudge can be lost with its
@@ -157,11 +156,8 @@ impl Session {
         let last_line = !dispatch.created.has_turns();
         let mut drain = Drain::new(self.epoch, dispatch.position, backend.parser(), last_line);
         let reader = Reader::open(&self.daemon.paths.spool(self.id.as_str()));
-        let mut spool = Spool {
-            reader,
-            cursor: Cursor { epoch: self.epoch, offset: drain.position().offset },
-            refused: 0,
-        };
+        let start = Cursor { epoch: self.epoch, offset: drain.position().offset };
+        let mut spool = Spool::new(reader, start);
         // Whether this daemon has reported the shim: an adoption is reported once.
         let mut told = false;
         loop {
@@ -417,72 +413,6 @@ struct Read {
     more: bool,
 }
 
-struct Spool {
-    reader: Reader,
-    cursor: Cursor,
-    /// The number of reads in a row that the system refused.
-    refused: u32,
-}
-
-/// After this many refused reads the spool counts as unreadable.
-const REFUSALS: u32 = 5;
-const REFUSED_PAUSE: Duration = Duration::from_millis(200);
-
-impl Spool {
-    /// Returns records, the damage that was found, and whether there is more.
-    async fn read(&mut self) -> Result<(Vec<Record>, Option<String>, bool), String> {
-        let epoch = self.cursor.epoch;
-        let read = loop {
-            let read = tokio::task::block_in_place(|| self.reader.read(self.cursor, BATCH_BYTES));
-            self.refused =
-                if matches!(read, Err(ReadError::Io { .. })) { self.refused + 1 } else { 0 };
-            if self.refused == 0 || self.refused >= REFUSALS {
-                break read;
-            }
-            tokio::time::sleep(REFUSED_PAUSE).await;
-        };
-        let batch = match read {
-            Ok(batch) => batch,
-            Err(error @ ReadError::Io { .. }) => return Ok((vec![], self.refusal(&error)?, false)),
-            Err(error) => {
-                let lost = error.to_string();
-                let Some(next) = error.resume().filter(|next| next.epoch == epoch) else {
-                    // Nothing more of this epoch can be read, and its end is unknown.
-                    return Ok((vec![], Some(lost), false));
-                };
-                self.cursor = next;
-                return Ok((vec![], Some(lost), true));
-            }
-        };
-        // A newer epoch belongs to another session.
-        let records: Vec<_> =
-            batch.records.into_iter().filter(|record| record.start.epoch == epoch).collect();
-        if batch.next.epoch == epoch {
-            self.cursor = batch.next;
-        } else if let Some(last) = records.last() {
-            self.cursor = last.end;
-        }
-        Ok((records, None, batch.state == BatchState::More && batch.next.epoch == epoch))
-    }
-
-    /// Returns the fault message for a spool that the system refused to read repeatedly. It is
-    /// reported once, and reading is retried for as long as the shim lives.
-    ///
-    /// # Errors
-    /// A temporary failure is no evidence about the spool, and must not count as the end of a dead
-    /// shim's spool. The link restarts instead.
-    fn refusal(&self, error: &ReadError) -> Result<Option<String>, String> {
-        const PASSING: [Errno; 5] =
-            [Errno::AGAIN, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
-        if let ReadError::Io { source, .. } = error
-            && Errno::from_io_error(source).is_some_and(|errno| PASSING.contains(&errno))
-        {
-            return Err(chain(error));
-        }
-        Ok((self.refused == REFUSALS).then(|| chain(error)))
-    }
-}
-
 /// Returns the key of a command as the shim's records show it.
 pub fn shown(key: &str) -> String {
     control::hex(&idem(key))
@@ -538,11 +468,7 @@ mod tests {
         let mut session = Session::new(&daemon, &id, 1, None);
         let parser = muleteer_backends::by_name("subprocess").unwrap().parser();
         let mut drain = Drain::new(1, Position::default(), parser, false);
-        let mut spool = Spool {
-            reader: Reader::open(&spool),
-            cursor: Cursor { epoch: 1, offset: 0 },
-            refused: 0,
-        };
+        let mut spool = Spool::new(Reader::open(&spool), Cursor { epoch: 1, offset: 0 });
         let (commands, mut inbox) = mpsc::channel(COMMANDS);
         commands.try_send(Command::write("prompt", b"do it".to_vec(), false)).unwrap();
         let mut heard = vec![];
@@ -558,30 +484,6 @@ mod tests {
             heard.push(said.into_iter().filter_map(|frame| key_of(&frame)).collect::<Vec<_>>());
         }
         assert_eq!(heard, [vec![idem("prompt")], vec![idem("prompt")], vec![]]);
-    }
-
-    /// A machine that is short of descriptors for a moment has lost no output of an agent.
-    #[test]
-    fn what_passes_by_itself_does_not_make_a_spool_unreadable() {
-        let spool = |refused| Spool {
-            reader: Reader::open("/nowhere".as_ref()),
-            cursor: Cursor { epoch: 1, offset: 0 },
-            refused,
-        };
-        let error = |errno: Errno| ReadError::Io { dir: "/spool".into(), source: errno.into() };
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN] {
-            assert!(
-                spool(REFUSALS).refusal(&error(errno)).is_err_and(|why| why.contains("/spool")),
-                "{errno}"
-            );
-        }
-        for errno in [Errno::IO, Errno::ACCESS, Errno::LOOP, Errno::STALE] {
-            assert!(
-                spool(REFUSALS).refusal(&error(errno)).is_ok_and(|told| told.is_some()),
-                "{errno}"
-            );
-            assert_eq!(spool(REFUSALS + 1).refusal(&error(errno)), Ok(None), "it was told");
-        }
     }
 
     /// The supervisor restarts the link. A link that continued after the failure would never read
