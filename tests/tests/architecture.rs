@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use xtask::module_graph::ModuleGraph;
 
 /// The allowed dependencies (docs/architecture.md, "The crates"). Arrows point only to the right in
-/// `muleteer → supervisor → backends, store, shim → process, telemetry → model, protocol`; the list
-/// below is stricter.
+/// `muleteer → supervisor → vcs → backends, store, shim → process, telemetry → model, protocol`; the
+/// list below is stricter.
 const LAYERS: &[&[&str]] = &[
     &["muleteer"],
     &["muleteer-supervisor"],
+    &["muleteer-vcs"],
     &["muleteer-backends", "muleteer-store", "muleteer-shim"],
     &["muleteer-process", "muleteer-telemetry"],
     &["muleteer-model", "muleteer-protocol"],
@@ -21,6 +22,9 @@ const LAYERS: &[&[&str]] = &[
 
 /// Dependencies that are forbidden although they point to the right.
 const NEVER: &[(&str, &str)] = &[
+    ("muleteer-vcs", "muleteer-backends"),
+    ("muleteer-vcs", "muleteer-shim"),
+    ("muleteer-vcs", "muleteer-protocol"),
     ("muleteer-shim", "muleteer-store"),
     ("muleteer-shim", "muleteer-backends"),
     ("muleteer-shim", "tokio"),

@@ -585,7 +585,7 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
                 "hooks" => "tests/tests/task_list_hooks.rs".into(),
                 "crash" => "tests/tests/task_list_crash.rs".into(),
                 "store" => "crates/store/src/task_list/tests.rs".into(),
-                "git" => "crates/supervisor/src/vcs/user_repo/tests/mod.rs".into(),
+                "git" => "crates/vcs/src/user_repo/tests/mod.rs".into(),
                 "steps" => "crates/supervisor/src/task_list/steps.rs".into(),
                 "process" => "crates/process/src/bounded.rs".into(),
                 "document" | "select" => format!("crates/model/src/task_list/{place}/tests.rs"),

@@ -8,7 +8,6 @@
 //! - [`agent`]: the subtree of one dispatch;
 //! - [`spec_run`]: the actor of a spec run, with its hub, clones and private repository;
 //! - [`task_list`]: runs of task lists;
-//! - [`vcs`]: a person's repository, and clones for agents;
 //! - [`gate`]: the sockets for people and agents;
 //! - [`telemetry`]: export of spans and metrics; [`signals`]: signals as async events.
 //!
@@ -28,4 +27,3 @@ pub mod spec_run;
 pub mod task_list;
 pub mod telemetry;
 pub mod tree;
-pub mod vcs;

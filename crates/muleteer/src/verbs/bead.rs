@@ -15,7 +15,7 @@ use muleteer_protocol::v1::{self, Reply, Request};
 use muleteer_store::beads;
 use muleteer_store::beads::embedded::{self, BeadError};
 use muleteer_supervisor::daemon::settings;
-use muleteer_supervisor::vcs::worktree;
+use muleteer_vcs::worktree;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -366,8 +366,8 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         }
     }
     let interrupted = interrupted(&list);
-    let git = muleteer_supervisor::vcs::user_repo::Git::open(event.root.path()).ok();
-    let ask = |what: &dyn Fn(&muleteer_supervisor::vcs::user_repo::Git) -> String| {
+    let git = muleteer_vcs::user_repo::Git::open(event.root.path()).ok();
+    let ask = |what: &dyn Fn(&muleteer_vcs::user_repo::Git) -> String| {
         git.as_ref().map(what).unwrap_or_default()
     };
     let failures = event.root.failure_times(&list);

@@ -11,7 +11,7 @@ use crate::render::{BOLD, clip, safe, state_color};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::journal::{Summary, status_of, summarize};
 use muleteer_supervisor::agent::journal::FILE_LIMIT;
-use muleteer_supervisor::vcs::untrusted_path;
+use muleteer_vcs::untrusted_path;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! Brings home the work of a dispatch that has ended.
 
 use crate::daemon::context::Daemon;
-use crate::vcs::worktree::{BringError, Homecoming};
 use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::dispatch::{Dispatch, Stop};
+use muleteer_vcs::worktree::{BringError, Homecoming};
 use std::path::Path;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

@@ -8,7 +8,7 @@ use crate::daemon::context::Daemon;
 use crate::ledger::{append, entry};
 use crate::ports::agent::{FileState, JournalMsg};
 use crate::ports::watch::WatchMsg;
-use crate::vcs::untrusted_path;
+use muleteer_vcs::untrusted_path;
 use jiff::tz::Offset;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;

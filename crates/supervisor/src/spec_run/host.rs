@@ -331,7 +331,7 @@ pub fn hostname() -> String {
 /// evidence.
 pub fn is_hosted(folder: &Path) -> bool {
     let note: Option<LockNote> =
-        crate::vcs::untrusted_path::read_file(&folder.join("lock.json"), NOTE_LIMIT)
+        muleteer_vcs::untrusted_path::read_file(&folder.join("lock.json"), NOTE_LIMIT)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     note.is_some_and(|note| !is_here(&note)) || lock::is_held(&folder.join("lock"))
@@ -351,7 +351,7 @@ fn is_here(note: &LockNote) -> bool {
 /// stolen.
 pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireError> {
     let note: Option<LockNote> =
-        crate::vcs::untrusted_path::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
+        muleteer_vcs::untrusted_path::read_file(&places.public.join("lock.json"), NOTE_LIMIT)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let locked = |who: String| v1::WireError {

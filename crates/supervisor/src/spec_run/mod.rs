@@ -30,4 +30,3 @@ pub use begin::begin;
 pub use begin::obstacle;
 pub use begin::recovery::{begin_trial, boot, is_suspect, keep_set_aside, outlived};
 pub use host::{Hosted, Runs, is_hosted};
-pub(crate) use private_repo::{check_files, hash};

@@ -19,10 +19,10 @@
 //! ```
 
 use crate::spec_run::host::Hosted;
-use crate::vcs::untrusted_path;
-use crate::vcs::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
 use muleteer_store::atomic::put_dir;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+pub use muleteer_vcs::git_files::{check_files, hash, head, loose};
+use muleteer_vcs::untrusted_path;
+use muleteer_vcs::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,8 +41,6 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 const BRINGING: Duration = Duration::from_secs(5 * 60);
 /// The timeout of both once the run was stopped.
 const STOPPED: Duration = Duration::from_secs(5);
-/// At most this many entries of a repository are checked before a git reads it.
-const ENTRIES_LIMIT: usize = 100_000;
 /// A git lock older than this is stale.
 pub const STALE: Duration = Duration::from_secs(4);
 /// The file in which git lists commits without their parents.
@@ -137,30 +135,6 @@ async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(
     Ok(())
 }
 
-/// Parses a hash as git writes it.
-pub fn hash(bytes: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(bytes).ok()?.trim_end();
-    let fine = matches!(text.len(), 40 | 64)
-        && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    fine.then(|| text.to_string())
-}
-
-/// Reads a ref from its loose file, which the most recently written refs have. git does not run.
-pub fn loose(git_dir: &Path, name: &str) -> Option<String> {
-    let bytes = untrusted_path::read(git_dir, Path::new(name), REF_LIMIT).ok()??;
-    hash(&bytes)
-}
-
-/// Returns the commit that is checked out in a clone if its files say so; `None` means: ask git.
-pub fn head(git_dir: &Path) -> Option<String> {
-    let bytes = untrusted_path::read(git_dir, Path::new("HEAD"), REF_LIMIT).ok()??;
-    if let Some(hash) = hash(&bytes) {
-        return Some(hash);
-    }
-    let name = std::str::from_utf8(&bytes).ok()?.strip_prefix("ref: ")?.trim_end();
-    name.starts_with("refs/heads/").then(|| loose(git_dir, name))?
-}
-
 /// Returns the commit of a ref in the private repository.
 pub async fn at(hosted: &Hosted, name: &str) -> Option<String> {
     let keep = hosted.places.keep();
@@ -243,47 +217,6 @@ async fn read(
             "{what}: git had not ended when the run was stopped, and was killed"
         )),
     }
-}
-
-/// Rejects pipes and devices. git would wait for ever at a pipe without a writer, and read a device
-/// without an end.
-pub(crate) fn check_files(git_dir: &Path) -> Result<(), String> {
-    let (mut folders, mut seen) = (vec![git_dir.to_owned()], 0);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            seen += 1;
-            // Beyond the limit, only the timeouts protect.
-            if seen > ENTRIES_LIMIT {
-                return Ok(());
-            }
-            let Ok(mut kind) = entry.file_type() else { continue };
-            if kind.is_symlink() {
-                let Ok(there) = std::fs::metadata(entry.path()) else { continue };
-                // Some tools disable hooks with a link to `/dev/null`. Reading it ends at once.
-                if is_null(&there) {
-                    continue;
-                }
-                kind = there.file_type();
-            } else if kind.is_dir() {
-                folders.push(entry.path());
-            }
-            // A socket cannot be opened as a file, so it does not make git wait.
-            if !kind.is_file() && !kind.is_dir() && !kind.is_socket() {
-                let name = entry.path();
-                let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
-                return Err(format!(
-                    "{name} in its git directory is no file: git could read it for ever"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether it is the device `/dev/null`, by its number and not by its name.
-fn is_null(there: &std::fs::Metadata) -> bool {
-    let null = std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == there.rdev());
-    there.file_type().is_char_device() && null
 }
 
 pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {

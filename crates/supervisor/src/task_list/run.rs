@@ -7,7 +7,6 @@ use crate::ledger::append;
 use crate::task_list::registry::Shared;
 use crate::task_list::steps::{Hold, Place, Recovered, StepError, Unhealthy, validation_env};
 use crate::task_list::worker::{self, End};
-use crate::vcs::user_repo::Git;
 use jiff::Timestamp;
 use muleteer_model::event::{Entry as Happened, Event};
 use muleteer_model::task_list::Category;
@@ -221,9 +220,10 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     let opened = opened.await.map_err(|e| error(e.to_string()))?;
     let (mode, project, mended) = opened.map_err(|error| broken(&error))?;
     if in_clones(asked.concurrency, mode)
-        && let Err(why) = crate::vcs::worktree::lends(project.top())
+        && let Err(why) = muleteer_vcs::worktree::lends(project.top())
     {
-        let (status, reason) = ("error".into(), format!("{why}: {}", crate::vcs::worktree::RENAME));
+        let (status, reason) =
+            ("error".into(), format!("{why}: {}", muleteer_vcs::worktree::RENAME));
         return Err(Finished { status, reason, code: Some("E_NOT_A_REPOSITORY".into()) });
     }
     for message in mended {

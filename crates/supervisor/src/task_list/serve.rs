@@ -5,7 +5,6 @@ use crate::dispatch::error::{fault, internal, unwritten};
 use crate::ledger::try_append;
 use crate::ports::task_list::TaskListsMsg;
 use crate::task_list::run;
-use crate::vcs::user_repo::{Git, GitError};
 use jiff::Timestamp;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Entry, Event};
@@ -14,6 +13,7 @@ use muleteer_model::task_list::{Mode, stats};
 use muleteer_process::fault::point;
 use muleteer_protocol::v1::{Reply, TasksEnded, TasksRun, WireError};
 use muleteer_store::task_list::{Right, Root, TaskListError};
+use muleteer_vcs::user_repo::{Git, GitError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ fn check(root: &Root, id: &str) -> Result<Checked, WireError> {
     // A damaged list is restored here, under the lock.
     let list = root.begin(Right::Own, Timestamp::now()).map_err(|error| listed(&error))?.list;
     let git = Git::open(root.path()).map_err(|error| unrepositoried(&error))?;
-    crate::vcs::worktree::exclude(git.common_dir())
+    muleteer_vcs::worktree::exclude(git.common_dir())
         .map_err(|error| internal(&error.to_string()))?;
     let lock = match list.mode {
         Mode::Exclusive => Some(root.lock_session(id).map_err(|error| listed(&error))?.0),

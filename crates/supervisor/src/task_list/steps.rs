@@ -2,7 +2,6 @@
 //! already. The daemon's runs use them, and so do the verbs of an agent in its own session. All of
 //! them block.
 
-use crate::vcs::user_repo::{Git, GitError, Lost};
 use jiff::Timestamp;
 use muleteer_model::task_list::Category;
 use muleteer_model::task_list::Mode;
@@ -18,6 +17,7 @@ use muleteer_process::bounded::{self, Bounds, Ran};
 use muleteer_process::fault;
 use muleteer_process::group::{self, Before};
 use muleteer_store::task_list::{Right, Root, SessionLock, TaskListError, Tx, Written};
+use muleteer_vcs::user_repo::{Git, GitError, Lost};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -449,7 +449,7 @@ impl Place {
         };
         let end = kept.unwrap_or(base);
         let mut adopted = Ok(());
-        let mut on_saved = |saved: &crate::vcs::user_repo::Saved| {
+        let mut on_saved = |saved: &muleteer_vcs::user_repo::Saved| {
             let name = if in_clone {
                 self.project.adopt(&self.git, saved)
             } else {

@@ -11,7 +11,7 @@ use muleteer_model::task_list::{Stand, Task, TaskList};
 use muleteer_process::identity::NONCE_VAR;
 use muleteer_store::task_list::{RUN_VARIABLE, Right, Root, SessionLock, TaskListError, Tx};
 use muleteer_supervisor::task_list::steps::{Hold, Place, StepError, validation_env};
-use muleteer_supervisor::vcs::user_repo::{Git, GitError};
+use muleteer_vcs::user_repo::{Git, GitError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ pub fn root(said: Option<&Path>) -> Result<Root, Failure> {
 /// anyway.
 pub fn keep_out_of_git(root: &Root) {
     if let Ok(git) = Git::open(root.path()) {
-        drop(muleteer_supervisor::vcs::worktree::exclude(git.common_dir()));
+        drop(muleteer_vcs::worktree::exclude(git.common_dir()));
     }
 }
 

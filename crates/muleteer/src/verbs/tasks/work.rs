@@ -22,7 +22,7 @@ use muleteer_process::identity::caller;
 use muleteer_process::signals::Signals;
 use muleteer_store::task_list::{Behind, Root};
 use muleteer_supervisor::task_list::steps::{Recorded, Recovered, Verdict, describe};
-use muleteer_supervisor::vcs::user_repo::Git;
+use muleteer_vcs::user_repo::Git;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::cell::RefCell;

@@ -85,8 +85,8 @@ pub struct Lifecycle {
 #[derive(Debug, Default)]
 pub struct Caches {
     pub config: Mutex<Option<Loaded>>,
-    pub repositories: crate::vcs::worktree::Repositories,
-    pub identities: crate::vcs::worktree::Identities,
+    pub repositories: muleteer_vcs::worktree::Repositories,
+    pub identities: muleteer_vcs::worktree::Identities,
 }
 
 /// The daemon as its actors see it. One per process, and dropped last.

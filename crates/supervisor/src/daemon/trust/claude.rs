@@ -8,12 +8,13 @@ use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
 use crate::daemon::trust::{Candidate, Records, candidate};
 use crate::dispatch::saved::Saved;
-use crate::vcs::worktree;
+use muleteer_vcs::worktree;
 use muleteer_backends::Command;
 use muleteer_backends::ProjectSettings;
 use muleteer_model::config::Trust;
 use muleteer_model::config::trust::claude::{LOCAL_SETTINGS, SERVERS, SETTINGS, allows};
 use muleteer_model::dispatch::Dispatch;
+use muleteer_vcs::worktree;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

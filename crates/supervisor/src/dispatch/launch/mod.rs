@@ -19,7 +19,7 @@ use crate::dispatch::saved::Saved;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ledger::{append, entry};
 use crate::ports::agent::JournalMsg;
-use crate::vcs::worktree::NewClone;
+use muleteer_vcs::worktree::NewClone;
 use muleteer_model::dispatch::life::{self, Input};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
@@ -149,7 +149,7 @@ async fn begin(
         let given = saved.env.iter().chain(&saved.extra_env).chain(&saved.backend_env);
         let has_email = given.into_iter().any(|(name, value)| name == "EMAIL" && !value.is_empty());
         let new = NewClone { id: dispatch.id.as_str(), branch: &branch, has_email };
-        crate::vcs::worktree::ensure(project, worktree, new).await?;
+        muleteer_vcs::worktree::ensure(project, worktree, new).await?;
         fault::point("clone.made");
         tell_clone(daemon, &dispatch.id, worktree, again).await?;
     }
@@ -175,7 +175,7 @@ async fn begin(
 /// runtime.
 async fn discard(worktree: &Path) -> Result<bool, String> {
     let worktree = worktree.to_owned();
-    let discarding = tokio::task::spawn_blocking(move || crate::vcs::worktree::discard(&worktree));
+    let discarding = tokio::task::spawn_blocking(move || muleteer_vcs::worktree::discard(&worktree));
     discarding.await.map_err(|error| error.to_string())?
 }
 
@@ -191,7 +191,7 @@ async fn tell_clone(
     if dispatch.containment.is_some() || (dispatch.cloned && !again) {
         return Ok(());
     }
-    let base = crate::vcs::worktree::head(worktree).await.unwrap_or_default();
+    let base = muleteer_vcs::worktree::head(worktree).await.unwrap_or_default();
     let made = Input::WorktreeMade { path: worktree.display().to_string(), base, again };
     let entries: Vec<_> = life::decide(&dispatch, made)
         .into_iter()

@@ -11,7 +11,7 @@ use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
 use crate::telemetry::mark;
-use crate::vcs::worktree;
+use muleteer_vcs::worktree;
 use jiff::Timestamp;
 use muleteer_model::beads::Status;
 use muleteer_model::event::id::DispatchId;
@@ -24,6 +24,7 @@ use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
+use muleteer_vcs::worktree;
 use preconditions::{
     check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec,
 };
@@ -545,7 +546,7 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
             ..fault("E_CHECKPOINT_CORRUPT", &format!("{}: {why}", path.display()), &last)
         }
     };
-    let read = crate::vcs::untrusted_path::read_file(&path, CHECKPOINT_LIMIT);
+    let read = muleteer_vcs::untrusted_path::read_file(&path, CHECKPOINT_LIMIT);
     match read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
         Ok(text) => checkpoint::parse(&text).map(|_| ()).map_err(corrupt),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

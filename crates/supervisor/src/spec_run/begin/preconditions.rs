@@ -5,7 +5,6 @@ use crate::dispatch::acp_program;
 use crate::dispatch::error::{fault, internal};
 use crate::dispatch::request::{backend_of, check_model};
 use crate::spec_run::host::Chosen;
-use crate::vcs::worktree;
 use muleteer_model::beads::graph::Graph;
 use muleteer_model::beads::{Bead, Scope};
 use muleteer_model::config::{
@@ -15,6 +14,7 @@ use muleteer_model::spec_run;
 use muleteer_model::spec_run::event::RunSettings;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::beads::Store;
+use muleteer_vcs::worktree;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -68,7 +68,7 @@ impl Mark {
     }
 
     fn read(path: &Path) -> Option<Self> {
-        let text = crate::vcs::untrusted_path::read_file(path, MARK_LIMIT).ok()?;
+        let text = muleteer_vcs::untrusted_path::read_file(path, MARK_LIMIT).ok()?;
         Some(Self::parse(std::str::from_utf8(&text).unwrap_or_default()))
     }
 

@@ -2,9 +2,9 @@
 
 use crate::spec_run::clones::name_of;
 use crate::spec_run::host::Hosted;
-use crate::vcs::user_repo::large_files::{self, Large, Listed};
-use crate::vcs::user_repo::raw::{self, ATTRIBUTES_FROM};
-use crate::vcs::worktree::{git, run, run_bytes, run_within};
+use muleteer_vcs::user_repo::large_files::{self, Large, Listed};
+use muleteer_vcs::user_repo::raw::{self, ATTRIBUTES_FROM};
+use muleteer_vcs::worktree::{git, run, run_bytes, run_within};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -6,18 +6,18 @@ mod index;
 
 use crate::spec_run::host::Hosted;
 use crate::spec_run::private_repo::{self, LEFT, RESCUE, WORK};
-use crate::spec_run::reflog;
-use crate::vcs::untrusted_path;
-use crate::vcs::user_repo::large_files::{self, Large};
-use crate::vcs::worktree::{
-    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room,
-    own_config, run,
-};
 use index::Index;
 use muleteer_process::clock;
 use muleteer_process::fault;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use muleteer_store::removal;
+use muleteer_vcs::reflog;
+use muleteer_vcs::untrusted_path;
+use muleteer_vcs::user_repo::large_files::{self, Large};
+use muleteer_vcs::worktree::{
+    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room,
+    own_config, run,
+};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

@@ -9,11 +9,11 @@ mod taken;
 use crate::daemon::context::Daemon;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::private_repo::{self, HUB, UNDONE};
-use crate::vcs::untrusted_path;
-use crate::vcs::worktree::{DURABLE, git, no_room, run};
 use muleteer_model::event::Event;
 use muleteer_process::fault;
 use muleteer_store::atomic::put_dir;
+use muleteer_vcs::untrusted_path;
+use muleteer_vcs::worktree::{DURABLE, git, no_room, run};
 use repair::Pushes;
 use std::path::{Path, PathBuf};
 

@@ -11,9 +11,9 @@ use crate::spec_run::clones;
 use crate::spec_run::host::{Hosted, Places};
 use crate::spec_run::hub::{structure, taken};
 use crate::spec_run::private_repo::SHALLOW;
-use crate::vcs::untrusted_path;
-use crate::vcs::worktree::free_name;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
+use muleteer_vcs::untrusted_path;
+use muleteer_vcs::worktree::free_name;
 use std::path::Path;
 
 /// The files of a hub that no push changes, each with the name of its reference copy in [`FORM`].

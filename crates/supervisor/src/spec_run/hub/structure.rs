@@ -4,7 +4,7 @@
 use crate::spec_run::host::Places;
 use crate::spec_run::hub::repair::{FIXED, FIXED_LIMIT, is_known};
 use crate::spec_run::private_repo::{self, SHALLOW};
-use crate::vcs::untrusted_path;
+use muleteer_vcs::untrusted_path;
 use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;

@@ -6,8 +6,8 @@ use crate::spec_run::host::Hosted;
 use crate::spec_run::hub::repair;
 use crate::spec_run::hub::structure::{PACKED, REFS_LIMIT, packed};
 use crate::spec_run::private_repo::{self, UNDONE};
-use crate::vcs::untrusted_path;
-use crate::vcs::worktree::no_room;
+use muleteer_vcs::untrusted_path;
+use muleteer_vcs::worktree::no_room;
 use std::path::Path;
 
 /// The ref in the private repository for the last commit that was fetched from a damaged hub.

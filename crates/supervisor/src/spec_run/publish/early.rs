@@ -5,11 +5,11 @@ use crate::daemon::owned_task::survive;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::hub;
 use crate::spec_run::publish::{MOST_BESIDE, run_fetch};
-use crate::vcs::worktree::{self, git, run as git_run};
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::{KeptWork, Phase};
 use muleteer_process::fault;
+use muleteer_vcs::worktree::{self, git, run as git_run};
 use std::time::Duration;
 
 /// The timeout of the fetch, which stays on this machine. A run that is being stopped does not wait

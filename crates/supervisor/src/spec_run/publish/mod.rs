@@ -10,9 +10,9 @@ use crate::spec_run::host::Hosted;
 use crate::spec_run::hub;
 use crate::spec_run::private_repo;
 use crate::spec_run::trouble::Trouble;
-use crate::vcs::git_repair;
-use crate::vcs::user_repo::{Git, GitError};
-use crate::vcs::worktree::{
+use muleteer_vcs::git_repair;
+use muleteer_vcs::user_repo::{Git, GitError};
+use muleteer_vcs::worktree::{
     self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run,
 };
 use muleteer_model::agent::event::cut;
@@ -20,6 +20,11 @@ use muleteer_model::event::Event;
 use muleteer_model::spec_run::forge::{self, Forge};
 use muleteer_model::spec_run::{Input, PullRequest, Run, Stage, unpushed};
 use muleteer_process::fault;
+use muleteer_vcs::git_repair;
+use muleteer_vcs::user_repo::{Git, GitError};
+use muleteer_vcs::worktree::{
+    self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run,
+};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};

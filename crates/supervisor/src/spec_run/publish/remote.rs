@@ -1,6 +1,6 @@
 //! Finds the real remote of a run, and how it is reached.
 
-use crate::vcs::worktree::{git, run as git_run};
+use muleteer_vcs::worktree::{git, run as git_run};
 use std::path::Path;
 
 /// The addresses of the real remote, valid in any directory. The one for pushes may differ.

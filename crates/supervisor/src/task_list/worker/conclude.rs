@@ -4,13 +4,13 @@
 use crate::task_list::run::{Driven, record};
 use crate::task_list::steps::{Place, Recorded, StepError, Verdict, describe};
 use crate::task_list::worker::{End, note_verdict, read};
-use crate::vcs::user_repo::{Git, GitError};
 use muleteer_model::event::Event;
 use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::task_list::{Category, Task};
 use muleteer_process::fault;
+use muleteer_vcs::user_repo::{Git, GitError};
 
 /// If the tip has moved on, the work is validated again, without the landing lock for this many
 /// attempts. Then other workers have to wait.

@@ -22,7 +22,6 @@ use run_task::{PASSED, dispatched, was_stopped_with_daemon};
 use crate::daemon::context::random_key;
 use crate::task_list::run::{Driven, ended, record};
 use crate::task_list::steps::{Hold, Place, Recovered, StepError, Unhealthy, Verdict, describe};
-use crate::vcs::user_repo::Git;
 use muleteer_model::dispatch::{Dispatch, Stop as Stopped};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Limit};
@@ -33,6 +32,7 @@ use muleteer_model::task_list::stats::{self, Stop};
 use muleteer_model::task_list::{Category, Mode, Status, Task, TaskList, select};
 use muleteer_process::fault;
 use muleteer_store::task_list::{Behind, Tx};
+use muleteer_vcs::user_repo::Git;
 use std::time::Duration;
 
 /// The interval for reading the list again, because other workers of it send no notification.

@@ -1,6 +1,6 @@
 //! Tests of clones in odd states, with a real git.
 
-use crate::vcs::worktree::home::*;
+use crate::worktree::home::*;
 use std::os::unix::fs::symlink;
 
 const ID: &str = "abcd2345";

@@ -7,10 +7,10 @@
 //! HEAD still tracks the files then, a commit of the harness stops that. The files are never
 //! touched.
 
-use crate::vcs::untrusted_path;
-use crate::vcs::user_repo::command::failed;
-use crate::vcs::user_repo::snapshot_trees::{Index, escaped, ref_part};
-use crate::vcs::user_repo::{Git, GitError, is_below};
+use crate::untrusted_path;
+use crate::user_repo::command::failed;
+use crate::user_repo::snapshot_trees::{Index, escaped, ref_part};
+use crate::user_repo::{Git, GitError, is_below};
 use muleteer_model::task_list::{DAMAGED, INIT};
 use muleteer_store::atomic::write_atomic;
 use std::collections::{HashMap, HashSet};
@@ -38,7 +38,7 @@ impl Git {
         let text: String =
             all.lines().map(|line| format!("{line}\n")).chain([END.into()]).collect();
         write_atomic(&self.refs_file(task), text.as_bytes(), 0o600)
-            .map_err(|error| failed("for-each-ref", &crate::dispatch::launch::chain(&error)))?;
+            .map_err(|error| failed("for-each-ref", &crate::chain(&error)))?;
         muleteer_process::fault::point("tasks.refs_written");
         Ok(())
     }

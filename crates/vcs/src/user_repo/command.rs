@@ -1,7 +1,7 @@
 //! One run of git: deaf to configuration, bounded in what it may say.
 
-use crate::vcs::user_repo::GitError;
-use crate::vcs::worktree::{DURABLE, HARMLESS, LEADING_AWAY, STUCK, complaint};
+use crate::user_repo::GitError;
+use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY, STUCK, complaint};
 use muleteer_process::clock::awake;
 use muleteer_process::command::helper;
 use muleteer_process::group;

@@ -1,6 +1,6 @@
 //! The harness's own files in commits: of an agent, of a person, staged, merged, stashed.
 
-use crate::vcs::user_repo::tests::*;
+use crate::user_repo::tests::*;
 
 const LIST: &str = "harness-tasks.json";
 

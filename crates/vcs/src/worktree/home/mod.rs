@@ -5,10 +5,11 @@
 //! git works in the person's repository and in one of our own, never in the clone, whose hooks,
 //! filters and configuration belong to its agent.
 
-use crate::spec_run::{check_files, reflog};
-use crate::vcs::untrusted_path;
-use crate::vcs::worktree::leftover::{self, Leftover};
-use crate::vcs::worktree::{
+use crate::git_files::{self, check_files};
+use crate::reflog;
+use crate::untrusted_path;
+use crate::worktree::leftover::{self, Leftover};
+use crate::worktree::{
     UPLOAD_PACK, branch_in_the_way, fetching, git, is_clone, run, run_within, tip,
 };
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
@@ -322,7 +323,7 @@ impl Homecoming<'_> {
         }
         for name in ["rebase-merge/orig-head", "rebase-apply/orig-head"] {
             let bytes = untrusted_path::read(&git_dir, Path::new(name), HASH_LIMIT).ok().flatten();
-            let commit = bytes.and_then(|bytes| crate::spec_run::hash(&bytes));
+            let commit = bytes.and_then(|bytes| git_files::hash(&bytes));
             if let Some(commit) = commit {
                 add(commit, "rebase".into(), "the branch that was being rebased".into());
             }

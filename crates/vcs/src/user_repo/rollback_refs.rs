@@ -1,8 +1,8 @@
 //! Refs with the work that rollbacks remove, and its restoration.
 
-use crate::vcs::user_repo::command::failed;
-use crate::vcs::user_repo::snapshot_trees::ref_part;
-use crate::vcs::user_repo::{Git, GitError, raw};
+use crate::user_repo::command::failed;
+use crate::user_repo::snapshot_trees::ref_part;
+use crate::user_repo::{Git, GitError, raw};
 
 /// The work that one rollback removed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Finds the commits that were made in a repository, by its reflog, as opposed to those from
 //! elsewhere.
 
-use crate::spec_run::private_repo;
+use crate::git_files;
 
 /// Returns the commits that were made in the place of this reflog. `commit`, `merge`, the picks of
 /// a rebase and the like make them. `checkout`, `reset`, a fast-forward or the start of a rebase
@@ -13,7 +13,7 @@ pub fn made(log: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| {
             let (moved, said) = line.split_once('\t').unwrap_or((line, ""));
-            let new = private_repo::hash(moved.split(' ').nth(1)?.as_bytes())?;
+            let new = git_files::hash(moved.split(' ').nth(1)?.as_bytes())?;
             makes(said).then_some(new)
         })
         .collect()
@@ -22,7 +22,7 @@ pub fn made(log: &str) -> Vec<String> {
 /// Returns every commit that the ref has been at, the oldest first.
 pub fn reached(log: &str) -> Vec<String> {
     log.lines()
-        .filter_map(|line| private_repo::hash(line.split(' ').nth(1)?.as_bytes()))
+        .filter_map(|line| git_files::hash(line.split(' ').nth(1)?.as_bytes()))
         .collect()
 }
 
@@ -33,7 +33,7 @@ pub fn left_detached(log: &str) -> Vec<String> {
         .filter_map(|line| {
             let (moved, said) = line.split_once('\t')?;
             let from = said.strip_prefix("checkout: moving from ")?.split(' ').next()?;
-            let old = private_repo::hash(moved.split(' ').next()?.as_bytes())?;
+            let old = git_files::hash(moved.split(' ').next()?.as_bytes())?;
             (from == old).then_some(old)
         })
         .collect()

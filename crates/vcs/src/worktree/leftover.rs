@@ -11,9 +11,9 @@
 //! The number and size of files and the time of git are limited, because an agent may leave a file
 //! of 300 GB, or a pipe.
 
-use crate::vcs::untrusted_path;
-use crate::vcs::user_repo::raw;
-use crate::vcs::worktree::{OURS, discard, fetching, git, output, run_within};
+use crate::untrusted_path;
+use crate::user_repo::raw;
+use crate::worktree::{OURS, discard, fetching, git, output, run_within};
 use muleteer_model::agent::event::cut;
 use muleteer_model::dispatch::work::LeftWork;
 use std::collections::HashMap;
@@ -92,7 +92,7 @@ impl Bench {
                 self.keep(
                     head,
                     &tree,
-                    &format!("{}/{id}/uncommitted", crate::vcs::worktree::home::LEFT),
+                    &format!("{}/{id}/uncommitted", crate::worktree::home::LEFT),
                     what,
                 )
                 .await?,
@@ -104,7 +104,7 @@ impl Bench {
                 self.keep(
                     head,
                     &staged,
-                    &format!("{}/{id}/staged", crate::vcs::worktree::home::LEFT),
+                    &format!("{}/{id}/staged", crate::worktree::home::LEFT),
                     what,
                 )
                 .await?,
@@ -169,7 +169,7 @@ impl Bench {
         let output = output(command, PATIENCE).await?;
         match output.status.success() {
             true => Ok(output.stdout),
-            false => Err(crate::vcs::worktree::complaint(&output.stderr)),
+            false => Err(crate::worktree::complaint(&output.stderr)),
         }
     }
 
@@ -304,7 +304,7 @@ fn lends(objects: &Path) -> bool {
 /// Returns the person's own file of global ignore patterns.
 async fn person_excludes(project: &Path) -> Option<String> {
     if let Some(path) =
-        crate::vcs::worktree::own_config_of(project, &["--type=path", "core.excludesFile"]).await
+        crate::worktree::own_config_of(project, &["--type=path", "core.excludesFile"]).await
     {
         return Some(path);
     }
@@ -437,7 +437,7 @@ fn there(path: &Path) -> io::Result<Option<Metadata>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vcs::worktree::run;
+    use crate::worktree::run;
 
     async fn git_in(dir: &Path, args: &[&str]) -> String {
         let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];

@@ -1,8 +1,8 @@
 //! Concurrent workers: a clone each, mended after a crash, brought up to date and landed.
 
-use crate::vcs::git_repair;
-use crate::vcs::user_repo::command::{bare, failed, run};
-use crate::vcs::user_repo::{ANEW, Git, GitError};
+use crate::git_repair;
+use crate::user_repo::command::{bare, failed, run};
+use crate::user_repo::{ANEW, Git, GitError};
 use muleteer_store::removal;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl Git {
             Err(error) => error,
         };
         let fail = |error: std::io::Error| failed("clone", &format!("{}: {error}", dir.display()));
-        let aside = crate::vcs::worktree::free_name(dir, "broken");
+        let aside = crate::worktree::free_name(dir, "broken");
         std::fs::rename(dir, &aside).map_err(fail)?;
         Ok(Some((aside, error)))
     }
@@ -146,7 +146,7 @@ impl Git {
             self.person.tell(&mut command, &[]);
             command.args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial);
             run(command, b"", "clone")?;
-            crate::vcs::worktree::exclude(&partial.join(".git")).map_err(fail)?;
+            crate::worktree::exclude(&partial.join(".git")).map_err(fail)?;
             std::fs::write(partial.join(".git").join(ANEW), "").map_err(fail)?;
             std::fs::rename(&partial, dir).map_err(fail)?;
         }

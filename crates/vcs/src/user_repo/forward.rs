@@ -3,9 +3,9 @@
 //! in its way for good. So what is about to be done is noted before, when nothing is in the way,
 //! and whoever comes next finishes it or takes it back.
 
-use crate::vcs::user_repo::command::failed;
-use crate::vcs::user_repo::merge::Name;
-use crate::vcs::user_repo::{Git, GitError, Index};
+use crate::user_repo::command::failed;
+use crate::user_repo::merge::Name;
+use crate::user_repo::{Git, GitError, Index};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::Read;

@@ -10,11 +10,11 @@
 //! rather than commit something else. A driver that merges files is a program too: no git of ours
 //! runs one, it merges as git does by itself.
 
-use crate::vcs::user_repo::command::{bare, run_bytes};
-use crate::vcs::user_repo::merge::Name;
-use crate::vcs::user_repo::user_changes::named;
-use crate::vcs::user_repo::{Git, GitError};
-use crate::vcs::worktree::LEADING_AWAY;
+use crate::user_repo::command::{bare, run_bytes};
+use crate::user_repo::merge::Name;
+use crate::user_repo::user_changes::named;
+use crate::user_repo::{Git, GitError};
+use crate::worktree::LEADING_AWAY;
 use muleteer_process::command::helper;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

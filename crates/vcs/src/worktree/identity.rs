@@ -5,7 +5,7 @@
 //! `GIT_AUTHOR_*` would also override the configuration of a repository below the directory, or one
 //! that the agent makes during its work.
 
-use crate::vcs::worktree::{AGENT_EMAIL, AGENT_NAME, output};
+use crate::worktree::{AGENT_EMAIL, AGENT_NAME, output};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Output;

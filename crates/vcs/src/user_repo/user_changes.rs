@@ -2,9 +2,9 @@
 //! remove them, as `git reset --hard` or `git clean` does, or overwrite them, and pass its
 //! validation. Then our copy is the only one.
 
-use crate::vcs::user_repo::merge::{Change, Name};
-use crate::vcs::user_repo::snapshot_trees::{ref_part, start_ref};
-use crate::vcs::user_repo::{Git, GitError, Saved};
+use crate::user_repo::merge::{Change, Name};
+use crate::user_repo::snapshot_trees::{ref_part, start_ref};
+use crate::user_repo::{Git, GitError, Saved};
 use std::collections::HashMap;
 
 /// The most lost paths that a message names.

@@ -1,6 +1,6 @@
 //! Files that git cannot convert as their attributes say.
 
-use crate::vcs::user_repo::tests::*;
+use crate::user_repo::tests::*;
 
 /// No text in any encoding that is asked for.
 const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";

@@ -31,7 +31,7 @@ use tokio::process::Command;
 /// Settings that keep a repository's own configuration from making git run or ask something. The
 /// refs of an alternate are never listed: they are useless here, and git would run in a directory
 /// that may not be ours.
-pub(crate) const HARMLESS: [&str; 10] = [
+pub const HARMLESS: [&str; 10] = [
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.attributesFile=/dev/null",
@@ -45,9 +45,9 @@ pub(crate) const HARMLESS: [&str; 10] = [
 ];
 /// By default git syncs neither the objects of a commit nor the branch that leads to it. Work that
 /// is reported as done must survive a power cut.
-pub(crate) const DURABLE: &str = "core.fsync=committed";
+pub const DURABLE: &str = "core.fsync=committed";
 /// Variables of the daemon's own environment that could lead git elsewhere.
-pub(crate) const LEADING_AWAY: [&str; 16] = [
+pub const LEADING_AWAY: [&str; 16] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -67,11 +67,11 @@ pub(crate) const LEADING_AWAY: [&str; 16] = [
 ];
 /// The command that serves a fetch from an agent's repository. It uses only the named directory,
 /// and does not fetch missing objects, because the agent's configuration would say from where.
-pub(crate) const UPLOAD_PACK: &str =
+pub const UPLOAD_PACK: &str =
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
 /// The author and committer of an agent if the person has configured none.
-pub(crate) const AGENT_NAME: &str = "Muleteer agent";
-pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
+pub const AGENT_NAME: &str = "Muleteer agent";
+pub const AGENT_EMAIL: &str = "agent@muleteer.invalid";
 /// The timeout of a git. A clone of a large repository from a slow disk takes minutes.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// A git on this machine that has used no CPU time for this long hangs. An agent can cause that by
@@ -87,7 +87,7 @@ const COMPLAINT_LIMIT: usize = 2048;
 
 /// Returns an unused name beside `dir` with this extension, so that files that were moved aside
 /// earlier stay.
-pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
+pub fn free_name(dir: &Path, extension: &str) -> PathBuf {
     let mut name = dir.with_extension(extension);
     for number in 2_u32.. {
         if !name.exists() {
@@ -99,7 +99,7 @@ pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
 }
 
 /// Returns a git command that ignores configuration which could run code or ask questions.
-pub(crate) fn git(dir: &Path) -> Command {
+pub fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(dir);
     for setting in HARMLESS.iter().chain(&[
@@ -135,7 +135,7 @@ pub(crate) fn git(dir: &Path) -> Command {
 
 /// Returns a fetch into `into` from `from`, the git directory of a repository that may be an
 /// agent's.
-pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
+pub fn fetching(into: &Path, from: &Path) -> Command {
     let mut command = git(into);
     command
         .args([
@@ -150,13 +150,13 @@ pub(crate) fn fetching(into: &Path, from: &Path) -> Command {
     command
 }
 
-pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+pub async fn run(command: &mut Command, what: &str) -> Result<String, String> {
     run_within(command, PATIENCE, what).await
 }
 
 /// Runs a git that works on this machine alone. It is killed after `patience`, or sooner if it
 /// hangs.
-pub(crate) async fn run_within(
+pub async fn run_within(
     command: &mut Command,
     patience: Duration,
     what: &str,
@@ -166,7 +166,7 @@ pub(crate) async fn run_within(
 }
 
 /// Runs a git that lists names with `-z`: they can have any bytes, and begin or end with a space.
-pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
+pub async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
     bytes_within(command, PATIENCE, what).await
 }
 
@@ -221,7 +221,7 @@ async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
 
 /// Returns a program's complaint on one line, without terminal control characters. git's hints are
 /// left out, because they are for interactive users. A long one is cut in the middle.
-pub(crate) fn complaint(stderr: &[u8]) -> String {
+pub fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines = text.split(['\n', '\r']).map(str::trim_end);
     let said: Vec<_> =
@@ -239,7 +239,7 @@ pub(crate) fn complaint(stderr: &[u8]) -> String {
 
 /// Whether a complaint says that the disk or a quota is full. Only the end of a line counts,
 /// because names that an agent chose may be before it.
-pub(crate) fn no_room(why: &str) -> bool {
+pub fn no_room(why: &str) -> bool {
     let is_full = |line: &str| {
         let line = line.trim_end_matches(')');
         let line = line.rsplit_once(" (os error ").map_or(line, |(line, _)| line);
@@ -252,13 +252,13 @@ pub(crate) fn no_room(why: &str) -> bool {
 }
 
 /// Whether a git that lists files exceeded the output limit.
-pub(crate) fn lists_too_much(why: &str) -> bool {
+pub fn lists_too_much(why: &str) -> bool {
     why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
 }
 
 /// Runs a command to its end, with limits of time and output. Its process group is killed with it,
 /// even if the future is dropped.
-pub(crate) async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
+pub async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
     output_unless(command, patience, None).await
 }
 
@@ -443,7 +443,7 @@ pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
 }
 
 /// Whether a clone of ours exists: its `.git` is a directory, and no link to another.
-pub(crate) fn is_clone(dir: &Path) -> bool {
+pub fn is_clone(dir: &Path) -> bool {
     [dir.to_owned(), dir.join(".git")]
         .iter()
         .all(|path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()))
@@ -467,7 +467,7 @@ const OURS: [&str; 6] = [
 pub fn exclude(git_dir: &Path) -> std::io::Result<()> {
     const LONGEST: u64 = 1024 * 1024;
     let path = git_dir.join("info/exclude");
-    let text = match crate::vcs::untrusted_path::read(git_dir, Path::new("info/exclude"), LONGEST) {
+    let text = match crate::untrusted_path::read(git_dir, Path::new("info/exclude"), LONGEST) {
         Ok(bytes) => String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned(),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "left as it is");
@@ -548,7 +548,7 @@ pub async fn is_branch_name(dir: &Path, name: &str) -> bool {
 }
 
 /// Returns a value of the person's own configuration, which is only read.
-pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
+pub async fn own_config(dir: &Path, key: &str) -> Option<String> {
     own_config_of(dir, &[key]).await
 }
 
@@ -640,8 +640,7 @@ mod tests {
     #[tokio::test]
     async fn a_clone_that_a_killed_daemon_left_in_part_is_made_anew() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (project, id) =
-            (dir.path().join("project"), crate::daemon::context::test_daemon::id("abcd2345"));
+        let (project, id) = (dir.path().join("project"), "abcd2345");
         std::fs::create_dir(&project).expect("a directory");
         for args in [
             &["init", "--quiet"][..],
@@ -662,7 +661,7 @@ mod tests {
         let partial = dir.path().join(format!("worktrees/.{id}.partial/.git/objects"));
         std::fs::create_dir_all(&partial).expect("a part");
         let branch_name = format!("muleteer/{id}");
-        let new = NewClone { id: id.as_str(), branch: &branch_name, has_email: false };
+        let new = NewClone { id, branch: &branch_name, has_email: false };
         ensure(&project, &worktree, new).await.expect("a clone");
         assert_eq!(branch(&worktree).await, Some(branch_name));
         assert!(!partial.exists());

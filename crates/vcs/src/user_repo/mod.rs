@@ -10,9 +10,9 @@ mod clones;
 mod command;
 mod forward;
 mod harness_files;
-pub(crate) mod large_files;
+pub mod large_files;
 mod merge;
-pub(crate) mod raw;
+pub mod raw;
 mod rollback_refs;
 mod snapshot_trees;
 #[cfg(test)]
@@ -24,7 +24,7 @@ pub use rollback_refs::Saved;
 use snapshot_trees::Index;
 pub use user_changes::Lost;
 
-use crate::vcs::git_repair;
+use crate::git_repair;
 use command::{bare, failed, run, run_bytes, words};
 use muleteer_model::task_list::{DAMAGED, OWN_FILES};
 use muleteer_process::group::may_be_at_work;
@@ -93,7 +93,7 @@ impl GitError {
     /// Returns `meant` in place of a complaint of git.
     fn meaning(self, meant: Self) -> Self {
         if let (Self::Failed { said, .. }, Self::NoRepository(dir)) = (&self, &meant)
-            && crate::vcs::worktree::is_distrust(said.as_bytes())
+            && crate::worktree::is_distrust(said.as_bytes())
         {
             return Self::Distrusted { dir: dir.clone(), said: said.clone() };
         }
@@ -113,7 +113,7 @@ fn not_run(in_clone: bool) -> &'static str {
 
 /// Where git stops looking for a repository.
 const CEILING: &str = "GIT_CEILING_DIRECTORIES";
-/// As [`DURABLE`](crate::vcs::worktree::DURABLE), for what may write the person's own index: git
+/// As [`DURABLE`](crate::worktree::DURABLE), for what may write the person's own index: git
 /// cannot work with one that a power cut emptied.
 const DURABLE_INDEX: &str = "core.fsync=committed,index";
 

@@ -1,7 +1,7 @@
 mod own;
 mod raw;
 
-use crate::vcs::user_repo::*;
+use crate::user_repo::*;
 use muleteer_model::task_list::Stand;
 use muleteer_process::command::helper;
 use std::process::Stdio;

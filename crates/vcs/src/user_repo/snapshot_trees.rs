@@ -1,9 +1,9 @@
 //! Trees of what lies in the working directory, made with an index of their own, and moving files
 //! from one to another.
 
-use crate::vcs::user_repo::command::failed;
-use crate::vcs::user_repo::large_files::{self, Listed};
-use crate::vcs::user_repo::{Git, GitError, Saved, raw};
+use crate::user_repo::command::failed;
+use crate::user_repo::large_files::{self, Listed};
+use crate::user_repo::{Git, GitError, Saved, raw};
 use muleteer_model::task_list::Stand;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

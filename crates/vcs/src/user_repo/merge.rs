@@ -1,8 +1,8 @@
 //! Changes between two trees, brought upon a third one. Where that has changed too, both are kept
 //! line by line; where they changed the same lines, nobody but a person could say what is meant.
 
-use crate::vcs::user_repo::command::failed;
-use crate::vcs::user_repo::{Git, GitError};
+use crate::user_repo::command::failed;
+use crate::user_repo::{Git, GitError};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

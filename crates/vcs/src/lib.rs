@@ -1,0 +1,21 @@
+//! Everything that runs git: in a person's working directory, for clones of agents, and for repairs.
+//!
+//! - [`user_repo`]: a person's working directory, and the clones of task-list workers;
+//! - [`worktree`]: the clones of dispatches, and how their work comes home;
+//! - [`git_files`], [`reflog`], [`untrusted_path`]: a git directory read as plain files;
+//! - [`git_repair`]: damage that a power cut leaves.
+//!
+//! Callers pass paths and plain values. This crate knows no actor and no request.
+
+pub mod git_files;
+pub mod git_repair;
+pub mod reflog;
+pub mod untrusted_path;
+pub mod user_repo;
+pub mod worktree;
+
+/// Formats an error with all its causes, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
