@@ -1,5 +1,6 @@
 //! Everything that runs git: in a person's working directory, for clones of agents, and for repairs.
 //!
+//! - [`command`]: the git commands, hardened, and their runs with limits;
 //! - [`user_repo`]: a person's working directory, and the clones of task-list workers;
 //! - [`worktree`]: the clones of dispatches, and how their work comes home;
 //! - [`git_files`], [`reflog`], [`untrusted_path`]: a git directory read as plain files;
@@ -7,6 +8,7 @@
 //!
 //! Callers pass paths and plain values. This crate knows no actor and no request.
 
+pub mod command;
 pub mod git_files;
 pub mod git_repair;
 pub mod reflog;

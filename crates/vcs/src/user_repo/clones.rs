@@ -1,7 +1,8 @@
 //! Concurrent workers: a clone each, mended after a crash, brought up to date and landed.
 
+use crate::command::blocking::{self, failed, run};
+use crate::command::{Purpose, UPLOAD_PACK_BELOW};
 use crate::git_repair;
-use crate::user_repo::command::{bare, failed, run};
 use crate::user_repo::{ANEW, Git, GitError};
 use muleteer_store::removal;
 use std::path::{Path, PathBuf};
@@ -142,7 +143,7 @@ impl Git {
             if partial.exists() {
                 removal::remove_tree(&partial, removal::PATIENCE).map_err(fail)?;
             }
-            let mut command = bare(&self.top);
+            let mut command = blocking::git(&self.top, Purpose::Agent);
             self.person.tell(&mut command, &[]);
             command.args(["clone", "--quiet", "--shared", "--no-hardlinks", "."]).arg(&partial);
             run(command, b"", "clone")?;
@@ -160,8 +161,16 @@ impl Git {
 
     pub(super) fn fetch(&self, from: &Path, branch: &str) -> Result<String, GitError> {
         let from = from.to_string_lossy();
-        self.git(&["fetch", "--quiet", "--no-tags", &from, &format!("refs/heads/{branch}")])?;
+        let name = format!("refs/heads/{branch}");
+        let fetch = ["fetch", "--quiet", "--no-tags", "--upload-pack", UPLOAD_PACK_BELOW];
+        self.git(&[&fetch[..], &[&from, &name]].concat())?;
         self.git(&["rev-parse", "FETCH_HEAD"])
+    }
+
+    /// Fetches a commit from a clone, without a name for it.
+    pub(super) fn fetch_objects(&self, from: &str, name: &str) -> Result<(), GitError> {
+        let fetch = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--upload-pack"];
+        self.git(&[&fetch[..], &[UPLOAD_PACK_BELOW, from, name]].concat()).map(drop)
     }
 
     /// Whether a clone was made and no task has begun in it since: what one had passed with before
@@ -204,7 +213,7 @@ impl Git {
         }
         let commit = clone.head()?;
         let from = clone.top.to_string_lossy();
-        self.git(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &from, "HEAD"])?;
+        self.fetch_objects(&from, "HEAD")?;
         if self.branch().as_deref() == Some(branch) {
             self.forward(tip, &commit)?;
         } else {

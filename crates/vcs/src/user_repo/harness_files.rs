@@ -7,8 +7,8 @@
 //! HEAD still tracks the files then, a commit of the harness stops that. The files are never
 //! touched.
 
+use crate::command::blocking::failed;
 use crate::untrusted_path;
-use crate::user_repo::command::failed;
 use crate::user_repo::snapshot_trees::{Index, escaped, ref_part};
 use crate::user_repo::{Git, GitError, is_below};
 use muleteer_model::task_list::{DAMAGED, INIT};

@@ -1,7 +1,7 @@
 //! Changes between two trees, brought upon a third one. Where that has changed too, both are kept
 //! line by line; where they changed the same lines, nobody but a person could say what is meant.
 
-use crate::user_repo::command::failed;
+use crate::command::blocking::failed;
 use crate::user_repo::{Git, GitError};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

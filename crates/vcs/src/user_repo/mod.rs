@@ -7,7 +7,6 @@
 //! Trees are made with an index of their own, so a person's staged changes stay staged.
 
 mod clones;
-mod command;
 mod forward;
 mod harness_files;
 pub mod large_files;
@@ -24,8 +23,9 @@ pub use rollback_refs::Saved;
 use snapshot_trees::Index;
 pub use user_changes::Lost;
 
+use crate::command::blocking::{self, failed, run, run_bytes, words};
+use crate::command::{Purpose, only_files};
 use crate::git_repair;
-use command::{bare, failed, run, run_bytes, words};
 use muleteer_model::task_list::{DAMAGED, OWN_FILES};
 use muleteer_process::group::may_be_at_work;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ impl GitError {
     /// Returns `meant` in place of a complaint of git.
     fn meaning(self, meant: Self) -> Self {
         if let (Self::Failed { said, .. }, Self::NoRepository(dir)) = (&self, &meant)
-            && crate::worktree::is_distrust(said.as_bytes())
+            && crate::command::is_distrust(said.as_bytes())
         {
             return Self::Distrusted { dir: dir.clone(), said: said.clone() };
         }
@@ -113,7 +113,7 @@ fn not_run(in_clone: bool) -> &'static str {
 
 /// Where git stops looking for a repository.
 const CEILING: &str = "GIT_CEILING_DIRECTORIES";
-/// As [`DURABLE`](crate::worktree::DURABLE), for what may write the person's own index: git
+/// As [`DURABLE`](crate::command::DURABLE), for what may write the person's own index: git
 /// cannot work with one that a power cut emptied.
 const DURABLE_INDEX: &str = "core.fsync=committed,index";
 
@@ -155,7 +155,8 @@ impl Git {
     /// Looks for it no higher than below `ceiling`.
     fn open_below(dir: &Path, ceiling: Option<&Path>, person: Person) -> Result<Self, GitError> {
         let ask = |what: &str| {
-            let mut command = bare(dir);
+            let purpose = if ceiling.is_some() { Purpose::Agent } else { Purpose::Person };
+            let mut command = blocking::git(dir, purpose);
             person.tell(&mut command, &[]);
             command.envs(ceiling.map(|ceiling| (CEILING, ceiling)));
             command.args(["rev-parse", "--path-format=absolute", what]);
@@ -236,6 +237,10 @@ impl Git {
         &self.top
     }
 
+    fn purpose(&self) -> Purpose {
+        if self.is_clone { Purpose::Agent } else { Purpose::Person }
+    }
+
     fn git(&self, args: &[&str]) -> Result<String, GitError> {
         self.git_with(args, b"", None)
     }
@@ -305,15 +310,14 @@ impl Git {
     }
 
     fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
-        let mut command = bare(&self.top);
+        let mut command = blocking::git(&self.top, self.purpose());
         self.person.tell(&mut command, &self.filters(args)?);
         if let Some(tree) = self.attributes_from {
             command.env(raw::ATTRIBUTES_FROM, tree).env("GIT_ATTR_NOSYSTEM", "1");
         }
-        if self.is_clone {
-            // What is missing there would be fetched as its own configuration says, by whatever
-            // program that names.
-            command.env("GIT_NO_LAZY_FETCH", "1");
+        if args.first() == Some(&"fetch") {
+            // It is from a clone on this machine, whatever the configuration makes of its path.
+            only_files(&mut command);
         }
         // It may break while we work in it.
         command.envs(self.top.parent().map(|above| (CEILING, above)));
@@ -382,7 +386,9 @@ impl Git {
 
     /// `git diff --stat`, with what is untracked.
     pub fn uncommitted(&self) -> String {
-        let stat = self.git(&["diff", "--stat", "HEAD"]).unwrap_or_default();
+        let stat = self
+            .git(&["diff", "--no-ext-diff", "--no-textconv", "--stat", "HEAD"])
+            .unwrap_or_default();
         let untracked =
             self.git(&["ls-files", "--others", "--exclude-standard"]).unwrap_or_default();
         let untracked: Vec<_> = untracked

@@ -3,10 +3,10 @@
 //! them ends a whole `git add`. So where that fails, those files are found, and taken in byte for
 //! byte; all others are converted as always.
 
+use crate::command::run_within;
 use crate::user_repo::large_files::{empty_tree, is_regular};
 use crate::user_repo::snapshot_trees::Index;
 use crate::user_repo::{Git, GitError};
-use crate::worktree::run_within;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,6 +1,6 @@
 //! Refs with the work that rollbacks remove, and its restoration.
 
-use crate::user_repo::command::failed;
+use crate::command::blocking::failed;
 use crate::user_repo::snapshot_trees::ref_part;
 use crate::user_repo::{Git, GitError, raw};
 
@@ -170,7 +170,7 @@ impl Git {
     /// Brings what was saved in a clone into the project, under the same name or the next free one.
     pub fn adopt(&self, clone: &Self, saved: &Saved) -> Result<String, GitError> {
         let from = clone.top.to_string_lossy();
-        self.git(&["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", &from, &saved.name])?;
+        self.fetch_objects(&from, &saved.name)?;
         let folder = saved.name.rsplit_once('/').map_or(saved.name.as_str(), |(folder, _)| folder);
         for number in 1..10_000 {
             let name = format!("{folder}/{number}");

@@ -1,7 +1,7 @@
 //! Trees of what lies in the working directory, made with an index of their own, and moving files
 //! from one to another.
 
-use crate::user_repo::command::failed;
+use crate::command::blocking::failed;
 use crate::user_repo::large_files::{self, Listed};
 use crate::user_repo::{Git, GitError, Saved, raw};
 use muleteer_model::task_list::Stand;

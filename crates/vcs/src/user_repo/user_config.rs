@@ -10,12 +10,11 @@
 //! rather than commit something else. A driver that merges files is a program too: no git of ours
 //! runs one, it merges as git does by itself.
 
-use crate::user_repo::command::{bare, run_bytes};
+use crate::command::blocking::{self, run_bytes};
+use crate::command::configuration;
 use crate::user_repo::merge::Name;
 use crate::user_repo::user_changes::named;
 use crate::user_repo::{Git, GitError};
-use crate::worktree::LEADING_AWAY;
-use muleteer_process::command::helper;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -71,11 +70,8 @@ pub(super) struct Person {
 impl Person {
     /// As git tells it, asked with the person's own environment and these variables.
     pub(super) fn read(dir: &Path, vars: &[(&str, &OsStr)]) -> Result<Self, GitError> {
-        let mut command = helper("git");
-        command.arg("-C").arg(dir).args(["config", "-z", "--show-scope", "--list"]);
-        for name in LEADING_AWAY {
-            command.env_remove(name);
-        }
+        let mut command = configuration(dir);
+        command.args(["config", "-z", "--show-scope", "--list"]);
         command.env("LC_ALL", "C").envs(vars.iter().copied());
         let listed = run_bytes(command, b"", "config")?;
         let mut fields = listed.split(|byte| *byte == 0);
@@ -211,7 +207,7 @@ impl Git {
 
     /// The programs that the repository's own configuration would have git run on files.
     fn programs(&self) -> Result<Programs, GitError> {
-        let mut command = bare(&self.top);
+        let mut command = blocking::git(&self.top, self.purpose());
         self.person.tell(&mut command, &[]);
         command.args(["config", "-z", "--name-only", "--get-regexp", r"^(filter|merge)\."]);
         let listed = match run_bytes(command, b"", "config") {

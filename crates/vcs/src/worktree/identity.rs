@@ -5,7 +5,7 @@
 //! `GIT_AUTHOR_*` would also override the configuration of a repository below the directory, or one
 //! that the agent makes during its work.
 
-use crate::worktree::{AGENT_EMAIL, AGENT_NAME, output};
+use crate::command::{AGENT_EMAIL, AGENT_NAME, configuration, output};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -134,10 +134,9 @@ async fn knows(dir: &Path, env: &[(String, String)], identity: &str) -> bool {
 }
 
 async fn ask(dir: &Path, env: &[(String, String)], args: &[&str]) -> Option<Output> {
-    let mut ask = Command::new("git");
+    let mut ask = Command::from(configuration(dir));
     let env = env.iter().map(|(name, value)| (name, value));
-    ask.arg("-C").arg(dir).args(args).env_clear().envs(env).env("LC_ALL", "C");
-    ask.stdin(std::process::Stdio::null()).kill_on_drop(true);
+    ask.args(args).env_clear().envs(env).env("LC_ALL", "C");
     output(&mut ask, PATIENCE).await.ok()
 }
 

@@ -11,9 +11,10 @@
 //! The number and size of files and the time of git are limited, because an agent may leave a file
 //! of 300 GB, or a pipe.
 
+use crate::command::{complaint, fetching, git, output, own_config_of, run_within};
 use crate::untrusted_path;
 use crate::user_repo::raw;
-use crate::worktree::{OURS, discard, fetching, git, output, run_within};
+use crate::worktree::{OURS, discard};
 use muleteer_model::agent::event::cut;
 use muleteer_model::dispatch::work::LeftWork;
 use std::collections::HashMap;
@@ -169,7 +170,7 @@ impl Bench {
         let output = output(command, PATIENCE).await?;
         match output.status.success() {
             true => Ok(output.stdout),
-            false => Err(crate::worktree::complaint(&output.stderr)),
+            false => Err(complaint(&output.stderr)),
         }
     }
 
@@ -303,9 +304,7 @@ fn lends(objects: &Path) -> bool {
 
 /// Returns the person's own file of global ignore patterns.
 async fn person_excludes(project: &Path) -> Option<String> {
-    if let Some(path) =
-        crate::worktree::own_config_of(project, &["--type=path", "core.excludesFile"]).await
-    {
+    if let Some(path) = own_config_of(project, &["--type=path", "core.excludesFile"]).await {
         return Some(path);
     }
     let config =
@@ -437,7 +436,7 @@ fn there(path: &Path) -> io::Result<Option<Metadata>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worktree::run;
+    use crate::command::run;
 
     async fn git_in(dir: &Path, args: &[&str]) -> String {
         let who = ["-c", "user.name=t", "-c", "user.email=t@example.org"];

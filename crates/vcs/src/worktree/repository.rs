@@ -1,7 +1,8 @@
 //! Finds the repository that a directory is in, which every dispatch needs. Only git knows, and
 //! takes milliseconds. Its answer is cached until a file that it read has changed.
 
-use crate::worktree::{branch, git, run};
+use crate::command::{git, run};
+use crate::worktree::branch;
 use rustix::fs::OFlags;
 use std::collections::HashMap;
 use std::fs::Metadata;

@@ -1,9 +1,6 @@
 //! Ends a run: brings its branch into the repository, and makes a pull request if the remote
 //! supports it.
 
-// git and gh are short-lived children; we wait for them, and their handles kill them on drop.
-#![allow(clippy::disallowed_methods)]
-
 use crate::daemon::context::Daemon;
 use crate::spec_run::clones;
 use crate::spec_run::host::Hosted;
@@ -19,11 +16,12 @@ use muleteer_model::agent::event::cut;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::forge::{self, Forge};
 use muleteer_model::spec_run::{Input, PullRequest, Run, Stage, unpushed};
+use muleteer_process::command::helper;
 use muleteer_process::fault;
 use muleteer_vcs::git_repair;
 use muleteer_vcs::user_repo::{Git, GitError};
 use muleteer_vcs::worktree::{
-    self, DURABLE, HARMLESS, LEADING_AWAY, complaint, fetching, git, output, run as git_run,
+    self, as_person, complaint, fetching, git, output, remote, run as git_run,
 };
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -314,18 +312,9 @@ impl Place {
     /// Returns a command with the person's own environment: remote and credentials are the
     /// person's.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        let person = self.env.iter().filter(|(name, _)| !LEADING_AWAY.contains(&name.as_str()));
-        command
-            .current_dir(&self.repo)
-            .env_clear()
-            .envs(person.map(|(name, value)| (name, value)))
-            .env("GIT_TERMINAL_PROMPT", "0")
-            .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .env("GIT_GRAFT_FILE", "/dev/null")
-            .stdin(std::process::Stdio::null())
-            .kill_on_drop(true);
-        command
+        let mut command = helper(program);
+        as_person(&mut command, &self.repo, &self.env);
+        command.into()
     }
 
     async fn out(
@@ -356,17 +345,7 @@ impl Place {
     /// Runs a git that talks to the remote. It is used for nothing else, because the person's
     /// configuration may name programs.
     async fn git(&self, args: &[&str], patience: Duration, what: &str) -> Result<String, String> {
-        let mut command = self.command("git");
-        // The settings are not arguments, because every user can read those.
-        command.env("GIT_CONFIG_COUNT", self.settings.len().to_string());
-        for (at, (key, value)) in self.settings.iter().enumerate() {
-            command
-                .env(format!("GIT_CONFIG_KEY_{at}"), key)
-                .env(format!("GIT_CONFIG_VALUE_{at}"), value);
-        }
-        for setting in HARMLESS.iter().chain(&[DURABLE]) {
-            command.args(["-c", setting]);
-        }
+        let mut command = remote(&self.repo, &self.env, &self.settings);
         self.out(command.args(args), patience, what).await
     }
 

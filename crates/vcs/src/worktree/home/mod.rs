@@ -5,13 +5,12 @@
 //! git works in the person's repository and in one of our own, never in the clone, whose hooks,
 //! filters and configuration belong to its agent.
 
+use crate::command::{UPLOAD_PACK, fetching, git, run, run_within};
 use crate::git_files::{self, check_files};
 use crate::reflog;
 use crate::untrusted_path;
 use crate::worktree::leftover::{self, Leftover};
-use crate::worktree::{
-    UPLOAD_PACK, branch_in_the_way, fetching, git, is_clone, run, run_within, tip,
-};
+use crate::worktree::{branch_in_the_way, is_clone, tip};
 use muleteer_model::dispatch::work::{LeftWork, WorkHome};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,8 @@
-//! One run of git: deaf to configuration, bounded in what it may say.
+//! Runs git and blocks until it ends, with limits of time and output.
 
+use crate::command::{self, Purpose, STUCK, complaint};
 use crate::user_repo::GitError;
-use crate::worktree::{DURABLE, HARMLESS, LEADING_AWAY, STUCK, complaint};
 use muleteer_process::clock::awake;
-use muleteer_process::command::helper;
 use muleteer_process::group;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -22,50 +21,30 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// How often a git that takes long is looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
-pub(super) fn failed(what: &str, said: &str) -> GitError {
+pub(crate) fn failed(what: &str, said: &str) -> GitError {
     GitError::Failed { what: format!("git {what}"), said: said.into() }
 }
 
-/// git, deaf to configuration that could run somebody's code or ask somebody something.
-pub(super) fn bare(dir: &Path) -> Command {
-    let mut command = helper("git");
-    command
-        .arg("-C")
-        .arg(dir)
-        .args(HARMLESS.iter().flat_map(|setting| ["-c", setting]))
-        .args([
-            "-c",
-            "core.quotePath=false",
-            "-c",
-            "protocol.ext.allow=never",
-            "-c",
-            "commit.gpgSign=false",
-        ])
-        // A snapshot may be of thousands of files: for those git waits once, at the end.
-        .args(["-c", DURABLE, "-c", "core.fsyncMethod=batch"])
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_EDITOR", "true")
-        .env("LC_ALL", "C");
-    for name in LEADING_AWAY {
-        command.env_remove(name);
-    }
+/// Returns a hardened git command for a working directory. Paths are printed as they are.
+pub(crate) fn git(dir: &Path, purpose: Purpose) -> Command {
+    let mut command = command::hardened(dir, purpose);
+    // A snapshot may be of thousands of files: for those git waits once, at the end.
+    command.args(["-c", "core.quotePath=false", "-c", "core.fsyncMethod=batch"]);
     command
 }
 
-pub(super) fn run(command: Command, stdin: &[u8], what: &str) -> Result<String, GitError> {
+pub(crate) fn run(command: Command, stdin: &[u8], what: &str) -> Result<String, GitError> {
     run_bytes(command, stdin, what).map(words)
 }
 
 /// Only git's own words are trimmed: what is NUL-separated keeps its separators. A path that is no
 /// text names nothing then.
-pub(super) fn words(said: Vec<u8>) -> String {
+pub(crate) fn words(said: Vec<u8>) -> String {
     String::from_utf8_lossy(&said).trim_matches('\n').trim_end_matches('\0').to_string()
 }
 
 /// Runs it to its end.
-pub(super) fn run_bytes(
+pub(crate) fn run_bytes(
     mut command: Command,
     stdin: &[u8],
     what: &str,
@@ -162,7 +141,7 @@ impl Watch {
     }
 }
 
-pub(super) fn at_most(stream: Option<impl Read>, limit: usize) -> std::io::Result<Vec<u8>> {
+pub(crate) fn at_most(stream: Option<impl Read>, limit: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![];
     if let Some(stream) = stream {
         stream.take(limit as u64).read_to_end(&mut bytes)?;

@@ -1,0 +1,250 @@
+//! Runs git as a task of the daemon, with limits of time and output.
+
+use crate::command::{self, STUCK, complaint, is_distrust};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+/// The timeout of a git. A clone of a large repository from a slow disk takes minutes.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// The interval at which the CPU use of a git is checked.
+const LOOK: Duration = Duration::from_secs(2);
+/// The limit of git's output. Tests need many files to exceed it.
+const OUTPUT_LIMIT: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+const TOO_MUCH: &str = "it prints more than";
+
+/// Runs a git that works on this machine alone, and returns its output without the space around
+/// it. It is killed if it hangs. `what` begins the message of an error.
+pub async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+    run_within(command, PATIENCE, what).await
+}
+
+/// Does the same as [`run`]. It is killed after `patience`, or sooner if it hangs.
+pub async fn run_within(
+    command: &mut Command,
+    patience: Duration,
+    what: &str,
+) -> Result<String, String> {
+    let said = bytes_within(command, patience, what).await?;
+    Ok(String::from_utf8_lossy(&said).trim().to_string())
+}
+
+/// Runs a git that lists names with `-z`: they can have any bytes, and begin or end with a space.
+pub async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
+    bytes_within(command, PATIENCE, what).await
+}
+
+async fn bytes_within(
+    command: &mut Command,
+    patience: Duration,
+    what: &str,
+) -> Result<Vec<u8>, String> {
+    let mut said = output_unless(command, patience, Some(STUCK)).await?;
+    if !said.status.success() && is_distrust(&said.stderr) && trusting(command, &[]).await {
+        // git rejected the directory before it did anything.
+        said = output_unless(command, patience, Some(STUCK)).await?;
+    }
+    let output = said;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(format!("{what}: {}", complaint(&output.stderr)))
+}
+
+/// Makes a git trust the directories that the person's own configuration trusts, which our git
+/// ignores. The configuration is read with the person's environment and these variables. Returns
+/// false if there are none.
+async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
+    let mut ask = Command::from(command::configuration(Path::new("/")));
+    ask.args(["config", "-z", "--show-scope", "--get-all", "safe.directory"]);
+    ask.envs(vars.iter().copied());
+    let Ok(said) = output(&mut ask, PATIENCE).await else { return false };
+    let fields: Vec<_> = said.stdout.split(|byte| *byte == 0).collect();
+    let (pairs, _) = fields.as_chunks::<2>();
+    let trusted = pairs
+        .iter()
+        .filter(|[scope, _]| matches!(*scope, b"system" | b"global"))
+        .map(|[_, value]| *value);
+    let mut count = 0;
+    for value in trusted {
+        command.env(format!("GIT_CONFIG_KEY_{count}"), "safe.directory");
+        command.env(format!("GIT_CONFIG_VALUE_{count}"), OsStr::from_bytes(value));
+        count += 1;
+    }
+    command.env("GIT_CONFIG_COUNT", count.to_string());
+    count > 0
+}
+
+/// Whether a git that lists files exceeded the output limit.
+pub fn lists_too_much(why: &str) -> bool {
+    why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
+}
+
+/// Runs a command to its end, with limits of time and output. Its process group is killed with it,
+/// even if the future is dropped.
+pub async fn output(command: &mut Command, patience: Duration) -> Result<Output, String> {
+    output_unless(command, patience, None).await
+}
+
+/// Does the same as [`output`], and kills it if it uses no CPU time for `stuck`.
+async fn output_unless(
+    command: &mut Command,
+    patience: Duration,
+    stuck: Option<Duration>,
+) -> Result<Output, String> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    let mut child = command.spawn().map_err(failed)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let mut group = Group(child.id());
+    let ending = async {
+        let (stdout, stderr) = tokio::try_join!(read(out), read(err))?;
+        let status = child.wait().await?;
+        Ok::<_, std::io::Error>(Output { status, stdout, stderr })
+    };
+    let slow = format!("{program} has not ended in {} s and was killed", patience.as_secs());
+    let output = tokio::select! {
+        ended = tokio::time::timeout(patience, ending) => ended.map_err(|_| slow)?.map_err(failed)?,
+        after = hang(group.0, stuck) => {
+            return Err(format!(
+                "{program} has done nothing for {} s and was killed",
+                after.as_secs()
+            ));
+        }
+    };
+    group.0 = None;
+    Ok(output)
+}
+
+/// Returns when a process group has used no CPU time for `limit`.
+async fn hang(leader: Option<u32>, limit: Option<Duration>) -> Duration {
+    let (Some(leader), Some(limit)) = (leader, limit) else { return std::future::pending().await };
+    let (mut used, mut since) = (None, tokio::time::Instant::now());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now =
+            tokio::task::spawn_blocking(move || muleteer_process::group::cpu_of_group(leader))
+                .await
+                .ok();
+        if now != used {
+            (used, since) = (now, tokio::time::Instant::now());
+        } else if since.elapsed() >= limit {
+            return limit;
+        }
+    }
+}
+
+async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    if let Some(from) = from {
+        from.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 > OUTPUT_LIMIT {
+        return Err(std::io::Error::other(format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// A process group whose leader is not reaped yet. It is killed on drop.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // If it has ended already, that is fine.
+            drop(muleteer_process::group::signal_group(
+                leader,
+                rustix::process::Signal::KILL.as_raw(),
+            ));
+        }
+    }
+}
+
+/// Returns a value of the person's own configuration, which is only read.
+pub async fn own_config(dir: &Path, key: &str) -> Option<String> {
+    own_config_of(dir, &[key]).await
+}
+
+pub(crate) async fn own_config_of(dir: &Path, args: &[&str]) -> Option<String> {
+    let mut ask = Command::from(command::configuration(dir));
+    let output = output(ask.arg("config").args(args), PATIENCE).await.ok()?;
+    let value = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    (output.status.success() && !value.is_empty()).then_some(value)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use crate::command::git;
+
+    #[tokio::test]
+    async fn what_the_person_trusts_is_trusted_and_else_git_says_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let repo = dir.path().join("repo");
+        std::fs::create_dir(&repo).expect("a directory");
+        run(git(&repo).args(["init", "-q"]), "init").await.expect("a repository");
+        for path in [repo.join(".git"), repo.clone()] {
+            if std::os::unix::fs::chown(path, Some(54321), None).is_err() {
+                return eprintln!("not root: nothing can be given away");
+            }
+        }
+        let ask = || {
+            let mut command = git(&repo);
+            command.args(["rev-parse", "--git-dir"]);
+            command
+        };
+        let refused = run(&mut ask(), "cannot look").await.expect_err("it is somebody else's");
+        assert!(refused.contains("git config --global --add safe.directory"), "{refused}");
+        let config = dir.path().join("gitconfig");
+        let vars = [
+            ("GIT_CONFIG_GLOBAL", config.as_path()),
+            ("GIT_CONFIG_SYSTEM", Path::new("/dev/null")),
+        ];
+        std::fs::write(&config, "").expect("a configuration");
+        assert!(!trusting(&mut ask(), &vars).await, "nothing is");
+        let trusted =
+            format!("[safe]\n directory = {}\n", repo.canonicalize().expect("a place").display());
+        std::fs::write(&config, trusted).expect("a configuration");
+        let mut command = ask();
+        assert!(trusting(&mut command, &vars).await);
+        assert_eq!(run(&mut command, "cannot look").await.as_deref(), Ok(".git"));
+    }
+
+    /// Its child processes hold the pipes and the locks.
+    #[tokio::test]
+    async fn whom_nobody_waits_for_any_more_is_ended_with_all_it_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pids = dir.path().join("pids");
+        let script = "sleep 1000 & echo $! > \"$1.new\"; mv \"$1.new\" \"$1\"; wait";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&pids);
+        let running = output(&mut command, Duration::from_secs(60));
+        let child = {
+            tokio::pin!(running);
+            loop {
+                tokio::select! {
+                    ended = &mut running => panic!("it waits: {ended:?}"),
+                    () = tokio::time::sleep(Duration::from_millis(2)) => {}
+                }
+                if let Ok(pid) = std::fs::read_to_string(&pids) {
+                    break pid.trim().to_string();
+                }
+            }
+        };
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        while lives() {
+            assert!(tokio::time::Instant::now() < deadline, "{child} lives");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
