@@ -3,6 +3,7 @@
 //! - [`command`]: the git commands, hardened, and their runs with limits;
 //! - [`user_repo`]: a person's working directory, and the clones of task-list workers;
 //! - [`worktree`]: the clones of dispatches, and how their work comes home;
+//! - [`spec_run`]: the repositories of a spec run, and how its result comes home;
 //! - [`git_files`], [`reflog`], [`untrusted_path`]: a git directory read as plain files;
 //! - [`git_repair`]: damage that a power cut leaves.
 //!
@@ -12,6 +13,7 @@ pub mod command;
 pub mod git_files;
 pub mod git_repair;
 pub mod reflog;
+pub mod spec_run;
 pub mod untrusted_path;
 pub mod user_repo;
 pub mod worktree;

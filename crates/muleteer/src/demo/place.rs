@@ -9,7 +9,6 @@ use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use crate::demo::cast::SCENARIO;
 use muleteer_model::event::id;
-use muleteer_process::command::helper;
 use muleteer_supervisor::daemon::paths::{Paths, check_socket};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -172,8 +171,8 @@ impl Place {
     /// # Errors
     /// When git is missing or fails.
     pub fn git(&self, words: &[&str]) -> Result<String, Failure> {
-        let mut command = helper("git");
-        command.args(words).current_dir(self.repo()).env_clear().envs(self.variables());
+        let mut command = muleteer_vcs::command::alone(&self.repo(), self.variables());
+        command.args(words);
         let output = command.output().map_err(|error| {
             Failure::new("E_DEMO", format!("cannot run git: {error}"))
                 .hint("the demo needs git on PATH")

@@ -8,12 +8,13 @@ use crate::ports::tree::BranchMsg;
 use crate::spec_run::begin::recovery;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
-use crate::spec_run::{criteria, hub, job, publish, snapshots, steps};
+use crate::spec_run::{criteria, job, publish, repairs, snapshots, steps};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::spec_run::{self, Effect, Input, Run};
 use muleteer_process::fault;
+use muleteer_vcs::spec_run::hub;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -344,10 +345,10 @@ impl State {
     fn watch_hub(&mut self, target: String) {
         let (daemon, hosted) = (self.daemon.clone(), self.hosted.clone());
         self.tasks.spawn(async move {
-            if let Err(error) = hub::watch(&hosted, &target).await {
+            if let Err(error) = hub::watch(&hosted.repos, &target).await {
                 tracing::warn!(run = %hosted.run_id, %error, "failed to repair the hub");
             }
-            hub::report(&daemon, &hosted);
+            repairs::report(&daemon, &hosted);
         });
     }
 

@@ -90,7 +90,7 @@ pub async fn seal_given(
     let path = run.settings.acceptance_path.clone().unwrap_or_default();
     let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
     let folder = &hosted.places.acceptance;
-    let _ = crate::spec_run::clones::remove(folder).await;
+    let _ = muleteer_vcs::spec_run::clones::remove(folder).await;
     let repo = hosted.repo.canonicalize().map_err(io(&hosted.repo))?;
     let links = links_of(&path, run.settings.acceptance_links, &repo);
     let found = find(&hosted.repo.join(&path), links).map_err(missing)?;

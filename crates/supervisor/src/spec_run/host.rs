@@ -26,6 +26,7 @@ use muleteer_protocol::v1;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
+use muleteer_vcs::spec_run::{RunPaths, RunRepos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -225,10 +226,7 @@ pub struct Hosted {
     /// Locked for reading while a worktree and a dispatch are made. Code that terminates agents
     /// locks it for writing, and then knows whether a dispatch exists.
     pub begins: tokio::sync::RwLock<()>,
-    /// Held by code that writes refs of the private repository.
-    pub git: tokio::sync::Mutex<()>,
-    /// Repairs that are not recorded yet.
-    repairs: Mutex<Vec<String>>,
+    pub repos: RunRepos,
     /// When the real remote was last asked, in awake time.
     pub remote_asked: Mutex<Option<Duration>>,
     /// Somebody started or resumed the run through this daemon, so another request is rejected.
@@ -267,18 +265,9 @@ impl Places {
         self.public.join("frozen-spec.md")
     }
 
-    pub fn hub(&self) -> PathBuf {
-        self.private.join("hub.git")
-    }
-
-    /// Returns the file with the message about an undone push during this agent's work.
-    pub fn undone(&self, job: &str) -> PathBuf {
-        self.private.join(format!("undone-{job}"))
-    }
-
-    /// Returns the harness's private repository.
-    pub fn keep(&self) -> PathBuf {
-        self.private.join("keep.git")
+    /// Returns the paths of the run's repositories.
+    pub fn repos(&self) -> RunPaths {
+        RunPaths { private: self.private.clone(), worktrees: self.worktrees.clone() }
     }
 
     pub fn spec(&self) -> PathBuf {
@@ -394,11 +383,13 @@ impl Hosted {
     ) -> Self {
         let store = saved.store();
         let Saved { request, chosen, .. } = saved;
+        let halt = CancellationToken::new();
         Self {
             run_id: run_id.into(),
             key,
             beads: Arc::new(tokio::sync::Mutex::new(store)),
             repo: PathBuf::from(&request.repo),
+            repos: RunRepos::new(run_id, &request.repo, places.repos(), halt.clone()),
             places,
             actor: Slot::default(),
             state: watch::Sender::new(None),
@@ -406,10 +397,8 @@ impl Hosted {
             push_env: Mutex::default(),
             chosen: Mutex::new(chosen),
             log: Mutex::new(None),
-            halt: CancellationToken::new(),
+            halt,
             begins: tokio::sync::RwLock::default(),
-            git: tokio::sync::Mutex::new(()),
-            repairs: Mutex::default(),
             remote_asked: Mutex::new(None),
             claimed: Mutex::new(false),
             _lock: lock,
@@ -420,15 +409,6 @@ impl Hosted {
     /// Returns a receiver that closes when the run's lock is released.
     pub fn released(&self) -> watch::Receiver<()> {
         self.released.subscribe()
-    }
-
-    pub fn note_repair(&self, message: String) {
-        tracing::warn!(run = %self.run_id, %message, "the hub is repaired");
-        self.repairs.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-    }
-
-    pub fn take_repairs(&self) -> Vec<String> {
-        std::mem::take(&mut *self.repairs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn request(&self) -> v1::Run {

@@ -3,8 +3,7 @@
 //! - `host`: a run's files, lock and log; `begin`: starting and resuming a run;
 //! - `actor`: `run/<id>`; `job`: one agent of a run; `steps`: the other effects;
 //! - `criteria`: the judge's acceptance criteria;
-//! - `hub`: the bare repository that agents push to; `private_repo`: the harness's own; `clones`:
-//!   the agents' private ones;
+//! - `publish`: the branch of a run at its end; `repairs`: what was repaired of its hub, recorded;
 //! - `beads`: the operations on beads that agents may request.
 //!
 //! The agents of a run are ordinary dispatches: they live in their shims whatever happens to the
@@ -13,17 +12,16 @@
 pub mod actor;
 pub mod beads;
 pub mod begin;
-mod clones;
 mod criteria;
 pub mod host;
-pub mod hub;
 mod job;
 mod output;
-mod private_repo;
 mod publish;
-pub(crate) mod reflog;
+mod repairs;
 mod snapshots;
 pub(crate) mod steps;
+#[cfg(test)]
+mod tests;
 mod trouble;
 
 pub use begin::begin;

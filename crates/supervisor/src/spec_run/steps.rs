@@ -4,10 +4,8 @@
 use crate::daemon::context::Daemon;
 use crate::spec_run::beads::with_store;
 use crate::spec_run::host::{Hosted, Places};
-use crate::spec_run::hub;
+use crate::spec_run::repairs;
 use crate::spec_run::trouble::Trouble;
-use muleteer_vcs::untrusted_path::read_file;
-use muleteer_vcs::worktree::{self, exclude, git, run as git_run};
 use muleteer_model::beads::graph::Graph;
 use muleteer_model::beads::{Bead, OBSERVATION, Op, Status, run_label};
 use muleteer_model::event::Event;
@@ -19,8 +17,9 @@ use muleteer_model::spec_run::judge::promotion;
 use muleteer_model::spec_run::judge::{self, JudgeResult};
 use muleteer_process::fault;
 use muleteer_store::hash::sha256;
+use muleteer_vcs::spec_run::{hub, publish};
 use muleteer_vcs::untrusted_path::read_file;
-use muleteer_vcs::worktree::{self, exclude, git, run as git_run};
+use muleteer_vcs::worktree::{self, exclude};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -53,12 +52,12 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     // The run's own repositories borrow objects from this one. A person may rewrite the branch, and
     // git may then delete its old commits.
     keep_base(hosted, Some(&base_commit)).await;
-    hub::ensure(hosted, &base_commit, &target).await.map_err(failed)?;
-    hub::guard(hosted, &target, None).await.map_err(failed)?;
-    hub::report(daemon, hosted);
+    hub::ensure(&hosted.repos, &base_commit, &target).await.map_err(failed)?;
+    hub::guard(&hosted.repos, &target, None).await.map_err(failed)?;
+    repairs::report(daemon, hosted);
     crate::spec_run::publish::remember_remote(hosted, &base_branch).await;
     // An earlier try may have made the branch: it stays where it was.
-    let base_commit = hub::commit(hosted, &target).await.unwrap_or(base_commit);
+    let base_commit = hub::commit(&hosted.repos, &target).await.unwrap_or(base_commit);
     muleteer_store::atomic::write_atomic(&hosted.places.frozen_spec(), &spec, 0o444)
         .map_err(|error| stored(&error))?;
     fault::point("run.after_freeze");
@@ -69,17 +68,7 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
 /// once the run's branch is there. A failure does not fail the run: it only matters if the person
 /// rewrites history.
 pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
-    let name = format!("refs/muleteer/base/{}", hosted.run_id);
-    if let Some(dir) = worktree::git_dir(&hosted.repo).await {
-        // A killed git of ours may have left the lock. Nobody else writes this ref, and one run has
-        // one daemon.
-        let _ = std::fs::remove_file(dir.join(format!("{name}.lock")));
-    }
-    let args: &[&str] = match commit {
-        Some(commit) => &["update-ref", &name, commit],
-        None => &["update-ref", "-d", &name],
-    };
-    if let Err(error) = git_run(git(&hosted.repo).args(args), &name).await {
+    if let Err(error) = publish::keep_base(&hosted.repos, commit).await {
         tracing::warn!(%error, "where the run began is not kept, or not let go");
     }
 }
@@ -362,7 +351,7 @@ pub fn tidy(
     if let Some(dir) = gone.filter(|_| run.settings.cleanup) {
         let (daemon, hosted) = (daemon.clone(), hosted.clone());
         tasks.spawn(async move {
-            match hub::discard(&hosted, &dir, &target).await {
+            match hub::discard(&hosted.repos, &dir, &target).await {
                 Ok(Some(kept)) => {
                     tracing::info!(
                         dir = %dir.display(),

@@ -3,7 +3,7 @@
 //! Configuration, hooks, attributes and the environment can make git run other programs, ask a
 //! question, or work elsewhere. The [`Purpose`] of a command says what of that is allowed:
 //!
-//! | | [`Agent`](Purpose::Agent) | [`Own`](Purpose::Own) | [`Person`](Purpose::Person) | [`remote`] |
+//! | | `Agent` | `Own` | `Person` | `remote` |
 //! |---|---|---|---|---|
 //! | hooks, monitors, submodules, maintenance | off | off | off | off |
 //! | replace refs and grafts | ignored | ignored | ignored | ignored |
@@ -15,17 +15,18 @@
 //! | missing objects of a partial clone | missing | missing | fetched | missing |
 //!
 //! `user_repo::user_config` passes a person's settings on, and keeps filters and merge drivers from
-//! running: which ones there are depends on the repository. A fetch of a [`Purpose::Person`] is
-//! from a clone on this machine, so it has the transports of [`Purpose::Agent`].
+//! running: which ones there are depends on the repository. A fetch of a `Person` is from a
+//! clone on this machine, so it has the transports of `Agent`.
 
 pub(crate) mod blocking;
 mod running;
 
-pub(crate) use running::own_config_of;
-pub use running::{lists_too_much, output, own_config, run, run_bytes, run_within};
+pub use running::output;
+pub(crate) use running::{lists_too_much, own_config, own_config_of, run, run_bytes, run_within};
 
 use muleteer_model::agent::event::cut;
 use muleteer_process::command::helper;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -71,9 +72,9 @@ const UNSIGNED: [&str; 8] = [
 ];
 /// By default git syncs neither the objects of a commit nor the branch that leads to it. Work that
 /// is reported as done must survive a power cut.
-pub const DURABLE: &str = "core.fsync=committed";
+pub(crate) const DURABLE: &str = "core.fsync=committed";
 /// Variables of the daemon's own environment that could lead git elsewhere.
-pub const LEADING_AWAY: [&str; 16] = [
+pub(crate) const LEADING_AWAY: [&str; 16] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -93,14 +94,14 @@ pub const LEADING_AWAY: [&str; 16] = [
 ];
 /// The command that serves a fetch from an agent's repository. It uses only the named directory,
 /// and does not fetch missing objects, because the agent's configuration would say from where.
-pub const UPLOAD_PACK: &str =
+pub(crate) const UPLOAD_PACK: &str =
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack --strict";
 /// The same for a source whose git directory git has to find.
 pub(crate) const UPLOAD_PACK_BELOW: &str =
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false upload-pack";
 /// The author and committer of an agent if the person has configured none.
-pub const AGENT_NAME: &str = "Muleteer agent";
-pub const AGENT_EMAIL: &str = "agent@muleteer.invalid";
+pub(crate) const AGENT_NAME: &str = "Muleteer agent";
+pub(crate) const AGENT_EMAIL: &str = "agent@muleteer.invalid";
 /// A git on this machine that has used no CPU time for this long hangs. An agent can cause that by
 /// a pipe in place of a file.
 pub(crate) const STUCK: Duration = Duration::from_secs(20);
@@ -138,7 +139,7 @@ pub(crate) fn hardened(dir: &Path, purpose: Purpose) -> Command {
 }
 
 /// Returns a git command on a repository of ours, or on the refs and objects of a person's.
-pub fn git(dir: &Path) -> tokio::process::Command {
+pub(crate) fn git(dir: &Path) -> tokio::process::Command {
     let mut command = hardened(dir, Purpose::Own);
     if dir.join(".git").exists() {
         // git would ignore a broken repository and continue with the one around it: our clones are
@@ -151,7 +152,7 @@ pub fn git(dir: &Path) -> tokio::process::Command {
 /// Returns a git command that reaches a person's remote from `dir`, with the person's environment
 /// and configuration. It is used for nothing else, because both may name programs. `settings` are
 /// not arguments, because every user can read those.
-pub fn remote(
+pub(crate) fn remote(
     dir: &Path,
     environment: &[(String, String)],
     settings: &[(String, String)],
@@ -180,6 +181,13 @@ pub fn as_person(command: &mut Command, dir: &Path, environment: &[(String, Stri
     ignore_replacements(command);
 }
 
+/// Returns a git command that has these variables alone, for a repository that nobody else uses.
+pub fn alone(dir: &Path, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Command {
+    let mut command = helper("git");
+    command.current_dir(dir).env_clear().envs(variables);
+    command
+}
+
 /// Returns a git command that only reads configuration, in `dir`, with the daemon's environment: it
 /// is the person's. Its subcommand must be `config` or `var`, which run no program.
 pub(crate) fn configuration(dir: &Path) -> Command {
@@ -191,11 +199,11 @@ pub(crate) fn configuration(dir: &Path) -> Command {
     command
 }
 
-fn set<'a>(command: &mut Command, settings: impl IntoIterator<Item = &'a &'a str>) {
+fn set<'a>(command: &mut Command, settings: impl IntoIterator<Item = &'a &'static str>) {
     command.args(settings.into_iter().flat_map(|setting| ["-c", *setting]));
 }
 
-/// Lets git fetch from this machine alone. The variable overrides every `protocol.NAME.allow`, with
+/// Lets git fetch from this machine alone, and no missing objects. The variable overrides every `protocol.NAME.allow`, with
 /// which a repository could permit a transport that its own `core.sshCommand` runs.
 pub(crate) fn only_files(command: &mut Command) {
     command.env("GIT_ALLOW_PROTOCOL", "file").env("GIT_NO_LAZY_FETCH", "1");
@@ -207,7 +215,7 @@ fn ignore_replacements(command: &mut Command) {
 
 /// Returns a fetch into `into` from `from`, the git directory of a repository that may be an
 /// agent's.
-pub fn fetching(into: &Path, from: &Path) -> tokio::process::Command {
+pub(crate) fn fetching(into: &Path, from: &Path) -> tokio::process::Command {
     let mut command = git(into);
     command
         .args([

@@ -19,12 +19,12 @@ const TOO_MUCH: &str = "it prints more than";
 
 /// Runs a git that works on this machine alone, and returns its output without the space around
 /// it. It is killed if it hangs. `what` begins the message of an error.
-pub async fn run(command: &mut Command, what: &str) -> Result<String, String> {
+pub(crate) async fn run(command: &mut Command, what: &str) -> Result<String, String> {
     run_within(command, PATIENCE, what).await
 }
 
 /// Does the same as [`run`]. It is killed after `patience`, or sooner if it hangs.
-pub async fn run_within(
+pub(crate) async fn run_within(
     command: &mut Command,
     patience: Duration,
     what: &str,
@@ -34,7 +34,7 @@ pub async fn run_within(
 }
 
 /// Runs a git that lists names with `-z`: they can have any bytes, and begin or end with a space.
-pub async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
+pub(crate) async fn run_bytes(command: &mut Command, what: &str) -> Result<Vec<u8>, String> {
     bytes_within(command, PATIENCE, what).await
 }
 
@@ -80,7 +80,7 @@ async fn trusting(command: &mut Command, vars: &[(&str, &Path)]) -> bool {
 }
 
 /// Whether a git that lists files exceeded the output limit.
-pub fn lists_too_much(why: &str) -> bool {
+pub(crate) fn lists_too_much(why: &str) -> bool {
     why.contains(&format!("{TOO_MUCH} {OUTPUT_LIMIT} bytes"))
 }
 
@@ -166,7 +166,7 @@ impl Drop for Group {
 }
 
 /// Returns a value of the person's own configuration, which is only read.
-pub async fn own_config(dir: &Path, key: &str) -> Option<String> {
+pub(crate) async fn own_config(dir: &Path, key: &str) -> Option<String> {
     own_config_of(dir, &[key]).await
 }
 

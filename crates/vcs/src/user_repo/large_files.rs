@@ -18,7 +18,7 @@ const NAMED: usize = 5;
 
 /// A file that is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Large {
+pub(crate) struct Large {
     /// From the top of the working directory.
     pub path: PathBuf,
     pub bytes: u64,
@@ -28,7 +28,7 @@ pub struct Large {
 
 /// The files of a working directory, as git lists them with `-z`: its names can be any bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Listed<'a> {
+pub(crate) struct Listed<'a> {
     pub new: &'a [u8],
     pub tracked: &'a [u8],
     /// When the tracked files had been checked out.
@@ -44,7 +44,7 @@ struct File<'a> {
 
 /// The files that are too large, alone or together: the new ones, and the tracked ones. An
 /// untouched file counts only alone, because its content is a commit's.
-pub fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<Large>) {
+pub(crate) fn too_large<'a>(top: &Path, listed: Listed<'a>) -> (Vec<Large>, Vec<Large>) {
     let paths =
         |listing: &'a [u8]| listing.split(|byte| *byte == 0).filter(|path| !path.is_empty());
     let new = paths(listed.new).map(|path| (path, true));
@@ -89,7 +89,7 @@ fn is_untouched(meta: &Metadata, since: SystemTime) -> bool {
 }
 
 /// The names and sizes of some of them, for a message.
-pub fn names(large: &[Large]) -> String {
+pub(crate) fn names(large: &[Large]) -> String {
     let more = large.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = large
@@ -100,7 +100,7 @@ pub fn names(large: &[Large]) -> String {
 }
 
 /// The name of an empty file's content in a repository whose names are like this one.
-pub fn empty_blob(like: &str) -> &'static str {
+pub(crate) fn empty_blob(like: &str) -> &'static str {
     if like.len() == 64 {
         "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813"
     } else {
@@ -109,7 +109,7 @@ pub fn empty_blob(like: &str) -> &'static str {
 }
 
 /// The name of the tree without files in a repository whose names are like this one.
-pub fn empty_tree(like: &str) -> &'static str {
+pub(crate) fn empty_tree(like: &str) -> &'static str {
     if like.len() == 64 {
         "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321"
     } else {
@@ -124,13 +124,13 @@ pub(crate) fn is_regular(path: &Path) -> bool {
 }
 
 /// One entry for `git update-index -z --index-info` by which a file is empty.
-pub fn as_empty(one: &Large, blob: &str) -> Vec<u8> {
+pub(crate) fn as_empty(one: &Large, blob: &str) -> Vec<u8> {
     let path = one.path.as_os_str().as_bytes();
     [format!("100644 {blob} 0\t").as_bytes(), path, b"\0"].concat()
 }
 
 /// The paths, each ended by NUL.
-pub fn paths<'a>(large: impl IntoIterator<Item = &'a Large>) -> Vec<u8> {
+pub(crate) fn paths<'a>(large: impl IntoIterator<Item = &'a Large>) -> Vec<u8> {
     let ended = |one: &'a Large| [one.path.as_os_str().as_bytes(), b"\0"].concat();
     large.into_iter().flat_map(ended).collect()
 }

@@ -9,9 +9,9 @@
 mod clones;
 mod forward;
 mod harness_files;
-pub mod large_files;
+pub(crate) mod large_files;
 mod merge;
-pub mod raw;
+pub(crate) mod raw;
 mod rollback_refs;
 mod snapshot_trees;
 #[cfg(test)]

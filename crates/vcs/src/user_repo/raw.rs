@@ -19,7 +19,7 @@ use tokio::process::Command;
 type Name = Vec<u8>;
 
 /// Has git take attributes from this tree alone, and not from the working directory.
-pub const ATTRIBUTES_FROM: &str = "GIT_ATTR_SOURCE";
+pub(crate) const ATTRIBUTES_FROM: &str = "GIT_ATTR_SOURCE";
 /// The most trials. After them, files that were not told apart are taken in byte for byte.
 const TRIALS: usize = 300;
 /// A line of a commit's message that names a file which was taken in byte for byte.
@@ -142,7 +142,7 @@ fn entries(top: &Path, names: &[Name], hashes: &str) -> Vec<u8> {
 
 const TRY: [&str; 3] = ["hash-object", "-w", "--stdin-paths"];
 /// For `update-index -z`: takes in the files that its input names.
-pub const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
+pub(crate) const ADD: [&str; 4] = ["--add", "--remove", "--replace", "--stdin"];
 const AS_IT_IS: [&str; 4] = ["hash-object", "-w", "--no-filters", "--stdin-paths"];
 
 /// Whether a git changes no more than the index, and takes in no file's content.
@@ -285,7 +285,7 @@ impl Git {
 
 /// The result of the search among the files of a clone.
 #[derive(Debug, Default)]
-pub struct Raw {
+pub(crate) struct Raw {
     /// Those that git cannot convert, as `update-index -z --index-info` reads them.
     pub entries: Vec<u8>,
     /// Their paths, each ended by NUL.
@@ -299,7 +299,7 @@ pub struct Raw {
 
 /// Finds the files among `paths` that git cannot convert, and puts their bytes into the repository.
 /// `git` makes a git of it with the working directory `top`; its input is written to `list`.
-pub async fn find(
+pub(crate) async fn find(
     git: &(impl Fn() -> Command + Sync),
     top: &Path,
     paths: &[u8],

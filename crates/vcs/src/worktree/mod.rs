@@ -11,10 +11,7 @@ pub use home::{BringError, Homecoming};
 pub use identity::Identities;
 pub use repository::{Repositories, Repository};
 
-pub use crate::command::{
-    AGENT_EMAIL, AGENT_NAME, DURABLE, UPLOAD_PACK, as_person, complaint, fetching, git,
-    lists_too_much, no_room, output, own_config, remote, run, run_bytes, run_within,
-};
+use crate::command::{AGENT_EMAIL, AGENT_NAME, git, own_config, run};
 use muleteer_store::removal;
 use rustix::fs::OFlags;
 use std::io::Write;
@@ -24,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns an unused name beside `dir` with this extension, so that files that were moved aside
 /// earlier stay.
-pub fn free_name(dir: &Path, extension: &str) -> PathBuf {
+pub(crate) fn free_name(dir: &Path, extension: &str) -> PathBuf {
     let mut name = dir.with_extension(extension);
     for number in 2_u32.. {
         if !name.exists() {
@@ -141,7 +138,7 @@ pub async fn branch_in_the_way(dir: &Path, name: &str) -> Option<String> {
 }
 
 /// Whether a clone of ours exists: its `.git` is a directory, and no link to another.
-pub fn is_clone(dir: &Path) -> bool {
+pub(crate) fn is_clone(dir: &Path) -> bool {
     [dir.to_owned(), dir.join(".git")]
         .iter()
         .all(|path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()))

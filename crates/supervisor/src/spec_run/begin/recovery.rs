@@ -189,7 +189,7 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
         let message = format!(
             "{} daemons crashed while they brought its work into the repository; it is in {}",
             now.crashes,
-            places.keep().display()
+            places.repos().keep().display()
         );
         return Err(crate::dispatch::error::internal(&message));
     }

@@ -33,7 +33,7 @@ pub(super) fn variables(
     set("MULETEER_ITERATION", run.iteration.to_string());
     set("MULETEER_ATTEMPT", job.start.attempt.to_string());
     set("MULETEER_TARGET_BRANCH", run.target());
-    set("MULETEER_REMOTE", hosted.places.hub().display().to_string());
+    set("MULETEER_REMOTE", hosted.repos.paths.hub().display().to_string());
     set("MULETEER_SPEC_FILE", hosted.places.frozen_spec().display().to_string());
     if let (Purpose::Implement | Purpose::Maintain, Some(bead)) = (purpose, &job.start.bead_id) {
         set("MULETEER_BEAD_ID", bead.clone());
@@ -78,7 +78,7 @@ pub(super) async fn prompt(
         (Purpose::Acceptance, _) => {
             let folder = &hosted.places.acceptance;
             // An earlier attempt may have left the folder; its agent is gone.
-            let _ = crate::spec_run::clones::remove(folder).await;
+            let _ = muleteer_vcs::spec_run::clones::remove(folder).await;
             make_dir(folder, 0o700)?;
             prompts::acceptance(&scene, &folder.display().to_string())
         }

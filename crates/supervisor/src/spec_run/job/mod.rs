@@ -9,7 +9,7 @@ use crate::dispatch::request::{self, Asker, Part};
 use crate::ledger;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::trouble::Trouble;
-use crate::spec_run::{beads, hub, output};
+use crate::spec_run::{beads, output, repairs};
 pub use briefing::guideline;
 use briefing::{prompt, reasoning, rules, variables};
 use muleteer_model::agent::event::cut;
@@ -22,7 +22,8 @@ use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::{self, Input, Job, JobEnd, JudgeStage, Run, Sealed, judge};
 use muleteer_process::fault;
 use muleteer_protocol::v1;
-use muleteer_vcs::worktree::no_room;
+use muleteer_vcs::command::no_room;
+use muleteer_vcs::spec_run::hub;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,12 +135,17 @@ async fn begin(
         .bead_id
         .as_ref()
         .filter(|_| purpose == Purpose::Implement || purpose == Purpose::Maintain);
-    hub::unlock(hosted, &run.target()).await;
-    let fault =
-        hub::worktree(hosted, &dir, &run.target(), branch.map(String::as_str), job.start.reuse)
-            .await
-            .map_err(|message| Trouble::new("E_GIT", message))?;
-    hub::report(daemon, hosted);
+    hub::unlock(&hosted.repos, &run.target()).await;
+    let fault = hub::worktree(
+        &hosted.repos,
+        &dir,
+        &run.target(),
+        branch.map(String::as_str),
+        job.start.reuse,
+    )
+    .await
+    .map_err(|message| Trouble::new("E_GIT", message))?;
+    repairs::report(daemon, hosted);
     if let Some(message) = fault {
         daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message });
     }
@@ -230,10 +236,10 @@ async fn confined(hosted: &Hosted, job: &Job, request: &v1::Run) -> Result<Confi
         let given = hosted.run().and_then(|run| run.settings.acceptance_path.clone());
         confined.hide.extend(given.map(|path| hosted.repo.join(path)));
     }
-    confined.show.extend(hub::lenders(hosted).await);
+    confined.show.extend(hub::lenders(&hosted.repos).await);
     confined.show.push(places.frozen_spec());
     confined.show.extend(request.scenario.as_ref().map(PathBuf::from));
-    let (workdir, hub) = (workdir(hosted, job), places.hub());
+    let (workdir, hub) = (workdir(hosted, job), places.repos().hub());
     match purpose {
         Purpose::Judge => confined.show.extend([workdir, hub]),
         Purpose::Implement | Purpose::Maintain => {
@@ -319,7 +325,7 @@ async fn settle(
             .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?
     };
     end.last_lines = said.tail();
-    let outlived = hub::outlived_the_machine(hosted, &dir);
+    let outlived = hub::outlived_the_machine(&hosted.repos, &dir);
     let only_word =
         matches!(job.start.purpose, Purpose::Acceptance | Purpose::Judge | Purpose::Structure);
     if outlived && only_word && end.outcome == Outcome::Success {
@@ -331,13 +337,14 @@ async fn settle(
     match job.start.purpose {
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();
-            hub::unlock(hosted, &run.target()).await;
-            end.undone =
-                hub::guard(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
-            hub::report(daemon, hosted);
+            hub::unlock(&hosted.repos, &run.target()).await;
+            end.undone = hub::guard(&hosted.repos, &run.target(), Some(&job.start.dispatch))
+                .await
+                .map_err(git)?;
+            repairs::report(daemon, hosted);
             let target = run.target();
             let (work, remote) = tokio::join!(
-                hub::work(hosted, &dir, &target),
+                hub::work(&hosted.repos, &dir, &target),
                 crate::spec_run::publish::remote_lately(hosted, run)
             );
             let work = work.map_err(git)?;
@@ -351,7 +358,7 @@ async fn settle(
             if end.commits == 0 && job.start.attempt > 0 {
                 // An attempt that failed before it closed the bead may have pushed all the work.
                 end.pushed_before =
-                    hub::was_pushed(hosted, &bead, &run.target()).await.map_err(git)?;
+                    hub::was_pushed(&hosted.repos, &bead, &run.target()).await.map_err(git)?;
             }
             settle_bead(hosted, run, job, &bead, &mut end).await?;
             end.observations = observations(hosted).await?;
@@ -383,11 +390,12 @@ async fn settle(
             }
         }
         Purpose::Judge => {
-            end.undone =
-                hub::hold(hosted, &run.target(), Some(&job.start.dispatch)).await.map_err(git)?;
-            hub::report(daemon, hosted);
+            end.undone = hub::hold(&hosted.repos, &run.target(), Some(&job.start.dispatch))
+                .await
+                .map_err(git)?;
+            repairs::report(daemon, hosted);
             // The judge is not to blame if the disk lost files.
-            let dirty = !outlived && hub::is_dirty(hosted, &dir).await.map_err(git)?;
+            let dirty = !outlived && hub::is_dirty(&hosted.repos, &dir).await.map_err(git)?;
             end.wrote = dirty || end.undone.is_some();
             if end.outcome == Outcome::Success && !end.wrote {
                 let round = match run.judge {

@@ -3,18 +3,22 @@
 use crate::daemon::context::Daemon;
 use crate::daemon::owned_task::survive;
 use crate::spec_run::host::Hosted;
-use crate::spec_run::hub;
-use crate::spec_run::publish::{MOST_BESIDE, run_fetch};
+use crate::spec_run::repairs;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::{KeptWork, Phase};
 use muleteer_process::fault;
-use muleteer_vcs::worktree::{self, git, run as git_run};
+use muleteer_vcs::spec_run::{hub, publish};
+use muleteer_vcs::worktree;
 use std::time::Duration;
 
 /// The timeout of the fetch, which stays on this machine. A run that is being stopped does not wait
 /// longer.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The limit of names that are tried for a result, because people may have committed on earlier
+/// ones.
+const MOST_BESIDE: u32 = 10;
 
 /// The code of a run that ended because an agent pushed to the remote by itself.
 const TRESPASSED: &str = "E_REMOTE_CHANGED";
@@ -24,7 +28,7 @@ const TRESPASSED: &str = "E_REMOTE_CHANGED";
 /// ending.
 pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
-        let trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
+        let trouble = Some(format!("{why}; it is in {}", hosted.repos.paths.keep().display()));
         Some(Event::RunWorkKept(KeptWork { trouble, ..KeptWork::default() }))
     })
 }
@@ -44,7 +48,7 @@ async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     fault::point("run.after_kept");
     if let Err(why) = outcome {
         kept.branch = None;
-        kept.trouble = Some(format!("{why}; it is in {}", hosted.places.keep().display()));
+        kept.trouble = Some(format!("{why}; it is in {}", hosted.repos.paths.keep().display()));
     }
     Some(Event::RunWorkKept(kept))
 }
@@ -65,13 +69,13 @@ async fn bring(
     kept: &mut KeptWork,
 ) -> Result<(), String> {
     let target = run.target();
-    hub::unlock(hosted, &target).await;
+    hub::unlock(&hosted.repos, &target).await;
     // Terminated agents may have pushed just before. From the start of the judge no push counts.
     let gathered = match run.settings.judge && matches!(run.phase, Phase::Judge | Phase::Finish) {
-        true => hub::hold(hosted, &target, None).await,
-        false => hub::guard(hosted, &target, None).await,
+        true => hub::hold(&hosted.repos, &target, None).await,
+        false => hub::guard(&hosted.repos, &target, None).await,
     };
-    hub::report(daemon, hosted);
+    repairs::report(daemon, hosted);
     match gathered {
         Ok(Some(message)) => {
             daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message })
@@ -82,12 +86,10 @@ async fn bring(
             tracing::warn!(run = %hosted.run_id, %error, "failed to look at what was pushed last")
         }
     }
-    let tip =
-        hub::commit(hosted, &target).await.ok_or_else(|| format!("the branch {target} is gone"))?;
-    let mut count = git(&hosted.places.keep());
-    count.args(["rev-list", "--count", &format!("{base}..{tip}")]);
-    let counted = git_run(&mut count, "cannot count the commits").await?;
-    kept.commits = counted.parse().map_err(|_| format!("git counts `{counted}` commits"))?;
+    let tip = hub::commit(&hosted.repos, &target)
+        .await
+        .ok_or_else(|| format!("the branch {target} is gone"))?;
+    kept.commits = publish::count_commits(&hosted.repos, base, &tip).await?;
     if kept.commits == 0 {
         return Ok(());
     }
@@ -104,29 +106,18 @@ async fn bring_beside(
     target: &str,
     tip: &str,
 ) -> Result<String, String> {
-    let (repo, own) = (&hosted.repo, &hosted.places.keep());
     if run.stopping.as_ref().is_some_and(|stop| stop.code == TRESPASSED) {
         // A ref outside of `refs/heads` can be inspected, but nobody merges it by accident.
         let name = format!("refs/muleteer/run/{}", hosted.run_id);
-        return run_fetch(repo, own, &format!("+{tip}:{name}")).await.map(|()| name);
+        return publish::bring_ref(&hosted.repos, tip, &name).await.map(|()| name);
     }
-    let is_ours = run.started.target == "auto" || worktree::tip(repo, target).await.is_none();
+    let is_ours =
+        run.started.target == "auto" || worktree::tip(&hosted.repo, target).await.is_none();
     let flat = format!("muleteer-{}", hosted.run_id);
     let names = is_ours
         .then(|| target.to_string())
         .into_iter()
         .chain([format!("muleteer/{}", hosted.run_id), flat.clone()])
         .chain((2..MOST_BESIDE).map(|number| format!("{flat}-{number}")));
-    let mut refused = String::new();
-    for name in names {
-        let has_it = ["merge-base", "--is-ancestor", tip, &format!("refs/heads/{name}")];
-        if git_run(git(repo).args(has_it), "").await.is_ok() {
-            return Ok(name);
-        }
-        match run_fetch(repo, own, &format!("{tip}:refs/heads/{name}")).await {
-            Ok(()) => return Ok(name),
-            Err(why) => refused = why,
-        }
-    }
-    Err(refused)
+    publish::bring_as(&hosted.repos, tip, names).await
 }

@@ -1,13 +1,13 @@
 //! Fetches the pushes of agents from a hub that is to be rebuilt. It reads only the hub's objects,
 //! through a temporary repository of the harness, so no other damage can misdirect git.
 
+use crate::command::no_room;
+use crate::spec_run::RunRepos;
 use crate::spec_run::clones;
-use crate::spec_run::host::Hosted;
 use crate::spec_run::hub::repair;
 use crate::spec_run::hub::structure::{PACKED, REFS_LIMIT, packed};
 use crate::spec_run::private_repo::{self, UNDONE};
-use muleteer_vcs::untrusted_path;
-use muleteer_vcs::worktree::no_room;
+use crate::untrusted_path;
 use std::path::Path;
 
 /// The ref in the private repository for the last commit that was fetched from a damaged hub.
@@ -16,27 +16,27 @@ const REFLOG_LIMIT: u64 = 4 << 20;
 
 /// Fetches the commit of the hub's target into the private repository, unless its target has it.
 /// Returns `None` if the hub names no commit, or its objects cannot be read.
-pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>, String> {
+pub(super) async fn take(repos: &RunRepos, target: &str) -> Result<Option<String>, String> {
     let name = format!("refs/heads/{target}");
-    let objects = hosted.places.hub().join("objects");
+    let objects = repos.paths.hub().join("objects");
     let is_folder = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
-    if !is_folder(&hosted.places.hub()) || !is_folder(&objects) {
+    if !is_folder(&repos.paths.hub()) || !is_folder(&objects) {
         return Ok(None);
     }
-    let Some(now) = stood_at(hosted, &name).await else { return Ok(None) };
-    if private_repo::is_ancestor(hosted, &now, &name).await {
+    let Some(now) = stood_at(repos, &name).await else { return Ok(None) };
+    if private_repo::is_ancestor(repos, &now, &name).await {
         return Ok(None);
     }
-    let dir = hosted.places.private.join(".hub.lent");
+    let dir = repos.paths.private.join(".hub.lent");
     clones::remove(&dir).await?;
-    let found = bring(hosted, &dir, &objects, &now).await;
+    let found = bring(repos, &dir, &objects, &now).await;
     clones::remove(&dir).await?;
     match found {
         Ok(()) => Ok(Some(now)),
         Err(why) if no_room(&why) => Err(why),
         Err(why) => {
             tracing::warn!(
-                run = %hosted.run_id,
+                run = %repos.run_id,
                 %why,
                 "failed to take a push out of a damaged hub"
             );
@@ -47,8 +47,8 @@ pub(super) async fn take(hosted: &Hosted, target: &str) -> Result<Option<String>
 
 /// Returns the last commit of the hub's branch. It is in its loose file, in `packed-refs`, or else
 /// at the end of its reflog. An undone push is in the reflog too, and is ignored.
-async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
-    let hub = hosted.places.hub();
+async fn stood_at(repos: &RunRepos, name: &str) -> Option<String> {
+    let hub = repos.paths.hub();
     let loose = private_repo::loose(&hub, name);
     let read = |file: &str, limit: u64| {
         untrusted_path::read(&hub, Path::new(file), limit).ok().flatten().unwrap_or_default()
@@ -65,23 +65,23 @@ async fn stood_at(hosted: &Hosted, name: &str) -> Option<String> {
     let log = read(&format!("logs/{name}"), REFLOG_LIMIT);
     let last = log.trim_ascii_end().rsplit(|byte| *byte == b'\n').next()?;
     let now = private_repo::hash(last.split(|byte| *byte == b' ').nth(1)?)?;
-    private_repo::at(hosted, &format!("{UNDONE}/{now}")).await.is_none().then_some(now)
+    private_repo::at(repos, &format!("{UNDONE}/{now}")).await.is_none().then_some(now)
 }
 
 /// Fetches a commit from a folder of objects that an agent can write.
-async fn bring(hosted: &Hosted, dir: &Path, objects: &Path, now: &str) -> Result<(), String> {
-    repair::put_back_alternates(hosted);
+async fn bring(repos: &RunRepos, dir: &Path, objects: &Path, now: &str) -> Result<(), String> {
+    repair::put_back_alternates(repos);
     let lent = objects.to_owned();
     let checking = tokio::task::spawn_blocking(move || private_repo::check_files(&lent));
     checking.await.map_err(|error| error.to_string())??;
-    private_repo::bare(hosted, dir).await?;
+    private_repo::bare(repos, dir).await?;
     let io = |error: std::io::Error| format!("{}: {error}", dir.display());
     let lenders = dir.join("objects/info/alternates");
     let known = std::fs::read_to_string(&lenders).map_err(io)?;
-    let own = hosted.places.keep().join("objects");
+    let own = repos.paths.keep().join("objects");
     std::fs::write(&lenders, format!("{known}{}\n{}\n", own.display(), objects.display()))
         .map_err(io)?;
     std::fs::write(dir.join("refs/heads/taken"), format!("{now}\n")).map_err(io)?;
-    private_repo::fetch(hosted, dir, now, &[&format!("+{TAKEN}")], "cannot take what was pushed")
+    private_repo::fetch(repos, dir, now, &[&format!("+{TAKEN}")], "cannot take what was pushed")
         .await
 }

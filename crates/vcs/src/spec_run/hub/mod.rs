@@ -6,14 +6,12 @@ mod repair;
 mod structure;
 mod taken;
 
-use crate::daemon::context::Daemon;
-use crate::spec_run::host::Hosted;
+use crate::command::{DURABLE, git, no_room, run};
+use crate::spec_run::RunRepos;
 use crate::spec_run::private_repo::{self, HUB, UNDONE};
-use muleteer_model::event::Event;
+use crate::untrusted_path;
 use muleteer_process::fault;
 use muleteer_store::atomic::put_dir;
-use muleteer_vcs::untrusted_path;
-use muleteer_vcs::worktree::{DURABLE, git, no_room, run};
 use repair::Pushes;
 use std::path::{Path, PathBuf};
 
@@ -23,27 +21,27 @@ pub use crate::spec_run::clones::{
 
 /// Makes the hub and the private repository, with the integration branch at `base`, unless they
 /// exist.
-pub async fn ensure(hosted: &Hosted, base: &str, target: &str) -> Result<(), String> {
-    let _one = hosted.git.lock().await;
-    private_repo::ensure(hosted, target, Some(base)).await?;
-    let hub = hosted.places.hub();
-    if std::fs::symlink_metadata(&hub).is_ok() || repair::is_known(&hosted.places) {
-        return repair::mend(hosted, target, false).await;
+pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), String> {
+    let _one = repos.git.lock().await;
+    private_repo::ensure(repos, target, Some(base)).await?;
+    let hub = repos.paths.hub();
+    if std::fs::symlink_metadata(&hub).is_ok() || repair::is_known(&repos.paths) {
+        return repair::mend(repos, target, false).await;
     }
-    let partial = build(hosted, target).await?;
-    put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))
+    let partial = build(repos, target).await?;
+    put_dir(&partial, &hub).map_err(|error| crate::chain(&error))
 }
 
 /// Makes a new hub in a temporary folder, with the integration branch at the verified commit.
-async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
+async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
     let name = format!("refs/heads/{target}");
-    let tip = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
-    let partial = hosted.places.private.join(".hub.partial");
+    let tip = private_repo::at(repos, &name).await.ok_or("the integration branch is gone")?;
+    let partial = repos.paths.private.join(".hub.partial");
     crate::spec_run::clones::remove(&partial).await?;
-    private_repo::bare(hosted, &partial).await?;
+    private_repo::bare(repos, &partial).await?;
     // Gathered commits stay readable even if the hub's own objects are damaged.
     let lenders = partial.join("objects/info/alternates");
-    let own = format!("{}\n", hosted.places.keep().join("objects").display());
+    let own = format!("{}\n", repos.paths.keep().join("objects").display());
     std::fs::read_to_string(&lenders)
         .and_then(|known| std::fs::write(&lenders, known + &own))
         .map_err(|error| format!("{}: {error}", lenders.display()))?;
@@ -75,30 +73,23 @@ async fn build(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
     // The ref is written before any agent can write here.
     run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch")
         .await?;
-    repair::remember(&hosted.places, &partial)?;
+    repair::remember(&repos.paths, &partial)?;
     Ok(partial)
 }
 
 /// Repairs the hub unless the harness is working with it right now. Running agents can push again
 /// afterwards.
-pub async fn watch(hosted: &Hosted, target: &str) -> Result<(), String> {
-    let Ok(_one) = hosted.git.try_lock() else { return Ok(()) };
-    if !hosted.places.keep().join("HEAD").exists() {
+pub async fn watch(repos: &RunRepos, target: &str) -> Result<(), String> {
+    let Ok(_one) = repos.git.try_lock() else { return Ok(()) };
+    if !repos.paths.keep().join("HEAD").exists() {
         return Ok(());
     }
-    repair::mend(hosted, target, false).await
-}
-
-/// Records the repairs as fault events.
-pub fn report(daemon: &Daemon, hosted: &Hosted) {
-    for message in hosted.take_repairs() {
-        daemon.note(Event::Fault { what: format!("the hub of {}", hosted.run_id), message });
-    }
+    repair::mend(repos, target, false).await
 }
 
 /// Returns the object folder that clones borrow from, and those that it borrows from in turn.
-pub async fn lenders(hosted: &Hosted) -> Vec<PathBuf> {
-    let own = hosted.places.keep().join("objects");
+pub async fn lenders(repos: &RunRepos) -> Vec<PathBuf> {
+    let own = repos.paths.keep().join("objects");
     let mut found = vec![own.clone()];
     let mut next = vec![own];
     while let Some(objects) = next.pop().filter(|_| found.len() < 100) {
@@ -133,28 +124,28 @@ enum Pushed {
 /// Verifies the hub's target and undoes anything but a fast-forward; the undone commit keeps a ref.
 /// Returns a message about it. The job that has ended gets the same message when it asks again.
 pub async fn guard(
-    hosted: &Hosted,
+    repos: &RunRepos,
     target: &str,
     job: Option<&str>,
 ) -> Result<Option<String>, String> {
-    let _one = hosted.git.lock().await;
-    private_repo::ensure(hosted, target, None).await?;
-    repair::mend(hosted, target, true).await?;
-    let hub = hosted.places.hub();
+    let _one = repos.git.lock().await;
+    private_repo::ensure(repos, target, None).await?;
+    repair::mend(repos, target, true).await?;
+    let hub = repos.paths.hub();
     // With this file every git here would use another repository. Only an agent makes one.
     let led_away = untrusted_path::remove(&hub, Path::new("commondir"));
-    let pushed = take(hosted, target).await?;
+    let pushed = take(repos, target).await?;
     if let Pushed::Rewritten(now) = pushed {
         let kept = kept_as(now.as_deref());
         if let Some(now) = &now {
-            private_repo::set(hosted, &kept, now, "cannot keep what was pushed").await?;
+            private_repo::set(repos, &kept, now, "cannot keep what was pushed").await?;
         }
         let said = format!(
             "a push to {target} that was no fast-forward was undone: {kept} is what it brought"
         );
-        return undo(hosted, target, job, said).await.map(Some);
+        return undo(repos, target, job, said).await.map(Some);
     }
-    let noted = noted(hosted, job)?;
+    let noted = noted(repos, job)?;
     Ok(noted.or_else(|| {
         led_away.then(|| {
             "a file `commondir` that led the hub to another repository was taken away".into()
@@ -166,31 +157,31 @@ pub async fn guard(
 /// A push that came nevertheless is undone and keeps a ref. Returns a message about it, as
 /// [`guard`] does.
 pub async fn hold(
-    hosted: &Hosted,
+    repos: &RunRepos,
     target: &str,
     job: Option<&str>,
 ) -> Result<Option<String>, String> {
-    let _one = hosted.git.lock().await;
-    private_repo::ensure(hosted, target, None).await?;
-    repair::mend(hosted, target, true).await?;
-    let hub = hosted.places.hub();
+    let _one = repos.git.lock().await;
+    private_repo::ensure(repos, target, None).await?;
+    repair::mend(repos, target, true).await?;
+    let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
     untrusted_path::remove(&hub, Path::new("commondir"));
-    let seen = private_repo::at(hosted, &name).await;
-    let now = match stands(hosted, &name).await {
+    let seen = private_repo::at(repos, &name).await;
+    let now = match stands(repos, &name).await {
         Err(why) if !no_room(&why) => {
-            repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
-            stands(hosted, &name).await?
+            repair::rebuild(repos, target, &why, Pushes::Taken).await?;
+            stands(repos, &name).await?
         }
         now => now?,
     };
     if now == seen {
-        return noted(hosted, job);
+        return noted(repos, job);
     }
     let mut kept = kept_as(now.as_deref());
     if let Some(now) = &now
         && let Err(why) = private_repo::fetch(
-            hosted,
+            repos,
             &hub,
             now,
             &[&format!("+{kept}")],
@@ -206,14 +197,17 @@ pub async fn hold(
     let said = format!(
         "a push to {target} while it was judged, or after, was undone: {kept} is what it brought"
     );
-    undo(hosted, target, job, said).await.map(Some)
+    undo(repos, target, job, said).await.map(Some)
 }
 
 /// Returns the message that was saved when a push was undone for this job.
-fn noted(hosted: &Hosted, job: Option<&str>) -> Result<Option<String>, String> {
-    let Some(path) = job.map(|job| hosted.places.undone(job)) else { return Ok(None) };
-    crate::daemon::settings::read_if_there(&path)
-        .map_err(|error| crate::dispatch::launch::chain(&error))
+fn noted(repos: &RunRepos, job: Option<&str>) -> Result<Option<String>, String> {
+    let Some(path) = job.map(|job| repos.paths.undone(job)) else { return Ok(None) };
+    match std::fs::read_to_string(&path) {
+        Ok(said) => Ok(Some(said)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
 }
 
 /// Returns the ref of an undone push, or "nothing" if the push only deleted the branch.
@@ -225,65 +219,65 @@ fn kept_as(now: Option<&str>) -> String {
 /// `said` is saved for the job first. Afterwards nothing in the hub shows the push, so a daemon
 /// that died before the record would take the job for one that pushed nothing.
 async fn undo(
-    hosted: &Hosted,
+    repos: &RunRepos,
     target: &str,
     job: Option<&str>,
     said: String,
 ) -> Result<String, String> {
-    let hub = hosted.places.hub();
+    let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
-    let seen = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
+    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is gone")?;
     if let Some(job) = job {
-        muleteer_store::atomic::write_atomic(&hosted.places.undone(job), said.as_bytes(), 0o600)
-            .map_err(|error| crate::dispatch::launch::chain(&error))?;
+        muleteer_store::atomic::write_atomic(&repos.paths.undone(job), said.as_bytes(), 0o600)
+            .map_err(|error| crate::chain(&error))?;
     }
     fault::point("hub.push_noted");
     if let Err(error) =
         untrusted_path::replace(&hub, Path::new(&name), format!("{seen}\n").as_bytes())
     {
-        repair::rebuild(hosted, target, &format!("{name}: {error}"), Pushes::LeftOut).await?;
+        repair::rebuild(repos, target, &format!("{name}: {error}"), Pushes::LeftOut).await?;
     }
     fault::point("hub.push_undone");
     Ok(said)
 }
 
 /// Returns the commit of a branch of the hub; `None` if the branch is gone.
-async fn stands(hosted: &Hosted, name: &str) -> Result<Option<String>, String> {
-    let hub = hosted.places.hub();
+async fn stands(repos: &RunRepos, name: &str) -> Result<Option<String>, String> {
+    let hub = repos.paths.hub();
     match private_repo::loose(&hub, name) {
         Some(now) => Ok(Some(now)),
         // Without a loose ref file, git is asked.
-        None => private_repo::asked(hosted, &hub, name).await,
+        None => private_repo::asked(repos, &hub, name).await,
     }
 }
 
 /// Returns the commit to begin from: the target with the pushes since. Invalid pushes are left for
 /// [`guard`] to undo.
-pub async fn tip(hosted: &Hosted, target: &str) -> Result<String, String> {
-    let _one = hosted.git.lock().await;
-    private_repo::ensure(hosted, target, None).await?;
-    repair::mend(hosted, target, true).await?;
-    take(hosted, target).await?;
-    commit(hosted, target).await.ok_or_else(|| format!("the branch {target} is gone"))
+pub async fn tip(repos: &RunRepos, target: &str) -> Result<String, String> {
+    let _one = repos.git.lock().await;
+    private_repo::ensure(repos, target, None).await?;
+    repair::mend(repos, target, true).await?;
+    take(repos, target).await?;
+    commit(repos, target).await.ok_or_else(|| format!("the branch {target} is gone"))
 }
 
 /// Fetches what was pushed, if it is a fast-forward. A hub that git cannot read is rebuilt, and the
 /// pushes recovered from it are verified.
-async fn take(hosted: &Hosted, target: &str) -> Result<Pushed, String> {
-    if let Some(pushed) = take_once(hosted, target).await? {
+async fn take(repos: &RunRepos, target: &str) -> Result<Pushed, String> {
+    if let Some(pushed) = take_once(repos, target).await? {
         return Ok(pushed);
     }
-    Ok(take_once(hosted, target).await?.unwrap_or(Pushed::Nothing))
+    Ok(take_once(repos, target).await?.unwrap_or(Pushed::Nothing))
 }
 
 /// Returns `None` if the hub was rebuilt.
-async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, String> {
-    let hub = hosted.places.hub();
+async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, String> {
+    let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
-    let seen = private_repo::at(hosted, &name).await.ok_or("the integration branch is gone")?;
-    let now = match stands(hosted, &name).await {
+    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is gone")?;
+    let now = match stands(repos, &name).await {
         Err(why) if !no_room(&why) => {
-            repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+            repair::rebuild(repos, target, &why, Pushes::Taken).await?;
             return Ok(None);
         }
         now => now?,
@@ -296,15 +290,14 @@ async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, Stri
     let names = [name.as_str(), &format!("+{HUB}")];
     let mut why = String::new();
     for _ in 0..TAKE_TRIES {
-        why =
-            match private_repo::fetch(hosted, &hub, &now, &names, "cannot look at what was pushed")
-                .await
-            {
-                Ok(()) => return Ok(Some(Pushed::Forward)),
-                Err(why) => why,
-            };
-        let brought = private_repo::at(hosted, HUB).await.as_ref() == Some(&now);
-        if brought && !private_repo::is_ancestor(hosted, &seen, &now).await {
+        why = match private_repo::fetch(repos, &hub, &now, &names, "cannot look at what was pushed")
+            .await
+        {
+            Ok(()) => return Ok(Some(Pushed::Forward)),
+            Err(why) => why,
+        };
+        let brought = private_repo::at(repos, HUB).await.as_ref() == Some(&now);
+        if brought && !private_repo::is_ancestor(repos, &seen, &now).await {
             return Ok(Some(Pushed::Rewritten(Some(now))));
         }
         // It is a fast-forward that failed for another reason: the caller retries later.
@@ -313,23 +306,23 @@ async fn take_once(hosted: &Hosted, target: &str) -> Result<Option<Pushed>, Stri
         }
     }
     // The branch names a commit that is missing or unreadable, so nobody can work with the hub.
-    repair::rebuild(hosted, target, &why, Pushes::Taken).await?;
+    repair::rebuild(repos, target, &why, Pushes::Taken).await?;
     Ok(None)
 }
 
 /// Returns the verified commit of the target.
-pub async fn commit(hosted: &Hosted, branch: &str) -> Option<String> {
-    private_repo::at(hosted, &format!("refs/heads/{branch}")).await
+pub async fn commit(repos: &RunRepos, branch: &str) -> Option<String> {
+    private_repo::at(repos, &format!("refs/heads/{branch}")).await
 }
 
 /// Removes stale locks. A killed git leaves them behind, and they block every push.
-pub async fn unlock(hosted: &Hosted, target: &str) {
-    if !std::fs::symlink_metadata(hosted.places.hub()).is_ok_and(|meta| meta.is_dir()) {
+pub async fn unlock(repos: &RunRepos, target: &str) {
+    if !std::fs::symlink_metadata(repos.paths.hub()).is_ok_and(|meta| meta.is_dir()) {
         return;
     }
     let locks = ["HEAD.lock", "packed-refs.lock", "config.lock"].map(String::from);
     let locks = locks.into_iter().chain([format!("refs/heads/{target}.lock")]).collect::<Vec<_>>();
-    private_repo::unlock(&hosted.places.hub(), &locks).await;
+    private_repo::unlock(&repos.paths.hub(), &locks).await;
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Tests of how the remote is reached.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use crate::spec_run::publish::*;
+use crate::spec_run::remote::*;
 use std::os::unix::fs::PermissionsExt;
 
 fn git_in(dir: &Path, args: &[&str]) -> String {
@@ -57,9 +57,10 @@ async fn the_push_goes_the_way_that_the_repository_names() {
     let settings = settings(&repo).await;
     let url = format!("host:{}", root.path().join("origin.git").display());
     let remote = Remote { fetch: url.clone(), push: url.clone() };
-    let place = Place { gh: PathBuf::new(), remote, env, settings, repo: repo.clone(), own };
+    let environment = env;
+    let connection = Connection { remote, environment, settings, repo: repo.clone(), own };
     let refspec = format!("{commit}:refs/heads/main");
-    place
+    connection
         .with_own(&["push", "--quiet", &url, &refspec], TRANSFER, "cannot push")
         .await
         .unwrap();

@@ -1,13 +1,14 @@
 //! An index of the harness's own, with which a clone is read as a plain directory of files.
 
+use crate::command::{git, run, run_bytes, run_within};
+use crate::spec_run::RunRepos;
 use crate::spec_run::clones::name_of;
-use crate::spec_run::host::Hosted;
-use muleteer_vcs::user_repo::large_files::{self, Large, Listed};
-use muleteer_vcs::user_repo::raw::{self, ATTRIBUTES_FROM};
-use muleteer_vcs::worktree::{git, run, run_bytes, run_within};
+use crate::user_repo::large_files::{self, Large, Listed};
+use crate::user_repo::raw::{self, ATTRIBUTES_FROM};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// At most this many large files are read, each for at most [`READING`], to compare them with their
@@ -27,16 +28,12 @@ pub(super) struct LeftOut {
 pub(super) struct Index(PathBuf);
 
 impl Index {
-    pub fn new(hosted: &Hosted, dir: &Path) -> Self {
-        Self(hosted.places.private.join(format!(
-            "index-{}-{}",
-            name_of(dir),
-            crate::daemon::context::random_key()
-        )))
+    pub fn new(repos: &RunRepos, dir: &Path) -> Self {
+        Self(repos.paths.private.join(format!("index-{}-{}", name_of(dir), random_name())))
     }
 
-    pub fn git(&self, hosted: &Hosted, dir: &Path) -> tokio::process::Command {
-        let own = hosted.places.keep();
+    pub fn git(&self, repos: &RunRepos, dir: &Path) -> tokio::process::Command {
+        let own = repos.paths.keep();
         let mut command = git(&own);
         command
             .arg("-c")
@@ -51,8 +48,8 @@ impl Index {
 
     /// Does the same as [`Self::git`], but ignores attribute files in the clone: git fails on some
     /// of them.
-    pub fn plain(&self, hosted: &Hosted, dir: &Path, base: &str) -> tokio::process::Command {
-        let mut command = self.git(hosted, dir);
+    pub fn plain(&self, repos: &RunRepos, dir: &Path, base: &str) -> tokio::process::Command {
+        let mut command = self.git(repos, dir);
         command.env(ATTRIBUTES_FROM, large_files::empty_tree(base));
         command
     }
@@ -61,25 +58,25 @@ impl Index {
     /// added unconverted.
     pub async fn add_all(
         &self,
-        hosted: &Hosted,
+        repos: &RunRepos,
         dir: &Path,
         base: &str,
         (patience, what): (Duration, &str),
     ) -> Result<(), String> {
-        let mut add = self.git(hosted, dir);
+        let mut add = self.git(repos, dir);
         if run_within(add.args(["add", "--all"]), patience, what).await.is_ok() {
             return Ok(());
         }
         let mut paths = vec![];
         for which in [&["--others", "--exclude-standard"][..], &["--modified"]] {
-            let mut list = self.plain(hosted, dir, base);
+            let mut list = self.plain(repos, dir, base);
             paths.extend(run_bytes(list.args(["ls-files", "-z"]).args(which), what).await?);
         }
-        let git = || self.git(hosted, dir);
+        let git = || self.git(repos, dir);
         let raw = raw::find(&git, dir, &paths, &self.list()).await?;
         // git also reads a file that may have changed when it writes the index, and may fail over
         // its attributes then. So these commands have no attributes.
-        let plain = || self.plain(hosted, dir, base);
+        let plain = || self.plain(repos, dir, base);
         self.update(plain(), (&["--index-info"], &raw.entries), what).await?;
         // This form is preferred, because git keeps the line ends that the index has.
         if self.update(git(), (&raw::ADD, &raw.fine), what).await.is_err() {
@@ -95,15 +92,15 @@ impl Index {
     /// marked as unchanged, untracked ones are marked as tracked.
     pub async fn leave_out_large(
         &self,
-        hosted: &Hosted,
+        repos: &RunRepos,
         dir: &Path,
         base: &str,
     ) -> Result<LeftOut, String> {
         const WHAT: &str = "cannot list the files";
-        let tracked = run_bytes(self.git(hosted, dir).args(["ls-files", "-z"]), WHAT).await?;
+        let tracked = run_bytes(self.git(repos, dir).args(["ls-files", "-z"]), WHAT).await?;
         let new = ["ls-files", "-z", "--others", "--exclude-standard"];
-        let new = run_bytes(self.git(hosted, dir).args(new), WHAT).await?;
-        let (top, checked_out) = (dir.to_owned(), crate::spec_run::clones::made_at(hosted, dir));
+        let new = run_bytes(self.git(repos, dir).args(new), WHAT).await?;
+        let (top, checked_out) = (dir.to_owned(), crate::spec_run::clones::made_at(repos, dir));
         let measuring = tokio::task::spawn_blocking(move || {
             let listed = Listed { new: &new, tracked: &tracked, checked_out };
             large_files::too_large(&top, listed)
@@ -116,14 +113,14 @@ impl Index {
         let blob = large_files::empty_blob(base);
         let entries: Vec<u8> =
             new.iter().flat_map(|one| large_files::as_empty(one, blob)).collect();
-        let plain = || self.plain(hosted, dir, base);
+        let plain = || self.plain(repos, dir, base);
         self.update(plain(), (&["--index-info"], &entries), WHAT).await?;
         let mut read = 0;
         for one in tracked.iter().filter(|one| !one.is_untouched) {
             // A file with its committed content is not lost with the clone.
-            let may_be = read < READ_LIMIT && is_as_long(hosted, base, one).await;
+            let may_be = read < READ_LIMIT && is_as_long(repos, base, one).await;
             read += usize::from(may_be);
-            if !(may_be && is_as_committed(hosted, dir, base, one).await) {
+            if !(may_be && is_as_committed(repos, dir, base, one).await) {
                 all.push(one.clone());
             }
         }
@@ -135,14 +132,14 @@ impl Index {
     /// Removes the files from the index that were only marked as tracked.
     pub async fn forget(
         &self,
-        hosted: &Hosted,
+        repos: &RunRepos,
         dir: &Path,
         base: &str,
         files: &[Large],
     ) -> Result<(), String> {
         let paths = large_files::paths(files);
         let args = ["--force-remove", "--stdin"];
-        let plain = self.plain(hosted, dir, base);
+        let plain = self.plain(repos, dir, base);
         self.update(plain, (&args, &paths), "cannot read the tree").await
     }
 
@@ -172,11 +169,11 @@ impl Index {
     /// that obeys the submodule's configuration. For an unknown one it only reads the commit.
     pub async fn forget_submodules(
         &self,
-        hosted: &Hosted,
+        repos: &RunRepos,
         dir: &Path,
         base: &str,
     ) -> Result<(), String> {
-        let mut list = self.plain(hosted, dir, base);
+        let mut list = self.plain(repos, dir, base);
         let listed =
             run_bytes(list.args(["ls-files", "--stage", "-z"]), "cannot read the tree").await?;
         let paths: Vec<u8> = listed
@@ -187,7 +184,7 @@ impl Index {
             .copied()
             .collect();
         let args = ["--force-remove", "--stdin"];
-        let plain = self.plain(hosted, dir, base);
+        let plain = self.plain(repos, dir, base);
         self.update(plain, (&args, &paths), "cannot read the tree").await
     }
 }
@@ -197,22 +194,31 @@ fn committed(base: &str, one: &Large) -> OsString {
     [OsStr::new(base), OsStr::new(":"), one.path.as_os_str()].into_iter().collect()
 }
 
-async fn is_as_long(hosted: &Hosted, base: &str, one: &Large) -> bool {
-    let mut ask = git(&hosted.places.keep());
+async fn is_as_long(repos: &RunRepos, base: &str, one: &Large) -> bool {
+    let mut ask = git(&repos.paths.keep());
     let size = run(ask.args(["cat-file", "-s"]).arg(committed(base, one)), "").await;
     size.is_ok_and(|size| size == one.bytes.to_string())
 }
 
 /// Whether a file that is as long as the committed one has the same content. It is hashed as it is:
 /// git converts no byte of it, and runs no filter.
-async fn is_as_committed(hosted: &Hosted, dir: &Path, base: &str, one: &Large) -> bool {
-    let keep = hosted.places.keep();
+async fn is_as_committed(repos: &RunRepos, dir: &Path, base: &str, one: &Large) -> bool {
+    let keep = repos.paths.keep();
     let mut ask = git(&keep);
     let known = run(ask.args(["rev-parse", "--verify"]).arg(committed(base, one)), "").await;
     let mut hash = git(&keep);
     hash.args(["hash-object", "--no-filters", "--"]).arg(dir.join(&one.path));
     let found = run_within(&mut hash, READING, "").await;
     known.is_ok_and(|known| found.is_ok_and(|found| found == known))
+}
+
+/// Returns a name that no other index has, of this daemon or of one before.
+fn random_name() -> String {
+    use std::hash::BuildHasher;
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // The standard library seeds each of them from the kernel's random numbers.
+    let random = std::hash::RandomState::new().hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
+    format!("{random:016x}")
 }
 
 impl Drop for Index {

@@ -38,7 +38,7 @@ async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
         stage.commit(&dir, "more");
         pipe(&dir.join(".git").join(name));
         let began = Instant::now();
-        let looked = work(&stage.hosted, &dir, TARGET).await;
+        let looked = work(&stage.repos, &dir, TARGET).await;
         assert!(began.elapsed() < AT_ONCE, "{name}: {:?}", began.elapsed());
         let why = looked.unwrap().unreadable;
         // The harness reads only regular files where it needs no git.
@@ -47,7 +47,7 @@ async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
             assert!(why.is_some_and(|why| why.contains(name)));
         }
         // Other agents are served meanwhile.
-        assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{name}");
+        assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None, "{name}");
     }
 }
 
@@ -55,12 +55,12 @@ async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
 async fn a_pipe_in_the_hub_is_replaced_at_once() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    guard(&stage.hosted, TARGET, None).await.unwrap();
+    guard(&stage.repos, TARGET, None).await.unwrap();
     stage.commit(&dir, "two");
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     pipe(&stage.hub().join("objects/info/alternates"));
     let began = Instant::now();
-    guard(&stage.hosted, TARGET, None).await.unwrap();
+    guard(&stage.repos, TARGET, None).await.unwrap();
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     assert!(stage.hub().join("objects/info/alternates").metadata().unwrap().is_file());
 }
@@ -70,13 +70,13 @@ async fn a_pipe_in_the_hub_is_replaced_at_once() {
 async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    work(&stage.hosted, &dir, TARGET).await.unwrap();
+    work(&stage.repos, &dir, TARGET).await.unwrap();
     std::fs::write(dir.join("small"), "small\n").unwrap();
     sparse(&dir.join("a, large one"));
     // This file is tracked.
     sparse(&dir.join("one"));
-    assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
-    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    assert!(is_dirty(&stage.repos, &dir).await.unwrap());
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
     for part in ["a, large one (307200 MiB)", "one (307200 MiB)", "refs/muleteer/rescue/bead-one-1"]
     {
         assert!(why.contains(part), "{part} in {why}");
@@ -88,7 +88,7 @@ async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
     for name in ["a, large one", "one"] {
         std::fs::remove_file(dir.join(name)).unwrap();
     }
-    discard(&stage.hosted, &dir, TARGET).await.unwrap();
+    discard(&stage.repos, &dir, TARGET).await.unwrap();
     assert!(!dir.exists());
 }
 
@@ -98,13 +98,13 @@ async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
 async fn files_too_large_of_any_name_and_number_are_left_out() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    work(&stage.hosted, &dir, TARGET).await.unwrap();
+    work(&stage.repos, &dir, TARGET).await.unwrap();
     sparse(&dir.join(" big"));
     sparse(&dir.join(OsStr::from_bytes(b"\xff")));
     (0..101).for_each(|n| sparse(&dir.join(format!("f{n}"))));
     std::fs::write(dir.join("small"), "small\n").unwrap();
-    assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
-    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    assert!(is_dirty(&stage.repos, &dir).await.unwrap());
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
     assert!(why.contains("and 98 more") && dir.join(" big").exists(), "{why}");
     let kept = ["ls-tree", "--name-only", "refs/muleteer/rescue/bead-one-1"];
     assert_eq!(git_in(&stage.keep(), &kept), "README.md\none\nsmall");
@@ -121,13 +121,13 @@ async fn a_large_tracked_file_that_was_changed_in_place_keeps_its_clone() {
     file.set_len(BYTES).unwrap();
     git_in(&dir, &["add", "large"]);
     git_in(&dir, &["commit", "--quiet", "--message", "large"]);
-    work(&stage.hosted, &dir, TARGET).await.unwrap();
+    work(&stage.repos, &dir, TARGET).await.unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"changed", BYTES / 2).unwrap();
-    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
     assert!(why.contains("large (16 MiB)") && path.exists(), "{why}");
     // With its committed content the file is saved already.
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 7], BYTES / 2).unwrap();
-    discard(&stage.hosted, &dir, TARGET).await.unwrap();
+    discard(&stage.repos, &dir, TARGET).await.unwrap();
     assert!(!dir.exists());
 }
 
@@ -139,7 +139,7 @@ async fn a_socket_in_a_clones_git_directory_is_no_reason_to_refuse_it() {
     stage.commit(&dir, "more");
     let socket = dir.join(".git/fsmonitor--daemon.ipc");
     let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let looked = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    let looked = work(&stage.repos, &dir, TARGET).await.unwrap();
     assert_eq!((looked.unreadable, looked.commits), (None, 2));
 }
 
@@ -155,9 +155,9 @@ async fn a_clone_of_any_depth_is_taken_away() {
         mkdirat(&at, "d", Mode::RWXU).unwrap();
         at = openat(&at, "d", flags, Mode::empty()).unwrap();
     }
-    discard(&stage.hosted, &dir, TARGET).await.unwrap();
+    discard(&stage.repos, &dir, TARGET).await.unwrap();
     assert!(!dir.exists());
-    assert_eq!(std::fs::read_dir(&stage.hosted.places.worktrees).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(&stage.repos.paths.worktrees).unwrap().count(), 0);
 }
 
 /// One such file kept all others from being saved, or hid whether any of them had changed.
@@ -172,13 +172,13 @@ async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
     ] {
         let stage = Stage::new().await;
         let dir = stage.bead("one").await;
-        work(&stage.hosted, &dir, TARGET).await.unwrap();
+        work(&stage.repos, &dir, TARGET).await.unwrap();
         std::fs::write(dir.join(".gitattributes"), attributes).unwrap();
         std::fs::write(dir.join("one"), "two").unwrap();
         std::fs::write(dir.join("odd.txt"), ODD).unwrap();
         (0..10).for_each(|n| std::fs::write(dir.join(format!("new{n}")), "new\n").unwrap());
-        assert!(is_dirty(&stage.hosted, &dir).await.unwrap());
-        let kept = discard(&stage.hosted, &dir, TARGET).await.unwrap().unwrap();
+        assert!(is_dirty(&stage.repos, &dir).await.unwrap());
+        let kept = discard(&stage.repos, &dir, TARGET).await.unwrap().unwrap();
         assert!(!dir.exists());
         let mut show = Command::new("git");
         show.arg("-C").arg(stage.keep()).args(["cat-file", "blob", &format!("{kept}:odd.txt")]);
@@ -199,13 +199,10 @@ async fn clone_with_more_untracked_names_than_are_read_is_dirty_and_stays() {
     let dir = stage.bead("one").await;
     let long = "n".repeat(240);
     (0..4500).for_each(|n| drop(std::fs::File::create(dir.join(format!("{long}{n}"))).unwrap()));
-    assert_eq!(is_dirty(&stage.hosted, &dir).await, Ok(true));
-    let why = discard(&stage.hosted, &dir, TARGET).await.unwrap_err();
+    assert_eq!(is_dirty(&stage.repos, &dir).await, Ok(true));
+    let why = discard(&stage.repos, &dir, TARGET).await.unwrap_err();
     assert!(why.contains("too many untracked files to list") && dir.exists(), "{why}");
-    assert_eq!(
-        commit(&stage.hosted, TARGET).await.unwrap(),
-        git_in(&dir, &["rev-parse", "HEAD~1"])
-    );
+    assert_eq!(commit(&stage.repos, TARGET).await.unwrap(), git_in(&dir, &["rev-parse", "HEAD~1"]));
 }
 
 /// Some tools disable hooks with such links.
@@ -218,7 +215,7 @@ async fn links_to_dev_null_in_a_git_directory_are_no_obstacle_and_to_other_devic
     symlink("pre-commit", dir.join(".git/hooks/commit-msg")).unwrap();
     assert_eq!(private_repo::check_files(&dir.join(".git")), Ok(()));
     stage.commit(&dir, "more");
-    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(2, false));
+    assert_eq!(work(&stage.repos, &dir, TARGET).await.unwrap(), Work::new(2, false));
     symlink("/dev/zero", dir.join(".git/hooks/post-commit")).unwrap();
     let why = private_repo::check_files(&dir.join(".git")).unwrap_err();
     assert!(why.contains("hooks/post-commit"), "{why}");

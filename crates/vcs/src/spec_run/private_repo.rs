@@ -18,11 +18,11 @@
 //! lost/<clone>                            the base of a clone that could not be read
 //! ```
 
-use crate::spec_run::host::Hosted;
+use crate::command::{UPLOAD_PACK, fetching, git, run, run_within};
+pub use crate::git_files::{check_files, hash, head, loose};
+use crate::spec_run::RunRepos;
+use crate::untrusted_path;
 use muleteer_store::atomic::put_dir;
-pub use muleteer_vcs::git_files::{check_files, hash, head, loose};
-use muleteer_vcs::untrusted_path;
-use muleteer_vcs::worktree::{UPLOAD_PACK, fetching, git, run, run_within};
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,31 +51,31 @@ pub const ALTERNATES_LIMIT: u64 = 64 * 1024;
 /// Makes the private repository unless it exists, with `target` at `base`. For a run that began
 /// before there was such a repository, it is made from the hub.
 ///
-/// The caller holds [`Hosted::git`].
-pub async fn ensure(hosted: &Hosted, target: &str, base: Option<&str>) -> Result<(), String> {
-    let keep = hosted.places.keep();
+/// The caller holds [`RunRepos::git`].
+pub async fn ensure(repos: &RunRepos, target: &str, base: Option<&str>) -> Result<(), String> {
+    let keep = repos.paths.keep();
     if keep.join("HEAD").exists() {
         return Ok(());
     }
-    let partial = hosted.places.private.join(".keep.partial");
+    let partial = repos.paths.private.join(".keep.partial");
     crate::spec_run::clones::remove(&partial).await?;
-    bare(hosted, &partial).await?;
+    bare(repos, &partial).await?;
     let name = format!("refs/heads/{target}");
-    let hub = hosted.places.hub();
+    let hub = repos.paths.hub();
     if hub.join("HEAD").exists() {
-        adopt(hosted, &partial, &hub, &name).await?;
+        adopt(repos, &partial, &hub, &name).await?;
     } else {
         let base = base.ok_or("the run's repository is gone")?;
         run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch")
             .await?;
     }
-    put_dir(&partial, &keep).map_err(|error| crate::dispatch::launch::chain(&error))
+    put_dir(&partial, &keep).map_err(|error| crate::chain(&error))
 }
 
 /// Makes an empty bare repository that borrows the objects of the person's repository.
-pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
+pub async fn bare(repos: &RunRepos, dir: &Path) -> Result<(), String> {
     let asked = run(
-        git(&hosted.repo).args([
+        git(&repos.repo).args([
             "rev-parse",
             "--show-object-format",
             "--path-format=absolute",
@@ -92,7 +92,7 @@ pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
     let (format, objects, shallow) = (next()?, next()?, next()?);
     let format = format!("--object-format={format}");
     run(
-        git(&hosted.places.private)
+        git(&repos.paths.private)
             .args(["init", "--quiet", "--bare", "--template=", &format])
             .arg(dir),
         "cannot make a repository",
@@ -114,14 +114,14 @@ pub async fn bare(hosted: &Hosted, dir: &Path) -> Result<(), String> {
 
 /// Imports the refs from the hub of an earlier version's run. Agents could write that hub, so refs
 /// that could lead to a pull request of unjudged work are left behind.
-async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
+async fn adopt(repos: &RunRepos, keep: &Path, hub: &Path, name: &str) -> Result<(), String> {
     let mut fetch = fetching(keep, hub);
     fetch.arg(format!("+{name}:{HUB}"));
     for folder in [WORK, RESCUE, UNDONE] {
         fetch.arg(format!("+{folder}/*:{folder}/*"));
     }
     run(&mut fetch, "cannot take the hub over").await?;
-    let seen = hosted.places.private.join("seen");
+    let seen = repos.paths.private.join("seen");
     let seen = untrusted_path::read_file(&seen, REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
     let tip = seen.as_deref().unwrap_or(HUB);
     run(git(keep).args(["update-ref", name, tip]), "cannot take the integration branch over")
@@ -129,43 +129,43 @@ async fn adopt(hosted: &Hosted, keep: &Path, hub: &Path, name: &str) -> Result<(
     let list = ["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", WORK];
     let listed = run(git(keep).args(list), "cannot list what the hub had").await?;
     for (head, clone) in listed.lines().filter_map(|line| line.split_once(' ')) {
-        crate::spec_run::clones::remember(hosted, clone, head)?;
-        crate::spec_run::clones::remember_own(hosted, clone, head)?;
+        crate::spec_run::clones::remember(repos, clone, head)?;
+        crate::spec_run::clones::remember_own(repos, clone, head)?;
     }
     Ok(())
 }
 
 /// Returns the commit of a ref in the private repository.
-pub async fn at(hosted: &Hosted, name: &str) -> Option<String> {
-    let keep = hosted.places.keep();
+pub async fn at(repos: &RunRepos, name: &str) -> Option<String> {
+    let keep = repos.paths.keep();
     match loose(&keep, name) {
         Some(commit) => Some(commit),
         None => run(git(&keep).args(["rev-parse", "--verify", "--quiet", name]), "").await.ok(),
     }
 }
 
-pub async fn set(hosted: &Hosted, name: &str, commit: &str, what: &str) -> Result<(), String> {
+pub async fn set(repos: &RunRepos, name: &str, commit: &str, what: &str) -> Result<(), String> {
     let update = || {
-        let mut command = git(&hosted.places.keep());
+        let mut command = git(&repos.paths.keep());
         command.args(["update-ref", name, commit]);
         command
     };
-    write(hosted, &[name], what, &update, None).await
+    write(repos, &[name], what, &update, None).await
 }
 
 /// Asks git for the commit of a ref in an agent's repository; `None` if the ref does not exist.
-pub async fn asked(hosted: &Hosted, from: &Path, name: &str) -> Result<Option<String>, String> {
-    let mut ask = git(&hosted.places.keep());
+pub async fn asked(repos: &RunRepos, from: &Path, name: &str) -> Result<Option<String>, String> {
+    let mut ask = git(&repos.paths.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
-    let said = read(hosted, from, &mut ask, AT_ONCE, "it cannot be asked").await?;
+    let said = read(repos, from, &mut ask, AT_ONCE, "it cannot be asked").await?;
     Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
 }
 
 /// Returns the commits of all branches of an agent's repository.
-pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, String> {
-    let mut ask = git(&hosted.places.keep());
+pub async fn branches(repos: &RunRepos, from: &Path) -> Result<Vec<String>, String> {
+    let mut ask = git(&repos.paths.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg("refs/heads/*");
-    let said = read(hosted, from, &mut ask, AT_ONCE, "its branches cannot be listed").await?;
+    let said = read(repos, from, &mut ask, AT_ONCE, "its branches cannot be listed").await?;
     Ok(said.lines().filter_map(|line| hash(line.split_whitespace().next()?.as_bytes())).collect())
 }
 
@@ -173,14 +173,14 @@ pub async fn branches(hosted: &Hosted, from: &Path) -> Result<Vec<String>, Strin
 /// fetches by hash, because for a name git would search all refs, and links among them can be
 /// endless.
 pub async fn fetch(
-    hosted: &Hosted,
+    repos: &RunRepos,
     from: &Path,
     commit: &str,
     names: &[&str],
     what: &str,
 ) -> Result<(), String> {
     let fetch = || {
-        let mut command = fetching(&hosted.places.keep(), from);
+        let mut command = fetching(&repos.paths.keep(), from);
         for name in names {
             let force = if name.starts_with('+') { "+" } else { "" };
             command.arg(format!("{force}{commit}:{}", name.trim_start_matches('+')));
@@ -188,13 +188,13 @@ pub async fn fetch(
         command
     };
     let written: Vec<&str> = names.iter().map(|name| name.trim_start_matches('+')).collect();
-    write(hosted, &written, what, &fetch, Some(from)).await
+    write(repos, &written, what, &fetch, Some(from)).await
 }
 
 /// Runs a git that reads an agent's repository. It times out after `patience`, and sooner once the
 /// run is stopped, because an agent can make git hang.
 async fn read(
-    hosted: &Hosted,
+    repos: &RunRepos,
     from: &Path,
     command: &mut tokio::process::Command,
     patience: Duration,
@@ -207,7 +207,7 @@ async fn read(
         .map_err(|error| error.to_string())?
         .map_err(|why| format!("{what}: {why}"))?;
     let stopped = async {
-        hosted.halt.cancelled().await;
+        repos.halt.cancelled().await;
         tokio::time::sleep(STOPPED).await;
     };
     tokio::select! {
@@ -219,8 +219,8 @@ async fn read(
     }
 }
 
-pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
-    run(git(&hosted.places.keep()).args(["merge-base", "--is-ancestor", one, other]), "")
+pub async fn is_ancestor(repos: &RunRepos, one: &str, other: &str) -> bool {
+    run(git(&repos.paths.keep()).args(["merge-base", "--is-ancestor", one, other]), "")
         .await
         .is_ok()
 }
@@ -229,20 +229,20 @@ pub async fn is_ancestor(hosted: &Hosted, one: &str, other: &str) -> bool {
 /// git of a killed daemon leaves locks. Only this harness writes here, so a lock that stays is
 /// stale.
 async fn write(
-    hosted: &Hosted,
+    repos: &RunRepos,
     written: &[&str],
     what: &str,
     command: &(impl Fn() -> tokio::process::Command + Sync),
     from: Option<&Path>,
 ) -> Result<(), String> {
     let once = async || match from {
-        Some(from) => read(hosted, from, &mut command(), BRINGING, what).await,
+        Some(from) => read(repos, from, &mut command(), BRINGING, what).await,
         None => run(&mut command(), what).await,
     };
     let done = once().await;
     let mut locks: Vec<String> = written.iter().map(|name| format!("{name}.lock")).collect();
     locks.extend(["HEAD.lock", "packed-refs.lock", "shallow.lock"].map(String::from));
-    let own = hosted.places.keep();
+    let own = repos.paths.keep();
     if done.is_ok() || locks.iter().all(|lock| untrusted_path::age(&own, Path::new(lock)).is_none())
     {
         return done.map(drop);

@@ -19,21 +19,21 @@ async fn loses_nothing(what: &str, harm: impl Fn(&Path)) {
 async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    let gathered = commit(&stage.hosted, TARGET).await.unwrap();
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    let gathered = commit(&stage.repos, TARGET).await.unwrap();
     // This push is not gathered yet.
     stage.commit(&dir, "late");
     let late = git_in(&dir, &["rev-parse", "HEAD"]);
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     harm(&stage.hub());
-    unlock(&stage.hosted, TARGET).await;
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{what}");
-    let noted = stage.hosted.take_repairs();
+    unlock(&stage.repos, TARGET).await;
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None, "{what}");
+    let noted = stage.repos.take_repairs();
     assert_eq!(noted.len(), 1, "{what}: {noted:?}");
     // The agent's clone still has the commits that were not gathered.
-    let now = commit(&stage.hosted, TARGET).await.unwrap();
+    let now = commit(&stage.repos, TARGET).await.unwrap();
     if now == gathered {
-        assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(2, false), "{what}");
+        assert_eq!(work(&stage.repos, &dir, TARGET).await.unwrap(), Work::new(2, false), "{what}");
     }
     assert_eq!(
         git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]),
@@ -41,10 +41,10 @@ async fn survive(what: &str, harm: impl Fn(&Path)) -> (String, String, String) {
         "{what}"
     );
     let next = stage.bead("two").await;
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None, "{what}");
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None, "{what}");
     let pushed = git_in(&next, &["rev-parse", "HEAD"]);
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(pushed), "{what}");
-    assert_eq!(stage.hosted.take_repairs(), Vec::<String>::new(), "{what}");
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(pushed), "{what}");
+    assert_eq!(stage.repos.take_repairs(), Vec::<String>::new(), "{what}");
     let refused = Command::new("git")
         .arg("-C")
         .arg(&next)
@@ -172,7 +172,7 @@ async fn hub_with_garbage_in_a_list_of_refs_is_built_again_and_loses_no_push() {
     git_in(&stage.hub(), &["pack-refs", "--all"]);
     git_in(&stage.hub(), &["repack", "-a", "-d", "--quiet"]);
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
-    assert_eq!(stage.hosted.take_repairs(), Vec::<String>::new());
+    assert_eq!(stage.repos.take_repairs(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -244,24 +244,20 @@ async fn hook_in_the_hub_is_put_aside_before_anybody_runs_it_and_no_push_is_lost
 async fn push_in_a_damaged_hub_is_undone_while_the_target_is_judged_and_stays_undone() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    let judged = commit(&stage.hosted, TARGET).await.unwrap();
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    let judged = commit(&stage.repos, TARGET).await.unwrap();
     stage.commit(&dir, "late");
     let late = git_in(&dir, &["rev-parse", "HEAD"]);
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     std::fs::write(stage.hub().join("packed-refs"), "garbage\n").unwrap();
-    watch(&stage.hosted, TARGET).await.unwrap();
-    assert_eq!(
-        commit(&stage.hosted, TARGET).await,
-        Some(judged.clone()),
-        "nobody has looked at it"
-    );
-    let said = hold(&stage.hosted, TARGET, None).await.unwrap().unwrap();
+    watch(&stage.repos, TARGET).await.unwrap();
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(judged.clone()), "nobody has looked at it");
+    let said = hold(&stage.repos, TARGET, None).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
     // The hub's reflog still names it.
     std::fs::remove_dir_all(stage.hub().join("refs")).unwrap();
-    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged.clone()));
+    assert_eq!(hold(&stage.repos, TARGET, None).await.unwrap(), None);
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(judged.clone()));
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
 }
 
@@ -282,12 +278,12 @@ async fn objects_are_not_looked_at_once_the_run_is_stopped() {
 #[tokio::test]
 async fn watch_repairs_a_hub_while_agents_work() {
     let stage = Stage::new().await;
-    let dir = stage.hosted.places.worktrees.join("bead-one-1");
-    worktree(&stage.hosted, &dir, TARGET, Some("one"), false).await.unwrap();
+    let dir = stage.repos.paths.worktrees.join("bead-one-1");
+    worktree(&stage.repos, &dir, TARGET, Some("one"), false).await.unwrap();
     std::fs::remove_dir_all(stage.hub()).unwrap();
-    watch(&stage.hosted, TARGET).await.unwrap();
+    watch(&stage.repos, TARGET).await.unwrap();
     stage.commit(&dir, "one");
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
-    assert_eq!(stage.hosted.take_repairs().len(), 1);
+    assert_eq!(stage.repos.take_repairs().len(), 1);
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
 }

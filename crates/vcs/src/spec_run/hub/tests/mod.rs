@@ -5,10 +5,11 @@
 mod endless;
 
 use crate::spec_run::clones::Work;
-use crate::spec_run::host::Hosted;
 use crate::spec_run::hub::*;
+use crate::spec_run::{RunPaths, RunRepos};
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use tokio_util::sync::CancellationToken;
 
 mod damage;
 
@@ -18,7 +19,7 @@ const TARGET: &str = "muleteer/run-2026-01-01-abcdef";
 struct Stage {
     _dir: tempfile::TempDir,
     root: PathBuf,
-    hosted: Hosted,
+    repos: RunRepos,
 }
 
 fn git_in(dir: &Path, args: &[&str]) -> String {
@@ -38,8 +39,8 @@ fn git_in(dir: &Path, args: &[&str]) -> String {
 impl Stage {
     async fn new() -> Self {
         let stage = Self::empty();
-        let base = git_in(&stage.hosted.repo, &["rev-parse", "HEAD"]);
-        ensure(&stage.hosted, &base, TARGET).await.unwrap();
+        let base = git_in(&stage.repos.repo, &["rev-parse", "HEAD"]);
+        ensure(&stage.repos, &base, TARGET).await.unwrap();
         stage
     }
 
@@ -53,22 +54,27 @@ impl Stage {
         std::fs::write(repo.join("README.md"), "read me\n").unwrap();
         git_in(&repo, &["add", "--all"]);
         git_in(&repo, &["commit", "--quiet", "--message=first"]);
-        let hosted = Hosted::alone(&root, RUN);
-        Self { _dir: dir, root, hosted }
+        let paths = RunPaths {
+            private: root.join("state"),
+            worktrees: repo.join(".muleteer/worktrees").join(RUN),
+        };
+        std::fs::create_dir_all(&paths.private).unwrap();
+        let repos = RunRepos::new(RUN, repo, paths, CancellationToken::new());
+        Self { _dir: dir, root, repos }
     }
 
     fn hub(&self) -> PathBuf {
-        self.hosted.places.hub()
+        self.repos.paths.hub()
     }
 
     fn keep(&self) -> PathBuf {
-        self.hosted.places.keep()
+        self.repos.paths.keep()
     }
 
     /// Makes a clone in which an agent has committed and pushed.
     async fn bead(&self, name: &str) -> PathBuf {
-        let dir = self.hosted.places.worktrees.join(format!("bead-{name}-1"));
-        worktree(&self.hosted, &dir, TARGET, Some(name), false).await.unwrap();
+        let dir = self.repos.paths.worktrees.join(format!("bead-{name}-1"));
+        worktree(&self.repos, &dir, TARGET, Some(name), false).await.unwrap();
         self.commit(&dir, name);
         git_in(&dir, &["push", "--quiet", self.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
         dir
@@ -92,11 +98,11 @@ impl Stage {
 
     /// Runs everything that the harness does after an agent, and after the last one.
     async fn after(&self, dir: &Path) -> (Option<String>, Work) {
-        unlock(&self.hosted, TARGET).await;
-        let said = guard(&self.hosted, TARGET, None).await.unwrap();
-        let work = work(&self.hosted, dir, TARGET).await.unwrap();
-        is_dirty(&self.hosted, dir).await.unwrap();
-        discard(&self.hosted, dir, TARGET).await.unwrap();
+        unlock(&self.repos, TARGET).await;
+        let said = guard(&self.repos, TARGET, None).await.unwrap();
+        let work = work(&self.repos, dir, TARGET).await.unwrap();
+        is_dirty(&self.repos, dir).await.unwrap();
+        discard(&self.repos, dir, TARGET).await.unwrap();
         assert!(!self.root.join("ran").exists(), "the harness ran the agent's code");
         (said, work)
     }
@@ -114,27 +120,27 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
     std::fs::write(dir.join("left"), "left\n").unwrap();
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
     assert!(!dir.exists());
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(head.clone()));
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(head.clone()));
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:left"]), "left");
     // The next clone begins there. A commit in it that is not pushed is safe.
-    let next = stage.hosted.places.worktrees.join("bead-two-1");
-    worktree(&stage.hosted, &next, TARGET, Some("two"), false).await.unwrap();
+    let next = stage.repos.paths.worktrees.join("bead-two-1");
+    worktree(&stage.repos, &next, TARGET, Some("two"), false).await.unwrap();
     assert_eq!(git_in(&next, &["rev-parse", "HEAD"]), head);
     assert_eq!(git_in(&next, &["rev-parse", &format!("origin/{TARGET}")]), head);
     stage.commit(&next, "two");
     let second = git_in(&next, &["rev-parse", "HEAD"]);
     assert_eq!(stage.after(&next).await, (None, Work::new(1, false)));
     assert_eq!(git_in(&stage.keep(), &["rev-parse", "refs/muleteer/work/bead-two-1"]), second);
-    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
-    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert!(was_pushed(&stage.repos, "one", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.repos, "two", TARGET).await.unwrap());
 }
 
 /// An agent whose push succeeded loses its clone, so the push must be on the hub's disk by then.
 #[tokio::test]
 async fn what_is_pushed_waits_for_the_disk() {
     let stage = Stage::new().await;
-    let dir = stage.hosted.places.worktrees.join("bead-one-1");
-    worktree(&stage.hosted, &dir, TARGET, Some("one"), false).await.unwrap();
+    let dir = stage.repos.paths.worktrees.join("bead-one-1");
+    worktree(&stage.repos, &dir, TARGET, Some("one"), false).await.unwrap();
     stage.commit(&dir, "one");
     let trace = stage.root.join("git.trace");
     let pushed = Command::new("git")
@@ -160,8 +166,8 @@ async fn what_is_pushed_waits_for_the_disk() {
 #[tokio::test]
 async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
     let stage = Stage::new().await;
-    let dir = stage.hosted.places.worktrees.join("bead-two-1");
-    worktree(&stage.hosted, &dir, TARGET, Some("two"), false).await.unwrap();
+    let dir = stage.repos.paths.worktrees.join("bead-two-1");
+    worktree(&stage.repos, &dir, TARGET, Some("two"), false).await.unwrap();
     stage.commit(&dir, "two");
     let own = git_in(&dir, &["rev-parse", "HEAD"]);
     let other = git_in(&stage.bead("one").await, &["rev-parse", "HEAD"]);
@@ -180,7 +186,7 @@ async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
     assert_eq!(git_in(&dir, &["rev-parse", "HEAD"]), other);
     let (_, done) = stage.after(&dir).await;
     assert_eq!((done.on_target, done.whole), (true, false));
-    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.repos, "two", TARGET).await.unwrap());
     assert_eq!(
         git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-two-1/{own}")]),
         own
@@ -191,22 +197,22 @@ async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
 #[tokio::test]
 async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is() {
     let stage = Stage::new().await;
-    let dir = stage.hosted.places.worktrees.join("bead-two-1");
-    worktree(&stage.hosted, &dir, TARGET, Some("two"), false).await.unwrap();
+    let dir = stage.repos.paths.worktrees.join("bead-two-1");
+    worktree(&stage.repos, &dir, TARGET, Some("two"), false).await.unwrap();
     stage.bead("one").await;
     let (hub, target) = (stage.hub(), format!("HEAD:{TARGET}"));
     let hub = hub.to_str().unwrap();
     git_in(&dir, &["pull", "--quiet", "--ff-only", hub, TARGET]);
-    guard(&stage.hosted, TARGET, None).await.unwrap();
-    let pulled = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    guard(&stage.repos, TARGET, None).await.unwrap();
+    let pulled = work(&stage.repos, &dir, TARGET).await.unwrap();
     assert_eq!(pulled, Work { whole: false, ..Work::new(1, true) });
-    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.repos, "two", TARGET).await.unwrap());
     stage.commit(&dir, "two");
     stage.bead("three").await;
     git_in(&dir, &["pull", "--quiet", "--rebase", hub, TARGET]);
     git_in(&dir, &["push", "--quiet", hub, &target]);
     assert_eq!(stage.after(&dir).await, (None, Work::new(3, true)));
-    assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert!(was_pushed(&stage.repos, "two", TARGET).await.unwrap());
 }
 
 /// A power cut may empty the reflog that distinguishes an agent's commits from those of others.
@@ -217,8 +223,8 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
     std::fs::write(dir.join(".git/logs/HEAD"), "").unwrap();
     std::fs::write(dir.join(".git/logs/refs/heads/bead-one"), "").unwrap();
     assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
-    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
-    assert!(!was_pushed(&stage.hosted, "on", TARGET).await.unwrap());
+    assert!(was_pushed(&stage.repos, "one", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.repos, "on", TARGET).await.unwrap());
     // Or only the end of the log is lost, because the disk has the first writes.
     let dir = stage.bead("two").await;
     for log in ["logs/HEAD", "logs/refs/heads/bead-two"].map(|log| dir.join(".git").join(log)) {
@@ -227,7 +233,7 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
         std::fs::write(&log, format!("{first}\n")).unwrap();
     }
     assert_eq!(stage.after(&dir).await, (None, Work { whole: false, ..Work::new(1, true) }));
-    assert!(was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert!(was_pushed(&stage.repos, "two", TARGET).await.unwrap());
 }
 
 /// After a power cut the disk may have less of a clone than was written. Commits that can be read
@@ -236,7 +242,7 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
 async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_in_it() {
     let stage = Stage::new().await;
     let again =
-        async |dir: &Path| worktree(&stage.hosted, dir, TARGET, Some("one"), true).await.unwrap();
+        async |dir: &Path| worktree(&stage.repos, dir, TARGET, Some("one"), true).await.unwrap();
     let before = |dir: &Path| {
         let noted = stage.root.join("state/bases").join(dir.file_name().unwrap());
         let noted = std::fs::File::options().append(true).open(noted).unwrap();
@@ -252,7 +258,7 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     assert_eq!(std::fs::read(dir.join("README.md")).unwrap(), b"", "the machine has not been down");
     before(&dir);
     again(&dir).await;
-    assert!(!crate::spec_run::clones::outlived_the_machine(&stage.hosted, &dir));
+    assert!(!crate::spec_run::clones::outlived_the_machine(&stage.repos, &dir));
     assert_eq!(again(&dir).await, None, "nothing is wrong with it");
     // The daemon was killed after it removed the clone and before it made the new one.
     std::fs::remove_dir_all(&dir).unwrap();
@@ -263,8 +269,8 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
     );
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:README.md"]), "");
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    let done = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    let done = work(&stage.repos, &dir, TARGET).await.unwrap();
     assert_eq!((done.commits, done.on_target), (2, true));
 
     // A clone that cannot be read is moved aside, not deleted.
@@ -291,7 +297,7 @@ async fn a_branch_that_nobody_pushed_is_told_and_kept() {
         git_in(&stage.keep(), &["rev-parse", &format!("refs/muleteer/left/bead-one-1/{aside}")]),
         aside
     );
-    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    assert!(was_pushed(&stage.repos, "one", TARGET).await.unwrap());
 }
 
 /// Commits count as an agent's own however the agent pushed them.
@@ -302,8 +308,8 @@ async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
         git_in(dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     };
     let begin = async |name: &str| {
-        let dir = stage.hosted.places.worktrees.join(format!("bead-{name}-1"));
-        worktree(&stage.hosted, &dir, TARGET, Some(name), false).await.unwrap();
+        let dir = stage.repos.paths.worktrees.join(format!("bead-{name}-1"));
+        worktree(&stage.repos, &dir, TARGET, Some(name), false).await.unwrap();
         dir
     };
     let dir = begin("branch").await;
@@ -323,7 +329,7 @@ async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
     stage.commit(&beside, "three");
     push(&beside);
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
-    assert!(was_pushed(&stage.hosted, "beside", TARGET).await.unwrap());
+    assert!(was_pushed(&stage.repos, "beside", TARGET).await.unwrap());
     // Commits that others have pushed meanwhile do not count.
     let dir = begin("idle").await;
     stage.bead("other").await;
@@ -337,42 +343,42 @@ async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
     let dir = stage.bead("one").await;
     std::fs::write(dir.join("more"), "more\n").unwrap();
     std::fs::remove_dir_all(dir.join(".git")).unwrap();
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    assert_eq!(work(&stage.repos, &dir, TARGET).await.unwrap(), Work::new(0, true));
     assert!(
-        was_pushed(&stage.hosted, "one", TARGET).await.unwrap(),
+        was_pushed(&stage.repos, "one", TARGET).await.unwrap(),
         "nobody can tell that it was not"
     );
-    let said = worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap().unwrap();
+    let said = worktree(&stage.repos, &dir, TARGET, Some("one"), true).await.unwrap().unwrap();
     assert!(said.contains("refs/muleteer/rescue/bead-one-1"), "{said}");
     assert_eq!(git_in(&stage.keep(), &["show", "refs/muleteer/rescue/bead-one-1:more"]), "more");
     assert!(!dir.join("more").exists(), "it is made anew");
-    assert_eq!(worktree(&stage.hosted, &dir, TARGET, Some("one"), true).await.unwrap(), None);
+    assert_eq!(worktree(&stage.repos, &dir, TARGET, Some("one"), true).await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
-    let judged = commit(&stage.hosted, TARGET).await.unwrap();
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    assert_eq!(hold(&stage.repos, TARGET, None).await.unwrap(), None);
+    let judged = commit(&stage.repos, TARGET).await.unwrap();
     stage.commit(&dir, "late");
     let late = git_in(&dir, &["rev-parse", "HEAD"]);
     git_in(&dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
     let (judge, other) = ("abcd2345", "bcde2345");
-    let said = hold(&stage.hosted, TARGET, Some(judge)).await.unwrap().unwrap();
+    let said = hold(&stage.repos, TARGET, Some(judge)).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{late}")), "{said}");
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), judged);
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(judged));
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(judged));
     assert_eq!(
         git_in(&stage.keep(), &["show", &format!("refs/muleteer/undone/{late}:late")]),
         "late"
     );
     // A daemon that got the answer may have died before it recorded it.
-    assert_eq!(hold(&stage.hosted, TARGET, Some(judge)).await.unwrap(), Some(said));
-    assert_eq!(hold(&stage.hosted, TARGET, Some(other)).await.unwrap(), None);
-    assert_eq!(hold(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(hold(&stage.repos, TARGET, Some(judge)).await.unwrap(), Some(said));
+    assert_eq!(hold(&stage.repos, TARGET, Some(other)).await.unwrap(), None);
+    assert_eq!(hold(&stage.repos, TARGET, None).await.unwrap(), None);
 }
 
 /// Branches beyond the limit are not saved, so the clone must stay.
@@ -385,9 +391,9 @@ async fn a_clone_with_more_branches_than_are_looked_at_stays() {
         let commit = git_in(&dir, &["commit-tree", "-m", &at.to_string(), &tree]);
         git_in(&dir, &["branch", &format!("aside-{at}"), &commit]);
     }
-    let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
+    let work = work(&stage.repos, &dir, TARGET).await.unwrap();
     assert!(work.unreadable.is_some_and(|why| why.contains("branches")));
-    assert!(discard(&stage.hosted, &dir, TARGET).await.is_err() && dir.exists());
+    assert!(discard(&stage.repos, &dir, TARGET).await.is_err() && dir.exists());
 }
 
 #[tokio::test]
@@ -469,14 +475,14 @@ async fn links_in_the_hub_lead_nowhere() {
             "they are put aside"
         );
     }
-    let seen = commit(&stage.hosted, TARGET).await.unwrap();
+    let seen = commit(&stage.repos, TARGET).await.unwrap();
     std::fs::remove_dir_all(stage.hub().join("refs/heads")).unwrap();
     std::fs::create_dir_all(victim.join("heads/muleteer")).unwrap();
     symlink(victim.join("heads"), stage.hub().join("refs/heads")).unwrap();
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
     assert_eq!(std::fs::read_dir(victim.join("heads/muleteer")).unwrap().count(), 0);
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &format!("refs/heads/{TARGET}")]), seen);
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(seen));
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(seen));
 }
 
 /// Makes the file one hour old.
@@ -491,29 +497,29 @@ fn filetime(path: &Path) -> std::time::Duration {
 async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    let seen = commit(&stage.hosted, TARGET).await.unwrap();
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    let seen = commit(&stage.repos, TARGET).await.unwrap();
     let name = format!("refs/heads/{TARGET}");
     let evil = git_in(&stage.hub(), &["commit-tree", "-m", "evil", &format!("{seen}^{{tree}}")]);
     git_in(&stage.hub(), &["update-ref", &name, &evil]);
     let job = "abcd2345";
-    let said = guard(&stage.hosted, TARGET, Some(job)).await.unwrap().unwrap();
+    let said = guard(&stage.repos, TARGET, Some(job)).await.unwrap().unwrap();
     assert!(said.contains(&format!("refs/muleteer/undone/{evil}")), "{said}");
     assert_eq!(
-        guard(&stage.hosted, TARGET, Some(job)).await.unwrap(),
+        guard(&stage.repos, TARGET, Some(job)).await.unwrap(),
         Some(said),
         "it may have been lost"
     );
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
     assert_eq!(git_in(&stage.keep(), &["log", "-1", "--format=%s", &evil]), "evil");
     git_in(&stage.hub(), &["update-ref", "-d", &name]);
-    assert!(guard(&stage.hosted, TARGET, None).await.unwrap().unwrap().contains("nothing"));
+    assert!(guard(&stage.repos, TARGET, None).await.unwrap().unwrap().contains("nothing"));
     assert_eq!(git_in(&stage.hub(), &["rev-parse", &name]), seen);
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
     // Replace refs change objects, in a hub or in a clone.
     git_in(&stage.hub(), &["replace", "--graft", &evil, &seen]);
     git_in(&stage.hub(), &["update-ref", &name, &evil]);
-    assert!(guard(&stage.hosted, TARGET, None).await.unwrap().is_some());
+    assert!(guard(&stage.repos, TARGET, None).await.unwrap().is_some());
     git_in(
         &dir,
         &[
@@ -524,7 +530,7 @@ async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
         ],
     );
     git_in(&dir, &["replace", "HEAD", &seen]);
-    assert!(!work(&stage.hosted, &dir, TARGET).await.unwrap().on_target);
+    assert!(!work(&stage.repos, &dir, TARGET).await.unwrap().on_target);
 }
 
 /// The hub's `refs/muleteer/rebased` was once pushed to the remote.
@@ -559,7 +565,7 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
         git_in(&hub, &["fetch", "--quiet", dir.to_str().unwrap(), &format!("HEAD:{name}")]);
     }
     stage.after(&dir).await;
-    assert!(!was_pushed(&stage.hosted, "two", TARGET).await.unwrap());
+    assert!(!was_pushed(&stage.repos, "two", TARGET).await.unwrap());
     let listed = git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]);
     assert!(!listed.contains("rebased") && !listed.contains("pushed"), "{listed}");
 }
@@ -568,7 +574,7 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
 #[tokio::test]
 async fn a_run_that_was_begun_before_goes_on() {
     let stage = Stage::empty();
-    let repo = stage.hosted.repo.clone();
+    let repo = stage.repos.repo.clone();
     let (base, hub) = (git_in(&repo, &["rev-parse", "HEAD"]), stage.hub());
     git_in(
         &stage.root,
@@ -584,13 +590,13 @@ async fn a_run_that_was_begun_before_goes_on() {
     ] {
         git_in(&clone, &["push", "--quiet", "origin", &format!("HEAD:{name}")]);
     }
-    let bases = stage.hosted.places.private.join("bases");
+    let bases = stage.repos.paths.private.join("bases");
     std::fs::create_dir_all(&bases).unwrap();
     std::fs::write(bases.join("bead-one-1"), &base).unwrap();
-    std::fs::write(stage.hosted.places.private.join("seen"), &base).unwrap();
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    assert_eq!(commit(&stage.hosted, TARGET).await, Some(git_in(&clone, &["rev-parse", "HEAD"])));
-    assert!(was_pushed(&stage.hosted, "one", TARGET).await.unwrap());
+    std::fs::write(stage.repos.paths.private.join("seen"), &base).unwrap();
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    assert_eq!(commit(&stage.repos, TARGET).await, Some(git_in(&clone, &["rev-parse", "HEAD"])));
+    assert!(was_pushed(&stage.repos, "one", TARGET).await.unwrap());
     assert!(!git_in(&stage.keep(), &["for-each-ref", "--format=%(refname)"]).contains("rebased"));
     let dir = stage.bead("two").await;
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
@@ -601,86 +607,23 @@ async fn a_run_that_was_begun_before_goes_on() {
 async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
     let stage = Stage::new().await;
     for name in [".keep.partial", ".clone.partial", ".hub.partial"] {
-        std::fs::create_dir_all(stage.hosted.places.private.join(name).join("objects")).unwrap();
+        std::fs::create_dir_all(stage.repos.paths.private.join(name).join("objects")).unwrap();
     }
     let dir = stage.bead("one").await;
     let lock = stage.keep().join(format!("refs/heads/{TARGET}.lock"));
     std::fs::write(&lock, "").unwrap();
     filetime(&lock);
     assert_eq!(stage.after(&dir).await, (None, Work::new(1, true)));
-    let partial = stage.hosted.places.worktrees.join(".bead-two-1.partial/.git");
+    let partial = stage.repos.paths.worktrees.join(".bead-two-1.partial/.git");
     std::fs::create_dir_all(&partial).unwrap();
     let next = stage.bead("two").await;
     assert!(!partial.exists());
     // A repetition gives the same result.
-    assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
-    assert_eq!(work(&stage.hosted, &next, TARGET).await.unwrap(), Work::new(1, true));
-    discard(&stage.hosted, &next, TARGET).await.unwrap();
-    assert_eq!(discard(&stage.hosted, &next, TARGET).await.unwrap(), None);
-}
-
-#[tokio::test]
-async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error() {
-    use crate::spec_run::steps::base;
-    let stage = Stage::empty();
-    let repo = stage.hosted.repo.clone();
-    let main = git_in(&repo, &["rev-parse", "HEAD"]);
-    git_in(&repo, &["checkout", "--quiet", "-b", "feature"]);
-    stage.commit(&repo, "more");
-    let feature = git_in(&repo, &["rev-parse", "HEAD"]);
-    let found = async |target: &str, configured: Option<&str>| {
-        base(&stage.hosted, target, configured.map(str::to_string))
-            .await
-            .map_err(|trouble| trouble.code)
-    };
-    assert_eq!(found("main", None).await.unwrap(), ("main".into(), main.clone()));
-    assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
-    assert_eq!(found("auto", Some("main")).await.unwrap(), ("main".into(), main));
-    assert_eq!(found("new", None).await.unwrap(), ("feature".into(), feature.clone()));
-    for none in ["none", "main~0", "origin/main"] {
-        assert_eq!(found("auto", Some(none)).await.unwrap_err(), "E_CONFIG_INVALID", "{none}");
-    }
-    // A tag of the same name is not the branch, and makes git print `heads/feature`.
-    git_in(&repo, &["tag", "feature", "main"]);
-    assert_eq!(found("auto", None).await.unwrap(), ("feature".into(), feature.clone()));
-    git_in(&repo, &["checkout", "--quiet", "--detach"]);
-    assert_eq!(found("auto", None).await.unwrap(), ("HEAD".into(), feature));
-}
-
-/// The frozen spec is in a folder that agents may be able to write.
-#[tokio::test]
-async fn what_has_no_end_is_not_read_in_place_of_a_small_file() {
-    let stage = Stage::empty();
-    let public = &stage.hosted.places.public;
-    std::fs::create_dir_all(public).unwrap();
-    for name in ["lock.json", "checkpoint.yml"] {
-        symlink("/dev/zero", public.join(name)).unwrap();
-    }
-    drop(crate::spec_run::host::take_lock(&stage.hosted.places, RUN).unwrap());
-    std::fs::remove_file(public.join("lock.json")).unwrap();
-}
-
-/// A container is made again under another name, on the machine that holds its old lock.
-#[tokio::test]
-async fn a_lock_is_another_machine_s_by_its_name_and_its_boot() {
-    let stage = Stage::empty();
-    let public = &stage.hosted.places.public;
-    std::fs::create_dir_all(public).unwrap();
-    let found = |more: &str| {
-        let note = format!(
-            r#"{{"run_id":"r","pid":1,"hostname":"gone","started_at":"2026-01-01T00:00:00Z","heartbeat_at":"2026-01-01T00:00:00Z"{more}}}"#
-        );
-        std::fs::write(public.join("lock.json"), note).unwrap();
-        crate::spec_run::host::take_lock(&stage.hosted.places, RUN)
-    };
-    for elsewhere in ["", r#","boot_id":"another""#] {
-        let refused = found(elsewhere).unwrap_err();
-        assert_eq!(refused.code, "E_RUN_LOCKED");
-        assert!(refused.hint.unwrap().contains("lock.json"));
-    }
-    let boot = muleteer_process::identity::boot_id();
-    drop(found(&format!(r#","boot_id":"{boot}""#)).unwrap());
+    assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+    assert_eq!(work(&stage.repos, &next, TARGET).await.unwrap(), Work::new(1, true));
+    assert_eq!(work(&stage.repos, &next, TARGET).await.unwrap(), Work::new(1, true));
+    discard(&stage.repos, &next, TARGET).await.unwrap();
+    assert_eq!(discard(&stage.repos, &next, TARGET).await.unwrap(), None);
 }
 
 /// Damage to an agent's own clone fails that agent's attempt only.
@@ -692,25 +635,25 @@ async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
         stage.commit(&dir, "more");
         std::fs::rename(dir.join(".git").join(broken), stage.root.join(format!("{name}-gone")))
             .unwrap();
-        assert_eq!(guard(&stage.hosted, TARGET, None).await.unwrap(), None);
-        let work = work(&stage.hosted, &dir, TARGET).await.unwrap();
+        assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
+        let work = work(&stage.repos, &dir, TARGET).await.unwrap();
         assert!(work.unreadable.is_some() && !work.on_target, "{broken}");
         // Nobody can know which commits it had pushed, so a later attempt need not repeat the work.
-        assert!(was_pushed(&stage.hosted, name, TARGET).await.unwrap(), "{broken}");
-        assert!(discard(&stage.hosted, &dir, TARGET).await.is_err());
+        assert!(was_pushed(&stage.repos, name, TARGET).await.unwrap(), "{broken}");
+        assert!(discard(&stage.repos, &dir, TARGET).await.is_err());
         assert!(dir.join("more").exists(), "what is nowhere else stays");
     }
     // This agent cannot have pushed anything, because the target has no new commits.
-    let dir = stage.hosted.places.worktrees.join("bead-four-1");
-    worktree(&stage.hosted, &dir, TARGET, Some("four"), false).await.unwrap();
+    let dir = stage.repos.paths.worktrees.join("bead-four-1");
+    worktree(&stage.repos, &dir, TARGET, Some("four"), false).await.unwrap();
     std::fs::remove_file(dir.join(".git/HEAD")).unwrap();
-    assert!(work(&stage.hosted, &dir, TARGET).await.unwrap().unreadable.is_some());
-    assert!(!was_pushed(&stage.hosted, "four", TARGET).await.unwrap());
+    assert!(work(&stage.repos, &dir, TARGET).await.unwrap().unreadable.is_some());
+    assert!(!was_pushed(&stage.repos, "four", TARGET).await.unwrap());
     // A foreign repository in the clone's place is not read.
     let dir = stage.bead("three").await;
     std::fs::rename(dir.join(".git"), stage.root.join("moved")).unwrap();
     symlink(stage.root.join("moved"), dir.join(".git")).unwrap();
-    assert_eq!(work(&stage.hosted, &dir, TARGET).await.unwrap(), Work::new(0, true));
-    let kept = discard(&stage.hosted, &dir, TARGET).await.unwrap().unwrap();
+    assert_eq!(work(&stage.repos, &dir, TARGET).await.unwrap(), Work::new(0, true));
+    let kept = discard(&stage.repos, &dir, TARGET).await.unwrap().unwrap();
     assert_eq!(git_in(&stage.keep(), &["show", &format!("{kept}:three")]), "three");
 }

@@ -1,10 +1,10 @@
 //! Checks whether git can work with a hub. The hub is read as plain files, because no git may run
 //! in a place that agents can write.
 
-use crate::spec_run::host::Places;
+use crate::spec_run::RunPaths;
 use crate::spec_run::hub::repair::{FIXED, FIXED_LIMIT, is_known};
 use crate::spec_run::private_repo::{self, SHALLOW};
-use muleteer_vcs::untrusted_path;
+use crate::untrusted_path;
 use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,8 +36,8 @@ const ENTRIES_LIMIT: usize = 10_000;
 pub(super) const REFS_LIMIT: u64 = 8 << 20;
 
 /// Returns a description of the damage that keeps git from working with the hub, if any.
-pub(super) fn damage(places: &Places, target: &str) -> Option<String> {
-    let hub = places.hub();
+pub(super) fn damage(paths: &RunPaths, target: &str) -> Option<String> {
+    let hub = paths.hub();
     let at = |name: &str| std::fs::symlink_metadata(hub.join(name));
     match std::fs::symlink_metadata(&hub) {
         Ok(meta) if meta.is_dir() => {}
@@ -55,7 +55,7 @@ pub(super) fn damage(places: &Places, target: &str) -> Option<String> {
         }
     }
     let is_odd = |meta: std::io::Result<Metadata>| meta.is_ok_and(|meta| !meta.is_file());
-    let known = is_known(places);
+    let known = is_known(paths);
     let fixed = FIXED.iter().map(|(name, _)| *name);
     let lock = format!("{name}.lock");
     for file in FILES.into_iter().chain(fixed).chain([name.as_str(), lock.as_str()]) {

@@ -4,20 +4,18 @@
 
 mod index;
 
-use crate::spec_run::host::Hosted;
+use crate::command::{AGENT_EMAIL, AGENT_NAME, git, lists_too_much, no_room, own_config, run};
+use crate::reflog;
+use crate::spec_run::RunRepos;
 use crate::spec_run::private_repo::{self, LEFT, RESCUE, WORK};
+use crate::untrusted_path;
+use crate::user_repo::large_files::{self, Large};
+use crate::worktree::{exclude, free_name, is_clone};
 use index::Index;
 use muleteer_process::clock;
 use muleteer_process::fault;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
 use muleteer_store::removal;
-use muleteer_vcs::reflog;
-use muleteer_vcs::untrusted_path;
-use muleteer_vcs::user_repo::large_files::{self, Large};
-use muleteer_vcs::worktree::{
-    AGENT_EMAIL, AGENT_NAME, exclude, free_name, git, is_clone, lists_too_much, no_room,
-    own_config, run,
-};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -70,31 +68,31 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// Saves a commit for a clone in one of the run's private folders.
-fn note(hosted: &Hosted, folder: &str, clone: &str, commit: &str) -> Result<(), String> {
-    let folder = hosted.places.private.join(folder);
+fn note(repos: &RunRepos, folder: &str, clone: &str, commit: &str) -> Result<(), String> {
+    let folder = repos.paths.private.join(folder);
     create_dir_durable(&folder, 0o700)
         .and_then(|()| write_atomic(&folder.join(clone), commit.as_bytes(), 0o600))
-        .map_err(|error| crate::dispatch::launch::chain(&error))
+        .map_err(|error| crate::chain(&error))
 }
 
-fn known(hosted: &Hosted, folder: &str, clone: &str) -> Option<String> {
-    let path = hosted.places.private.join(folder).join(clone);
+fn known(repos: &RunRepos, folder: &str, clone: &str) -> Option<String> {
+    let path = repos.paths.private.join(folder).join(clone);
     private_repo::hash(&untrusted_path::read_file(&path, HASH_LIMIT).ok()?)
 }
 
 /// Returns the commit that the clone began at.
-fn base(hosted: &Hosted, clone: &str) -> Option<String> {
-    known(hosted, "bases", clone)
+fn base(repos: &RunRepos, clone: &str) -> Option<String> {
+    known(repos, "bases", clone)
 }
 
 /// Saves the HEAD of a clone, whose commits are in the private repository.
-pub fn remember(hosted: &Hosted, clone: &str, head: &str) -> Result<(), String> {
-    note(hosted, "heads", clone, head)
+pub fn remember(repos: &RunRepos, clone: &str, head: &str) -> Result<(), String> {
+    note(repos, "heads", clone, head)
 }
 
 /// Saves the newest commit that was made in a clone.
-pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), String> {
-    note(hosted, "own", clone, commit)
+pub fn remember_own(repos: &RunRepos, clone: &str, commit: &str) -> Result<(), String> {
+    note(repos, "own", clone, commit)
 }
 
 /// Makes a clone of the target for an agent, on the branch `branch` if given, else detached. The
@@ -103,7 +101,7 @@ pub fn remember_own(hosted: &Hosted, clone: &str, commit: &str) -> Result<(), St
 /// of its other files reached the disk. Returns a message if something was moved aside; the caller
 /// records it as a fault.
 pub async fn worktree(
-    hosted: &Hosted,
+    repos: &RunRepos,
     dir: &Path,
     target: &str,
     branch: Option<&str>,
@@ -113,10 +111,10 @@ pub async fn worktree(
     let mut fault = None;
     if reuse && dir.is_dir() {
         let whole = is_clone(dir);
-        if whole && !outlived_the_machine(hosted, dir) {
+        if whole && !outlived_the_machine(repos, dir) {
             return Ok(None);
         }
-        match discard(hosted, dir, target).await {
+        match discard(repos, dir, target).await {
             Err(why) if no_room(&why) => return Err(why),
             Err(why) => fault = Some(set_aside(dir, &why)?),
             Ok(kept) if !whole => {
@@ -132,9 +130,9 @@ pub async fn worktree(
     }
     // This also applies if the daemon was killed after it removed the clone.
     let gone_on_with =
-        if reuse { known(hosted, "heads", &clone).zip(base(hosted, &clone)) } else { None };
-    let tip = crate::spec_run::hub::tip(hosted, target).await?;
-    let form = form(hosted, target).await?;
+        if reuse { known(repos, "heads", &clone).zip(base(repos, &clone)) } else { None };
+    let tip = crate::spec_run::hub::tip(repos, target).await?;
+    let form = form(repos, target).await?;
     let (begin, base) = gone_on_with.unwrap_or_else(|| (tip.clone(), tip.clone()));
     let partial = dir.with_file_name(format!(".{clone}.partial"));
     remove(&partial).await?;
@@ -158,23 +156,23 @@ pub async fn worktree(
     if !reuse {
         // Notes about an earlier clone of that name do not apply to this one.
         for folder in ["heads", "own", LOST] {
-            let _ = std::fs::remove_file(hosted.places.private.join(folder).join(&clone));
+            let _ = std::fs::remove_file(repos.paths.private.join(folder).join(&clone));
         }
     }
-    note(hosted, "bases", &clone, &base)?;
+    note(repos, "bases", &clone, &base)?;
     std::fs::rename(&partial, dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     Ok(fault)
 }
 
 /// Whether the machine restarted since the clone was made. git does not sync files that it checks
 /// out, and an agent does not sync its own.
-pub fn outlived_the_machine(hosted: &Hosted, dir: &Path) -> bool {
-    made_at(hosted, dir).is_some_and(clock::is_before_boot)
+pub fn outlived_the_machine(repos: &RunRepos, dir: &Path) -> bool {
+    made_at(repos, dir).is_some_and(clock::is_before_boot)
 }
 
 /// Returns the time at which the clone was made and nobody had written to it yet.
-fn made_at(hosted: &Hosted, dir: &Path) -> Option<SystemTime> {
-    let noted = hosted.places.private.join("bases").join(name_of(dir));
+fn made_at(repos: &RunRepos, dir: &Path) -> Option<SystemTime> {
+    let noted = repos.paths.private.join("bases").join(name_of(dir));
     std::fs::metadata(noted).and_then(|meta| meta.modified()).ok()
 }
 
@@ -187,15 +185,15 @@ fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
 
 /// Returns the git directory that every clone of the run is copied from. It is made once: asking
 /// git for one takes longer than the rest of an agent's start.
-async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
-    let _one = hosted.git.lock().await;
-    let form = hosted.places.private.join("clone");
+async fn form(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
+    let _one = repos.git.lock().await;
+    let form = repos.paths.private.join("clone");
     if form.join("HEAD").exists() {
         return Ok(form);
     }
-    let partial = hosted.places.private.join(".clone.partial");
+    let partial = repos.paths.private.join(".clone.partial");
     remove(&partial).await?;
-    let own = hosted.places.keep();
+    let own = repos.paths.keep();
     let format =
         run(git(&own).args(["rev-parse", "--show-object-format"]), "cannot make a clone").await?;
     let format = format!("--object-format={format}");
@@ -204,11 +202,11 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
         "cannot make a clone",
     )
     .await?;
-    let hub = hosted.places.hub().display().to_string();
+    let hub = repos.paths.hub().display().to_string();
     let name = format!("refs/heads/{target}");
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot make a clone").await?;
-    let user = own_config(&hosted.repo, "user.name").await;
-    let email = own_config(&hosted.repo, "user.email").await;
+    let user = own_config(&repos.repo, "user.name").await;
+    let email = own_config(&repos.repo, "user.email").await;
     for (key, value) in [
         ("user.name", user.unwrap_or_else(|| AGENT_NAME.into())),
         ("user.email", email.unwrap_or_else(|| AGENT_EMAIL.into())),
@@ -225,7 +223,7 @@ async fn form(hosted: &Hosted, target: &str) -> Result<PathBuf, String> {
         write(&made.join(private_repo::SHALLOW), &roots)?;
     }
     exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    put_dir(&made, &form).map_err(|error| crate::dispatch::launch::chain(&error))?;
+    put_dir(&made, &form).map_err(|error| crate::chain(&error))?;
     remove(&partial).await?;
     Ok(form)
 }
@@ -246,25 +244,25 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Saves the clone's commits in the private repository, and says whether the target has them.
-pub async fn work(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+pub async fn work(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String> {
     let clone = name_of(dir);
     if !is_clone(dir) {
         if dir.is_dir()
-            && let Some(base) = base(hosted, &clone)
+            && let Some(base) = base(repos, &clone)
         {
             // Nobody can know what its agent pushed before it removed the git directory.
-            note(hosted, LOST, &clone, &base)?;
+            note(repos, LOST, &clone, &base)?;
         }
         return Ok(Work::new(0, true));
     }
-    let _one = hosted.git.lock().await;
-    private_repo::ensure(hosted, target, None).await?;
-    let found = of_its_own_doing(look(hosted, dir, target).await?)?;
-    let unknown = || known(hosted, "own", &clone).is_none() && outlived_the_machine(hosted, dir);
+    let _one = repos.git.lock().await;
+    private_repo::ensure(repos, target, None).await?;
+    let found = of_its_own_doing(look(repos, dir, target).await?)?;
+    let unknown = || known(repos, "own", &clone).is_none() && outlived_the_machine(repos, dir);
     if (found.unreadable.is_some() || forgot(&dir.join(".git")) || unknown())
-        && let Some(base) = base(hosted, &clone)
+        && let Some(base) = base(repos, &clone)
     {
-        note(hosted, LOST, &clone, &base)?;
+        note(repos, LOST, &clone, &base)?;
     }
     Ok(found)
 }
@@ -278,24 +276,24 @@ fn of_its_own_doing(found: Work) -> Result<Work, String> {
     }
 }
 
-async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String> {
+async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String> {
     let clone = name_of(dir);
-    let tip = crate::spec_run::hub::commit(hosted, target).await;
-    let base = base(hosted, &clone);
-    let head = match bring(hosted, dir, &[&tip, &base, &known(hosted, "heads", &clone)]).await {
+    let tip = crate::spec_run::hub::commit(repos, target).await;
+    let base = base(repos, &clone);
+    let head = match bring(repos, dir, &[&tip, &base, &known(repos, "heads", &clone)]).await {
         Ok(head) => head,
         Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
     };
-    remember(hosted, &clone, &head)?;
+    remember(repos, &clone, &head)?;
     let branch = format!("refs/heads/{target}");
     let reached = async |commit: &str| {
         Some(commit) == tip.as_deref()
             || Some(commit) == base.as_deref()
-            || private_repo::is_ancestor(hosted, commit, &branch).await
+            || private_repo::is_ancestor(repos, commit, &branch).await
     };
     let on_target = reached(&head).await;
     let git_dir = dir.join(".git");
-    let others = match others(hosted, &git_dir, branch_of(&clone), &head).await {
+    let others = match others(repos, &git_dir, branch_of(&clone), &head).await {
         Ok(others) => others,
         Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
     };
@@ -312,7 +310,7 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         whole = false;
         let name = format!("{LEFT}/{clone}/{other}");
         if let Err(why) =
-            private_repo::fetch(hosted, &git_dir, other, &[&name], "cannot keep a branch").await
+            private_repo::fetch(repos, &git_dir, other, &[&name], "cannot keep a branch").await
         {
             return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
         }
@@ -321,7 +319,7 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
     let since = match &base {
         Some(base) if *base == head => vec![],
         Some(base) => {
-            let mut list = git(&hosted.places.keep());
+            let mut list = git(&repos.paths.keep());
             list.args([
                 "rev-list",
                 &format!("--max-count={COMMITS_LIMIT}"),
@@ -339,7 +337,7 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         .cloned();
     if let (None, Some(made), Some(base)) = (&own, &made, &base) {
         // The agent may have made and pushed it on another branch, or moved back since.
-        let mut list = git(&hosted.places.keep());
+        let mut list = git(&repos.paths.keep());
         list.args([
             "rev-list",
             &format!("--max-count={COMMITS_LIMIT}"),
@@ -351,7 +349,7 @@ async fn look(hosted: &Hosted, dir: &Path, target: &str) -> Result<Work, String>
         count = count.max(pushed.len());
     }
     if let Some(own) = &own {
-        remember_own(hosted, &clone, own)?;
+        remember_own(repos, &clone, own)?;
     }
     Ok(Work { whole: whole && own.is_some(), ..Work::new(count as u32, on_target) })
 }
@@ -394,7 +392,7 @@ fn made_in(git_dir: &Path, branch: &str) -> Option<BTreeSet<String>> {
 
 /// Returns the clone's other tips: its branches, and the branch that is being rebased.
 async fn others(
-    hosted: &Hosted,
+    repos: &RunRepos,
     git_dir: &Path,
     branch: &str,
     head: &str,
@@ -405,7 +403,7 @@ async fn others(
     let mut found: BTreeSet<String> = rebased.collect();
     match only_branch(git_dir, branch) {
         Some(commit) => drop(found.insert(commit)),
-        None => found.extend(private_repo::branches(hosted, git_dir).await?),
+        None => found.extend(private_repo::branches(repos, git_dir).await?),
     }
     found.remove(head);
     Ok(found)
@@ -425,17 +423,17 @@ fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
 
 /// Fetches the clone's HEAD into the private repository, unless it is one of `there`, which are
 /// there already.
-async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
+async fn bring(repos: &RunRepos, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
     let (clone, git_dir, what) =
         (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
     let head = match private_repo::head(&git_dir) {
         Some(head) => head,
-        None => private_repo::asked(hosted, &git_dir, "HEAD")
+        None => private_repo::asked(repos, &git_dir, "HEAD")
             .await?
             .ok_or("it has no commit checked out")?,
     };
     if !there.iter().any(|one| one.as_ref() == Some(&head)) {
-        private_repo::fetch(hosted, &git_dir, &head, &[&format!("+{WORK}/{clone}")], what).await?;
+        private_repo::fetch(repos, &git_dir, &head, &[&format!("+{WORK}/{clone}")], what).await?;
     }
     Ok(head)
 }
@@ -443,18 +441,18 @@ async fn bring(hosted: &Hosted, dir: &Path, there: &[&Option<String>]) -> Result
 /// Whether an earlier attempt at the bead has brought commits of its own to the target. If a clone
 /// could not be read, any new commit on the target may be its own, because nobody can tell. Then a
 /// later agent that finds nothing left to do is believed.
-pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<bool, String> {
+pub async fn was_pushed(repos: &RunRepos, bead: &str, target: &str) -> Result<bool, String> {
     let target = format!("refs/heads/{target}");
-    for clone in attempts(hosted, "own", bead) {
-        if let Some(own) = known(hosted, "own", &clone)
-            && private_repo::is_ancestor(hosted, &own, &target).await
+    for clone in attempts(repos, "own", bead) {
+        if let Some(own) = known(repos, "own", &clone)
+            && private_repo::is_ancestor(repos, &own, &target).await
         {
             return Ok(true);
         }
     }
-    for clone in attempts(hosted, LOST, bead) {
-        let Some(base) = known(hosted, LOST, &clone) else { continue };
-        let mut list = git(&hosted.places.keep());
+    for clone in attempts(repos, LOST, bead) {
+        let Some(base) = known(repos, LOST, &clone) else { continue };
+        let mut list = git(&repos.paths.keep());
         list.args(["rev-list", "--max-count=1", &format!("{base}..{target}")]);
         if !run(&mut list, "cannot look for what was pushed").await?.is_empty() {
             return Ok(true);
@@ -464,9 +462,9 @@ pub async fn was_pushed(hosted: &Hosted, bead: &str, target: &str) -> Result<boo
 }
 
 /// Returns the clones of a bead that have a note in this folder.
-fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
+fn attempts(repos: &RunRepos, folder: &str, bead: &str) -> Vec<String> {
     let prefix = format!("bead-{bead}-");
-    let entries = std::fs::read_dir(hosted.places.private.join(folder));
+    let entries = std::fs::read_dir(repos.paths.private.join(folder));
     let names = entries.into_iter().flatten().flatten();
     let is_one = |clone: &String| {
         let number = clone.strip_prefix(&prefix).unwrap_or_default();
@@ -476,9 +474,9 @@ fn attempts(hosted: &Hosted, folder: &str, bead: &str) -> Vec<String> {
 }
 
 /// Whether the clone has changed or untracked files; `.gitignore` is obeyed.
-pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
-    let base = base(hosted, &name_of(dir));
-    match changes(hosted, dir, base.as_deref()).await {
+pub async fn is_dirty(repos: &RunRepos, dir: &Path) -> Result<bool, String> {
+    let base = base(repos, &name_of(dir));
+    match changes(repos, dir, base.as_deref()).await {
         Err(why) if lists_too_much(&why) => {
             tracing::warn!(dir = %dir.display(), "dirty: too many untracked files to list");
             Ok(true)
@@ -487,15 +485,15 @@ pub async fn is_dirty(hosted: &Hosted, dir: &Path) -> Result<bool, String> {
     }
 }
 
-async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<String, String> {
+async fn changes(repos: &RunRepos, dir: &Path, base: Option<&str>) -> Result<String, String> {
     const WHAT: &str = "cannot compare";
     if !dir.is_dir() {
         return Ok(String::new());
     }
-    let index = Index::new(hosted, dir);
+    let index = Index::new(repos, dir);
     let base = base.unwrap_or("--empty");
-    run(index.git(hosted, dir).args(["read-tree", base]), "cannot read the tree").await?;
-    let left_out = index.leave_out_large(hosted, dir, base).await?;
+    run(index.git(repos, dir).args(["read-tree", base]), "cannot read the tree").await?;
+    let left_out = index.leave_out_large(repos, dir, base).await?;
     let left_out = left_out.all.iter().map(|one| format!("?? {}", one.path.display()));
     // The status compares with the commit as well, because a new index does not know deleted files.
     // A nested repository is ignored: its git would obey its own configuration.
@@ -508,10 +506,10 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
         "--no-renames",
         "--ignore-submodules=all",
     ];
-    let text = match run(index.git(hosted, dir).args(status), WHAT).await {
+    let text = match run(index.git(repos, dir).args(status), WHAT).await {
         Err(why) if !no_room(&why) && !lists_too_much(&why) => {
             // git fails on some attributes.
-            run(index.plain(hosted, dir, base).args(status), WHAT).await?
+            run(index.plain(repos, dir, base).args(status), WHAT).await?
         }
         text => text?,
     };
@@ -529,12 +527,12 @@ async fn changes(hosted: &Hosted, dir: &Path, base: Option<&str>) -> Result<Stri
 
 /// Saves the uncommitted files of a clone as a commit. Returns its ref, and the files that are too
 /// large to save.
-async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
+async fn rescue(repos: &RunRepos, dir: &Path) -> Result<(Option<String>, Vec<Large>), String> {
     let clone = name_of(dir);
-    let head = known(hosted, "heads", &clone).or_else(|| base(hosted, &clone));
+    let head = known(repos, "heads", &clone).or_else(|| base(repos, &clone));
     let Some(head) = head else { return Ok((None, vec![])) };
     let changes =
-        changes(hosted, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
+        changes(repos, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
             // The clone is the only place that has them, so it stays.
             true => {
                 "it is dirty, and has too many untracked files to list and to keep elsewhere".into()
@@ -545,21 +543,21 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
         return Ok((None, vec![]));
     }
     let what = "cannot keep what was not committed";
-    let index = Index::new(hosted, dir);
-    run(index.git(hosted, dir).args(["read-tree", &head]), "cannot read the tree").await?;
-    index.forget_submodules(hosted, dir, &head).await?;
-    let left_out = index.leave_out_large(hosted, dir, &head).await?;
-    index.add_all(hosted, dir, &head, (RESCUING, what)).await?;
-    index.forget(hosted, dir, &head, &left_out.new).await?;
-    let tree = run(index.plain(hosted, dir, &head).args(["write-tree"]), what).await?;
+    let index = Index::new(repos, dir);
+    run(index.git(repos, dir).args(["read-tree", &head]), "cannot read the tree").await?;
+    index.forget_submodules(repos, dir, &head).await?;
+    let left_out = index.leave_out_large(repos, dir, &head).await?;
+    index.add_all(repos, dir, &head, (RESCUING, what)).await?;
+    index.forget(repos, dir, &head, &left_out.new).await?;
+    let tree = run(index.plain(repos, dir, &head).args(["write-tree"]), what).await?;
     if !left_out.all.is_empty() {
         let before = format!("{head}^{{tree}}");
-        let before = run(git(&hosted.places.keep()).args(["rev-parse", &before]), what).await?;
+        let before = run(git(&repos.paths.keep()).args(["rev-parse", &before]), what).await?;
         if before == tree {
             return Ok((None, left_out.all));
         }
     }
-    let mut commit = git(&hosted.places.keep());
+    let mut commit = git(&repos.paths.keep());
     for role in ["AUTHOR", "COMMITTER"] {
         commit
             .env(format!("GIT_{role}_NAME"), "Muleteer")
@@ -569,7 +567,7 @@ async fn rescue(hosted: &Hosted, dir: &Path) -> Result<(Option<String>, Vec<Larg
     let commit =
         run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
     let name = format!("{RESCUE}/{clone}");
-    private_repo::set(hosted, &name, &commit, what).await?;
+    private_repo::set(repos, &name, &commit, what).await?;
     Ok((Some(name), left_out.all))
 }
 
@@ -578,7 +576,7 @@ const GONE: &str = ".gone";
 
 /// Removes a clone after it has saved work that exists nowhere else. If it is killed on the way,
 /// the next call for the folder's new name finishes, because half a clone cannot be read any more.
-pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option<String>, String> {
+pub async fn discard(repos: &RunRepos, dir: &Path, target: &str) -> Result<Option<String>, String> {
     let name = name_of(dir);
     if name.starts_with('.') && name.ends_with(GONE) {
         return remove(dir).await.map(|()| None);
@@ -586,11 +584,11 @@ pub async fn discard(hosted: &Hosted, dir: &Path, target: &str) -> Result<Option
     if !dir.is_dir() {
         return Ok(None);
     }
-    if let Some(why) = work(hosted, dir, target).await?.unreadable {
+    if let Some(why) = work(repos, dir, target).await?.unreadable {
         // It may hold work that exists nowhere else, so it stays.
         return Err(why);
     }
-    let (kept, left_out) = rescue(hosted, dir).await?;
+    let (kept, left_out) = rescue(repos, dir).await?;
     if !left_out.is_empty() {
         // It is the only place that has them, so it stays.
         let names = large_files::names(&left_out);

@@ -8,12 +8,12 @@
 //! exactly that directory.
 
 use crate::spec_run::clones;
-use crate::spec_run::host::{Hosted, Places};
 use crate::spec_run::hub::{structure, taken};
 use crate::spec_run::private_repo::SHALLOW;
+use crate::spec_run::{RunPaths, RunRepos};
+use crate::untrusted_path;
+use crate::worktree::free_name;
 use muleteer_store::atomic::{create_dir_durable, put_dir, write_atomic};
-use muleteer_vcs::untrusted_path;
-use muleteer_vcs::worktree::free_name;
 use std::path::Path;
 
 /// The files of a hub that no push changes, each with the name of its reference copy in [`FORM`].
@@ -32,48 +32,46 @@ pub(super) enum Pushes {
 }
 
 /// Saves reference copies of the fixed files of `made`, a new hub that no agent has reached yet.
-pub(super) fn remember(places: &Places, made: &Path) -> Result<(), String> {
-    let form = places.private.join(FORM);
-    create_dir_durable(&form, 0o700).map_err(|error| crate::dispatch::launch::chain(&error))?;
+pub(super) fn remember(paths: &RunPaths, made: &Path) -> Result<(), String> {
+    let form = paths.private.join(FORM);
+    create_dir_durable(&form, 0o700).map_err(|error| crate::chain(&error))?;
     for (name, kept) in FIXED {
         let path = made.join(name);
         let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        write_atomic(&form.join(kept), &bytes, 0o600)
-            .map_err(|error| crate::dispatch::launch::chain(&error))?;
+        write_atomic(&form.join(kept), &bytes, 0o600).map_err(|error| crate::chain(&error))?;
     }
     // This is empty if the person's repository has its whole history.
     let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
-    write_atomic(&form.join(SHALLOW), &roots, 0o600)
-        .map_err(|error| crate::dispatch::launch::chain(&error))
+    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::chain(&error))
 }
 
 /// Whether this run already had a hub.
-pub(super) fn is_known(places: &Places) -> bool {
-    places.private.join(FORM).join("HEAD").exists()
+pub(super) fn is_known(paths: &RunPaths) -> bool {
+    paths.private.join(FORM).join("HEAD").exists()
 }
 
 /// Repairs the hub if it is damaged, and records the repair. `objects` says whether the objects are
 /// checked too.
 ///
-/// The caller holds [`Hosted::git`].
-pub(super) async fn mend(hosted: &Hosted, target: &str, objects: bool) -> Result<(), String> {
-    let (places, branch, halt) = (hosted.places.clone(), target.to_owned(), hosted.halt.clone());
+/// The caller holds [`RunRepos::git`].
+pub(super) async fn mend(repos: &RunRepos, target: &str, objects: bool) -> Result<(), String> {
+    let (paths, branch, halt) = (repos.paths.clone(), target.to_owned(), repos.halt.clone());
     // An agent decides how many files there are, so the check must not block a task of the daemon.
     let looking = tokio::task::spawn_blocking(move || {
-        structure::damage(&places, &branch)
-            .or_else(|| objects.then(|| structure::broken_object(&places.hub(), &halt))?)
+        structure::damage(&paths, &branch)
+            .or_else(|| objects.then(|| structure::broken_object(&paths.hub(), &halt))?)
     });
     match looking.await.map_err(|error| error.to_string())? {
-        Some(why) => rebuild(hosted, target, &why, Pushes::Taken).await,
-        None => restore_fixed(hosted, target).await,
+        Some(why) => rebuild(repos, target, &why, Pushes::Taken).await,
+        None => restore_fixed(repos, target).await,
     }
 }
 
 /// Restores the fixed files that were changed. No push is lost by this.
-async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
-    let hub = hosted.places.hub();
+async fn restore_fixed(repos: &RunRepos, target: &str) -> Result<(), String> {
+    let hub = repos.paths.hub();
     for (name, kept) in FIXED {
-        let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(kept)) else {
+        let Ok(wanted) = std::fs::read(repos.paths.private.join(FORM).join(kept)) else {
             continue;
         };
         if untrusted_path::read(&hub, Path::new(name), FIXED_LIMIT)
@@ -84,25 +82,25 @@ async fn restore_fixed(hosted: &Hosted, target: &str) -> Result<(), String> {
         let lock = format!("{name}.lock");
         untrusted_path::remove(&hub, Path::new(&lock));
         if let Err(error) = untrusted_path::replace(&hub, Path::new(name), &wanted) {
-            return rebuild(hosted, target, &format!("{name}: {error}"), Pushes::Taken).await;
+            return rebuild(repos, target, &format!("{name}: {error}"), Pushes::Taken).await;
         }
-        hosted.note_repair(format!("the file {name} of the hub was changed, and is put back"));
+        repos.note_repair(format!("the file {name} of the hub was changed, and is put back"));
     }
     // A hub that an earlier version made has no reference copy of this file.
-    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join(SHALLOW)) else {
+    let Ok(wanted) = std::fs::read(repos.paths.private.join(FORM).join(SHALLOW)) else {
         return Ok(());
     };
     match untrusted_path::read(&hub, Path::new(SHALLOW), structure::REFS_LIMIT) {
         Ok(there) if there.as_deref().unwrap_or_default() == wanted => Ok(()),
-        _ => rebuild(hosted, target, "shallow was changed", Pushes::Taken).await,
+        _ => rebuild(repos, target, "shallow was changed", Pushes::Taken).await,
     }
 }
 
 /// Restores the file that names the folders that the hub borrows objects from, so that its objects
 /// can be read. If this fails, they stay unreadable.
-pub(super) fn put_back_alternates(hosted: &Hosted) {
-    let (name, hub) = (Path::new("objects/info/alternates"), hosted.places.hub());
-    let Ok(wanted) = std::fs::read(hosted.places.private.join(FORM).join("alternates")) else {
+pub(super) fn put_back_alternates(repos: &RunRepos) {
+    let (name, hub) = (Path::new("objects/info/alternates"), repos.paths.hub());
+    let Ok(wanted) = std::fs::read(repos.paths.private.join(FORM).join("alternates")) else {
         return;
     };
     if untrusted_path::read(&hub, name, FIXED_LIMIT)
@@ -118,24 +116,24 @@ pub(super) fn put_back_alternates(hosted: &Hosted) {
 /// Rebuilds the hub and records the reason. Pushes are restored as they were; the caller has to
 /// verify them.
 ///
-/// The caller holds [`Hosted::git`].
+/// The caller holds [`RunRepos::git`].
 pub(super) async fn rebuild(
-    hosted: &Hosted,
+    repos: &RunRepos,
     target: &str,
     why: &str,
     pushes: Pushes,
 ) -> Result<(), String> {
     let pushed = match pushes {
-        Pushes::Taken => taken::take(hosted, target).await?,
+        Pushes::Taken => taken::take(repos, target).await?,
         Pushes::LeftOut => None,
     };
-    let partial = crate::spec_run::hub::build(hosted, target).await?;
+    let partial = crate::spec_run::hub::build(repos, target).await?;
     let name = format!("refs/heads/{target}");
     if let Some(pushed) = &pushed {
         untrusted_path::replace(&partial, Path::new(&name), format!("{pushed}\n").as_bytes())
             .map_err(|error| format!("{name}: {error}"))?;
     }
-    let hub = hosted.places.hub();
+    let hub = repos.paths.hub();
     let aside = free_name(&hub, "damaged");
     let io = |error: std::io::Error| format!("cannot put the damaged hub aside: {error}");
     match std::fs::symlink_metadata(&hub) {
@@ -146,7 +144,7 @@ pub(super) async fn rebuild(
                 Err(error) => {
                     tracing::warn!(%error, "failed to repair the hub in place");
                     clones::remove(&partial).await?;
-                    let partial = crate::spec_run::hub::build(hosted, target).await?;
+                    let partial = crate::spec_run::hub::build(repos, target).await?;
                     if let Some(pushed) = &pushed {
                         untrusted_path::replace(
                             &partial,
@@ -156,24 +154,21 @@ pub(super) async fn rebuild(
                         .map_err(io)?;
                     }
                     std::fs::rename(&hub, aside.join("whole")).map_err(io)?;
-                    put_dir(&partial, &hub)
-                        .map_err(|error| crate::dispatch::launch::chain(&error))?;
+                    put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?;
                 }
             }
         }
         Ok(_) => {
             std::fs::rename(&hub, &aside).map_err(io)?;
-            put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?;
+            put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?;
         }
-        Err(_) => {
-            put_dir(&partial, &hub).map_err(|error| crate::dispatch::launch::chain(&error))?
-        }
+        Err(_) => put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?,
     }
     let what = match pushed {
         Some(pushed) => format!("with the push of {pushed} that was in it"),
         None => "a push that was not gathered by then is not in it".into(),
     };
-    hosted.note_repair(format!(
+    repos.note_repair(format!(
         "the hub was damaged ({why}) and is built again from the harness's own repository; {what}"
     ));
     Ok(())

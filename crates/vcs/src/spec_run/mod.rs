@@ -1,0 +1,86 @@
+//! The repositories of a spec run.
+//!
+//! - [`hub`]: the bare repository that agents push to;
+//! - `private_repo`: the harness's own, with everything that was verified;
+//! - [`clones`]: the private ones of the agents;
+//! - [`publish`]: the way of the result into the person's repository;
+//! - [`remote`]: and to the person's remote.
+
+pub mod clones;
+pub mod hub;
+mod private_repo;
+pub mod publish;
+pub mod remote;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// The folders of a run's repositories.
+#[derive(Debug, Clone)]
+pub struct RunPaths {
+    /// The run's private folder, which no agent can write.
+    pub private: PathBuf,
+    /// The folder of the agents' clones.
+    pub worktrees: PathBuf,
+}
+
+impl RunPaths {
+    pub fn hub(&self) -> PathBuf {
+        self.private.join("hub.git")
+    }
+
+    /// Returns the harness's private repository.
+    pub fn keep(&self) -> PathBuf {
+        self.private.join("keep.git")
+    }
+
+    /// Returns the file with the message about an undone push during this agent's work.
+    pub fn undone(&self, job: &str) -> PathBuf {
+        self.private.join(format!("undone-{job}"))
+    }
+}
+
+/// The repositories of one run.
+#[derive(Debug)]
+pub struct RunRepos {
+    pub run_id: String,
+    /// The person's repository.
+    pub repo: PathBuf,
+    pub paths: RunPaths,
+    /// Cancelled when the run's agents are terminated. A git that reads an agent's repository does
+    /// not outlive that by long.
+    pub halt: CancellationToken,
+    /// Held by code that writes refs of the private repository.
+    pub git: tokio::sync::Mutex<()>,
+    /// Repairs that are not recorded yet.
+    repairs: Mutex<Vec<String>>,
+}
+
+impl RunRepos {
+    pub fn new(
+        run_id: &str,
+        repo: impl AsRef<Path>,
+        paths: RunPaths,
+        halt: CancellationToken,
+    ) -> Self {
+        Self {
+            run_id: run_id.into(),
+            repo: repo.as_ref().into(),
+            paths,
+            halt,
+            git: tokio::sync::Mutex::new(()),
+            repairs: Mutex::default(),
+        }
+    }
+
+    fn note_repair(&self, message: String) {
+        tracing::warn!(run = %self.run_id, %message, "the hub is repaired");
+        self.repairs.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    }
+
+    /// Returns the messages about repairs since the last call. The caller records them.
+    pub fn take_repairs(&self) -> Vec<String> {
+        std::mem::take(&mut *self.repairs.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
