@@ -139,6 +139,38 @@ fn modules_below_the_gate_do_not_import_it() {
     assert!(wrong.is_empty(), "these send by crate::ports, or call crate::dispatch: {wrong:#?}");
 }
 
+/// git runs programs that a repository names, unless its command is hardened as `vcs` does it.
+#[test]
+fn no_crate_but_vcs_runs_git() {
+    // `model` starts no process. A build script runs before `vcs` is there. `doctor` asks the git
+    // on PATH for its version, and for the identity of the user.
+    let allowed = [
+        "crates/vcs/",
+        "crates/xtask/",
+        "crates/model/",
+        "crates/muleteer/build.rs",
+        "crates/muleteer/src/doctor/mod.rs",
+    ];
+    let root = xtask::workspace::root();
+    let mut found = vec![];
+    for file in rust_files(&root.join("crates")) {
+        let name = file.strip_prefix(&root).unwrap().display().to_string();
+        let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
+        if is_test || allowed.iter().any(|place| name.starts_with(place)) {
+            continue;
+        }
+        let text = read(&file);
+        let product = text.split("\nmod tests {").next().unwrap_or_default();
+        let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+        found.extend(
+            lines
+                .filter(|line| line.contains("\"git\"") || line.contains("/git\""))
+                .map(|line| format!("{name}: {}", line.trim())),
+        );
+    }
+    assert!(found.is_empty(), "add a function to `vcs` instead: {found:#?}");
+}
+
 #[test]
 fn the_top_level_holds_what_the_issue_names() {
     let allowed = [

@@ -1,0 +1,109 @@
+//! Repositories that try to run code when the harness works with them.
+//!
+//! Each entry point of this crate is called with repositories of several kinds, whose
+//! configuration, hooks, attributes, `.git` file, replace refs and addresses name programs. Each
+//! program leaves a marker. No marker may appear. A new entry point gets a line in
+//! [`entries::ENTRIES`]; one that is missing there fails a test.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod entries;
+mod stage;
+
+use entries::{ENTRIES, NO_GIT};
+use stage::{Kind, Stage};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+#[tokio::test]
+async fn entry_points_with_repositories_that_run_code_run_nothing() {
+    let mut failed = vec![];
+    for kind in Kind::ALL {
+        let stage = Stage::new(kind);
+        for entry in ENTRIES.iter().filter(|entry| !entry.may_run(kind)) {
+            stage.restore();
+            let outcome = (entry.call)(&stage).await;
+            let ran = stage.markers();
+            if !ran.is_empty() {
+                failed.push(format!("{} ({kind:?}) ran {ran:?}", entry.name));
+            }
+            // Otherwise an entry point that gives up at once would prove nothing.
+            if let (Kind::Settings, Err(why)) = (kind, outcome) {
+                failed.push(format!("{} ({kind:?}) did not get to its end: {why}", entry.name));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// The traps work: an ordinary git springs them.
+#[test]
+fn ordinary_git_in_such_repositories_runs_the_programs() {
+    let stage = Stage::new(Kind::Settings);
+    let project = stage.project();
+    std::fs::write(project.join("more"), "more\n").unwrap();
+    for args in
+        [&["status"][..], &["add", "more"], &["commit", "--quiet", "--message=more"], &["diff"]]
+    {
+        stage.ordinary(&project, args);
+    }
+    let stage_of_filters = Stage::new(Kind::Attributes);
+    std::fs::write(stage_of_filters.project().join("more"), "more\n").unwrap();
+    stage_of_filters.ordinary(&stage_of_filters.project(), &["add", "more"]);
+    let stage_of_addresses = Stage::new(Kind::Addresses);
+    let clone = stage_of_addresses.clone_dir();
+    let from = stage_of_addresses.project();
+    stage_of_addresses.ordinary(&clone, &["fetch", from.to_str().unwrap()]);
+    let mut ran = stage.markers();
+    ran.extend(stage_of_filters.markers());
+    ran.extend(stage_of_addresses.markers());
+    for wanted in ["fsmonitor", "hook", "gpg", "external", "process", "ssh"] {
+        assert!(ran.contains(wanted), "the trap `{wanted}` does not work: {ran:?}");
+    }
+}
+
+#[test]
+fn every_entry_point_of_the_crate_is_in_the_table() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let named: BTreeSet<&str> =
+        ENTRIES.iter().map(|entry| entry.name).chain(NO_GIT.iter().copied()).collect();
+    let there: BTreeSet<String> = public_functions(&src, "");
+    let missing: Vec<_> = there.iter().filter(|name| !named.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "add these to ENTRIES, or to NO_GIT: {missing:#?}");
+    let gone: Vec<_> = named.iter().filter(|name| !there.contains(**name)).collect();
+    assert!(gone.is_empty(), "these are not there any more: {gone:#?}");
+}
+
+/// Returns the public functions below a folder, as `module::function`. Modules that only this crate
+/// sees, and those that read files without git, are left out.
+fn public_functions(folder: &Path, module: &str) -> BTreeSet<String> {
+    const INTERNAL: [&str; 3] = ["private_repo", "index", "leftover"];
+    const FILES_ALONE: [&str; 4] = ["git_files", "git_repair", "reflog", "untrusted_path"];
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let left_out = INTERNAL.iter().chain(&FILES_ALONE).any(|module| name == *module);
+        if left_out || name.contains("tests") {
+            continue;
+        }
+        let module = match (name.as_str(), module) {
+            ("mod" | "lib", module) => module.to_string(),
+            // The parts of these modules are exported by the module itself.
+            (_, "user_repo" | "worktree" | "command") => module.to_string(),
+            (name, _) => name.to_string(),
+        };
+        if path.is_dir() {
+            found.extend(public_functions(&path, &module));
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for line in text.lines().map(str::trim_start) {
+            let rest = line.strip_prefix("pub fn ").or(line.strip_prefix("pub async fn "));
+            if let Some(name) = rest.and_then(|rest| rest.split(['(', '<']).next()) {
+                found.insert(format!("{module}::{name}"));
+            }
+        }
+    }
+    found
+}
