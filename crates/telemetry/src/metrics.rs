@@ -4,6 +4,8 @@
 use jiff::Timestamp;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
+use muleteer_model::{api_events, permission_events, result_events, session_events};
+use muleteer_model::{spec_run_events, task_list_events};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,7 +160,59 @@ impl Meter {
                 }
                 self.add(Sum::Cost, vec![("model", model.clone())], *cost_usd);
             }
-            _ => {}
+            // No dispatch is named, so there is none to count.
+            (
+                Event::DispatchCreated { .. }
+                | Event::PromptQueued { .. }
+                | Event::AttemptStarted { .. }
+                | Event::DispatchFinished { .. },
+                None,
+            ) => {}
+            (
+                Event::DaemonStarted { .. }
+                | Event::DaemonStopping { .. }
+                | Event::LogRecovered { .. }
+                | Event::ActorEscalated { .. }
+                | Event::Fault { .. }
+                | Event::WorktreeCreated { .. }
+                | Event::AgentSpawned { .. }
+                | Event::AgentAdopted { .. }
+                | Event::StartFailed { .. }
+                | Event::AgentExited { .. }
+                | Event::SweepFinished { .. }
+                | Event::AttemptFinished { .. }
+                | Event::DispatchClosing { .. }
+                | Event::WorkFetched { .. }
+                | Event::FilesRemoved { .. }
+                | Event::PromptSent { .. }
+                | Event::PromptWritten { .. }
+                | Event::PromptFolded { .. }
+                | Event::PromptProbed { .. }
+                | Event::TurnFinished { .. }
+                | Event::AgentSaid { .. }
+                | Event::AgentNotice { .. }
+                | Event::JournalEntry { .. }
+                | Event::Compacted { .. }
+                | Event::OutputRead { .. }
+                | Event::BlockedByUs { .. }
+                | Event::ToolSubject { .. }
+                | Event::ToolFailed { .. }
+                | Event::ToolFinished { .. }
+                | Event::InterruptRequested { .. }
+                | Event::KillRequested { .. }
+                | Event::LimitReached { .. },
+                _,
+            ) => {}
+            (
+                session_events!()
+                | permission_events!()
+                | result_events!()
+                | api_events!()
+                | spec_run_events!()
+                | task_list_events!()
+                | Event::Unknown,
+                _,
+            ) => {}
         }
     }
 

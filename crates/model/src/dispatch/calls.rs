@@ -5,6 +5,8 @@ use crate::agent::event::{cut, subject};
 use crate::agent::permission::POLICY;
 use crate::dispatch::Dispatch;
 use crate::event::{Event, ModeStep};
+use crate::{daemon_events, intervention_events, output_events, result_events};
+use crate::{session_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 
 /// The most open calls that are remembered. Beyond that the oldest are forgotten, and the stall
@@ -123,7 +125,36 @@ impl Dispatch {
                 self.asked.clear();
                 self.mode.was_set_back = false;
             }
-            _ => {}
+            Event::ToolCalled { .. }
+            | Event::ToolSubject { .. }
+            | Event::PolicyBroken { .. }
+            | Event::PromptQueued { .. }
+            | Event::PromptSent { .. }
+            | Event::PromptWritten { .. }
+            | Event::PromptFolded { .. }
+            | Event::PromptProbed { .. }
+            | Event::TurnStarted { .. }
+            | Event::DispatchCreated { .. }
+            | Event::WorktreeCreated { .. }
+            | Event::AgentSpawned { .. }
+            | Event::AgentAdopted { .. }
+            | Event::SweepFinished { .. }
+            | Event::AttemptFinished { .. }
+            | Event::RestartScheduled { .. }
+            | Event::WorkFetched { .. }
+            | Event::DispatchFinished { .. }
+            | Event::FilesRemoved { .. }
+            | Event::ApiRetried { .. }
+            | Event::RateLimited { .. }
+            | Event::ApiGivenUp { .. } => {}
+            session_events!()
+            | output_events!()
+            | result_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 

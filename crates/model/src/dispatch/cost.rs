@@ -47,29 +47,24 @@ impl Bill {
 
     pub fn add(&mut self, record: &Record) {
         let Some(id) = &record.entry.dispatch_id else { return };
-        match &record.entry.event {
-            Event::DispatchCreated(created) => {
-                self.known
-                    .entry(id.clone())
-                    .or_insert_with(|| (created.role.clone(), created.project_name().to_string()));
-            }
-            event @ Event::UsageRecorded { model, .. }
-                if self.since.is_none_or(|since| record.ts >= since) =>
-            {
-                let whose = self.known.get(id);
-                let key = match self.by {
-                    By::Role => whose.map(|(role, _)| role.clone()),
-                    By::Project => whose.map(|(_, project)| project.clone()),
-                    By::Model => Some(model.clone()),
-                    By::Day => Some(record.ts.strftime("%Y-%m-%d").to_string()),
-                };
-                self.total.add(id, event);
-                self.rows
-                    .entry(key.unwrap_or_else(|| "unknown".into()))
-                    .or_default()
-                    .add(id, event);
-            }
-            _ => {}
+        // All money is in one kind of event, so the other kinds are no concern of a bill.
+        let event = &record.entry.event;
+        if let Event::DispatchCreated(created) = event {
+            self.known
+                .entry(id.clone())
+                .or_insert_with(|| (created.role.clone(), created.project_name().to_string()));
+        } else if let Event::UsageRecorded { model, .. } = event
+            && self.since.is_none_or(|since| record.ts >= since)
+        {
+            let whose = self.known.get(id);
+            let key = match self.by {
+                By::Role => whose.map(|(role, _)| role.clone()),
+                By::Project => whose.map(|(_, project)| project.clone()),
+                By::Model => Some(model.clone()),
+                By::Day => Some(record.ts.strftime("%Y-%m-%d").to_string()),
+            };
+            self.total.add(id, event);
+            self.rows.entry(key.unwrap_or_else(|| "unknown".into())).or_default().add(id, event);
         }
     }
 

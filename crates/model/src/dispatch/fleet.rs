@@ -6,6 +6,7 @@ use crate::dispatch::{Dispatch, Phase};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Created, Event, Record};
 use crate::task_list::session::Runs;
+use crate::{daemon_events, dispatch_events, spec_run_events, task_list_events};
 use rpds::{RedBlackTreeMapSync, VectorSync};
 use std::sync::Arc;
 
@@ -63,7 +64,12 @@ impl Fleet {
                 self.press(id, record);
                 self.fold(id, record);
             }
-            _ => {}
+            // No dispatch is named, so there is none to fold the event into.
+            (dispatch_events!(), None) => {}
+            (daemon_events!()
+                | spec_run_events!()
+                | task_list_events!()
+                | Event::Unknown, None) => {}
         }
     }
 

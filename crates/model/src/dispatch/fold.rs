@@ -7,6 +7,7 @@ use crate::agent::transcript::{Session, Standing};
 use crate::dispatch::{Dispatch, Exit, Phase, Prompt, PromptState, SessionMode, Stop, Turn};
 use crate::event::{Entry, Event, ExitCause, FinalState, ModeStep, Position, PromptKind, Record};
 use crate::monitor::Action;
+use crate::{daemon_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 
 fn after_mode(model_by: Option<String>) -> Opening {
@@ -467,7 +468,30 @@ impl Dispatch {
                     self.reopen();
                 }
             }
-            _ => {}
+            // The first stop counts, and a dispatch that has ended is not stopped.
+            Event::SessionModeStays { .. }
+            | Event::PolicyBroken { .. }
+            | Event::ApiWaiting { .. }
+            | Event::ApiGivenUp { .. }
+            | Event::KillRequested { .. }
+            | Event::LimitReached { .. }
+            | Event::StallDetected { .. }
+            | Event::MonitorSpoke { .. } => {}
+            // See `apply_to_calls`.
+            Event::PermissionRequested { .. }
+            | Event::PermissionAnswered { .. }
+            | Event::PermissionClosed { .. } => {}
+            // These change no state.
+            Event::DispatchCreated { .. }
+            | Event::AgentAdopted { .. }
+            | Event::SweepFinished { .. }
+            | Event::JournalEntry { .. }
+            | Event::Compacted { .. }
+            | Event::OutputRead { .. } => {}
+            daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 

@@ -4,6 +4,7 @@
 //! A line is `{"crc":"xxxxxxxx",` followed by the rest. The CRC-32C covers the bytes of the rest
 //! without the newline. The rest always begins with `"v":1,"seq":…,"ts":…,"id":…`.
 
+pub mod groups;
 pub mod id;
 pub mod trace_context;
 pub mod trace_ids;

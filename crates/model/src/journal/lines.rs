@@ -8,6 +8,7 @@ use crate::agent::transcript::Standing;
 use crate::config::Span;
 use crate::event::{Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
+use crate::{daemon_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use jiff::tz::Offset;
 use std::time::Duration;
@@ -223,9 +224,28 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
             format!("finished: {} — {}", state.as_str(), say(reason))
         }
 
-        // Events of the daemon, entries of the agent, frequent events, and those of a newer
-        // version.
-        _ => return None,
+        // The agent's own entries are in the journal already.
+        Event::JournalEntry { .. } => return None,
+        // Frequent events, and events that another event of the same batch explains.
+        Event::SessionOpened { .. }
+        | Event::SessionModeKept { .. }
+        | Event::SessionModeStays { .. }
+        | Event::SessionModeSet { .. }
+        | Event::SessionModeRefused { .. }
+        | Event::PromptSent { .. }
+        | Event::PromptWritten { .. }
+        | Event::ToolSubject { .. }
+        | Event::ToolFinished { .. }
+        | Event::PolicyBroken { .. }
+        | Event::AgentSaid { .. }
+        | Event::UsageRecorded { .. }
+        | Event::OutputRead { .. }
+        | Event::DispatchClosing { .. }
+        | Event::FilesRemoved { .. } => return None,
+        daemon_events!()
+        | spec_run_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
     })
 }
 

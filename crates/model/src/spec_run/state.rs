@@ -6,6 +6,7 @@ use crate::event::trace_ids;
 use crate::event::{Event, Record};
 use crate::spec_run::event::*;
 use crate::spec_run::judge::{JudgeResult, Observation};
+use crate::{daemon_events, dispatch_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -630,7 +631,17 @@ impl Run {
                 self.error = Some(Stopping { code: code.clone(), message: message.clone() });
                 self.stopping = None;
             }
-            _ => {}
+            // The run has counted it, or learns of it by other events.
+            Event::RunStarted { .. }
+            | Event::BeadCompleted { .. }
+            | Event::ObservationCreated { .. }
+            | Event::PushUndone { .. }
+            | Event::MaintenanceFinished { .. }
+            | Event::JudgeStarted { .. } => {}
+            daemon_events!()
+            | dispatch_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 

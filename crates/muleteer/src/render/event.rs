@@ -6,6 +6,7 @@ use jiff::tz::TimeZone;
 use muleteer_model::agent::ask::Verdict;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::monitor::Action;
+use muleteer_model::{spec_run_events, task_list_events};
 use std::time::Duration;
 
 /// The width of text from an agent.
@@ -228,8 +229,9 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("{} {}", state(ended.as_str()), text(reason))
         }
         Event::FilesRemoved { by } => format!("its files are removed by {by}"),
+        Event::OutputRead {} | task_list_events!() => event.name().replace('_', " "),
+        spec_run_events!() => return crate::render::run::describe(event),
         Event::Unknown => return None,
-        run => return crate::render::run::describe(run),
     })
 }
 

@@ -7,6 +7,7 @@ use muleteer_model::spec_run::event::Verdict;
 use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
 use muleteer_model::spec_run::{Run, Stage};
+use muleteer_model::{daemon_events, dispatch_events, task_list_events};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -355,6 +356,8 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("{GREEN}{}{RESET}: {total_beads} beads", status.as_str())
         }
         Event::RunFailed { code, message, .. } => bad(format!("failed: {code} {}", text(message))),
-        other => other.name().replace('_', " "),
+        daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {
+            event.name().replace('_', " ")
+        }
     })
 }

@@ -21,6 +21,7 @@ use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::RunStatus;
+use muleteer_model::{daemon_events, dispatch_events, planning_events, task_list_events};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -126,7 +127,27 @@ impl RunTracer {
             Event::RunFailed { code, .. } => {
                 self.get_up(at, Status::Error(code.clone()), &mut done)
             }
-            _ => {}
+            Event::RunStarted { .. }
+            | Event::RunStopping { .. }
+            | Event::AgentStarted { .. }
+            | Event::AgentFinished { .. }
+            | Event::AgentRetried { .. }
+            | Event::BeadReopened { .. }
+            | Event::OutsideClosed { .. }
+            | Event::ObservationCreated { .. }
+            | Event::PushUndone { .. }
+            | Event::MaintenanceCoalesced { .. }
+            | Event::JudgeStarted { .. }
+            | Event::JudgeReasoned { .. }
+            | Event::VerdictApplied { .. }
+            | Event::BranchPublished { .. }
+            | Event::BranchPushed { .. }
+            | Event::RunWorkKept { .. } => {}
+            planning_events!()
+            | daemon_events!()
+            | dispatch_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
         done
     }

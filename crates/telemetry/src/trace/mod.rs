@@ -25,6 +25,8 @@ use muleteer_model::event::trace_context::Context;
 use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Created, Event, FinalState, Limit, Outcome, Record};
 use muleteer_model::monitor::Action;
+use muleteer_model::{daemon_events, dispatch_events, permission_events, result_events};
+use muleteer_model::{spec_run_events, task_list_events};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -300,7 +302,12 @@ impl Tracer {
                     );
                 }
             }
-            _ => {}
+            Event::TaskListSession { .. }
+            | Event::TaskListStopping { .. } => {}
+            daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | Event::Unknown => {}
         }
         done
     }
@@ -605,7 +612,42 @@ impl Open {
                     done.push(span.ended(at, status));
                 }
             }
-            _ => {}
+            Event::DispatchCreated { .. }
+            | Event::WorktreeCreated { .. }
+            | Event::SweepFinished { .. }
+            | Event::DispatchClosing { .. }
+            | Event::WorkFetched { .. }
+            | Event::FilesRemoved { .. }
+            | Event::PromptSent { .. }
+            | Event::PromptWritten { .. }
+            | Event::PromptFolded { .. }
+            | Event::PromptProbed { .. }
+            | Event::AgentGreeted { .. }
+            | Event::SessionOpened { .. }
+            | Event::SessionModeKept { .. }
+            | Event::SessionModeChanged { .. }
+            | Event::SessionModeStays { .. }
+            | Event::SessionModeSet { .. }
+            | Event::SessionModeRefused { .. }
+            | Event::SessionModelSet { .. }
+            | Event::CallFailed { .. }
+            | Event::SessionLost { .. }
+            | Event::ModelRequested { .. }
+            | Event::ModelChanged { .. }
+            | Event::ModelRefused { .. }
+            | Event::AgentSaid { .. }
+            | Event::AgentNotice { .. }
+            | Event::JournalEntry { .. }
+            | Event::OutputRead { .. }
+            | Event::ToolCalled { .. }
+            | Event::ToolSubject { .. }
+            | Event::RateLimited { .. } => {}
+            permission_events!()
+            | result_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
         done
     }

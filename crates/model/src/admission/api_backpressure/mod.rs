@@ -16,6 +16,9 @@
 use crate::admission::api_error::{LONGEST_WAIT, Trouble, after};
 use crate::dispatch::Dispatch;
 use crate::event::{Event, Record};
+use crate::{attempt_events, daemon_events, intervention_events, output_events};
+use crate::{permission_events, prompt_events, result_events, session_events};
+use crate::{spec_run_events, task_list_events, tool_events};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +71,20 @@ pub fn strike(record: &Record) -> Option<(Trouble, Option<u16>, Timestamp)> {
             until.unwrap_or_else(|| wait(crate::admission::api_error::wait(*wait_s))),
         ),
         Event::ApiWaiting { trouble, status, until, .. } => (*trouble, *status, *until),
-        _ => return None,
+        // Earlier events have reported that trouble.
+        Event::ApiGivenUp { .. } => return None,
+        attempt_events!()
+        | prompt_events!()
+        | session_events!()
+        | output_events!()
+        | tool_events!()
+        | permission_events!()
+        | result_events!()
+        | intervention_events!()
+        | daemon_events!()
+        | spec_run_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
     };
     trouble
         .presses()

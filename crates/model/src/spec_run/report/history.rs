@@ -4,6 +4,8 @@
 use crate::event::{Event, Outcome, Record};
 use crate::spec_run::event::{AgentStarted, JudgeFinished, Phase, Purpose};
 use crate::spec_run::state::{Run, Stage};
+use crate::{daemon_events, dispatch_events, maintenance_events, planning_events};
+use crate::{publishing_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
 
@@ -172,7 +174,28 @@ impl Chronicle {
             Event::PushUndone { agent, reason } => {
                 self.trouble(at, TroubleKind::PushUndone, &format!("agent {agent}"), reason);
             }
-            _ => {}
+            Event::RunStarted { .. }
+            | Event::RunResumed { .. }
+            | Event::RunApproved { .. }
+            | Event::RunStopping { .. }
+            | Event::RunRested { .. }
+            | Event::RunCompleted { .. }
+            | Event::RunFailed { .. }
+            | Event::BeadAssigned { .. }
+            | Event::BeadCompleted { .. }
+            | Event::BeadReopened { .. }
+            | Event::OutsideClosed { .. }
+            | Event::ObservationCreated { .. }
+            | Event::JudgeStarted { .. }
+            | Event::JudgeReasoned { .. }
+            | Event::VerdictApplied { .. } => {}
+            planning_events!()
+            | maintenance_events!()
+            | publishing_events!() => {}
+            daemon_events!()
+            | dispatch_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
         self.run.apply(record);
     }

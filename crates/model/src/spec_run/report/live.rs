@@ -2,6 +2,8 @@
 
 use crate::event::id::DispatchId;
 use crate::event::{Event, Record};
+use crate::{daemon_events, intervention_events, permission_events, result_events};
+use crate::{session_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::HashMap;
 
@@ -72,7 +74,43 @@ impl AtWork {
                 hand.calls.clear();
                 hand.waits_until = None;
             }
-            _ => {}
+            Event::ToolCalled { .. }
+            | Event::ToolSubject { .. }
+            | Event::AgentSaid { .. }
+            | Event::AgentNotice { .. }
+            | Event::JournalEntry { .. }
+            | Event::Compacted { .. }
+            | Event::OutputRead { .. }
+            | Event::BlockedByUs { .. }
+            | Event::ApiRetried { .. }
+            | Event::RateLimited { .. }
+            | Event::ApiGivenUp { .. }
+            | Event::PromptQueued { .. }
+            | Event::PromptSent { .. }
+            | Event::PromptWritten { .. }
+            | Event::PromptFolded { .. }
+            | Event::PromptProbed { .. }
+            | Event::TurnStarted { .. }
+            | Event::DispatchCreated { .. }
+            | Event::WorktreeCreated { .. }
+            | Event::AgentSpawned { .. }
+            | Event::AgentAdopted { .. }
+            | Event::StartFailed { .. }
+            | Event::SweepFinished { .. }
+            | Event::AttemptFinished { .. }
+            | Event::RestartScheduled { .. }
+            | Event::DispatchClosing { .. }
+            | Event::WorkFetched { .. }
+            | Event::DispatchFinished { .. }
+            | Event::FilesRemoved { .. } => {}
+            session_events!()
+            | permission_events!()
+            | result_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::event::trace_context::Context;
 use crate::event::trace_ids;
 use crate::event::{Event, Record};
 use crate::task_list::Category;
+use crate::{daemon_events, dispatch_events, spec_run_events};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,7 +130,12 @@ impl Run {
                 self.stopping = Some(*now || self.stopping == Some(true))
             }
             Event::TaskListFinished { finished, .. } => self.finished = Some(finished.clone()),
-            _ => {}
+            // `Runs` has begun the run with it.
+            Event::TaskListStarted { .. } => {}
+            daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | Event::Unknown => {}
         }
     }
 }
@@ -175,7 +181,10 @@ impl Runs {
             | Event::TaskEnded { list, .. }
             | Event::TaskListStopping { list, .. }
             | Event::TaskListFinished { list, .. } => list,
-            _ => return,
+            daemon_events!()
+            | dispatch_events!()
+            | spec_run_events!()
+            | Event::Unknown => return,
         };
         if let Some(run) = self.all.get_mut(list) {
             Arc::make_mut(run).apply(event);

@@ -13,6 +13,7 @@ use crate::verbs::tasks::place::{begin, root};
 use muleteer_model::event::Event;
 use muleteer_model::task_list::document::Status;
 use muleteer_model::task_list::stats::stats;
+use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
 use muleteer_protocol::v1::{Reply, Request, Spawn, TasksEnded, TasksRun};
 use muleteer_store::task_list::Root;
 use serde_json::{Value, json};
@@ -240,7 +241,11 @@ fn line(event: &Event, id: &str) -> Option<String> {
         Event::Fault { what, message } if *what == format!("task list {id}") => {
             Some(safe_line(&format!("warning: {message}"), state_color("failed")))
         }
-        _ => None,
+        task_list_events!()
+        | daemon_events!()
+        | dispatch_events!()
+        | spec_run_events!()
+        | Event::Unknown => None,
     }
 }
 
