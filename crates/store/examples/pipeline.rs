@@ -297,7 +297,7 @@ fn fold(dir: &Path, count: usize, rounds: usize) -> Done {
             None => run = Run::begin(&record),
         })?;
         say(floor, begun.elapsed());
-        let done = run.map(|run| run.done).unwrap_or_default() as usize;
+        let done = run.map(|run| run.completed()).unwrap_or_default() as usize;
         if done < count / 2 || bytes.is_empty() {
             return Err("the log does not say what was done".into());
         }

@@ -1,9 +1,9 @@
 //! The pending effects of a run. They follow from the state alone, and each may be carried out
 //! twice.
 
-use crate::spec_run::event::{Phase, Purpose};
+use crate::spec_run::event::Purpose;
 use crate::spec_run::judge::JudgeResult;
-use crate::spec_run::state::{Job, JudgeStage, Run};
+use crate::spec_run::state::{Decomposition, Job, JudgeStage, PhaseState, Run};
 use jiff::Timestamp;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -34,49 +34,54 @@ pub fn effects(run: &Run) -> Vec<Effect> {
     if !run.is_live() {
         return vec![];
     }
-    if run.stopping.is_some() {
+    if run.stopping().is_some() {
         return run.jobs.values().cloned().map(Effect::End).collect();
     }
     let mut effects: Vec<Effect> = run.jobs.values().cloned().map(Effect::Agent).collect();
-    match run.phase {
-        Phase::Freeze if run.frozen.is_none() => effects.push(Effect::Freeze),
-        Phase::Freeze if run.sealed.is_none() && run.job_of(Purpose::Acceptance).is_none() => {
-            effects.extend(run.settings.acceptance_path.is_some().then_some(Effect::SealGiven));
-        }
-        Phase::Decompose if run.beads.is_empty() || run.anew => {
-            let made = run.started.bead_label.is_none() && !run.anew;
-            if !made || run.decomposed {
-                effects.push(Effect::Gather { made });
-            }
-        }
-        Phase::Decompose if !run.accepted => effects.push(Effect::AcceptBeads),
-        Phase::Implement => {
-            let idle = run.jobs.is_empty() && run.schedule.next().is_none();
-            if idle && run.beads.values().any(|task| !task.outside.is_empty()) {
-                effects.push(Effect::LookOutside);
-            }
-        }
-        Phase::Judge => {
-            if let JudgeStage::Apply(result) = &run.judge {
-                let verdict = run.verdicts.len() as u32;
-                effects.push(Effect::ApplyVerdict {
-                    iteration: run.iteration,
-                    verdict,
-                    result: result.clone(),
-                });
-            }
-        }
-        Phase::Finish => effects.push(Effect::Finish),
-        _ => {}
-    }
-    effects.extend(run.not_before.map(Effect::WakeAt));
+    effects.extend(of_the_phase(run));
+    effects.extend(run.not_before().map(Effect::WakeAt));
     if let Some(limit) = run.settings.max_runtime_s {
-        let left = (limit as i64 * 1000).saturating_sub(run.ran_ms);
+        let left = (limit as i64 * 1000).saturating_sub(run.runtime.before_ms);
         effects.extend(
-            Timestamp::from_millisecond(run.running_since.as_millisecond().saturating_add(left))
+            Timestamp::from_millisecond(run.runtime.since.as_millisecond().saturating_add(left))
                 .ok()
                 .map(Effect::WakeAt),
         );
     }
     effects
+}
+
+/// Returns the effect that the phase needs beside its agents.
+fn of_the_phase(run: &Run) -> Option<Effect> {
+    match &run.phase {
+        PhaseState::Freeze => {
+            if run.frozen.is_none() {
+                return Some(Effect::Freeze);
+            }
+            let given = run.settings.acceptance_path.is_some();
+            let unsealed = run.sealed.is_none() && run.job_of(Purpose::Acceptance).is_none();
+            (given && unsealed).then_some(Effect::SealGiven)
+        }
+        PhaseState::Decompose(Decomposition::Pending { decomposed }) => {
+            let made = run.started.bead_label.is_none();
+            (!made || *decomposed).then_some(Effect::Gather { made })
+        }
+        PhaseState::Decompose(Decomposition::Planned) => Some(Effect::AcceptBeads),
+        PhaseState::Decompose(Decomposition::Accepted { reread }) => {
+            reread.then_some(Effect::Gather { made: false })
+        }
+        PhaseState::Implement => {
+            let idle = run.jobs.is_empty() && run.schedule.next().is_none();
+            let waits = idle && run.beads.values().any(|task| !task.outside.is_empty());
+            waits.then_some(Effect::LookOutside)
+        }
+        PhaseState::Judge(JudgeStage::Apply(result)) => Some(Effect::ApplyVerdict {
+            iteration: run.iteration,
+            verdict: run.verdicts.len() as u32,
+            result: result.clone(),
+        }),
+        PhaseState::Judge(JudgeStage::Reason { .. } | JudgeStage::Structure { .. }) => None,
+        PhaseState::Finish => Some(Effect::Finish),
+        PhaseState::Unknown => None,
+    }
 }

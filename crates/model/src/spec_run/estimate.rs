@@ -37,7 +37,7 @@ pub struct Rest {
 /// Estimates a running run.
 pub fn of(chronicle: &Chronicle, now: Timestamp) -> Estimate {
     let run = &chronicle.run;
-    if run.phase != Phase::Implement || !run.is_live() {
+    if run.phase() != Phase::Implement || !run.is_live() {
         return Estimate::Unknown;
     }
     estimate(&rests(run, now), &chronicle.measured_ms(), run.settings.max_concurrency)

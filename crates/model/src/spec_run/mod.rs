@@ -52,6 +52,7 @@ pub use decide::{
 };
 pub use effects::{Effect, effects};
 pub use state::{
-    Blocked, Frozen, Iteration, Job, JudgeStage, Maintenance, Pushed, Run, Sealed, Stage, Stopping,
-    TaskState,
+    Blocked, Decomposition, Frozen, Iteration, Job, JudgeStage, Maintenance, MaintenanceRun,
+    Observations, Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed,
+    Slowdown, Stage, Stopping, TaskState, Trials,
 };

@@ -4,7 +4,7 @@ use crate::demo::cast::{CAST, Part};
 use muleteer_model::event::{Event, Record};
 use muleteer_model::spec_run::event::{AgentStarted, Purpose, RunStatus};
 use muleteer_model::spec_run::report::history::{Chronicle, Stint};
-use muleteer_model::spec_run::{Job, Stage};
+use muleteer_model::spec_run::{Job, RunStanding, Stage};
 use muleteer_process::identity::ProcessId;
 use muleteer_protocol::v1::DispatchStatus;
 
@@ -88,7 +88,7 @@ impl Log {
     }
 
     pub fn outcome(&self) -> Option<RunStatus> {
-        self.chronicle.as_ref()?.run.outcome
+        self.chronicle.as_ref()?.run.outcome()
     }
 
     pub fn done(&self) -> usize {
@@ -98,13 +98,16 @@ impl Log {
     /// Returns the reason if the run failed, rests, or ended in an unexpected state.
     pub fn failed(&self) -> Option<String> {
         let run = &self.chronicle.as_ref()?.run;
-        match (run.status(), &run.error, &run.resting) {
-            (_, Some(error), _) => {
+        match &run.standing {
+            RunStanding::Running | RunStanding::Stopping(_) => None,
+            RunStanding::Resting { reason, .. } => Some(format!("the run rests: {reason}")),
+            RunStanding::Ended { error: Some(error), .. } => {
                 Some(format!("the run failed: {} {}", error.code, error.message))
             }
-            (_, _, Some((_, reason))) => Some(format!("the run rests: {reason}")),
-            (RunStatus::InProgress | RunStatus::Completed, ..) => None,
-            (status, ..) => Some(format!("the run ended {}", status.as_str())),
+            RunStanding::Ended { outcome: RunStatus::Completed, error: None } => None,
+            RunStanding::Ended { outcome, error: None } => {
+                Some(format!("the run ended {}", outcome.as_str()))
+            }
         }
     }
 }

@@ -51,9 +51,9 @@ fn head(run: &Run, at_work: &AtWork, now: Timestamp) -> Line {
         .filter_map(|job| at_work.of(&job.start.dispatch))
         .map(|hand| hand.cost_usd)
         .sum();
-    let phase = match &run.stopping {
+    let phase = match run.stopping() {
         Some(_) => "stopping".to_string(),
-        None => format!("{}, iteration {}", run.phase.as_str(), run.iteration),
+        None => format!("{}, iteration {}", run.phase().as_str(), run.iteration),
     };
     Line::new()
         .with(BOLD, run.id())
@@ -88,7 +88,7 @@ fn beads(run: &Run, columns: usize) -> Line {
 }
 
 fn left(chronicle: &Chronicle, now: Timestamp) -> Option<Line> {
-    if chronicle.run.phase != Phase::Implement {
+    if chronicle.run.phase() != Phase::Implement {
         return None;
     }
     let time = |millis: u64| span(Duration::from_millis(millis));

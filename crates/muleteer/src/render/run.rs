@@ -69,7 +69,7 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
         "  status    {}{} (phase {}, iteration {})",
         if abandoned.is_some() { "abandoned, last recorded as " } else { "" },
         run.status().as_str(),
-        run.phase.as_str(),
+        run.phase().as_str(),
         run.iteration
     );
     if let Some((standing, now)) = abandoned {
@@ -99,7 +99,7 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
 
 fn ending(run: &Run) -> String {
     let mut text = String::new();
-    if let Some((_, reason)) = &run.resting {
+    if let Some(reason) = run.rest_reason() {
         let _ = writeln!(
             text,
             "  it rests: {}; `muleteer run --resume {}` goes on",
@@ -110,7 +110,7 @@ fn ending(run: &Run) -> String {
         let _ = writeln!(text, "  reason    {}", safe(&why));
     }
     text.push_str(&crate::render::work::lines(run));
-    if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
+    if let Some(branch) = run.publication.final_branch() {
         let base =
             run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
         if branch == base {
@@ -122,10 +122,10 @@ fn ending(run: &Run) -> String {
             );
         }
     }
-    if let Some(why) = &run.unpushed {
+    if let Some(why) = &run.publication.unpushed {
         let _ = writeln!(text, "  not pushed: {}", safe(why));
     }
-    if let Some(url) = &run.pr_url {
+    if let Some(url) = &run.publication.pr_url {
         let _ = writeln!(text, "  pull request {url}");
     }
     text

@@ -14,7 +14,7 @@ const TROUBLE: usize = 1000;
 pub fn lines(run: &Run) -> String {
     let mut text = String::new();
     let Some(work) = Whereabouts::of(run) else { return text };
-    if let Some(now) = &run.kept {
+    if let Some(now) = &run.publication.preserved {
         let _ = writeln!(text, "  work      {}", kept(now));
         if let (Some(branch), Some(base)) = (&work.branch, &work.base) {
             let _ = writeln!(text, "            git log {}..{} shows it", safe(base), safe(branch));

@@ -615,10 +615,10 @@ fn conclude(context: &Context, runs: &Runs, run: &Run) -> Result<Exit, Failure> 
     if context.out.json {
         Failure::unless_closed(context.out.json_line(&document(run)))?;
     } else {
-        if run.phase == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
+        if run.phase() == Phase::Freeze && run.status() == RunStatus::AwaitingApproval {
             Failure::unless_closed(context.out.text(criteria(run)))?;
         }
-        let is_plan = run.settings.dry_run && run.outcome.is_none();
+        let is_plan = run.settings.dry_run && run.outcome().is_none();
         let report = if is_plan {
             show::plan(run)
         } else {

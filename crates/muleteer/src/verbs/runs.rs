@@ -64,7 +64,7 @@ pub fn run(context: &Context) -> Result<Exit, Failure> {
             vec![
                 Cell::colored(run.id(), BOLD),
                 status(run, is_hosted(run)).into(),
-                run.phase.as_str().to_string().into(),
+                run.phase().as_str().to_string().into(),
                 format!("{}/{}", run.count(Stage::Done), run.total()).into(),
                 usd(run.cost_usd).into(),
                 clip(&run.started.title, 60).into(),

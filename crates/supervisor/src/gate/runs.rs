@@ -62,7 +62,7 @@ async fn rest(hosted: &Hosted) {
             return;
         }
         // A stopping run also gets it: it may wait for its trial, and must not wait any longer.
-        let is_due = run.is_some_and(|run| run.stopping.is_none() || !is_told);
+        let is_due = run.is_some_and(|run| run.stopping().is_none() || !is_told);
         if let Some(actor) = hosted.actor.get().filter(|_| is_due) {
             let input = Box::new(Input::Stop { reason: "it was stopped".into() });
             let told =
@@ -158,7 +158,7 @@ mod tests {
     use crate::daemon::context::test_daemon;
     use muleteer_model::config::Pool;
     use muleteer_model::spec_run::event::RunStatus;
-    use muleteer_model::spec_run::{Run, Stopping};
+    use muleteer_model::spec_run::{Run, RunStanding, Stopping};
 
     /// A daemon that was started to stop a run serves before it has read the run's state.
     #[tokio::test]
@@ -186,10 +186,15 @@ mod tests {
             panic!("nobody was told: {told:?}")
         };
         assert!(matches!(*input, Input::Stop { .. }), "{input:?}");
-        run.stopping = Some(Stopping { code: String::new(), message: "it was stopped".into() });
+        let stopping = Stopping { code: String::new(), message: "it was stopped".into() };
+        run.standing = RunStanding::Stopping(stopping);
         hosted.state.send_replace(Some(Arc::new(run.clone())));
         reply.send(true).unwrap();
-        run.resting = Some((RunStatus::Partial, String::new()));
+        run.standing = RunStanding::Resting {
+            status: RunStatus::Partial,
+            reason: String::new(),
+            stopped: true,
+        };
         hosted.state.send_replace(Some(Arc::new(run)));
         assert!(stopped.await.unwrap().is_ok());
         assert!(heard.try_recv().is_err(), "it was told once");

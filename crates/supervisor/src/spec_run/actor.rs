@@ -159,7 +159,7 @@ impl Actor for RunActor {
             RunMsg::Wake => state.carried.retain(|key| !key.starts_with("WakeAt")),
             RunMsg::Heartbeat => {
                 if let Some(run) = state.run.clone().filter(|run| run.is_live()) {
-                    let (hosted, since) = (state.hosted.clone(), run.running_since);
+                    let (hosted, since) = (state.hosted.clone(), run.runtime.since);
                     tokio::task::spawn_blocking(move || hosted.write_lock_note(since)).await?;
                     let waits = matches!(state.trial, Trial::Waiting);
                     if !waits && state.unproven > 1 {
@@ -372,7 +372,7 @@ impl State {
 fn ends_early(run: &Run, events: &[Event]) -> bool {
     events.iter().any(|event| match event {
         Event::RunFailed { .. } => true,
-        Event::RunRested { .. } => run.stopping.is_some(),
+        Event::RunRested { .. } => run.stopping().is_some(),
         _ => false,
     })
 }
@@ -388,7 +388,7 @@ fn key_of(run: &Run, effect: &Effect) -> String {
         Effect::ApplyVerdict { verdict, .. } => format!("ApplyVerdict/{verdict}"),
         Effect::WakeAt(at) => format!("WakeAt/{at}"),
         Effect::Gather { made } => {
-            format!("Gather/{made}/{}/{}", run.spawns, if run.anew { run.sitting } else { 0 })
+            format!("Gather/{made}/{}/{}", run.spawns, if run.rereads_beads() { run.sitting } else { 0 })
         }
         other => format!("{other:?}"),
     }
@@ -436,7 +436,7 @@ mod tests {
             samples.lines().find(|line| line.contains(r#""event":"run_started""#)).unwrap();
         let before = Run::begin(&serde_json::from_str(started).unwrap()).unwrap();
         let mut after = before.clone();
-        after.running_since = Timestamp::now();
+        after.runtime.since = Timestamp::now();
         let effects = [Effect::Finish, Effect::Freeze, Effect::SealGiven, Effect::AcceptBeads];
         for effect in effects {
             assert_eq!(key_of(&before, &effect), key_of(&after, &effect));

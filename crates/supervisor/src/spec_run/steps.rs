@@ -141,7 +141,7 @@ fn list(labels: Vec<String>, staged: Option<String>) -> Op {
 pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input, Trouble> {
     let beads: Vec<Bead> = if made {
         staged(hosted).await?
-    } else if run.anew {
+    } else if run.rereads_beads() {
         // Blocked beads stay blocked, because a person has set them aside at the approval.
         let found =
             with_store(hosted, list(vec![run_label(&hosted.run_id)], None), String::new()).await?;

@@ -93,7 +93,7 @@ impl RunTracer {
                 self.begin_bead("maintenance", bead_id, at)
             }
             Event::MaintenanceFinished { maintenance, status } => {
-                let all = self.run.iter().flat_map(|run| &run.maintenance);
+                let all = self.run.iter().flat_map(|run| &run.maintenance.runs);
                 let bead =
                     all.into_iter().find(|one| one.id == *maintenance).map(|one| &one.bead_id);
                 if let Some(span) = bead.and_then(|bead| self.beads.remove(bead)) {

@@ -2,7 +2,7 @@
 
 use crate::event::Event;
 use crate::spec_run::event::*;
-use crate::spec_run::state::{JudgeStage, Run, Stage};
+use crate::spec_run::state::{Decomposition, JudgeStage, PhaseState, Run, Stage};
 use jiff::Timestamp;
 
 /// Returns the events that follow from the state without an input. Called until it returns none.
@@ -10,7 +10,7 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
     if !run.is_live() {
         return vec![];
     }
-    if let Some(stop) = &run.stopping {
+    if let Some(stop) = run.stopping() {
         if !run.jobs.is_empty() {
             return vec![];
         }
@@ -37,16 +37,16 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
     }
     if let Some(budget) = run.settings.budget_usd
         && run.cost_usd >= budget
-        && run.phase != Phase::Finish
+        && run.phase != PhaseState::Finish
     {
         return vec![crate::spec_run::decide::broke(run.cost_usd, budget)];
     }
-    match run.phase {
-        Phase::Freeze => freeze(run, now),
-        Phase::Decompose => decompose(run, now),
-        Phase::Implement => implement(run, now),
-        Phase::Judge => judge(run, now),
-        Phase::Finish | Phase::Unknown => vec![],
+    match &run.phase {
+        PhaseState::Freeze => freeze(run, now),
+        PhaseState::Decompose(progress) => decompose(run, *progress, now),
+        PhaseState::Implement => implement(run, now),
+        PhaseState::Judge(stage) => judge(run, stage, now),
+        PhaseState::Finish | PhaseState::Unknown => vec![],
     }
 }
 
@@ -70,13 +70,14 @@ fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
     start_needed(run, Purpose::Acceptance, now)
 }
 
-fn decompose(run: &Run, now: Timestamp) -> Vec<Event> {
-    if run.beads.is_empty() {
-        let by_agent = run.started.bead_label.is_none() && !run.decomposed;
-        return if by_agent { start_needed(run, Purpose::Decompose, now) } else { vec![] };
-    }
-    if !run.accepted || run.anew {
-        return vec![];
+fn decompose(run: &Run, progress: Decomposition, now: Timestamp) -> Vec<Event> {
+    match progress {
+        Decomposition::Pending { decomposed } => {
+            let by_agent = run.started.bead_label.is_none() && !decomposed;
+            return if by_agent { start_needed(run, Purpose::Decompose, now) } else { vec![] };
+        }
+        Decomposition::Planned | Decomposition::Accepted { reread: true } => return vec![],
+        Decomposition::Accepted { reread: false } => {}
     }
     if run.settings.dry_run {
         return vec![Event::RunRested {
@@ -96,10 +97,10 @@ fn decompose(run: &Run, now: Timestamp) -> Vec<Event> {
 fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
     let maintaining = run.job_of(Purpose::Maintain).is_some();
     let every = run.settings.maintain_every;
-    let due = every > 0 && run.done_now / every > run.maintained_at / every;
-    if due || run.maintenance_due {
+    let completed = run.completed_now();
+    if run.maintenance.is_due(completed, every) {
         if maintaining {
-            return vec![Event::MaintenanceCoalesced { completed_count: run.done_now }];
+            return vec![Event::MaintenanceCoalesced { completed_count: completed }];
         }
         if !run.settings.maintain_parallel && run.coding() > 0 {
             return vec![];
@@ -109,7 +110,7 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
     if maintaining && !run.settings.maintain_parallel {
         return vec![];
     }
-    let waiting = run.not_before.is_some_and(|until| now < until);
+    let waiting = run.not_before().is_some_and(|until| now < until);
     if run.coding() < run.settings.max_concurrency as usize
         && let Some(bead) = run.schedule.next()
     {
@@ -133,30 +134,26 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
         );
         return vec![Event::RunStopping { code: "E_DEADLOCK".into(), message }];
     }
-    if run.settings.maintain_after_all && run.done_now > run.maintained_at {
+    if run.settings.maintain_after_all && completed > run.maintenance.triggered_at {
         return start_maintenance(run);
     }
     let next = if run.settings.judge { Phase::Judge } else { Phase::Finish };
     vec![Event::PhaseChanged { phase: next }]
 }
 
-fn judge(run: &Run, now: Timestamp) -> Vec<Event> {
-    match run.judge {
-        JudgeStage::Reason { round } if run.job_of(Purpose::Judge).is_none() => {
+fn judge(run: &Run, stage: &JudgeStage, now: Timestamp) -> Vec<Event> {
+    match stage {
+        JudgeStage::Reason { round } => {
             let mut events = start_needed(run, Purpose::Judge, now);
             if !events.is_empty() {
-                let observations = run.observations.iter().cloned().collect();
-                events.insert(
-                    0,
-                    Event::JudgeStarted { iteration: run.iteration, round, observations },
-                );
+                let (iteration, round) = (run.iteration, *round);
+                let observations = run.observations.pending.iter().cloned().collect();
+                events.insert(0, Event::JudgeStarted { iteration, round, observations });
             }
             events
         }
-        JudgeStage::Structure { .. } if run.job_of(Purpose::Structure).is_none() => {
-            start_needed(run, Purpose::Structure, now)
-        }
-        _ => vec![],
+        JudgeStage::Structure { .. } => start_needed(run, Purpose::Structure, now),
+        JudgeStage::Apply(_) => vec![],
     }
 }
 
@@ -180,10 +177,10 @@ fn agent(
 }
 
 fn start_needed(run: &Run, purpose: Purpose, now: Timestamp) -> Vec<Event> {
-    if run.job_of(purpose).is_some() || run.not_before.is_some_and(|until| now < until) {
+    if run.job_of(purpose).is_some() || run.not_before().is_some_and(|until| now < until) {
         return vec![];
     }
-    let attempt = run.failures.get(&purpose).copied().unwrap_or_default();
+    let attempt = run.trials.get(&purpose).map_or(0, |trials| trials.failures);
     let workdir = format!("{}-{}", purpose.as_str(), run.spawns + 1);
     vec![agent(run, purpose, None, workdir, attempt, false)]
 }
@@ -201,13 +198,14 @@ fn assign(run: &Run, bead: &str) -> Vec<Event> {
 }
 
 pub(super) fn start_maintenance(run: &Run) -> Vec<Event> {
-    let maintenance = format!("maint-{}", run.maintenance.len() + 1);
-    let bead_id = format!("{}m{}", run.hash(), run.maintenance.len() + 1);
+    let number = run.maintenance.runs.len() + 1;
+    let maintenance = format!("maint-{number}");
+    let bead_id = format!("{}m{number}", run.hash());
     vec![
         Event::MaintenanceStarted {
             maintenance: maintenance.clone(),
             bead_id: bead_id.clone(),
-            trigger_completed_count: run.done_now,
+            trigger_completed_count: run.completed_now(),
         },
         agent(run, Purpose::Maintain, Some(bead_id), maintenance, 0, false),
     ]

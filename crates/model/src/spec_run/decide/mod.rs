@@ -12,7 +12,7 @@ use crate::beads::graph::Graph;
 use crate::event::{Event, Outcome};
 use crate::spec_run::event::*;
 use crate::spec_run::judge::JudgeResult;
-use crate::spec_run::state::{JudgeStage, Run, Sealed, Stage};
+use crate::spec_run::state::{Decomposition, JudgeStage, PhaseState, Run, Sealed, Stage};
 use jiff::Timestamp;
 
 /// A request, or the result of an effect.
@@ -214,25 +214,29 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
             vec![Event::AcceptanceSealed { path: sealed.path, sha256: sealed.sha256 }]
         }
         Input::Gathered { beads, closed_outside }
-            if run.phase == Phase::Decompose && (run.beads.is_empty() || run.anew) =>
+            if run.awaits_beads() =>
         {
             gathered(&beads, &closed_outside)
         }
-        Input::BeadsAccepted if !run.accepted => vec![Event::BeadsAccepted {}],
+        Input::BeadsAccepted
+            if run.phase == PhaseState::Decompose(Decomposition::Planned) =>
+        {
+            vec![Event::BeadsAccepted {}]
+        }
         Input::JobEnded { dispatch, end } => match run.job_by_dispatch(&dispatch) {
             Some(job) => ended::job_ended(run, job, &end, now),
             None => vec![],
         },
         Input::Outside { closed } => outside(run, &closed),
         Input::Applied { iteration, triage } if iteration == run.iteration => applied(run, triage),
-        Input::Published { branch, commit, merge, pr } if run.phase == Phase::Finish => {
+        Input::Published { branch, commit, merge, pr } if run.phase() == Phase::Finish => {
             published(run, branch, commit, merge, pr)
         }
-        Input::Stop { reason } if run.stopping.is_none() => {
+        Input::Stop { reason } if run.stopping().is_none() => {
             vec![Event::RunStopping { code: String::new(), message: reason }]
         }
         Input::Fatal { code, message }
-            if run.stopping.as_ref().is_none_or(|stop| stop.code.is_empty()) =>
+            if run.stopping().is_none_or(|stop| stop.code.is_empty()) =>
         {
             vec![Event::RunStopping { code, message }]
         }
@@ -250,10 +254,10 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
         let message = format!("{} of its agents are at work", run.jobs.len());
         return Err(Barred { code: "E_RUN_LOCKED", message });
     }
-    if !run.accepted {
+    if !run.has_accepted_beads() {
         return bad(format!(
             "its beads are not decided on yet (it is in phase {})",
-            run.phase.as_str()
+            run.phase().as_str()
         ));
     }
     if run.settings.human_review && !run.approved && !approve {
@@ -292,16 +296,15 @@ fn resume(
     let mut events =
         vec![Event::RunResumed { run_id: run.id().into(), settings, by: by.into(), trace }];
     // An approval of the criteria does not approve the beads, which do not exist yet.
-    let criteria = run.phase == Phase::Freeze && run.settings.preview_acceptance;
+    let criteria = run.phase() == Phase::Freeze && run.settings.preview_acceptance;
     if approve && !run.approved && !criteria {
         events.push(Event::RunApproved { by: by.into() });
     }
     // The graph was rejected, so the decomposition is repeated; the agent gets the reason in its
     // prompt.
     let refused = [GRAPH_CYCLE, GRAPH_EMPTY, "E_GRAPH_DANGLING"];
-    if let Some(error) = run.error.as_ref().filter(|error| refused.contains(&error.code.as_str()))
-        && run.beads.is_empty()
-        && run.decomposed
+    if let Some(error) = run.error().filter(|error| refused.contains(&error.code.as_str()))
+        && run.phase == PhaseState::Decompose(Decomposition::Pending { decomposed: true })
     {
         let reason = cut(&error.message, 500);
         events.push(Event::AgentRetried { purpose: Purpose::Decompose, reason, counted: false });
@@ -317,14 +320,14 @@ fn resume(
                 commits: 0,
             }),
             // A bead must not be reopened while the judge runs.
-            Stage::Blocked if run.phase == Phase::Implement || run.jobs.is_empty() => {
+            Stage::Blocked if run.phase() == Phase::Implement || run.jobs.is_empty() => {
                 events.push(Event::BeadReopened { bead_id: one.bead.clone(), by: by.into() });
                 reopened = true;
             }
             _ => {}
         }
     }
-    if reopened && from.is_none() && run.phase != Phase::Implement {
+    if reopened && from.is_none() && run.phase() != Phase::Implement {
         events.push(Event::PhaseChanged { phase: Phase::Implement });
     }
     match from {
@@ -398,7 +401,7 @@ fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
 }
 
 fn applied(run: &Run, triage: Triage) -> Vec<Event> {
-    let JudgeStage::Apply(result) = &run.judge else { return vec![] };
+    let Some(JudgeStage::Apply(result)) = run.judge() else { return vec![] };
     let mut events =
         vec![Event::VerdictApplied { iteration: run.iteration, triage: Box::new(triage.clone()) }];
     if result.passed() {
@@ -457,7 +460,7 @@ fn published(
         Some(PullRequest::Pushed { branch, page, trouble }) => {
             events.push(Event::BranchPushed { branch, page, trouble });
         }
-        Some(PullRequest::Made(url)) if run.pr_url.is_none() => {
+        Some(PullRequest::Made(url)) if run.publication.pr_url.is_none() => {
             events.push(Event::PrCreated { url })
         }
         _ => {}

@@ -60,7 +60,7 @@ pub fn plan(
     for one in &mut planned {
         let id = one.id.clone();
         one.outside.retain(|on| {
-            let why = match (strangers.contains_key(on), run.observations.contains(on)) {
+            let why = match (strangers.contains_key(on), run.observations.pending.contains(on)) {
                 (false, _) => "which does not exist",
                 (true, true) => "which was only noted, and nobody works on",
                 (true, false) => return true,
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn what_nobody_will_ever_do_holds_back_nobody_and_is_said() {
         let mut play = Play::with(settings(), vec![bead("a", &[])]);
-        play.run.observations.insert("noted".into());
+        play.run.observations.pending.insert("noted".into());
         let promoted =
             [bead("o1", &["o2"]), bead("o2", &["o3"]), bead("o3", &["o1", "noted", "nowhere"])];
         let found = [("noted".to_string(), false)].into();

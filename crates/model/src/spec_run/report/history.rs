@@ -105,7 +105,7 @@ impl Chronicle {
     pub fn begin(record: &Record) -> Option<Self> {
         let run = Run::begin(record)?;
         Some(Self {
-            phases: vec![(record.ts, run.phase)],
+            phases: vec![(record.ts, run.phase())],
             iterations: vec![(record.ts, run.iteration)],
             run,
             stints: vec![],

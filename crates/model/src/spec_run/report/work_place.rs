@@ -34,17 +34,19 @@ impl Whereabouts {
         if run.is_live() {
             return None;
         }
-        let kept = run.kept.clone().unwrap_or_default();
+        let publication = &run.publication;
+        let of_kept = publication.preserved.is_some();
+        let kept = publication.preserved.clone().unwrap_or_default();
         let KeptWork { branch, commits, clones, trouble, .. } = kept;
-        let of_kept = run.kept.is_some();
+        let pushed = publication.pushed.as_ref();
         let mut found = Self {
-            branch: if of_kept { branch } else { run.published.clone() },
+            branch: if of_kept { branch } else { publication.branch.clone() },
             base: run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()),
             commits: of_kept.then_some(commits),
-            pushed: run.pushed.as_ref().map(|pushed| pushed.branch.clone()),
-            page: run.pushed.as_ref().and_then(|pushed| pushed.page.clone()),
-            pr_url: run.pr_url.clone(),
-            pr_trouble: run.pushed.as_ref().and_then(|pushed| pushed.trouble.clone()),
+            pushed: pushed.map(|pushed| pushed.branch.clone()),
+            page: pushed.and_then(|pushed| pushed.page.clone()),
+            pr_url: publication.pr_url.clone(),
+            pr_trouble: pushed.and_then(|pushed| pushed.trouble.clone()),
             clones,
             trouble,
             next: None,
@@ -56,7 +58,7 @@ impl Whereabouts {
     fn next_step(&self, run: &Run) -> Option<String> {
         let resume = format!("muleteer run --resume {}", run.id());
         let approve = format!("{resume} --yes");
-        let passed = run.error.is_none() && run.outcome.is_some();
+        let passed = run.error().is_none() && run.outcome().is_some();
         match run.status() {
             RunStatus::AwaitingApproval => return Some(approve),
             RunStatus::Completed | RunStatus::Partial if passed => {}

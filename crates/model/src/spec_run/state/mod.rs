@@ -1,282 +1,67 @@
 //! The state of a run, folded from its events.
 
-use crate::beads::schedule::{self, Schedule};
+mod fold;
+mod phase;
+mod records;
+
+pub use phase::{Decomposition, JudgeStage, PhaseState, RunStanding, Stopping};
+pub(super) use records::{STOPPED, status_of};
+pub use records::{
+    Blocked, Frozen, Iteration, Job, Maintenance, MaintenanceRun, Observations, Pause,
+    Publication, Pushed, Runtime, Sealed, Slowdown, Stage, TaskState, Trials,
+};
+
+use crate::beads::schedule::Schedule;
 use crate::event::trace_context::Context;
 use crate::event::trace_ids;
-use crate::event::{Event, Record};
-use crate::spec_run::event::*;
+use crate::spec_run::event::{JudgeFinished, Phase, Purpose, RunSettings, RunStarted, RunStatus};
 use crate::spec_run::judge::{JudgeResult, Observation};
-use crate::{daemon_events, dispatch_events, task_list_events};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     pub started: RunStarted,
+    pub settings: RunSettings,
     /// How many times the run has been resumed.
     pub sitting: u32,
     /// The trace context of the last start or resume.
     pub trace: Option<String>,
-    pub settings: RunSettings,
     pub started_at: Timestamp,
     pub updated_at: Timestamp,
     pub seq: u64,
-    pub phase: Phase,
-    /// When the run last started or resumed, and how long it ran before that.
-    pub running_since: Timestamp,
-    pub ran_ms: i64,
+    pub runtime: Runtime,
+    pub phase: PhaseState,
+    pub standing: RunStanding,
     pub frozen: Option<Frozen>,
     pub sealed: Option<Sealed>,
+    /// A person has approved the beads, possibly before they existed.
+    pub approved: bool,
     pub iteration: u32,
+    pub iterations: Vec<Iteration>,
     /// The beads of the run, of all iterations.
     pub beads: BTreeMap<String, TaskState>,
     /// The ids in order of appearance; the schedule is built from it.
     pub order: Vec<String>,
     pub schedule: Schedule,
-    pub edges: u32,
-    /// The beads are accepted; until then they may be staged.
-    pub accepted: bool,
-    /// The run was resumed before any bead was begun, so the beads are read again.
-    pub anew: bool,
-    pub approved: bool,
+    /// Beads that the last verdict created and no iteration has planned. No iteration may be left.
+    pub left_open: usize,
     /// Agents that were started and have not ended, by their number.
     pub jobs: BTreeMap<u32, Job>,
     /// Agents started so far; part of the ids of their dispatches.
     pub spawns: u32,
-    /// Consecutive counted failures of agents that the run needs, by purpose.
-    pub failures: BTreeMap<Purpose, u32>,
-    /// Consecutive failures that do not count (rate limits), by purpose.
-    pub uncounted: BTreeMap<Purpose, u32>,
-    /// Why the last agent of each purpose failed; part of the next agent's prompt.
-    pub complaint: BTreeMap<Purpose, String>,
-    /// The decomposition agent has succeeded; its beads are not read yet.
-    pub decomposed: bool,
-    /// Beads that were completed in this iteration, and in all iterations.
-    pub done_now: u32,
-    pub done: u32,
-    /// The value of `done_now` when maintenance was last triggered.
-    pub maintained_at: u32,
-    /// The last maintenance run was stopped with the run, so maintenance is triggered again.
-    pub maintenance_due: bool,
-    pub maintenance: Vec<Maintenance>,
-    pub coalesced: u32,
-    /// Beads that the last verdict created and no iteration has planned. No iteration may be left.
-    pub left_open: usize,
-    pub observations: BTreeSet<String>,
-    pub promoted: BTreeSet<String>,
-    pub dismissed: BTreeSet<String>,
-    pub judge: JudgeStage,
+    pub trials: BTreeMap<Purpose, Trials>,
+    pub maintenance: Maintenance,
+    pub observations: Observations,
     /// How many times judging has begun.
     pub judgings: u32,
     pub verdicts: Vec<JudgeFinished>,
-    /// After a rate limit, no agent starts before this time.
-    pub not_before: Option<Timestamp>,
-    /// The reason for `not_before`.
-    pub slowed: Option<String>,
-    pub slowdowns: u32,
+    pub slowdown: Slowdown,
     pub cost_usd: f64,
-    pub published: Option<String>,
-    /// Why the published branch is in the user's repository only.
-    pub unpushed: Option<String>,
-    pub pr_url: Option<String>,
-    /// Where the branch was pushed without a pull request.
-    pub pushed: Option<Pushed>,
-    /// The preserved work of a run that ended without a pass.
-    pub kept: Option<KeptWork>,
-    pub stopping: Option<Stopping>,
-    /// The status of a resting run, and the reason.
-    pub resting: Option<(RunStatus, String)>,
-    /// The run rests because it was stopped.
-    pub stopped: bool,
-    pub outcome: Option<RunStatus>,
-    pub error: Option<Stopping>,
-    pub iterations: Vec<Iteration>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frozen {
-    pub sha256: String,
-    pub base_branch: String,
-    pub base_commit: String,
-    pub target_branch: String,
-}
-
-/// A branch at the remote, and the web page for a pull request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pushed {
-    pub branch: String,
-    pub page: Option<String>,
-    /// Why `gh` made no pull request, if it was asked to.
-    pub trouble: Option<String>,
-}
-
-/// Acceptance criteria, hashed before the first coding agent starts. An empty path means no
-/// criteria.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sealed {
-    pub path: String,
-    pub sha256: String,
-}
-
-/// The statistics of one iteration, for the run log.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Iteration {
-    pub started_at: Timestamp,
-    pub beads: u32,
-    pub completed: u32,
-    pub failed: u32,
-    pub spawns: u32,
-    pub maintenance: u32,
-    pub observations: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskState {
-    pub planned: Planned,
-    pub iteration: u32,
-    /// Attempts so far, which is also the number of the next one.
-    pub attempts: u32,
-    /// Failures that count.
-    pub failures: u32,
-    /// Worktrees created for the bead so far.
-    pub worktrees: u32,
-    /// The next attempt continues in the last worktree.
-    pub reuse: bool,
-    /// Notes about the last attempt for the next one's prompt.
-    pub note: String,
-    /// Why the last attempt failed; empty before the first failure and after a reopening.
-    pub failure: String,
-    pub stage: Stage,
-    /// Open dependencies outside the run.
-    pub outside: BTreeSet<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    Open,
-    Taken,
-    Done,
-    Blocked,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
-    pub start: AgentStarted,
-    pub started_at: Timestamp,
-    /// The iteration in which the agent started.
-    pub iteration: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Maintenance {
-    pub id: String,
-    pub bead_id: String,
-    pub trigger_completed_count: u32,
-    /// `running`, `success`, `failure`, `timeout` or `stopped`.
-    pub state: String,
-    pub at: Timestamp,
-}
-
-/// The judge's progress in this iteration.
-#[derive(Debug, Clone, PartialEq)]
-pub enum JudgeStage {
-    /// The judge evaluates: round 1, or one more after it changed files.
-    Reason { round: u32 },
-    /// An agent structures the evaluation of that round; `tries` of its results could not be
-    /// parsed.
-    Structure { round: u32, tries: u32 },
-    /// The verdict is ready to be applied to the bead store.
-    Apply(Box<JudgeResult>),
-}
-
-/// A decision to end or rest. It takes effect when no agent is left.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stopping {
-    /// An error code, or empty for a rest.
-    pub code: String,
-    pub message: String,
-}
-
-/// An open bead that cannot be worked on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocked {
-    pub bead: String,
-    /// From that bead to the blocker at the end of the chain.
-    pub chain: Vec<String>,
+    pub publication: Publication,
 }
 
 impl Run {
-    /// Creates the state from the first event of a run's log.
-    pub fn begin(record: &Record) -> Option<Self> {
-        let Event::RunStarted(started) = &record.entry.event else { return None };
-        Some(Self {
-            settings: started.settings.clone(),
-            started: (**started).clone(),
-            started_at: record.ts,
-            updated_at: record.ts,
-            seq: record.seq,
-            phase: Phase::Freeze,
-            running_since: record.ts,
-            ran_ms: 0,
-            frozen: None,
-            sealed: None,
-            sitting: 0,
-            trace: started.trace.clone(),
-            iteration: 1,
-            beads: BTreeMap::new(),
-            order: vec![],
-            schedule: Schedule::default(),
-            edges: 0,
-            accepted: false,
-            anew: false,
-            approved: false,
-            jobs: BTreeMap::new(),
-            spawns: 0,
-            failures: BTreeMap::new(),
-            uncounted: BTreeMap::new(),
-            complaint: BTreeMap::new(),
-            decomposed: false,
-            done_now: 0,
-            done: 0,
-            maintained_at: 0,
-            maintenance_due: false,
-            maintenance: vec![],
-            coalesced: 0,
-            left_open: 0,
-            observations: BTreeSet::new(),
-            promoted: BTreeSet::new(),
-            dismissed: BTreeSet::new(),
-            judge: JudgeStage::Reason { round: 1 },
-            judgings: 0,
-            verdicts: vec![],
-            not_before: None,
-            slowed: None,
-            slowdowns: 0,
-            cost_usd: 0.0,
-            published: None,
-            unpushed: None,
-            pushed: None,
-            kept: None,
-            pr_url: None,
-            stopping: None,
-            resting: None,
-            stopped: false,
-            outcome: None,
-            error: None,
-            iterations: vec![Iteration::new(record.ts)],
-        })
-    }
-
-    /// Folds a whole log.
-    pub fn fold<'a>(records: impl IntoIterator<Item = &'a Record>) -> Option<Self> {
-        let mut records = records.into_iter();
-        let mut run = Self::begin(records.next()?)?;
-        for record in records {
-            run.apply(record);
-        }
-        Some(run)
-    }
-
     pub fn id(&self) -> &str {
         &self.started.run_id
     }
@@ -287,11 +72,96 @@ impl Run {
     }
 
     pub fn status(&self) -> RunStatus {
-        match (&self.outcome, &self.resting) {
-            (Some(outcome), _) => *outcome,
-            (None, Some((status, _))) => *status,
-            (None, None) => RunStatus::InProgress,
+        match &self.standing {
+            RunStanding::Running | RunStanding::Stopping(_) => RunStatus::InProgress,
+            RunStanding::Resting { status, .. } => *status,
+            RunStanding::Ended { outcome, .. } => *outcome,
         }
+    }
+
+    /// Returns whether the run has neither ended nor rests.
+    pub fn is_live(&self) -> bool {
+        matches!(self.standing, RunStanding::Running | RunStanding::Stopping(_))
+    }
+
+    /// Returns the decision to end or rest that waits for the last agent.
+    pub fn stopping(&self) -> Option<&Stopping> {
+        match &self.standing {
+            RunStanding::Stopping(stopping) => Some(stopping),
+            RunStanding::Running | RunStanding::Resting { .. } | RunStanding::Ended { .. } => None,
+        }
+    }
+
+    /// Returns why the run rests; `None` if it does not rest.
+    pub fn rest_reason(&self) -> Option<&str> {
+        match &self.standing {
+            RunStanding::Resting { reason, .. } => Some(reason),
+            RunStanding::Running | RunStanding::Stopping(_) | RunStanding::Ended { .. } => None,
+        }
+    }
+
+    /// Returns how the run ended; `None` if it has not ended.
+    pub fn outcome(&self) -> Option<RunStatus> {
+        match &self.standing {
+            RunStanding::Ended { outcome, .. } => Some(*outcome),
+            RunStanding::Running | RunStanding::Stopping(_) | RunStanding::Resting { .. } => None,
+        }
+    }
+
+    /// Returns the error that ended the run.
+    pub fn error(&self) -> Option<&Stopping> {
+        match &self.standing {
+            RunStanding::Ended { error, .. } => error.as_ref(),
+            RunStanding::Running | RunStanding::Stopping(_) | RunStanding::Resting { .. } => None,
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase.name()
+    }
+
+    /// Returns the progress of the judge; `None` outside its phase.
+    pub fn judge(&self) -> Option<&JudgeStage> {
+        match &self.phase {
+            PhaseState::Judge(stage) => Some(stage),
+            PhaseState::Freeze
+            | PhaseState::Decompose(_)
+            | PhaseState::Implement
+            | PhaseState::Finish
+            | PhaseState::Unknown => None,
+        }
+    }
+
+    /// Returns whether the beads are the run's. Until then they may be staged.
+    pub fn has_accepted_beads(&self) -> bool {
+        match &self.phase {
+            PhaseState::Freeze => false,
+            PhaseState::Decompose(progress) => {
+                matches!(progress, Decomposition::Accepted { .. })
+            }
+            PhaseState::Implement | PhaseState::Judge(_) | PhaseState::Finish => true,
+            PhaseState::Unknown => !self.beads.is_empty(),
+        }
+    }
+
+    /// Returns whether the run has still to read its beads, or reads them again.
+    pub fn awaits_beads(&self) -> bool {
+        match &self.phase {
+            PhaseState::Decompose(Decomposition::Pending { .. }) => true,
+            PhaseState::Decompose(Decomposition::Accepted { reread }) => *reread,
+            PhaseState::Decompose(Decomposition::Planned)
+            | PhaseState::Freeze
+            | PhaseState::Implement
+            | PhaseState::Judge(_)
+            | PhaseState::Finish
+            | PhaseState::Unknown => false,
+        }
+    }
+
+    /// Returns whether the run was resumed before any bead was begun, so that the beads are read
+    /// again.
+    pub fn rereads_beads(&self) -> bool {
+        self.phase == PhaseState::Decompose(Decomposition::Accepted { reread: true })
     }
 
     /// Returns the trace context of the last start or resume; `None` if there was none.
@@ -308,11 +178,6 @@ impl Run {
             None => trace_ids::iteration(run, sitting, iteration),
         };
         Some(self.trace_context()?.below(span))
-    }
-
-    /// Returns whether the run has neither ended nor rests.
-    pub fn is_live(&self) -> bool {
-        self.outcome.is_none() && self.resting.is_none()
     }
 
     pub fn target(&self) -> String {
@@ -332,6 +197,16 @@ impl Run {
         self.beads.values().filter(|task| task.stage == stage).count()
     }
 
+    /// Returns the number of beads that were completed in this iteration.
+    pub fn completed_now(&self) -> u32 {
+        self.iterations.last().map_or(0, |iteration| iteration.completed)
+    }
+
+    /// Returns the number of beads that were completed in all iterations.
+    pub fn completed(&self) -> u32 {
+        self.iterations.iter().map(|iteration| iteration.completed).sum()
+    }
+
     /// Returns the number of coding agents, which `max_concurrency` limits.
     pub fn coding(&self) -> usize {
         self.jobs.values().filter(|job| job.start.purpose == Purpose::Implement).count()
@@ -345,14 +220,30 @@ impl Run {
         self.jobs.values().find(|job| job.start.dispatch == dispatch)
     }
 
+    /// Returns why the last agent of each purpose failed, in the order of the pipeline.
+    pub fn complaints(&self) -> impl Iterator<Item = (Purpose, &str)> {
+        let all = self.trials.iter().map(|(purpose, trials)| (*purpose, &*trials.complaint));
+        all.filter(|(_, complaint)| !complaint.is_empty())
+    }
+
+    /// Returns why the last agent of this purpose failed; empty if it did not.
+    pub fn complaint(&self, purpose: Purpose) -> &str {
+        self.trials.get(&purpose).map_or("", |trials| &trials.complaint)
+    }
+
+    /// Returns the time before which no agent starts, because of a rate limit.
+    pub fn not_before(&self) -> Option<Timestamp> {
+        self.slowdown.pause.as_ref().map(|pause| pause.until)
+    }
+
     /// Returns how long the run has run, without its rests.
     pub fn ran_for_ms(&self, now: Timestamp) -> i64 {
         let now = if self.is_live() {
-            (now.as_millisecond() - self.running_since.as_millisecond()).max(0)
+            (now.as_millisecond() - self.runtime.since.as_millisecond()).max(0)
         } else {
             0
         };
-        self.ran_ms + now
+        self.runtime.before_ms + now
     }
 
     /// Returns the lowest agent number that is free.
@@ -404,346 +295,11 @@ impl Run {
         let own = |one: &Observation| {
             let id = &one.bead_id;
             let again = match one.action.as_str() {
-                "promote" => self.promoted.contains(id),
-                _ => self.dismissed.contains(id),
+                "promote" => self.observations.promoted.contains(id),
+                _ => self.observations.dismissed.contains(id),
             };
-            !self.beads.contains_key(id) && (self.observations.contains(id) || again)
+            !self.beads.contains_key(id) && (self.observations.pending.contains(id) || again)
         };
         result.observations.iter().filter(|one| said.insert(&one.bead_id) && own(one)).collect()
-    }
-
-    /// Folds one durable record.
-    pub fn apply(&mut self, record: &Record) {
-        self.seq = record.seq;
-        self.updated_at = record.ts;
-        self.apply_event(&record.entry.event, record.ts);
-    }
-
-    pub(super) fn apply_event(&mut self, event: &Event, ts: Timestamp) {
-        match event {
-            Event::RunResumed { settings, trace, .. } => {
-                self.anew = self.phase == Phase::Decompose && self.accepted;
-                self.sitting += 1;
-                self.trace = trace.clone().or(self.trace.take());
-                self.ran_ms = self.ran_for_ms(ts);
-                self.settings = (**settings).clone();
-                self.resting = None;
-                self.stopping = None;
-                self.error = None;
-                self.outcome = None;
-                self.running_since = ts;
-                self.not_before = None;
-                self.stopped = false;
-                self.failures.clear();
-                self.uncounted.clear();
-            }
-            Event::PhaseChanged { phase } => {
-                self.phase = *phase;
-                self.anew = false;
-                if *phase == Phase::Judge {
-                    self.judge = JudgeStage::Reason { round: 1 };
-                    self.judgings += 1;
-                }
-            }
-            Event::SpecFrozen { sha256, base_branch, base_commit, target_branch } => {
-                self.frozen = Some(Frozen {
-                    sha256: sha256.clone(),
-                    base_branch: base_branch.clone(),
-                    base_commit: base_commit.clone(),
-                    target_branch: target_branch.clone(),
-                });
-            }
-            Event::AcceptanceSealed { path, sha256 } => {
-                self.sealed = Some(Sealed { path: path.clone(), sha256: sha256.clone() });
-            }
-            Event::BeadsCreated { dependency_edges, beads, .. } => {
-                self.edges = *dependency_edges;
-                if std::mem::take(&mut self.anew) {
-                    let before =
-                        self.beads.values().filter(|task| task.stage != Stage::Done).count() as u32;
-                    self.log(|iteration| iteration.beads = iteration.beads.saturating_sub(before));
-                    self.beads.clear();
-                    self.order.clear();
-                }
-                self.plan(beads);
-            }
-            Event::BeadsAccepted {} => self.accepted = true,
-            Event::RunApproved { .. } => self.approved = true,
-            Event::BeadAssigned { bead_id, .. } => self.set_stage(bead_id, Stage::Taken),
-            Event::AgentStarted(start) => self.start(start, ts),
-            Event::AgentFinished(end) => {
-                self.jobs.remove(&end.agent);
-                self.cost_usd += end.cost_usd;
-                if end.status == crate::event::Outcome::Success {
-                    // Later events of the same batch may set these again.
-                    self.failures.remove(&end.purpose);
-                    self.uncounted.remove(&end.purpose);
-                    self.complaint.remove(&end.purpose);
-                }
-                if end.purpose == Purpose::Maintain
-                    && let Some(last) = self.maintenance.last_mut()
-                {
-                    last.state = status_of(end.status).into();
-                    last.at = ts;
-                }
-            }
-            Event::AgentRetried { purpose, reason, counted } => {
-                self.complaint.insert(*purpose, reason.clone());
-                let count = if *counted { &mut self.failures } else { &mut self.uncounted };
-                *count.entry(*purpose).or_default() += 1;
-                if *purpose == Purpose::Decompose {
-                    self.decomposed = false;
-                }
-            }
-            Event::Decomposed {} => self.decomposed = true,
-            Event::BeadCompleted { bead_id, .. }
-                if self.beads.get(bead_id).is_some_and(|task| task.stage != Stage::Done) =>
-            {
-                self.set_stage(bead_id, Stage::Done);
-                self.done += 1;
-                self.done_now += 1;
-                self.slowdowns = 0;
-                self.log(|iteration| iteration.completed += 1);
-            }
-            Event::BeadRetried { bead_id, reuse, counted, note, reason, .. } => {
-                if let Some(task) = self.beads.get_mut(bead_id) {
-                    task.failure.clone_from(reason);
-                    task.reuse = *reuse;
-                    task.note.clone_from(note);
-                    task.failures += u32::from(*counted);
-                }
-                self.set_stage(bead_id, Stage::Open);
-                self.log(|iteration| iteration.failed += 1);
-            }
-            Event::BeadBlocked { bead_id, reason, .. } => {
-                if let Some(task) = self.beads.get_mut(bead_id) {
-                    task.failure.clone_from(reason);
-                }
-                self.set_stage(bead_id, Stage::Blocked);
-            }
-            Event::BeadReopened { bead_id, .. } => {
-                if let Some(task) = self.beads.get_mut(bead_id) {
-                    (task.failures, task.reuse) = (0, false);
-                    task.failure.clear();
-                }
-                self.set_stage(bead_id, Stage::Open);
-            }
-            Event::OutsideClosed { bead_id, on } => {
-                if let Some(task) = self.beads.get_mut(bead_id)
-                    && task.outside.remove(on)
-                {
-                    self.schedule.close_outside(bead_id);
-                }
-            }
-            Event::PoolSlowed { until, reason } => {
-                self.not_before = Some(*until);
-                self.slowed = Some(reason.clone());
-                self.slowdowns += 1;
-            }
-            Event::ObservationCreated { bead_id, .. }
-                if self.observations.insert(bead_id.clone()) =>
-            {
-                self.log(|iteration| iteration.observations += 1);
-            }
-            Event::MaintenanceStarted { maintenance, bead_id, trigger_completed_count } => {
-                self.maintained_at = *trigger_completed_count;
-                self.maintenance_due = false;
-                self.maintenance.push(Maintenance {
-                    id: maintenance.clone(),
-                    bead_id: bead_id.clone(),
-                    trigger_completed_count: *trigger_completed_count,
-                    state: "running".into(),
-                    at: ts,
-                });
-                self.log(|iteration| iteration.maintenance += 1);
-            }
-            Event::MaintenanceFinished { status, .. } if status == STOPPED => {
-                self.maintenance_due = true;
-                if let Some(last) = self.maintenance.last_mut() {
-                    last.state = STOPPED.into();
-                }
-            }
-            Event::MaintenanceCoalesced { completed_count } => {
-                self.maintained_at = *completed_count;
-                self.coalesced += 1;
-            }
-            Event::JudgeReasoned { round } => {
-                self.judge = JudgeStage::Structure { round: *round, tries: 0 };
-            }
-            Event::JudgeFinished(end) => {
-                self.verdicts.push((**end).clone());
-                self.judge = match (&end.verdict, &end.result, &self.judge) {
-                    (Verdict::Discarded, _, JudgeStage::Reason { round }) => {
-                        JudgeStage::Reason { round: round + 1 }
-                    }
-                    (Verdict::Unreadable, _, JudgeStage::Structure { round, tries }) => {
-                        JudgeStage::Structure { round: *round, tries: tries + 1 }
-                    }
-                    (_, Some(result), _) => JudgeStage::Apply(Box::new(result.clone())),
-                    (_, None, stage) => stage.clone(),
-                };
-            }
-            Event::VerdictApplied { triage, .. } => {
-                for id in triage.promoted.iter().chain(&triage.dismissed) {
-                    self.observations.remove(id);
-                }
-                self.left_open =
-                    triage.beads.iter().filter(|bead| !self.beads.contains_key(&bead.id)).count();
-                self.promoted.extend(triage.promoted.iter().cloned());
-                self.dismissed.extend(triage.dismissed.iter().cloned());
-            }
-            Event::IterationStarted { iteration, beads } => {
-                self.iteration = *iteration;
-                self.left_open = 0;
-                self.done_now = 0;
-                self.maintained_at = 0;
-                self.maintenance_due = false;
-                self.phase = Phase::Implement;
-                self.iterations.push(Iteration::new(ts));
-                self.plan(beads);
-            }
-            Event::BranchPublished { branch, unpushed, .. } => {
-                self.published = Some(branch.clone());
-                self.unpushed.clone_from(unpushed);
-                self.kept = None;
-            }
-            Event::BranchPushed { branch, page, trouble } => {
-                let (page, trouble) = (page.clone(), trouble.clone());
-                self.pushed = Some(Pushed { branch: branch.clone(), page, trouble });
-            }
-            Event::RunWorkKept(kept) => self.kept = Some(kept.clone()),
-            Event::PrCreated { url } => self.pr_url = Some(url.clone()),
-            Event::RunStopping { code, message } => {
-                self.stopping = Some(Stopping { code: code.clone(), message: message.clone() });
-            }
-            Event::RunRested { status, reason } => {
-                self.rest(ts);
-                self.resting = Some((*status, reason.clone()));
-                self.stopped = self.stopping.take().is_some();
-            }
-            Event::RunCompleted { status, .. } => {
-                self.rest(ts);
-                self.outcome = Some(*status);
-            }
-            Event::RunFailed { code, message, status } => {
-                self.rest(ts);
-                self.outcome = Some(*status);
-                self.error = Some(Stopping { code: code.clone(), message: message.clone() });
-                self.stopping = None;
-            }
-            // The run has counted it, or learns of it by other events.
-            Event::RunStarted { .. }
-            | Event::BeadCompleted { .. }
-            | Event::ObservationCreated { .. }
-            | Event::PushUndone { .. }
-            | Event::MaintenanceFinished { .. }
-            | Event::JudgeStarted { .. } => {}
-            daemon_events!()
-            | dispatch_events!()
-            | task_list_events!()
-            | Event::Unknown => {}
-        }
-    }
-
-    fn rest(&mut self, ts: Timestamp) {
-        self.ran_ms = self.ran_for_ms(ts);
-        self.running_since = ts;
-    }
-
-    fn log(&mut self, note: impl FnOnce(&mut Iteration)) {
-        if let Some(iteration) = self.iterations.last_mut() {
-            note(iteration);
-        }
-    }
-
-    fn start(&mut self, start: &AgentStarted, ts: Timestamp) {
-        self.spawns += 1;
-        self.log(|iteration| iteration.spawns += 1);
-        if let Some(task) = start.bead_id.as_ref().and_then(|id| self.beads.get_mut(id)) {
-            task.attempts = start.attempt + 1;
-            task.worktrees += u32::from(!start.reuse);
-        }
-        self.jobs.insert(
-            start.agent,
-            Job { start: start.clone(), started_at: ts, iteration: self.iteration },
-        );
-    }
-
-    /// Adds beads to the plan. Known beads are opened again.
-    fn plan(&mut self, beads: &[Planned]) {
-        let iteration = self.iteration;
-        for planned in beads {
-            if !self.beads.contains_key(&planned.id) {
-                self.order.push(planned.id.clone());
-            }
-            self.beads.insert(
-                planned.id.clone(),
-                TaskState {
-                    outside: planned.outside.iter().cloned().collect(),
-                    stage: if planned.closed { Stage::Done } else { Stage::Open },
-                    planned: planned.clone(),
-                    iteration,
-                    attempts: 0,
-                    failures: 0,
-                    worktrees: 0,
-                    reuse: false,
-                    note: String::new(),
-                    failure: String::new(),
-                },
-            );
-        }
-        self.log(|iteration| {
-            iteration.beads += beads.iter().filter(|bead| !bead.closed).count() as u32
-        });
-        let tasks: Vec<schedule::Task> = self
-            .order
-            .iter()
-            .filter_map(|id| self.beads.get(id))
-            .map(|task| schedule::Task {
-                id: task.planned.id.clone(),
-                priority: task.planned.priority,
-                created_at: task.planned.created_at.clone(),
-                depends_on: task.planned.depends_on.iter().chain(&task.outside).cloned().collect(),
-                closed: task.stage == Stage::Done,
-                withheld: matches!(task.stage, Stage::Taken | Stage::Blocked),
-            })
-            .collect();
-        let open: BTreeSet<&String> = self.beads.values().flat_map(|task| &task.outside).collect();
-        self.schedule = Schedule::new(&tasks, |id| !open.contains(&id.to_string()));
-    }
-
-    fn set_stage(&mut self, id: &str, stage: Stage) {
-        let Some(task) = self.beads.get_mut(id) else { return };
-        task.stage = stage;
-        match stage {
-            Stage::Open => self.schedule.release(id),
-            Stage::Taken | Stage::Blocked => self.schedule.withhold(id),
-            Stage::Done => self.schedule.close(id),
-        }
-    }
-}
-
-impl Iteration {
-    fn new(started_at: Timestamp) -> Self {
-        Self {
-            started_at,
-            beads: 0,
-            completed: 0,
-            failed: 0,
-            spawns: 0,
-            maintenance: 0,
-            observations: 0,
-        }
-    }
-}
-
-/// The state of a maintenance run that was stopped with its run.
-pub(super) const STOPPED: &str = "stopped";
-
-pub(super) fn status_of(outcome: crate::event::Outcome) -> &'static str {
-    match outcome {
-        crate::event::Outcome::Success => "success",
-        crate::event::Outcome::Failure => "failure",
-        crate::event::Outcome::Timeout => "timeout",
     }
 }

@@ -4,12 +4,12 @@ use crate::beads::Bead;
 use crate::beads::graph::Graph;
 use crate::beads::schedule::{Schedule, Task};
 use crate::event::Outcome;
-use crate::spec_run::Input;
 use crate::spec_run::checkpoint::{self, RunLog};
 use crate::spec_run::event::*;
 use crate::spec_run::judge::{Acceptance, Criterion, Issue, JudgeResult, NewBead, SpecDrift};
 use crate::spec_run::prompts::{self, Commands, Scene, Work};
 use crate::spec_run::tests::rules::{Play, bead, settings};
+use crate::spec_run::{Input, Run, effects};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -204,7 +204,7 @@ fn known() -> Play {
         merge: "fast-forward".into(),
         pr: None,
     });
-    assert_eq!(play.run.outcome, Some(RunStatus::Completed));
+    assert_eq!(play.run.outcome(), Some(RunStatus::Completed));
     play
 }
 
@@ -219,6 +219,39 @@ fn the_events_of_a_known_run() {
         let _ = writeln!(text, "{line}");
     }
     insta::assert_snapshot!("events", text);
+}
+
+/// The state after each event of a log: the document that `--json` prints, and the pending effects.
+#[test]
+fn known_log_gives_the_recorded_state_after_each_event() {
+    let log = known().log;
+    let mut run = Run::begin(&log[0]).expect("a run");
+    let mut text = String::new();
+    for record in &log {
+        run.apply(record);
+        let mut document = serde_json::to_value(checkpoint::document(&run)).expect("JSON");
+        let document = document.as_object_mut().expect("an object");
+        // These depend on the first event alone.
+        for constant in ["run_id", "spec", "title", "target_branch", "enforced"] {
+            document.remove(constant);
+        }
+        document.retain(|_, value| !value.is_null());
+        let effects: Vec<_> = effects(&run)
+            .iter()
+            .map(|effect| format!("{effect:?}"))
+            .map(|effect| effect.chars().take_while(|c| c.is_alphabetic()).collect::<String>())
+            .collect();
+        let state = checkpoint::state_word(&run);
+        let document = serde_json::to_string(document).expect("JSON");
+        let _ = writeln!(
+            text,
+            "{} {} [{state}] {} {document}",
+            record.seq,
+            record.entry.event.name(),
+            effects.join(" ")
+        );
+    }
+    insta::assert_snapshot!("states", text);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::spec_run::judge::{
     self, Acceptance, Issue, JudgeResult, NewBead, Observation, SpecDrift,
 };
 use crate::spec_run::report::work_place::Whereabouts;
-use crate::spec_run::state::{Run, Stage};
+use crate::spec_run::state::{PhaseState, Run, Stage};
 use crate::spec_run::{Frozen, PullRequest, unpushed};
 use jiff::Timestamp;
 
@@ -208,7 +208,7 @@ fn a_crash_goes_to_a_fresh_worktree_and_then_blocks() {
     assert!(!again.reuse && again.workdir.ends_with("bead-a-2") && again.attempt == 1);
     play.end("a", Outcome::Timeout, |_| ());
     assert_eq!(play.run.beads["a"].stage, Stage::Blocked);
-    let error = play.run.error.clone().expect("an error");
+    let error = play.run.error().cloned().expect("an error");
     assert!(error.code == "E_DEADLOCK" && error.message.contains("b → a"), "{error:?}");
 }
 
@@ -262,7 +262,7 @@ fn a_rate_limit_is_not_the_beads_failure_and_slows_everyone() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     play.end("a", Outcome::Failure, |end| end.rate_limited = true);
     assert_eq!((play.run.beads["a"].failures, play.run.jobs.len()), (0, 0));
-    let until = play.run.not_before.expect("a pause");
+    let until = play.run.not_before().expect("a pause");
     assert!(!advance(&play.run, until).is_empty(), "it goes on then");
 }
 
@@ -273,7 +273,7 @@ fn a_cycle_is_refused_with_its_chain() {
         beads: vec![bead("a", &["b"]), bead("b", &["a"])],
         closed_outside: vec![],
     });
-    let error = play.run.error.expect("an error");
+    let error = play.run.error().expect("an error");
     assert!(
         error.code == "E_GRAPH_CYCLE" && error.message.contains("a (Do a) → b (Do b) → a"),
         "{error:?}"
@@ -285,7 +285,7 @@ fn what_waits_for_somebody_outside_is_looked_at_and_then_said() {
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
     play.feed(Input::Outside { closed: vec![] });
     assert_eq!(
-        play.run.error.as_ref().map(|error| error.code.as_str()),
+        play.run.error().map(|error| error.code.as_str()),
         Some("E_EXTERNAL_BLOCKED")
     );
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
@@ -297,7 +297,7 @@ fn what_waits_for_somebody_outside_is_looked_at_and_then_said() {
 fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
     let mut play = Play::new(settings());
     play.feed(Input::Gathered { beads: vec![], closed_outside: vec![] });
-    assert_eq!(play.run.error.as_ref().map(|error| error.code.as_str()), Some("E_GRAPH_EMPTY"));
+    assert_eq!(play.run.error().map(|error| error.code.as_str()), Some("E_GRAPH_EMPTY"));
     let mut play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);
     assert_eq!((play.run.status(), play.working_on().len()), (RunStatus::Pending, 0));
     play.feed(Input::Resume {
@@ -331,7 +331,7 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
         beads: vec![bead("a", &["b"]), bead("b", &["a"])],
         closed_outside: vec![],
     });
-    assert_eq!(play.run.error.as_ref().map(|error| error.code.as_str()), Some("E_GRAPH_CYCLE"));
+    assert_eq!(play.run.error().map(|error| error.code.as_str()), Some("E_GRAPH_CYCLE"));
     play.feed(resume(settings(), None));
     play.feed(Input::Gathered { beads: vec![bead("c", &[])], closed_outside: vec![] });
     assert_eq!((play.working_on(), play.run.beads.len()), (vec!["c"], 1), "what is gone is gone");
@@ -348,7 +348,7 @@ fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_bea
     let mut play = Play::new(preview.clone());
     let sealed = crate::spec_run::state::Sealed { path: "/criteria".into(), sha256: "s".into() };
     play.needed(Purpose::Acceptance, Outcome::Success, |end| end.sealed = Some(sealed));
-    assert_eq!((play.run.status(), play.run.phase), (RunStatus::AwaitingApproval, Phase::Freeze));
+    assert_eq!((play.run.status(), play.run.phase()), (RunStatus::AwaitingApproval, Phase::Freeze));
     play.feed(resume(preview.clone(), None));
     assert_eq!(play.run.status(), RunStatus::AwaitingApproval, "nobody has approved them");
     let approved = Box::new(RunSettings { preview_acceptance: false, ..preview });
@@ -361,13 +361,13 @@ fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_bea
         trace: None,
     });
     assert_eq!(
-        (play.run.status(), play.run.phase, play.run.approved),
+        (play.run.status(), play.run.phase(), play.run.approved),
         (RunStatus::InProgress, Phase::Decompose, false)
     );
     play.feed(Input::Gathered { beads: vec![bead("a", &[])], closed_outside: vec![] });
     play.feed(Input::BeadsAccepted);
     assert_eq!(
-        (play.run.status(), play.run.phase),
+        (play.run.status(), play.run.phase()),
         (RunStatus::AwaitingApproval, Phase::Decompose)
     );
 }
@@ -453,7 +453,7 @@ impl Play {
     }
 
     fn error(&self) -> Option<&str> {
-        self.run.error.as_ref().map(|error| error.code.as_str())
+        self.run.error().map(|error| error.code.as_str())
     }
 }
 
@@ -485,14 +485,14 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     };
     let mut play = judged();
     play.verdict(bare.clone());
-    assert_eq!(play.run.phase, Phase::Judge);
+    assert_eq!(play.run.phase(), Phase::Judge);
     assert!(
-        play.run.complaint[&Purpose::Structure].contains("specDrift"),
+        play.run.complaint(Purpose::Structure).contains("specDrift"),
         "it is told what was missing"
     );
     play.structured(content());
     play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
-    assert_eq!(play.run.phase, Phase::Finish);
+    assert_eq!(play.run.phase(), Phase::Finish);
     let mut play = judged();
     play.verdict(bare.clone());
     play.structured(bare);
@@ -503,7 +503,7 @@ fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pas
     play.run.sealed =
         Some(crate::spec_run::state::Sealed { path: "/criteria".into(), sha256: "s".into() });
     play.verdict(JudgeResult { acceptance: None, ..content() });
-    assert!(play.run.complaint[&Purpose::Structure].contains("acceptance"));
+    assert!(play.run.complaint(Purpose::Structure).contains("acceptance"));
 }
 
 /// The contract defines a pass without regard to `newBeads`.
@@ -516,9 +516,9 @@ fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_i
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     play.done("a");
     play.verdict(spare.clone());
-    assert_eq!((play.run.phase, play.error()), (Phase::Judge, None));
+    assert_eq!((play.run.phase(), play.error()), (Phase::Judge, None));
     assert!(
-        play.run.complaint[&Purpose::Structure].contains("Tidy the tests"),
+        play.run.complaint(Purpose::Structure).contains("Tidy the tests"),
         "it is told what contradicts"
     );
     play.structured(spare);
@@ -526,7 +526,7 @@ fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_i
     assert_eq!((last.verdict, last.new_beads), (Verdict::Pass, 0));
     assert!(last.reason.contains("Tidy the tests"), "{}", last.reason);
     play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
-    assert_eq!((play.run.phase, play.error()), (Phase::Finish, None));
+    assert_eq!((play.run.phase(), play.error()), (Phase::Finish, None));
 }
 
 /// Plays a pass that `with` modifies, twice: the first time it is rejected.
@@ -535,7 +535,7 @@ fn told_twice(with: impl Fn(&Play) -> JudgeResult) -> Play {
     let result = with(&play);
     play.verdict(result.clone());
     assert_eq!(
-        (play.run.phase, play.run.verdicts.len()),
+        (play.run.phase(), play.run.verdicts.len()),
         (Phase::Judge, 1),
         "it is asked for once more"
     );
@@ -578,7 +578,7 @@ fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
     }
     // An older version may have recorded such a verdict. It has no effect.
     let mut play = Play::with(settings(), vec![bead("bad", &[])]);
-    play.run.observations.insert("noted".into());
+    play.run.observations.pending.insert("noted".into());
     let result = JudgeResult {
         observations: [
             triages("bad", "dismiss"),
@@ -616,10 +616,10 @@ fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_sa
         play.run.verdicts[0].verdict == Verdict::Pass
             && play.run.verdicts[0].reason.contains("noted")
     );
-    assert!(play.run.complaint.is_empty());
+    assert_eq!(play.run.complaints().count(), 0);
     play.feed(Input::Applied { iteration: 1, triage: Triage::default() });
     assert_eq!(
-        (play.run.phase, checkpoint::document(&play.run).observations),
+        (play.run.phase(), checkpoint::document(&play.run).observations),
         (Phase::Finish, vec!["noted".into()])
     );
 }
@@ -662,14 +662,14 @@ fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
     play.done("a");
     // An older version allowed this state.
     play.run.jobs.clear();
-    play.run.phase = Phase::Finish;
+    play.run.phase = PhaseState::Finish;
     play.feed(Input::Published {
         branch: "b".into(),
         commit: "c".into(),
         merge: "m".into(),
         pr: None,
     });
-    assert_eq!(play.run.outcome, Some(RunStatus::Partial));
+    assert_eq!(play.run.outcome(), Some(RunStatus::Partial));
     let told = checkpoint::document(&play.run).error.expect("it never exits 0, and says why");
     assert!(told.code == "E_BEADS_BLOCKED" && told.message.contains("are not done: "), "{told:?}");
 }
@@ -697,8 +697,8 @@ fn a_branch_that_is_not_pushed_says_why() {
     assert_eq!(unpushed(&of).as_deref(), Some("1 of 1 beads are blocked"));
     let pr = Some(PullRequest::Unpushed("nobody may".into()));
     play.feed(Input::Published { branch: "b".into(), commit: "c".into(), merge: "m".into(), pr });
-    assert_eq!(play.run.outcome, Some(RunStatus::Completed), "it is no failure");
-    assert_eq!(play.run.unpushed.as_deref(), Some("nobody may"));
+    assert_eq!(play.run.outcome(), Some(RunStatus::Completed), "it is no failure");
+    assert_eq!(play.run.publication.unpushed.as_deref(), Some("nobody may"));
 }
 
 #[test]
@@ -712,7 +712,7 @@ fn a_branch_without_a_pull_request_names_the_page_for_one() {
             merge: "m".into(),
             pr,
         });
-        assert_eq!(play.run.outcome, Some(RunStatus::Completed));
+        assert_eq!(play.run.outcome(), Some(RunStatus::Completed));
         Whereabouts::of(&play.run).expect("it is over")
     };
     let pushed = |page: Option<&str>| PullRequest::Pushed {
@@ -740,7 +740,7 @@ fn a_run_that_ends_early_says_where_its_work_is_and_how_to_go_on() {
     assert_eq!(Whereabouts::of(&play.run), None, "it is under way");
     play.run.jobs.clear();
     let kept = KeptWork { branch: Some("muleteer/x".into()), commits: 2, ..KeptWork::default() };
-    play.run.kept = Some(kept);
+    play.run.publication.preserved = Some(kept);
     play.feed(Input::Fatal { code: "E_GIT".into(), message: "no".into() });
     let told = Whereabouts::of(&play.run).expect("it is over");
     assert_eq!((told.branch.as_deref(), told.commits), (Some("muleteer/x"), Some(2)));
@@ -760,7 +760,7 @@ fn going_on_from_maintenance_maintains_at_once_and_then_judges() {
         merge: "m".into(),
         pr: None,
     });
-    assert_eq!(play.run.outcome, Some(RunStatus::Completed));
+    assert_eq!(play.run.outcome(), Some(RunStatus::Completed));
     play.feed(resume(RunSettings { maintain_every: 0, ..settings() }, Some(GoOn::Maintain)));
     assert!(
         play.run.job_of(Purpose::Maintain).is_some() && play.run.job_of(Purpose::Judge).is_none()
@@ -890,7 +890,7 @@ fn a_plan_that_the_graph_refuses_is_made_anew_by_one_that_is_told_why() {
     assert_eq!(play.error(), Some("E_GRAPH_CYCLE"));
     play.feed(resume(settings(), None));
     assert!(play.run.job_of(Purpose::Decompose).is_some(), "somebody plans again");
-    assert!(play.run.complaint[&Purpose::Decompose].contains("wait for each other"));
+    assert!(play.run.complaint(Purpose::Decompose).contains("wait for each other"));
     play.needed(Purpose::Decompose, Outcome::Success, |_| ());
     play.feed(Input::Gathered { beads: vec![bead("a", &[])], closed_outside: vec![] });
     play.feed(Input::BeadsAccepted);
@@ -902,10 +902,10 @@ fn an_agent_the_run_needs_is_not_kept_waiting_for_ever_by_rate_limits() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     play.done("a");
     for _ in 0..100 {
-        if play.run.outcome.is_some() {
+        if play.run.outcome().is_some() {
             break;
         }
-        play.run.not_before = None;
+        play.run.slowdown.pause = None;
         play.fold(advance(&play.run, now()));
         play.needed(Purpose::Judge, Outcome::Failure, |end| end.rate_limited = true);
     }
@@ -921,7 +921,7 @@ fn failures_are_counted_in_a_row_and_an_old_complaint_is_not_told_again() {
         play.needed(Purpose::Structure, Outcome::Failure, |_| ());
         assert!(play.run.is_live(), "one crash an iteration is not two in a row");
         play.structured(finds("Again"));
-        assert_eq!((play.run.complaint.len(), play.run.failures.len()), (0, 0));
+        assert!(play.run.trials.is_empty());
         let found = format!("f{iteration}");
         let planned = Planned { id: found.clone(), ..plan_of(&bead(&found, &[])) };
         play.feed(Input::Applied {
@@ -966,7 +966,7 @@ fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() 
     play.feed(Input::Stop { reason: "it was stopped".into() });
     play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
     assert_eq!(
-        (play.run.status(), play.run.maintenance[0].state.as_str()),
+        (play.run.status(), play.run.maintenance.runs[0].state.as_str()),
         (RunStatus::Pending, "stopped")
     );
     play.feed(resume(RunSettings { maintain_every: 1, ..settings() }, None));
@@ -978,7 +978,7 @@ fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() 
     play.needed(Purpose::Maintain, Outcome::Failure, |_| ());
     assert!(play.run.job_of(Purpose::Judge).is_some());
     assert_eq!(
-        play.run.maintenance.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(),
+        play.run.maintenance.runs.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(),
         ["stopped", "failure"]
     );
 
@@ -998,7 +998,7 @@ fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() 
     play.feed(Input::Stop { reason: "it was stopped".into() });
     play.needed(Purpose::Maintain, Outcome::Success, |_| ());
     play.feed(resume(forced, None));
-    assert_eq!((play.run.phase, play.run.jobs.len()), (Phase::Finish, 0), "it had ended well");
+    assert_eq!((play.run.phase(), play.run.jobs.len()), (Phase::Finish, 0), "it had ended well");
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl World {
             Event::JudgeStarted { .. } => {
                 assert!(self.run.jobs.is_empty(), "the judge before its barrier");
                 assert_eq!(self.run.count(Stage::Open) + self.run.count(Stage::Taken), 0);
-                assert!(self.run.maintenance.iter().all(|one| one.state != "running"));
+                assert!(self.run.maintenance.runs.iter().all(|one| one.state != "running"));
             }
             Event::JudgeFinished(end) if end.verdict == Verdict::Pass => {
                 let result = end.result.as_ref().expect("a pass has its result");
@@ -252,7 +252,7 @@ impl World {
                     result.spec_drift = Some(SpecDrift { detected: true, issues: vec![] });
                     result.new_beads = vec![NewBead { title: "n".into(), ..NewBead::default() }];
                 }
-                let waiting: Vec<String> = self.run.observations.iter().cloned().collect();
+                let waiting: Vec<String> = self.run.observations.pending.iter().cloned().collect();
                 for id in waiting {
                     let action = ["promote", "dismiss", "merge", ""][self.dice.below(4)];
                     if !action.is_empty() {
@@ -434,9 +434,9 @@ fn simulate(seed: u64) {
     let mut world = World::new(seed);
     world.settle();
     for _ in 0..5_000 {
-        if world.run.outcome.is_some() {
+        if world.run.outcome().is_some() {
             let blocked = world.run.count(Stage::Blocked);
-            if world.run.outcome == Some(RunStatus::Completed) {
+            if world.run.outcome() == Some(RunStatus::Completed) {
                 assert_eq!(blocked, 0, "completed with a blocked bead");
                 assert_eq!(world.run.count(Stage::Done), world.run.beads.len());
             }

@@ -15,7 +15,7 @@ pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Ma
     let skipped = chronicle.judgements.len().saturating_sub(WORDS);
     // The criteria stay secret while the run is open: a coding agent must not learn them, and could
     // read this page.
-    let secret = run.outcome.is_none();
+    let secret = run.outcome().is_none();
     html! {
         section #judge aria-labelledby="judge-title" {
             h2 #judge-title { "What the judge found" }

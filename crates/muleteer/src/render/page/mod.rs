@@ -64,7 +64,7 @@ pub fn page(chronicle: &Chronicle, setting: &Setting) -> String {
                     h1 { (title) }
                     p.state {
                         span class={ "badge " (run.status().as_str()) } { (words(run.status())) }
-                        @if run.outcome.is_none() { " phase " (run.phase.as_str()) }
+                        @if run.outcome().is_none() { " phase " (run.phase().as_str()) }
                         ", iteration " (run.iteration)
                     }
                     (news(run))
@@ -94,25 +94,26 @@ pub fn page(chronicle: &Chronicle, setting: &Setting) -> String {
 fn news(run: &Run) -> Markup {
     let resume = format!("muleteer run --resume {}", run.id());
     html! {
-        @if let Some(error) = &run.error {
+        @if let Some(error) = run.error() {
             p.alert { strong { (cut(&error.code, 60)) } " " (cut(&error.message, PROSE)) }
         }
-        @if let Some((_, reason)) = &run.resting {
+        @if let Some(reason) = run.rest_reason() {
             p.note { "It rests: " (cut(reason, PROSE)) ". " code { (resume) } " goes on." }
         }
-        @if let Some(url) = &run.pr_url {
+        @if let Some(url) = &run.publication.pr_url {
             p { "Pull request: " (link(url)) }
         }
-        @if let Some(kept) = &run.kept {
+        @if let Some(kept) = &run.publication.preserved {
             p { "Its work: " (cut(&crate::render::work::kept(kept), PROSE)) "." }
         }
-        @if let Some(page) = run.pushed.as_ref().and_then(|pushed| pushed.page.as_ref()) {
+        @let pushed = run.publication.pushed.as_ref();
+        @if let Some(page) = pushed.and_then(|pushed| pushed.page.as_ref()) {
             p { "Make a pull request: " (link(page)) }
         }
-        @if let Some(why) = run.pushed.as_ref().and_then(|pushed| pushed.trouble.as_ref()) {
+        @if let Some(why) = pushed.and_then(|pushed| pushed.trouble.as_ref()) {
             p.note { (cut(why, PROSE)) }
         }
-        @if let Some(branch) = run.published.as_ref().filter(|_| run.kept.is_none()) {
+        @if let Some(branch) = run.publication.final_branch() {
             @let base =
                 run.frozen.as_ref().map(|frozen| frozen.base_branch.as_str()).unwrap_or_default();
             @if branch == base {
@@ -157,7 +158,7 @@ fn summary(chronicle: &Chronicle, clock: Clock<'_>) -> Markup {
             }
             dl.pairs {
                 dt { "Started" } dd { (clock.full(run.started_at)) }
-                dt { @if run.outcome.is_some() { "Ended" } @else { "Last event" } }
+                dt { @if run.outcome().is_some() { "Ended" } @else { "Last event" } }
                 dd { (clock.full(run.updated_at)) }
                 dt { "Spec" } dd { (cut(&run.started.spec, TITLE)) }
                 @if let Some(frozen) = &run.frozen {

@@ -245,7 +245,7 @@ async fn resume(
         }
     };
     let known = daemon.runs.find(&request.run_id);
-    let completed = |run: &Run| run.outcome == Some(RunStatus::Completed);
+    let completed = |run: &Run| run.outcome() == Some(RunStatus::Completed);
     if from.is_none() {
         let done = match &known {
             Some(hosted) => hosted.run().is_some_and(|run| completed(&run)),
@@ -379,7 +379,7 @@ fn not_taken(run_id: &str) -> WireError {
 
 /// Returns the beads that a person closed or reopened while the run was not under way.
 fn settled(mut store: Store, run: &Run) -> Result<Vec<Settled>, WireError> {
-    if !run.accepted || run.beads.values().all(|task| task.stage == Stage::Done) {
+    if !run.has_accepted_beads() || run.beads.values().all(|task| task.stage == Stage::Done) {
         return Ok(vec![]);
     }
     let beads = tokio::task::block_in_place(|| store.read().cloned())
@@ -537,7 +537,7 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
                 "the last good state, by events.jsonl, is event {} in phase {}: delete {at_fault} \
                  to go on from it",
                 run.seq,
-                run.phase.as_str()
+                run.phase().as_str()
             ),
             _ => "events.jsonl cannot be read either".into(),
         };

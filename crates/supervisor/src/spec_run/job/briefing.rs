@@ -47,7 +47,7 @@ pub(super) fn variables(
         }
         set(
             "MULETEER_OBSERVATIONS",
-            run.observations.iter().cloned().collect::<Vec<_>>().join(","),
+            run.observations.pending.iter().cloned().collect::<Vec<_>>().join(","),
         );
     }
     variables
@@ -63,7 +63,7 @@ pub(super) async fn prompt(
     let purpose = job.start.purpose;
     let muleteer = daemon.paths.state_dir.join("bin/muleteer").display().to_string();
     let task = job.start.bead_id.as_ref().and_then(|id| run.beads.get(id));
-    let complaint = run.complaint.get(&purpose).cloned().unwrap_or_default();
+    let complaint = run.complaint(purpose).to_string();
     let target = run.target();
     let scene = Scene {
         run_id: &hosted.run_id,
@@ -150,7 +150,7 @@ pub(super) async fn prompt(
         (Purpose::Judge, _) => {
             crate::spec_run::criteria::check(run).await?;
             let mut observations = vec![];
-            for id in &run.observations {
+            for id in &run.observations.pending {
                 if let Ok(answer) = store(Op::Show { id: id.clone() }, String::new()).await {
                     observations.extend(answer.beads);
                 }
@@ -163,7 +163,7 @@ pub(super) async fn prompt(
             prompts::judge(&scene, run.settings.spec_drift, folder, &observations)
         }
         (Purpose::Structure, _) => {
-            let JudgeStage::Structure { round, .. } = run.judge else {
+            let Some(&JudgeStage::Structure { round, .. }) = run.judge() else {
                 return Err(Trouble::new(
                     "E_INTERNAL",
                     "there is no reasoning to give structure to",
@@ -172,7 +172,7 @@ pub(super) async fn prompt(
             let path = reasoning(hosted, run, round);
             let text = std::fs::read_to_string(&path)
                 .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
-            prompts::structure(&scene, &run.observations, &text)
+            prompts::structure(&scene, &run.observations.pending, &text)
         }
         _ => return Err(Trouble::new("E_INTERNAL", "an agent for no known purpose")),
     })

@@ -398,9 +398,9 @@ async fn settle(
             let dirty = !outlived && hub::is_dirty(&hosted.repos, &dir).await.map_err(git)?;
             end.wrote = dirty || end.undone.is_some();
             if end.outcome == Outcome::Success && !end.wrote {
-                let round = match run.judge {
-                    JudgeStage::Reason { round } => round,
-                    _ => 1,
+                let round = match run.judge() {
+                    Some(JudgeStage::Reason { round }) => *round,
+                    Some(JudgeStage::Structure { .. } | JudgeStage::Apply(_)) | None => 1,
                 };
                 make_dir(&hosted.places.verdicts(), 0o700)?;
                 let path = reasoning(hosted, run, round);
@@ -598,8 +598,9 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let mut stopped = Run::clone(&run);
-            stopped.stopping =
-                Some(spec_run::Stopping { code: String::new(), message: "enough".into() });
+            let stopping =
+                spec_run::Stopping { code: String::new(), message: "enough".into() };
+            stopped.standing = spec_run::RunStanding::Stopping(stopping);
             hosted.state.send_replace(Some(Arc::new(stopped)));
             drop(between);
         };

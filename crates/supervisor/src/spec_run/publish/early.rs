@@ -35,7 +35,7 @@ pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<E
 
 async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     let frozen = run.frozen.as_ref()?;
-    let is_published = run.phase == Phase::Finish && run.published.is_some();
+    let is_published = run.phase() == Phase::Finish && run.publication.branch.is_some();
     if is_published || run.spawns == 0 {
         return None;
     }
@@ -71,7 +71,7 @@ async fn bring(
     let target = run.target();
     hub::unlock(&hosted.repos, &target).await;
     // Terminated agents may have pushed just before. From the start of the judge no push counts.
-    let gathered = match run.settings.judge && matches!(run.phase, Phase::Judge | Phase::Finish) {
+    let gathered = match run.settings.judge && matches!(run.phase(), Phase::Judge | Phase::Finish) {
         true => hub::hold(&hosted.repos, &target, None).await,
         false => hub::guard(&hosted.repos, &target, None).await,
     };
@@ -106,7 +106,7 @@ async fn bring_beside(
     target: &str,
     tip: &str,
 ) -> Result<String, String> {
-    if run.stopping.as_ref().is_some_and(|stop| stop.code == TRESPASSED) {
+    if run.stopping().is_some_and(|stop| stop.code == TRESPASSED) {
         // A ref outside of `refs/heads` can be inspected, but nobody merges it by accident.
         let name = format!("refs/muleteer/run/{}", hosted.run_id);
         return publish::bring_ref(&hosted.repos, tip, &name).await.map(|()| name);

@@ -63,7 +63,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     } else {
         format!("git checkout {base} && git merge {branch}")
     };
-    let wanted = (run.settings.pull_request || run.settings.push) && run.pr_url.is_none();
+    let wanted = (run.settings.pull_request || run.settings.push) && run.publication.pr_url.is_none();
     let pr = match remote.filter(|_| wanted) {
         Some(remote) => Some(pull_request(hosted, run, remote, &base).await),
         None => None,

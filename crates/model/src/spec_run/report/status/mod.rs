@@ -149,11 +149,11 @@ fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
     };
     if run.status() == RunStatus::AwaitingApproval {
         let what =
-            if run.phase == RunPhase::Freeze { "the acceptance criteria" } else { "the beads" };
+            if run.phase() == RunPhase::Freeze { "the acceptance criteria" } else { "the beads" };
         return Some(wait(WaitKind::Approval, format!("a person's approval of {what}"), None));
     }
-    let until = run.not_before.filter(|until| run.is_live() && *until > now)?;
-    let why = run.slowed.as_deref().unwrap_or("agents met a limit of the model API");
+    let pause = run.slowdown.pause.as_ref().filter(|pause| run.is_live() && pause.until > now)?;
+    let (until, why) = (pause.until, &pause.reason);
     Some(wait(
         WaitKind::Backoff,
         format!("{until:.0}, when agents are started again: {why}"),
@@ -216,7 +216,7 @@ pub fn why(run: &Run) -> Option<String> {
     if failed.len() > NAMED {
         parts.push(format!("{} more beads failed", failed.len() - NAMED));
     }
-    for (purpose, complaint) in &run.complaint {
+    for (purpose, complaint) in run.complaints() {
         parts.push(format!("{}: {}", purpose.as_str(), cut(complaint)));
     }
     if let Some(last) = run.verdicts.last().filter(|last| last.verdict != Verdict::Pass) {

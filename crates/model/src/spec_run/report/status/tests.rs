@@ -4,6 +4,7 @@ use crate::event::{Entry, Event, Outcome, Record};
 use crate::spec_run::decide::JobEnd;
 use crate::spec_run::event::JudgeFinished;
 use crate::spec_run::report::status::*;
+use crate::spec_run::state::{RunStanding, Stopping};
 use crate::spec_run::tests::rules::{Play, bead, settings};
 use serde_json::Value;
 
@@ -146,11 +147,9 @@ fn run_that_the_judge_failed_names_what_it_found() {
     .unwrap();
     finished.iteration = 3;
     play.run.verdicts.push(finished);
-    play.run.outcome = Some(RunStatus::Failed);
-    play.run.error = Some(crate::spec_run::state::Stopping {
-        code: "E".into(),
-        message: "out of iterations".into(),
-    });
+    let error = Stopping { code: "E".into(), message: "out of iterations".into() };
+    play.run.standing =
+        RunStanding::Ended { outcome: RunStatus::Failed, error: Some(error) };
     let why = why(&play.run).unwrap();
     assert_eq!(why, "out of iterations; the judge, iteration 3: the exit code is 1");
 }
