@@ -6,7 +6,7 @@ use crate::dispatch::{Dispatch, Phase};
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Created, Event, Record};
 use crate::task_list::session::Runs;
-use crate::{daemon_events, dispatch_events, spec_run_events, task_list_events};
+use crate::{dispatch_events, spec_run_events, task_list_events};
 use rpds::{RedBlackTreeMapSync, VectorSync};
 use std::sync::Arc;
 
@@ -66,10 +66,15 @@ impl Fleet {
             }
             // No dispatch is named, so there is none to fold the event into.
             (dispatch_events!(), None) => {}
-            (daemon_events!()
-                | spec_run_events!()
-                | task_list_events!()
-                | Event::Unknown, None) => {}
+            (
+                Event::DaemonStopping { .. }
+                | Event::LogRecovered { .. }
+                | Event::ActorRestarted { .. }
+                | Event::ActorEscalated { .. }
+                | Event::Fault { .. },
+                None,
+            ) => {}
+            (spec_run_events!() | task_list_events!() | Event::Unknown, None) => {}
         }
     }
 
