@@ -11,15 +11,11 @@ const DEFAULT_SEEDS: u64 = 200;
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let mut cargo = workspace::cargo();
     let runs = args.iter().any(|flag| flag == "--runs");
-    cargo.args([
-        "test",
-        "-p",
-        "muleteer-tests",
-        "--test",
-        if runs { "run_crash" } else { "crash" },
-    ]);
+    // The binary, and the module of it that has the campaign.
+    let (binary, campaign) = if runs { ("spec_run", "crash::") } else { ("crash", "campaign::") };
+    cargo.args(["test", "-p", "muleteer-tests", "--test", binary]);
     let mut seeds = DEFAULT_SEEDS;
-    let mut filter = "";
+    let mut filter = campaign;
     let (mut calls, mut power) = (false, false);
     let mut args = args.iter();
     while let Some(flag) = args.next() {
@@ -72,7 +68,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     cargo.env("MULETEER_CRASH_SEEDS", seeds.to_string());
     cargo.env(binaries::DIR_VARIABLE, binaries::build()?);
     cargo.args(["--", "--nocapture", "--test-threads=1", filter]);
-    if runs && filter.is_empty() {
+    if runs && filter == campaign {
         cargo.arg("--include-ignored");
     }
     workspace::run(&mut cargo)

@@ -218,7 +218,7 @@ fn staging(shop: &mut Shop) {
 
 /// The sample is a file that `br` wrote, with a line for every rare feature.
 fn exchange(shop: &mut Shop) {
-    let text = include_str!("../fixtures/beads/issues.jsonl");
+    let text = include_str!("../../fixtures/beads/issues.jsonl");
     let beads = parse_issues(text).unwrap();
     let import = |beads: &[Bead]| json!({"op": "import", "beads": beads});
     shop.ask(&import(&beads));

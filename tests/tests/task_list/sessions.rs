@@ -564,14 +564,8 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
     };
     let page = read("docs/task-list.md");
     let (_, map) = page.split_once("## The protocol, sentence by sentence").unwrap();
-    let subjects = [
-        "task_lists",
-        "task_list_recovery",
-        "task_list_workers",
-        "task_list_agents",
-        "task_list_verbs",
-    ];
-    let system = subjects.map(|subject| read(&format!("tests/tests/{subject}.rs")));
+    let subjects = ["sessions", "recovery", "workers", "agents", "verbs"];
+    let system = subjects.map(|subject| read(&format!("tests/tests/task_list/{subject}.rs")));
     let mut checked = 0;
     for line in map.lines().filter(|line| {
         line.starts_with("| ") && !line.starts_with("| **") && !line.ends_with("| tests |")
@@ -581,9 +575,9 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
             let (place, name) =
                 test.trim_matches('`').split_once("::").unwrap_or_else(|| panic!("{line}"));
             let file = match place {
-                "system" => "tests/tests/task_list*.rs".to_string(),
-                "hooks" => "tests/tests/task_list_hooks.rs".into(),
-                "crash" => "tests/tests/task_list_crash.rs".into(),
+                "system" => "tests/tests/task_list/*.rs".to_string(),
+                "hooks" => "tests/tests/task_list/hooks.rs".into(),
+                "crash" => "tests/tests/task_list/crash.rs".into(),
                 "store" => "crates/store/src/task_list/tests.rs".into(),
                 "git" => "crates/vcs/src/user_repo/tests/mod.rs".into(),
                 "steps" => "crates/supervisor/src/task_list/steps.rs".into(),

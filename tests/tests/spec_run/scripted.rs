@@ -262,7 +262,7 @@ fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
 /// The script in docs/subprocess-agents.md, exactly as a reader would copy it.
 #[test]
 fn the_script_in_the_document_plays_every_part_of_a_run() {
-    let document = include_str!("../../docs/subprocess-agents.md");
+    let document = include_str!("../../../docs/subprocess-agents.md");
     let script: Vec<&str> =
         document.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [script] = script.as_slice() else { panic!("one script is wanted, not {}", script.len()) };

@@ -1,0 +1,11 @@
+//! System tests of the real agent CLIs, driven by muleteer against the scripted model.
+
+mod acp;
+mod api_errors;
+mod claude;
+mod codex;
+mod kills;
+mod mcp;
+mod model_server;
+mod permissions;
+mod replays;

@@ -1,0 +1,10 @@
+//! System tests of the whole life of a dispatch, with scripted agents.
+
+mod deep_state;
+mod descent;
+mod lifecycle;
+mod monitors;
+mod prune;
+mod spawning;
+mod stall;
+mod work_home;

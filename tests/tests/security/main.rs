@@ -1,0 +1,5 @@
+//! System tests of hostile clients, agents and repositories.
+
+mod firewall;
+mod hostile;
+mod trust;

@@ -1,0 +1,10 @@
+//! System tests of spec runs.
+
+mod crash;
+mod faults;
+mod real_agents;
+mod screen;
+mod scripted;
+mod standing;
+mod verbs;
+mod work;
