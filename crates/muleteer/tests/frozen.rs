@@ -1,6 +1,6 @@
 //! Compares verbs, flags, codes and states with `tests/frozen`; no refactoring may change them.
 //!
-//! `tests/tests/surface.rs` names the rest of the surface and the tests that check it.
+//! `tests/tests/surface/frozen.rs` names the rest of the surface and the tests that check it.
 
 #[path = "../../../tests/src/frozen.rs"]
 mod frozen;

@@ -21,8 +21,9 @@ fn passings(point: &str) -> &'static [u32] {
 }
 
 /// A dispatch that asks nothing and has no clone does not reach the points of task lists, clones
-/// and answers. `task_lists.rs`, `recovery.rs` and [`an_answer_is_neither_lost_nor_given_twice`]
-/// try them, and [`a_zygote_that_dies_takes_nothing_along`] the zygote's.
+/// and answers. `tests/tests/task_list/`, `recovery.rs` and
+/// [`an_answer_is_neither_lost_nor_given_twice`] try them, and
+/// [`a_zygote_that_dies_takes_nothing_along`] the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
     let elsewhere = |point: &str| {
         ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of))

@@ -1,4 +1,4 @@
-//! Crashes that need a scene of their own; `crash.rs` has the rest of the campaign.
+//! Crashes that need a scene of their own; `campaign.rs` has the rest of the campaign.
 
 #![allow(clippy::unwrap_used)]
 

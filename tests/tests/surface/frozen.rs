@@ -1,6 +1,6 @@
 //! The surface that no refactoring may change, compared with files in `tests/frozen`.
 //!
-//! Here: events, agent events, frames, and files with a format of their own. `surface_json.rs`
+//! Here: events, agent events, frames, and files with a format of their own. `frozen_json.rs`
 //! holds the documents of `--json`; `crates/muleteer/tests/frozen.rs` the verbs, flags, codes and
 //! states.
 //!

@@ -1,7 +1,7 @@
 //! The documents of `--json` and the files of a run, compared with their shapes in `tests/frozen`.
 //!
 //! Marks in those files: `?` is a key that only some of the objects have, `~` one that depends on
-//! time or machine (a person writes it, and UPDATE_FROZEN=1 keeps it). `surface.rs` names the rest.
+//! time or machine (a person writes it, and UPDATE_FROZEN=1 keeps it). `frozen.rs` names the rest.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

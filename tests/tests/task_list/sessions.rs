@@ -1,6 +1,5 @@
 //! The task-list harness with real binaries, real repositories and real kills: whole runs. The
-//! files `task_list_recovery`, `task_list_workers`, `task_list_agents`, `task_list_verbs`,
-//! `task_list_hooks` and `task_list_crash` have the rest.
+//! files beside this one have the rest.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
