@@ -112,7 +112,7 @@ pub fn zygote_at(point: &str, how: &str) {
         scene.world.daemon_with(&[("MULETEER_FAULT", &fault), ("MULETEER_FAULT_ONCE", once)]);
     let output = scene.dispatch().finish();
     assert!(
-        daemon.log().contains("the zygote died with a request"),
+        daemon.log().contains("the zygote died during a request"),
         "{fault} was never passed: {}",
         daemon.log()
     );

@@ -11,7 +11,7 @@ pub enum BackendError {
     UnknownAgent { name: String, nearest: Option<&'static str> },
     #[error("no ACP agent is on PATH")]
     NoAgent,
-    #[error("no agent CLI is on PATH")]
+    #[error("no agent CLI found (claude, codex): nothing can run")]
     NothingInstalled,
     #[error("{program:?}, which backend {backend} runs, is {}", absent(program))]
     ProgramMissing { backend: &'static str, program: String, get: &'static str },
@@ -25,7 +25,7 @@ pub enum BackendError {
 
 /// Says how a program is missing. Only a name without a `/` is searched on PATH.
 fn absent(program: &str) -> &'static str {
-    if program.contains('/') { "no program, or not there" } else { "not on PATH" }
+    if program.contains('/') { "missing or not executable" } else { "not on PATH" }
 }
 
 impl BackendError {
@@ -56,8 +56,8 @@ impl BackendError {
                 let nearest =
                     nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
                 format!(
-                    "{nearest}Known: {names}; any other by its command: --backend acp --command \
-                     'CMD'"
+                    "{nearest}Known: {names}; use another agent by its command: --backend acp \
+                     --command 'CMD'"
                 )
             }
             Self::NoAgent => {
@@ -75,8 +75,8 @@ impl BackendError {
             ),
             Self::ProgramMissing { get, .. } => (*get).to_string(),
             Self::Incomplete { hint, .. } => (*hint).to_string(),
-            Self::Unsupported { .. } => "choose another backend, or leave that option out".into(),
-            Self::Relative { .. } => "give the path from the root".into(),
+            Self::Unsupported { .. } => "choose another backend, or omit the option".into(),
+            Self::Relative { .. } => "give an absolute path".into(),
         }
     }
 

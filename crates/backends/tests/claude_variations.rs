@@ -258,7 +258,7 @@ fn news_of_the_system() {
         "Switched to Sonnet"
     );
     let bare = system("model_fallback", json!({"original_model": "a", "fallback_model": "b"}));
-    assert_eq!(notice(&bare), "it went on from a to b");
+    assert_eq!(notice(&bare), "the CLI switched from a to b");
     let hook = json!({"hook_name": "PreToolUse:Bash", "outcome": "error", "stderr": "boom\n",
         "exit_code": 1});
     assert_eq!(notice(&system("hook_response", hook)), "hook PreToolUse:Bash failed: boom");

@@ -45,14 +45,14 @@ fn the_table() {
         bill.add(&used("2026-01-02T12:00:00Z", id, model, cost));
     }
     insta::assert_snapshot!("cost", strip_str(&table(&bill, "model")).to_string());
-    assert_eq!(table(&Bill::new(By::Day, None), "day"), "nothing was used\n");
+    assert_eq!(table(&Bill::new(By::Day, None), "day"), "no usage recorded\n");
 }
 
 #[test]
 fn without_anything_it_says_so() {
     let user = User::new();
     let said = user.run(&["cost"]);
-    assert_eq!((said.code, said.stdout.as_str()), (0, "nothing was used\n"), "{said:?}");
+    assert_eq!((said.code, said.stdout.as_str()), (0, "no usage recorded\n"), "{said:?}");
     let json = user.run(&["cost", "--by", "day", "--json"]).json();
     assert_eq!(json["running"], false);
     assert_eq!(

@@ -139,7 +139,7 @@ fn a_path_that_leads_nowhere_is_called_that() {
     );
     let found = check(&doctor(&user, &[]).json(), "backend.claude-code");
     let text = found.to_string();
-    assert!(text.contains("`/nope/claude` is not there") && !text.contains("PATH"), "{found}");
+    assert!(text.contains("`/nope/claude` is missing") && !text.contains("PATH"), "{found}");
     assert!(
         found["hint"].as_str().expect("hint").contains("backends.claude_code.command"),
         "{found}"
@@ -154,7 +154,7 @@ fn what_tells_no_version_is_in_doubt() {
         let said = doctor(&user, &[]);
         let claude = check(&said.json(), "backend.claude-code");
         assert_eq!((said.code, claude["status"].as_str()), (0, Some("warn")), "{claude}");
-        assert!(claude["message"].as_str().expect("text").contains("no version"), "{claude}");
+        assert!(claude["message"].as_str().expect("text").contains("not a version"), "{claude}");
     }
     program(
         &user,

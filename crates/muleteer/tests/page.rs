@@ -127,7 +127,7 @@ fn a_run_that_failed_says_why_and_one_that_rests_how_to_go_on() {
     let page = shown("failed", &tale::failed());
     let told = text(&page);
     for word in
-        ["E_DEADLOCK", "blocked for good", "timeout after 15m", "The judge has said nothing yet."]
+        ["E_DEADLOCK", "blocked for good", "timeout after 15m", "The judge has not reported yet."]
     {
         assert!(told.contains(word), "{word} in {told}");
     }
@@ -141,12 +141,9 @@ fn a_run_that_failed_says_why_and_one_that_rests_how_to_go_on() {
 #[test]
 fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
     let told = text(&shown("begun", &Tale::new("Begun").chronicle));
-    for word in [
-        "There are no beads.",
-        "No agent was started.",
-        "The judge has said nothing yet.",
-        "Nothing did.",
-    ] {
+    for word in
+        ["There are no beads.", "No agent was started.", "The judge has not reported yet.", "None."]
+    {
         assert!(told.contains(word), "{word} in {told}");
     }
     let mut under_way = Tale::new("Under way");
@@ -155,9 +152,7 @@ fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
     under_way.pass(30);
     under_way.event(Event::PoolSlowed { until: under_way.now, reason: "529".into() });
     let page = shown("under-way", &under_way.chronicle);
-    assert!(
-        page.contains("class=\"bar part-implement open\"") && text(&page).contains("under way")
-    );
+    assert!(page.contains("class=\"bar part-implement open\"") && text(&page).contains("running"));
 }
 
 #[test]
@@ -217,7 +212,7 @@ fn the_criteria_are_told_once_the_run_has_ended_and_not_before() {
     tale.beads(&[planned("a", "A", &[])]);
     tale.event(Event::JudgeFinished(Box::new(verdict(1, Verdict::Fail))));
     let told = text(&page(&tale.chronicle, &setting()));
-    assert!(told.contains("left out until the run has ended"), "{told}");
+    assert!(told.contains("omitted until the run has ended"), "{told}");
     assert!(!told.contains("Sorting an empty file") && !told.contains("exit code 1"), "{told}");
     tale.event(Event::RunCompleted { status: RunStatus::Completed, total_beads: 1 });
     let told = text(&page(&tale.chronicle, &setting()));

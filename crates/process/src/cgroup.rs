@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Says why not.
 pub fn probe() -> Result<PathBuf, String> {
-    let own = own().ok_or("there is no cgroup v2 hierarchy, or this process is outside it")?;
+    let own = own().ok_or("no cgroup v2 hierarchy, or this process is outside it")?;
     let path = own.join(format!("muleteer-probe-{}", std::process::id()));
     std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", own.display()))?;
     let can_kill = path.join("cgroup.kill").exists();

@@ -156,7 +156,7 @@ mod armed {
     pub(super) fn pass(name: &str) {
         debug_assert!(
             LISTS.iter().any(|points| points.contains(&name)),
-            "fault point {name} is not listed"
+            "unknown fault point {name}"
         );
         let Some(fault) = fault().filter(|fault| fault.name == name) else { return };
         let passing = fault.passed.fetch_add(1, Ordering::SeqCst) + 1;

@@ -31,14 +31,14 @@ pub enum ClientError {
     /// client may repeat it with the same id or key.
     #[error("the connection to the daemon was lost before it answered")]
     Lost,
-    #[error("the daemon does not speak our protocol")]
+    #[error("the daemon does not use Muleteer's protocol")]
     Frame(#[source] FrameError),
     #[error("the daemon did not answer within {}s", .0.as_secs())]
     Slow(Duration),
     /// The daemon answered with an error.
     #[error("{}", .0.message)]
     Remote(WireError),
-    #[error("the daemon's answer is of a kind this version does not know: {0}")]
+    #[error("this version does not know the daemon's kind of answer: {0}")]
     Unexpected(String),
 }
 

@@ -106,7 +106,7 @@ pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), St
     };
     let stream = say().map_err(|error| error.to_string())?;
     let meta = meta::read(agent_dir).map_err(|error| error.to_string())?;
-    Ok((stream, meta.ok_or("the shim has not said who it is yet")?))
+    Ok((stream, meta.ok_or("the shim has not identified itself yet")?))
 }
 
 /// Checks that this answer to [`greet`] comes from the shim that `meta` describes.
@@ -116,7 +116,7 @@ pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), St
 pub fn check(answer: FromShim, meta: &Meta) -> Result<(), String> {
     match answer {
         FromShim::HelloOk { nonce, .. } if nonce == meta.nonce => Ok(()),
-        FromShim::HelloOk { .. } => Err("another process answers in the shim's place".into()),
+        FromShim::HelloOk { .. } => Err("another process answers instead of the shim".into()),
         FromShim::Refused { code, text } => Err(format!("refused: {code:?} {text}")),
         other => Err(format!("unexpected answer {other:?}")),
     }
@@ -136,7 +136,7 @@ pub fn hear_answer(
     loop {
         let mut chunk = [0; 256];
         match stream.read(&mut chunk) {
-            Ok(0) => return Err("the shim has hung up".into()),
+            Ok(0) => return Err("the shim closed the connection".into()),
             Ok(n) => heard.extend_from_slice(&chunk[..n]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_sub(awake());

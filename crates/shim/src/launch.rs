@@ -180,14 +180,14 @@ impl Launch {
 pub enum LaunchError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} is no launch file")]
+    #[error("{path} is not a launch file")]
     Parse { path: PathBuf, source: serde_json::Error },
     #[error(
-        "{path} has version {found}, this shim knows {VERSION}: start it with the muleteer that \
-         wrote it"
+        "{path} has version {found}, but this shim knows {VERSION}: use the shim of the muleteer \
+         that wrote it"
     )]
     Version { path: PathBuf, found: u16 },
-    #[error("{path} names another epoch, no program, or a nonce that is not a plain word")]
+    #[error("{path} has another epoch, no program, or an invalid nonce")]
     Senseless { path: PathBuf },
 }
 

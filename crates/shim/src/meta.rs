@@ -70,7 +70,8 @@ pub enum MetaError {
     #[error("{path} is damaged")]
     Parse { path: PathBuf, source: serde_json::Error },
     #[error(
-        "{path} has version {found}, this muleteer knows {VERSION}: use the muleteer that wrote it"
+        "{path} has version {found}, but this muleteer knows {VERSION}: use the muleteer that \
+         wrote it"
     )]
     Version { path: PathBuf, found: u16 },
 }

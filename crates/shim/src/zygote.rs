@@ -228,8 +228,7 @@ fn next() -> io::Result<Option<Asked>> {
     if length == 0 {
         return Ok(None);
     }
-    let not_ours =
-        || io::Error::new(io::ErrorKind::InvalidData, "a request this version does not know");
+    let not_ours = || io::Error::new(io::ErrorKind::InvalidData, "unknown request");
     let descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 pub enum StoreError {
     #[error("{}, line {line} (byte {offset}): {why}", .file.display())]
     Corrupt { file: PathBuf, line: u64, offset: u64, why: String },
-    #[error("{}, line {line} (byte {offset}): the checksum is right, but the line cannot be \
-        understood", .file.display())]
+    #[error("{}, line {line} (byte {offset}): the checksum is valid, but the line cannot be \
+        decoded", .file.display())]
     Unreadable {
         file: PathBuf,
         line: u64,
@@ -18,23 +18,26 @@ pub enum StoreError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("{}, line {line}: seq {wanted} is wanted, but it has {found}", .file.display())]
+    #[error("{}, line {line}: expected seq {wanted}, found {found}", .file.display())]
     Gap { file: PathBuf, line: u64, offset: u64, wanted: u64, found: u64 },
-    #[error("{}, line {line}: written in version {found}; this is {known}", .file.display())]
+    #[error(
+        "{}, line {line}: it has version {found}, but this muleteer knows {known}",
+        .file.display()
+    )]
     Version { file: PathBuf, line: u64, found: u64, known: u64 },
-    #[error("{}, line {line}: the event `{event}` is not known here", .file.display())]
+    #[error("{}, line {line}: unknown event `{event}`", .file.display())]
     UnknownEvent { file: PathBuf, line: u64, event: String },
     #[error("{} ends at seq {last}, but seq {durable} was durable", .file.display())]
     Short { file: PathBuf, last: u64, durable: u64 },
     /// `file` is the log, because events are missing there.
-    #[error("the database beside {} has events up to seq {applied} in it, but the log ends at \
+    #[error("the database beside {} contains events up to seq {applied}, but the log ends at \
         {last}", .file.display())]
     DbAhead { file: PathBuf, applied: u64, last: u64 },
-    #[error("{} has events up to seq {applied} in it; seq {given} cannot follow", .file.display())]
+    #[error("{} contains events up to seq {applied}; seq {given} cannot follow", .file.display())]
     DbGap { file: PathBuf, applied: u64, given: u64 },
-    #[error("{}: schema version {found}; this is {known}", .file.display())]
+    #[error("{}: it has schema version {found}, but this muleteer knows {known}", .file.display())]
     DbVersion { file: PathBuf, found: i64, known: i64 },
-    #[error("{}: no room to write", .file.display())]
+    #[error("{}: the disk is full", .file.display())]
     DbFull {
         file: PathBuf,
         #[source]
@@ -42,7 +45,7 @@ pub enum StoreError {
     },
     #[error("{} is damaged: {why}", .file.display())]
     DbCorrupt { file: PathBuf, why: String },
-    #[error("{}: the database refused", .file.display())]
+    #[error("{}: a database operation failed", .file.display())]
     Db {
         file: PathBuf,
         #[source]
@@ -62,7 +65,7 @@ pub enum StoreError {
 pub enum AppendError {
     /// A state, not a crash: nothing was appended and the file is unchanged. Retry when there is
     /// room; until then no effect may run.
-    #[error("no room to append to {}", .file.display())]
+    #[error("cannot append to {}: the disk is full", .file.display())]
     Full {
         file: PathBuf,
         #[source]
@@ -70,7 +73,7 @@ pub enum AppendError {
     },
     /// This process must not append to the file again: exit. The next start reads the file and
     /// finds out whether the batch is durable.
-    #[error("{} cannot be trusted any more: {why}", .file.display())]
+    #[error("{} can no longer be trusted: {why}", .file.display())]
     Poisoned {
         file: PathBuf,
         why: String,
@@ -79,7 +82,7 @@ pub enum AppendError {
     },
     /// This entry could not be read back, so neither it nor the rest of its batch was written.
     /// `index` is its index in the batch. The log is undamaged.
-    #[error("event `{id}` cannot be written: {why}")]
+    #[error("failed to write event `{id}`: {why}")]
     Refused { index: usize, id: String, why: String },
 }
 
@@ -141,41 +144,37 @@ impl StoreError {
             Self::Corrupt { offset, .. }
             | Self::Unreadable { offset, .. }
             | Self::Gap { offset, .. } => format!(
-                "nothing was changed. Look for a damaged disk and restore the file from a backup; \
-                 to go on with only what stands before the damage, keep a copy, cut the file with \
-                 `truncate -s {offset}`, and move events.mark and muleteer.db beside it away"
+                "check the disk and restore the file from a backup (nothing was changed); to \
+                 continue with the events before the damage, save a copy, cut the file with \
+                 `truncate -s {offset}`, and move events.mark and muleteer.db away"
             ),
             Self::Version { .. } | Self::UnknownEvent { .. } => {
-                "a newer muleteer wrote this file: run that version, or a newer one".into()
+                "run the version that wrote this file, or a newer one".into()
             }
-            Self::Short { .. } => "durable events are missing: restore the file from a backup; if \
-                you put an older one there on purpose, move events.mark and muleteer.db beside it \
-                away"
+            Self::Short { .. } => "restore the file from a backup: durable events are missing; if \
+                you restored an older file on purpose, move events.mark and muleteer.db away"
                 .into(),
-            Self::DbAhead { .. } => "the database is made from the events: restore the missing \
-                events, or, if you removed them on purpose, move the database and events.mark away \
-                and it is made anew"
+            Self::DbAhead { .. } => "restore the missing events; if you removed them on purpose, \
+                move the database and events.mark away, and the daemon rebuilds it"
                 .into(),
             Self::DbGap { .. } => {
-                "records were left out; the database catches up from the events at the next \
-                 start"
-                    .into()
+                "restart the daemon: the database then catches up from the events".into()
             }
             Self::DbVersion { .. } => {
-                "a newer muleteer made this database: run that version, or move the file away and \
-                 it is made anew"
+                "run the version that created this database, or move the file away, and the daemon \
+                 rebuilds it"
                     .into()
             }
-            Self::DbFull { .. } => "make room on the disk; no event is lost, the database catches \
-                up"
-            .into(),
-            Self::DbCorrupt { .. } => "it is made anew from the events at the next start".into(),
-            Self::Db { .. } => "is another program holding it? It is made from the events and may \
-                be moved away"
+            Self::DbFull { .. } => {
+                "free disk space: no event is lost, and the database catches up".into()
+            }
+            Self::DbCorrupt { .. } => "restart the daemon, which rebuilds it from the \
+                                       events"
                 .into(),
-            Self::Io { .. } => "look at the disk, the permissions and the owner of this \
-                file"
+            Self::Db { .. } => "check for a program that has locked it; you may move it away, and \
+                the daemon rebuilds it"
                 .into(),
+            Self::Io { .. } => "check the disk, the permissions and the owner of this file".into(),
         }
     }
 }
@@ -197,12 +196,12 @@ impl AppendError {
     /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Full { .. } => "make room on the disk: it goes on by itself",
+            Self::Full { .. } => "free disk space: the daemon continues by itself",
             Self::Poisoned { .. } => {
-                "look at the disk; the daemon ends, and the next start copies what is whole to a \
+                "check the disk; the daemon exits, and the next start copies the valid events to a \
                  new file"
             }
-            Self::Refused { .. } => "this is a fault in muleteer: please report it",
+            Self::Refused { .. } => "report this bug of muleteer",
         }
     }
 }

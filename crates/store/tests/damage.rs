@@ -126,10 +126,10 @@ fn cut_at_any_byte_with_durable_records_missing_is_a_named_error_and_changes_not
         }
     }
     fs::remove_file(&log.path).expect("removes");
-    assert_eq!(reopen(&log.path, RECORDS).expect_err("it is gone").code(), "E_DB_AHEAD");
+    assert_eq!(reopen(&log.path, RECORDS).expect_err("it no longer exists").code(), "E_DB_AHEAD");
     fs::write(&mark, &marked).expect("writes");
-    assert_eq!(reopen(&log.path, 0).expect_err("it is gone").code(), "E_EVENTS_SHORT");
-    assert_eq!(fold_fleet(&log.path).expect_err("it is gone").code(), "E_EVENTS_SHORT");
+    assert_eq!(reopen(&log.path, 0).expect_err("it no longer exists").code(), "E_EVENTS_SHORT");
+    assert_eq!(fold_fleet(&log.path).expect_err("it no longer exists").code(), "E_EVENTS_SHORT");
     assert!(!log.path.exists());
 }
 

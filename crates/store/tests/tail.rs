@@ -249,7 +249,7 @@ fn a_record_that_is_missing_is_named() {
     assert!(reader.next_line().expect("reads").is_some());
     let error = reader.next_line().expect_err("there is a gap");
     assert_eq!((error.code(), error.line()), ("E_EVENTS_GAP", Some(2)));
-    assert!(error.to_string().ends_with("seq 2 is wanted, but it has 3"), "{error}");
+    assert!(error.to_string().ends_with("expected seq 2, found 3"), "{error}");
 }
 
 #[test]

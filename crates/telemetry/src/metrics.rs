@@ -78,14 +78,14 @@ impl Sum {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Dispatches => "dispatches that have ended",
-            Self::Restarts => "agents started again after a failure",
-            Self::ActorRestarts => "parts of the supervisor started again",
-            Self::Stalls => "agents ended for silence",
-            Self::Findings => "what monitors found in agents that work",
-            Self::Turns => "turns begun",
+            Self::Restarts => "restarts of agents after a failure",
+            Self::ActorRestarts => "restarts of actors of the supervisor",
+            Self::Stalls => "agents stopped for silence",
+            Self::Findings => "findings of monitors in running agents",
+            Self::Turns => "turns started",
             Self::ToolCalls => "tools called",
             Self::Tokens => "tokens used",
-            Self::Cost => "money spent, as the agent CLIs tell it",
+            Self::Cost => "money spent, as the agent CLIs report it",
         }
     }
 }

@@ -66,16 +66,16 @@ pub fn metrics(
     all.push(sum(
         "muleteer.telemetry.dropped_spans",
         "{span}",
-        "spans that no collector took",
+        "spans that no collector accepted",
         lost,
     ));
     all.push(gauge(
         "muleteer.queue",
         "{dispatch}",
-        "dispatches that wait for an agent",
+        "dispatches that wait for a free slot",
         meter.queue(),
     ));
-    all.push(gauge("muleteer.agents", "{agent}", "dispatches under way", meter.active()));
+    all.push(gauge("muleteer.agents", "{agent}", "running dispatches", meter.active()));
     json!({ "resourceMetrics": [{
         "resource": { "attributes": strings(resource) },
         "scopeMetrics": [{ "scope": { "name": SCOPE, "version": version }, "metrics": all }],

@@ -152,7 +152,7 @@ impl Settings {
         ];
         for name in names {
             if let Some(protocol) = value(name).filter(|protocol| protocol != "http/json") {
-                unheeded.push(format!("{name}={protocol}: http/json is spoken, and nothing else"));
+                unheeded.push(format!("{name}={protocol}: only http/json is supported"));
             }
         }
         let sampler = value("OTEL_TRACES_SAMPLER").map_or(Some(Sampler::default()), |name| {
@@ -160,8 +160,8 @@ impl Settings {
         });
         if sampler.is_none() {
             unheeded.push(
-                "OTEL_TRACES_SAMPLER names none that is known, or its argument is no share: all \
-                 is sent"
+                "OTEL_TRACES_SAMPLER is unknown, or its argument is not a ratio: exporting all \
+                 spans"
                     .into(),
             );
         }

@@ -60,7 +60,7 @@ pub fn check_files(git_dir: &Path) -> Result<(), String> {
                 let name = entry.path();
                 let name = name.strip_prefix(git_dir).unwrap_or(&name).display().to_string();
                 return Err(format!(
-                    "{name} in its git directory is no file: git could read it for ever"
+                    "{name} in its git directory is not a regular file: git could block on it"
                 ));
             }
         }

@@ -67,7 +67,7 @@ pub fn read(root: &Path, name: &Path, limit: u64) -> io::Result<Option<Vec<u8>>>
     };
     let stat = fstat(&file)?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = vec![];
     File::from(file).take(limit + 1).read_to_end(&mut bytes)?;
@@ -104,7 +104,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
         | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     (&file).write_all(bytes)
 }

@@ -550,7 +550,7 @@ pub fn a_word_that_the_machine_lost(nth: u32, purpose: &str) {
         .find(|event| event["event"] == "agent_retried")
         .expect("it was asked again");
     assert!(
-        again["reason"].as_str().is_some_and(|why| why.contains("the machine went down")),
+        again["reason"].as_str().is_some_and(|why| why.contains("the machine stopped")),
         "{again}"
     );
     stage.world.finish(Some(second));

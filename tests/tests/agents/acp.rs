@@ -381,7 +381,7 @@ fn a_call_that_is_never_answered_ends_its_process_by_rule() {
         let entry = world.wait_for_end(&id);
         let reason = entry["reason"].as_str().unwrap();
         assert!(
-            entry["state"] == "failed" && reason.contains(&format!("{call}: not answered in 1s")),
+            entry["state"] == "failed" && reason.contains(&format!("{call}: no answer within 1s")),
             "{entry}"
         );
         assert_eq!(world.events_of(&id, "call_failed")[0]["call"], call);
@@ -546,7 +546,7 @@ fn a_turn_that_the_agent_cancels_by_itself_has_failed() {
     let id = spawn_scripted(&world, &repo, &format!("{GREETED}\n{OPENED}\n{cancels}"));
     let entry = world.wait_for_end(&id);
     let reason = entry["reason"].as_str().unwrap();
-    assert!(entry["state"] == "failed" && reason.contains("nobody had interrupted it"), "{entry}");
+    assert!(entry["state"] == "failed" && reason.contains("nothing interrupted it"), "{entry}");
     world.finish(Some(daemon));
 }
 

@@ -72,10 +72,10 @@ fn a_limit_is_waited_for_by_all_who_share_it_and_survives_the_daemon() {
     let daemon = world.daemon();
     let entry = world.dispatch(&other);
     assert_eq!(entry["state"], "queued", "{entry}");
-    assert!(reason(&entry).contains("is left alone until"), "{entry}");
+    assert!(reason(&entry).contains("no calls to the model API"), "{entry}");
     assert_eq!(world.dispatch(&struck)["state"], "waiting");
     let tree = world.muleteer(&["tree", "--json"]).json().to_string();
-    assert!(tree.contains("running; the model API (rehearsal) is left alone until"), "{tree}");
+    assert!(tree.contains("running; no calls to the model API (rehearsal) until"), "{tree}");
 
     for (id, summary) in [(&struck, "after the limit"), (&other, "well")] {
         let entry = ended(&world, id);
@@ -128,7 +128,10 @@ fn attempts_share_the_time_of_their_dispatch() {
     let id = rehearse(&world, &repo, "dies", dies, &["--timeout", "5s"]);
     let entry = ended(&world, &id);
     assert_eq!(entry["state"], "failed", "{entry}");
-    assert!(reason(&entry).starts_with("timeout"), "{entry}");
+    assert!(
+        reason(&entry).starts_with("stopped after its time limit of 5s (`timeout`)"),
+        "{entry}"
+    );
     let used: Vec<_> = world
         .events_of(&id, "agent_exited")
         .iter()
@@ -250,7 +253,7 @@ fn claude_stops_at_its_budget_and_nothing_spent_is_forgotten() {
     let id = scene.spawn(&["--budget-usd", "1"]).ok();
     let entry = ended(&scene.world, &id);
     assert_eq!(entry["state"], "partial", "{entry}");
-    assert!(reason(&entry).contains("budget limit reached"), "{entry}");
+    assert!(reason(&entry).contains("stopped at its budget of $"), "{entry}");
     let requests = scene.server.main_requests().len();
     assert!(requests <= 2, "it went on: {requests} requests");
     let cost = entry["cost_usd"].as_f64().unwrap();
@@ -381,7 +384,7 @@ fn codex_costs_what_its_tokens_cost() {
         let entry = scene.world.dispatch(id);
         (entry["state"] == "partial").then_some(entry)
     });
-    assert!(reason(&entry).contains("budget limit reached"), "{entry}");
+    assert!(reason(&entry).contains("stopped at its budget of $"), "{entry}");
     assert_eq!(scene.server.main_requests().len(), requests, "nothing more was asked");
     scene.world.finish(Some(daemon));
 }
@@ -507,7 +510,7 @@ fn acp_claude_stops_at_its_budget() {
     let entry = ended(&scene.world, &id);
     // Claude reports the cost together with its context, which these tokens fill. So Claude may end
     // the turn by itself before Muleteer does.
-    let ends = [("partial", "budget limit reached"), ("failed", "the context is full")];
+    let ends = [("partial", "stopped at its budget of $"), ("failed", "the context is full")];
     let (state, why) = (entry["state"].as_str().unwrap(), reason(&entry));
     assert!(ends.iter().any(|(one, word)| *one == state && why.contains(word)), "{entry}");
     assert!(entry["cost_usd"].as_f64().unwrap() >= 1.0, "{entry}");

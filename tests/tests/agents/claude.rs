@@ -221,7 +221,7 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     }
     assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
     let journal = scene.world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("further prompt taken into turn 1"), "{journal}");
+    assert!(journal.contains("the agent took a message into turn 1"), "{journal}");
     scene.world.finish(Some(daemon));
 }
 
@@ -243,7 +243,7 @@ fn a_limit_of_turns_is_of_all_its_processes() {
     scene.world.kill_9(u32::try_from(before["pid"].as_u64().unwrap()).unwrap());
     let entry = scene.world.wait_for_end(&id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&json!("partial"), &json!(2)), "{entry}");
-    assert!(entry["reason"].as_str().unwrap().contains("turns limit reached"), "{entry}");
+    assert!(entry["reason"].as_str().unwrap().contains("stopped at its limit of "), "{entry}");
     let requests = scene.server.main_requests().len();
     assert_eq!(requests, 3, "one before it died, two after");
     scene.world.finish(Some(daemon));

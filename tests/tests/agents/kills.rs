@@ -388,13 +388,16 @@ fn unknown_and_lost(cli: Cli, test: &str) {
     let entry = scene.end(&id);
     assert_eq!((&entry["state"], &entry["attempts"]), (&json!("blocked"), &json!(1)), "{entry}");
     assert!(
-        entry["reason"].as_str().unwrap().contains("not known whether its prompt was taken"),
+        entry["reason"]
+            .as_str()
+            .unwrap()
+            .contains("not known whether the agent received its prompt"),
         "{entry}"
     );
     assert_eq!(scene.standings(&id), ["unknown"]);
     assert_eq!(scene.server.main_requests().len(), 1, "nothing was sent");
     let journal = scene.world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("whether the prompt was taken is not known"), "{journal}");
+    assert!(journal.contains("not known whether the prompt was taken"), "{journal}");
 
     scene.world.muleteer(&["send", &id, "Then do this"]).ok();
     let entry = wait_until("the session to be found lost", LONG, || {

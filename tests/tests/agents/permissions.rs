@@ -220,7 +220,7 @@ fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is
     assert_eq!(scene.status("task-001"), "completed");
     let told: String =
         server.main_requests().iter().map(|request| request.body.to_string()).collect();
-    for part in ["Nobody is here to answer", "Nobody has answered for 2s"] {
+    for part in ["No person can answer", "No person answered within 2s"] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let events = scene.world.events();
@@ -402,7 +402,7 @@ fn who_cannot_ask_is_not_dispatched_under_a_policy() {
         (Some(2), "E_CONFIG_INVALID"),
         "{found:?}"
     );
-    assert!(found.stdout.contains("is no rule"), "{found:?}");
+    assert!(found.stdout.contains("is not a rule"), "{found:?}");
     let model = world.muleteer(&["model", "zzzz", "x", "--json"]).run();
     assert_eq!(model.error_code(), "E_NOT_FOUND");
     world.finish(Some(daemon));

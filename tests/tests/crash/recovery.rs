@@ -577,7 +577,7 @@ fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twic
     assert_eq!(repo.effects("effects"), ["start"]);
     let faults = world.events().into_iter().filter(|event| event["event"] == "fault");
     let told = faults
-        .filter(|fault| fault["message"].to_string().contains("cannot be looked for"))
+        .filter(|fault| fault["message"].to_string().contains("cannot be searched for"))
         .count();
     assert_eq!(told, 1);
     world.finish(Some(daemon));

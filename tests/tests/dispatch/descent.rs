@@ -88,7 +88,7 @@ fn no_configuration_takes_a_childs_parents_policy_away() {
     for refused in ["refused-1", "refused-2"] {
         let said = std::fs::read_to_string(repo.path.join(refused)).unwrap();
         assert!(
-            said.contains("E_UNSUPPORTED") && said.contains("whoever dispatches it"),
+            said.contains("E_UNSUPPORTED") && said.contains("its child needs a backend"),
             "{refused}: {said}"
         );
     }

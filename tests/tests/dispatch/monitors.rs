@@ -58,7 +58,7 @@ fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks(
         journal.contains("[harness] loop: Bash make failed in the same way 4 times\n"),
         "{journal}"
     );
-    assert!(journal.contains("times, so it is ended"), "{journal}");
+    assert!(journal.contains("times, so Muleteer stops it"), "{journal}");
 
     let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \
         \"another way\"}\n";

@@ -285,7 +285,8 @@ fn who_stops_waiting_exits_by_that_and_is_told_what_goes_on() {
     world.signal(waiting.pid(), rustix::process::Signal::INT);
     let said = waiting.finish().expect_code(130);
     assert!(
-        said.stderr.contains("goes on") && said.stderr.contains(&format!("muleteer wait {id}")),
+        said.stderr.contains("the dispatches continue")
+            && said.stderr.contains(&format!("muleteer wait {id}")),
         "{said:?}"
     );
     std::fs::write(world.home().join("go"), "").unwrap();

@@ -189,7 +189,7 @@ fn too_large_files_and_repositories_stay_in_the_clone_and_are_named() {
     assert_eq!(repo.git(&["diff", "--name-only", &format!("{name}^"), &name]), "left.txt");
     let clone = world.dispatch(&id)["worktree"].as_str().unwrap().to_string();
     assert!(
-        work["summary"].as_str().unwrap().contains(&format!("the clone is kept at {clone}")),
+        work["summary"].as_str().unwrap().contains(&format!("the clone remains at {clone}")),
         "{work}"
     );
     world.finish(Some(daemon));

@@ -31,7 +31,7 @@ fn checked_for_home(document: &serde_json::Value) {
     assert_eq!(enforced["judge_read_only"], "checked", "{document}");
     assert_eq!(enforced["acceptance_hidden"], "checked", "{document}");
     let reason = enforced["reason"].as_str().unwrap();
-    assert!(reason.contains("agents may write HOME") && reason.contains("settings"), "{reason}");
+    assert!(reason.contains("agents may write to HOME") && reason.contains("settings"), "{reason}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
     let document = last(&output.stdout);
     checked_for_home(&document);
     let report = stage.muleteer(&["run", "report", document["run_id"].as_str().unwrap()]).ok();
-    assert!(report.contains("were checked, not enforced: agents may write HOME"), "{report}");
+    assert!(report.contains("were checked, not enforced: agents may write to HOME"), "{report}");
     assert!(!stage.world.home().join("wrote").exists());
     stage.world.finish(Some(daemon));
 }

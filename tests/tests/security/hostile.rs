@@ -545,14 +545,16 @@ fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
     world.muleteer(&["kill", &once]).run().expect_code(0);
     assert_eq!(world.wait_for_end(&once)["state"], "killed");
     let told = faults(&once);
-    assert!(told.len() == 1 && told[0].contains("told to go on"), "{told:?}");
+    assert!(told.len() == 1 && told[0].contains("sending SIGCONT"), "{told:?}");
 
     let again = start("again", again, &[]);
     world.muleteer(&["kill", &again]).run().expect_code(0);
     assert_eq!(world.wait_for_end(&again)["state"], "killed");
     let told = faults(&again);
     assert!(
-        told.iter().all(|told| told.contains("told to go on") || told.contains("it is killed")),
+        told.iter()
+            .all(|told| told.contains("sending SIGCONT")
+                || told.contains("killing it and its agent")),
         "{told:?}"
     );
 

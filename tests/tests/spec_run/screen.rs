@@ -91,8 +91,8 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
     assert!(!screen.contains(PICTURE), "the picture is gone:\n{screen}");
     for told in [
         "phase implement",
-        "stopping: its agents are ended",
-        "it rests",
+        "stopping the run and its agents",
+        "resume with `muleteer run --resume run-",
         "muleteer run --resume run-",
     ] {
         assert!(screen.contains(told), "{told}:\n{screen}");

@@ -97,7 +97,10 @@ fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
     stage.repo.write(".muleteer/config.yaml", "run: {spec: linked.md}\n");
     let refused = stage.muleteer(&["run", "--json"]).run().expect_code(2);
     assert_eq!(refused.error_code(), "E_SPEC_NOT_FOUND");
-    assert!(format!("{refused:?}").contains("is a link out of the repository"), "{refused:?}");
+    assert!(
+        format!("{refused:?}").contains("is a link to a file outside the repository"),
+        "{refused:?}"
+    );
     std::fs::remove_file(stage.repo.path.join(".muleteer/config.yaml")).unwrap();
     assert_eq!(
         stage

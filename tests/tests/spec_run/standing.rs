@@ -34,7 +34,7 @@ fn status_while_the_daemon_cannot_host_the_run_claims_no_life() {
     let is_told = |why: &str| {
         let seen = self::text(&stage, &run);
         assert!(
-            seen.contains("a daemon is running and does not carry it on: ") && seen.contains(why),
+            seen.contains("a daemon is running but does not continue it: ") && seen.contains(why),
             "{seen}"
         );
         assert!(!seen.contains("no daemon is running"), "{seen}");
@@ -87,7 +87,7 @@ fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
         "abandoned, last recorded as in_progress",
         "as of ",
         "no daemon is running",
-        "nobody knows whether",
+        "they may have ended since",
         &hint,
     ] {
         assert!(seen.contains(part), "{part}: {seen}");
@@ -152,7 +152,10 @@ fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
     assert_eq!(document["status"], "in_progress");
     let counts = || Some(text(&stage, &run)).filter(|text| !text.contains("so far    0s"));
     let seen = wait_until("its time to count though no event comes", PATIENCE, counts);
-    assert!(seen.contains("waits for the model API until ") && seen.contains("HTTP 429"), "{seen}");
+    assert!(
+        seen.contains("waiting for the model API until ") && seen.contains("HTTP 429"),
+        "{seen}"
+    );
     // This is known without the daemon too, and nothing more is.
     daemon.kill_9();
     let dead = stage.status();

@@ -421,7 +421,7 @@ fn the_judge_alone_is_asked_once_more() {
     let again =
         last(&stage.muleteer(&["run", "--judge-only", run, "--json"]).run().expect_code(5).stdout);
     assert!(
-        again["error"]["message"].as_str().unwrap().contains("nobody but the judge was asked"),
+        again["error"]["message"].as_str().unwrap().contains("only the judge was requested"),
         "{again}"
     );
     assert_eq!(

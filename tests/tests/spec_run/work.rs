@@ -141,7 +141,7 @@ fn run_without_a_commit_says_that_there_is_none() {
         (&Value::Null, &0.into()),
         "{document}"
     );
-    assert!(output.contains("no commit was made"), "{output}");
+    assert!(output.contains("branch has no commit"), "{output}");
     assert_eq!(stage.repo.git(&["branch", "--list", "muleteer/*"]), "");
     stage.world.finish(Some(daemon));
 }
@@ -285,7 +285,7 @@ fn hub_that_an_agent_removed_costs_no_run() {
     let all = stage.world.events();
     let told = events(&all, "fault")
         .iter()
-        .any(|fault| fault["message"].as_str().unwrap().contains("built again"));
+        .any(|fault| fault["message"].as_str().unwrap().contains("rebuilt it"));
     assert!(told, "{:?}", events(&all, "fault"));
     stage.world.finish(Some(daemon));
 }

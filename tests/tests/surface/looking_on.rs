@@ -46,7 +46,7 @@ fn logs_of_a_removed_agent_say_so() {
     ] {
         let said = world.muleteer(args).run().expect_code(0);
         assert!(
-            said.stderr.contains(&format!("{} was removed", folder.display())),
+            said.stderr.contains(&format!("{} no longer exists", folder.display())),
             "{args:?}: {}",
             said.stderr
         );

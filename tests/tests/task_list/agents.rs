@@ -58,14 +58,11 @@ fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
         *) touch f2;; esac";
     let ran = scene.run(script, &[]).expect_code(0);
     let name = "refs/muleteer/rollback/task-001/1";
-    let said = format!("`muleteer tasks undo {name}` brings it back");
-    assert!(
-        ran.stderr.contains("warning: task-001: what lay uncommitted in doc, notes"),
-        "{ran:?}"
-    );
+    let said = format!("restore them with `muleteer tasks undo {name}`");
+    assert!(ran.stderr.contains("warning: task-001: uncommitted changes in doc, notes"), "{ran:?}");
     assert!(ran.stderr.contains(&said), "{ran:?}");
     assert!(
-        scene.log().contains(" WARN [task-001] what lay uncommitted in doc, notes"),
+        scene.log().contains(" WARN [task-001] uncommitted changes in doc, notes"),
         "{}",
         scene.log()
     );
@@ -99,9 +96,9 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
         assert!(task["error_log"].to_string().contains("[TEST_FAIL]"), "{task}");
         // Of two agents at once, one may overwrite the other's change.
         let both = if more.is_empty() { ", attempts in harness-tasks.json" } else { "" };
-        let said = format!("WARN [task-001] somebody has changed its status{both}");
+        let said = format!("WARN [task-001] its status{both}");
         assert!(scene.log().contains(&said), "{}", scene.log());
-        assert!(ran.stderr.contains("warning: task-001: somebody has changed"), "{ran:?}");
+        assert!(ran.stderr.contains("warning: task-001: its status"), "{ran:?}");
         scene.end();
     }
 }
@@ -118,7 +115,7 @@ fn a_list_that_an_agent_reformats_accuses_nobody() {
     let script = r#"touch $MULETEER_TASK_ID; sed -i 's/\("attempts": [0-9]\),/\1.0,/; s/\(T[0-9:]*\)Z"/\1.000+00:00"/; s/"Works"/"\\u0057orks"/' "$HARNESS_STATE_ROOT/harness-tasks.json""#;
     let ran = scene.run(script, &[]).expect_code(4);
     let log = scene.log();
-    assert!(!log.contains("somebody") && !ran.stderr.contains("somebody"), "{log}\n{ran:?}");
+    assert!(!log.contains(" changed") && !ran.stderr.contains(" changed"), "{log}\n{ran:?}");
     let all: Vec<_> = ["task-001", "task-002", "task-003", "task-004", "task-005"]
         .map(|id| scene.status(id))
         .into();
@@ -334,13 +331,13 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
         assert_eq!(scene.task("task-003")["title"], "In other words");
         assert_eq!(scene.list()["session_config"]["max_tasks_per_session"], 20);
         for said in [
-            "[task-001] somebody has changed its validation.command, validation.timeout_seconds in \
+            "[task-001] its validation.command, validation.timeout_seconds in \
              harness-tasks.json",
-            "[task-002] somebody has changed its status, completed_at in",
-            "[task-002] somebody has changed its depends_on in",
-            "[task-003] somebody has changed its title in",
-            "[task-004] somebody has taken it out of",
-            "somebody has changed session_config",
+            "[task-002] its status, completed_at in",
+            "[task-002] its depends_on in",
+            "[task-003] its title in",
+            "[task-004] it was removed from",
+            "session_config or session_count in",
         ] {
             assert!(scene.log().contains(&format!("WARN {said}")), "{said}: {}", scene.log());
             let (of, words) = said.split_once("] ").unwrap_or(("", said));
@@ -388,7 +385,7 @@ fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_b
     });
     drop(client);
     for number in 1..=3 {
-        let said = format!("WARN [task-00{number}] somebody has changed its status");
+        let said = format!("WARN [task-00{number}] its status");
         assert_eq!(scene.log().matches(&said).count(), 1, "{said}: {}", scene.log());
         assert!(scene.repo.path.join(format!("f{number}")).exists(), "{}", scene.log());
     }
@@ -419,11 +416,7 @@ fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
     scene.wait_until_done();
     drop(client);
     assert!(["f1", "f2"].iter().all(|name| scene.repo.path.join(name).exists()), "{}", scene.log());
-    assert!(
-        scene.log().contains("WARN [task-002] somebody has changed its status in"),
-        "{}",
-        scene.log()
-    );
+    assert!(scene.log().contains("WARN [task-002] its status in"), "{}", scene.log());
     scene.check_done_once();
     scene.world.finish(Some(daemon));
 }
@@ -449,7 +442,7 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
         "{task}"
     );
     let said = |at: usize| task["error_log"][at].as_str().unwrap_or_default().to_string();
-    assert!(said(0).starts_with("[TASK_EXEC] the agent took commit "), "{task}");
+    assert!(said(0).starts_with("[TASK_EXEC] the agent removed commit "), "{task}");
     assert!(
         said(1).starts_with(
             "[TASK_EXEC] the agent left HEAD on branch `side`; the task began on `main`"
@@ -482,7 +475,7 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
     scene.add("Three", "false", &["--max-attempts", "1", "--cleanup", "git checkout -q -f side"]);
     scene.add("Four", "true", &[]);
     let ended = scene.run("true", &["--json"]);
-    assert!(ended.stdout.contains("HEAD is on `side` now, and was on `main`"), "{ended:?}");
+    assert!(ended.stdout.contains("HEAD is on `side` now, but was on `main`"), "{ended:?}");
     assert_eq!(
         (ended.error_code().as_str(), scene.status("task-004").as_str()),
         ("E_TASKS_GIT", "pending")
@@ -506,9 +499,11 @@ fn what_an_agent_leaves_behind_stops_no_list() {
         esac";
     scene.run(script, &[]).expect_code(0);
     assert_eq!(scene.task("task-001")["attempts"], 2, "its first one failed: {}", scene.log());
-    assert!(scene.log().contains(
-        "WARN harness-tasks.json was damaged and is put back as the run wrote it last; what it held"
-    ));
+    assert!(
+        scene.log().contains(
+            "WARN harness-tasks.json was damaged; restored the run's last version; saved"
+        )
+    );
     let committed = scene.repo.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
     assert!(["f1", "f2", "f3", "377x"].iter().all(|name| committed.contains(name)), "{committed}");
     scene.end();
@@ -536,7 +531,7 @@ fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
         let ran = scene.run(script, &[]).expect_code(0);
         assert_eq!(scene.effects(), ["1", "2", "3", "4"], "{mode}: {}", scene.log());
         scene.check_done_once();
-        let said = "harness-tasks.json was damaged and is put back as the run wrote it last";
+        let said = "harness-tasks.json was damaged; restored the run's last version";
         assert_eq!(
             scene.log().matches(&format!("WARN {said}")).count(),
             4,
@@ -567,8 +562,8 @@ fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
     let ran = scene.run(script, &[]).expect_code(0);
     assert!(scene.is_done() && scene.repo.path.join("f3").exists(), "{}", scene.log());
     assert!(ran.stderr.contains(
-        "warning: harness-tasks.json was damaged and is put back as the run wrote it \
-                last (it is gone)"
+        "warning: harness-tasks.json was damaged; restored the run's \
+                last version (it no longer exists)"
     ));
     scene.end();
 }
@@ -601,7 +596,7 @@ fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
         });
         drop(client);
         assert!(
-            scene.log().contains("WARN harness-tasks.json was damaged and is put back as the run"),
+            scene.log().contains("WARN harness-tasks.json was damaged; restored the run's last"),
             "{}",
             scene.log()
         );

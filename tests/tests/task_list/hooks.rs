@@ -360,7 +360,7 @@ fn the_stop_of_a_real_claude_s_subagent_is_seen() {
     let said: Vec<_> =
         requests.iter().map(|request| request.body["messages"].to_string()).collect();
     assert!(
-        said[3].contains("You hold a claim on task-001 and have not said how it ended"),
+        said[3].contains("You have claimed task-001 and not reported its end"),
         "refused: {}",
         said[3]
     );

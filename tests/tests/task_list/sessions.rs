@@ -303,7 +303,7 @@ fn whoever_stops_looking_at_a_run_does_not_hear_that_it_is_done() {
     });
     scene.world.signal(looking.pid(), rustix::process::Signal::INT);
     let seen = looking.finish().expect_code(130);
-    assert!(seen.stderr.contains("`muleteer tasks stop` ends it"), "{seen:?}");
+    assert!(seen.stderr.contains("stop it with `muleteer tasks stop`"), "{seen:?}");
     std::fs::write(scene.home("go"), "").unwrap();
     wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
     scene.check_done_once();
@@ -394,7 +394,7 @@ fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reac
     run.expect_code(0);
     let log = scene.log();
     assert!(log.contains("ERROR [task-001] [TEST_FAIL] validation failed: exit 1"), "{log}");
-    assert!(log.contains("(1 of its failures were there before)"), "{log}");
+    assert!(log.contains("(1 of its failures existed before)"), "{log}");
     assert!(log.contains("WARN [task-002] validation passes already"), "{log}");
     let prompt = |name: &str| std::fs::read_to_string(scene.home(name)).unwrap();
     assert!(
@@ -467,7 +467,7 @@ fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
     scene.run("true", &["--detach"]).expect_code(0);
     cleaning(1);
     let told = scene.tasks(&["stop", "--now"]).expect_code(0);
-    assert!(told.stderr.contains("is being ended"), "{told:?}");
+    assert!(told.stderr.contains("is being stopped"), "{told:?}");
     wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
     assert!(
         scene.log().contains("WARN [task-001] on_failure.cleanup was called off"),

@@ -91,7 +91,7 @@ fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_atte
     scene.add("Changes it", "grep -q agent doc", &[]);
     let script = "echo x >> \"$HOME/tries\"; sed -i s/1/1agent/ doc; git add doc; git commit -qm \
         'by myself'";
-    for said in ["begun by", "run "] {
+    for said in ["started by", "run "] {
         let barred = scene.run(script, &["--concurrency", "2"]).expect_code(4);
         assert!(
             barred.stderr.contains("E_TASKS_GIT") && barred.stderr.contains(said),
@@ -247,8 +247,8 @@ fn a_run_that_waits_for_somebody_else_says_for_whom() {
     let mut run =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let told =
-        lines.find(|line| line.contains("task-001  is claimed by bob, who is waited for, until 2"));
+    let told = lines
+        .find(|line| line.contains("task-001  is claimed by worker bob; waiting for it, until 2"));
     assert!(told.is_some(), "it ended by itself, with his lease: {}", scene.log());
     scene.tasks(&["complete", "task-001", "--worker", "bob"]).expect_code(0);
     lines.for_each(drop);

@@ -63,7 +63,7 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
     // The id was JSON when it came, or else a name.
     let id: Value = serde_json::from_str(id).unwrap_or_else(|_| id.into());
     if ask.kind != AskKind::Permission {
-        let message = format!("{} is not done by this client", ask.tool);
+        let message = format!("this client does not support {}", ask.tool);
         return json!({
             "jsonrpc": "2.0",
             "id": id,

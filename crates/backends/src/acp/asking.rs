@@ -73,14 +73,18 @@ pub fn refusal<'a>(
     env: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Option<String> {
     let cannot = |what: &str| {
-        format!("`{what}` makes the ACP agent act without asking, so no policy can hold it")
+        format!(
+            "`{what}` makes the ACP agent act without asking, so no permission policy can be \
+                 enforced"
+        )
     };
     let starts = start::starts(command, args);
     let programs = starts.iter().filter_map(|start| start.program.as_deref());
     let programs = programs.chain(agent.map(|known| known.program));
     if let Some(name) = programs.into_iter().find(|name| NEVER.contains(name)) {
         return Some(format!(
-            "the ACP agent `{name}` never asks for permission, so no policy can hold it"
+            "the ACP agent `{name}` never asks for permission, so no permission policy can be \
+             enforced"
         ));
     }
     if let Some(flag) = starts.iter().find_map(|start| unasking_flag(&start.args)) {

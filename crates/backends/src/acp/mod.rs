@@ -139,8 +139,7 @@ pub fn installed(path: Option<&OsStr>) -> Option<Known> {
 pub struct Acp;
 
 const NAME: &str = "acp";
-const EMPTY: &str =
-    "backends.acp.command is an empty list: leave it out, or name the program first";
+const EMPTY: &str = "backends.acp.command is an empty list: remove it, or name the program first";
 
 impl Backend for Acp {
     fn name(&self) -> &'static str {

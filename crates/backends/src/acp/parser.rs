@@ -76,12 +76,12 @@ fn is_ours(id: &str) -> bool {
 fn damaged(message: &Value, fault: &str) -> Option<Vec<AgentEvent>> {
     let id = message.get("id").filter(|id| !id.is_null());
     match (message.get("method").and_then(Value::as_str), id) {
-        (Some(_), Some(id)) => Some(vec![ask::read(id, "a damaged request", &Value::Null)]),
+        (Some(_), Some(id)) => Some(vec![ask::read(id, "an invalid request", &Value::Null)]),
         (Some(method), None) => notified(method, message.get("params")?),
         (None, Some(id)) => {
             let error = json!({
                 "code": -32700,
-                "message": format!("the agent's answer is damaged: {fault}"),
+                "message": format!("the agent's answer is invalid: {fault}"),
             });
             answered(id.as_str().unwrap_or_default(), &json!({"error": error}))
         }

@@ -17,8 +17,8 @@ pub(super) fn read(key: Option<&str>, result: &Value) -> TurnResult {
         _ => Some(TurnError::Other),
     };
     let text = match result.get("stopReason").and_then(Value::as_str) {
-        Some("refusal") => Some("the model refuses to go on".into()),
-        Some("max_tokens") => Some("the model's answer was cut at its limit of tokens".into()),
+        Some("refusal") => Some("the model refuses to continue".into()),
+        Some("max_tokens") => Some("the model's answer reached its token limit".into()),
         Some(other) if error == Some(TurnError::Other) => {
             Some(format!("the turn ended with `{other}`"))
         }

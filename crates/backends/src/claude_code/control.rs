@@ -106,7 +106,7 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
     let whole = Some(&ask.input).filter(|input| input.is_object() && !ask.input_cut);
     let body = match (ask.kind, answer.verdict) {
         (AskKind::Other, _) => {
-            let error = said("not known here");
+            let error = said("not supported");
             return json!({
                 "type": "control_response",
                 "response": {"subtype": "error", "request_id": id, "error": error},
@@ -128,7 +128,7 @@ pub(super) fn answer(id: &str, ask: &Ask, answer: &Answer) -> Value {
             None => json!({"behavior": "allow"}),
         },
         (AskKind::Question, Verdict::Deny) => {
-            json!({"behavior": "deny", "message": said("Nobody will answer this.")})
+            json!({"behavior": "deny", "message": said("No person will answer this.")})
         }
         (AskKind::Permission, Verdict::Deny | Verdict::Text) => {
             json!({"behavior": "deny", "message": said("This is not allowed.")})

@@ -54,7 +54,7 @@ const CLI: Cli = Cli {
     backend: "claude-code",
     program: PROGRAM,
     get: "npm install -g @anthropic-ai/claude-code, or set backends.claude_code.command",
-    empty: "backends.claude_code.command is an empty list: leave it out, or name the program first",
+    empty: "backends.claude_code.command is an empty list: remove it, or name the program first",
 };
 
 /// The backend `claude-code`.

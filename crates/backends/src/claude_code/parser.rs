@@ -35,7 +35,7 @@ impl Meaning for StreamJson {
         let told = match (document.damage, id) {
             // Nobody may allow a request of which a part is missing, so it is rejected.
             (Some(_), Some(id)) if asks => {
-                Some((vec![AgentEvent::Request { id, what: "a damaged request".into() }], None))
+                Some((vec![AgentEvent::Request { id, what: "an invalid request".into() }], None))
             }
             _ => events(&mut value),
         };
@@ -194,7 +194,7 @@ fn broken_servers(init: &Value) -> impl Iterator<Item = AgentEvent> {
         let told = string(server, "error").map(|text| format!(" ({text})")).unwrap_or_default();
         match status {
             "failed" => Some(notice(format!("MCP server `{name}` does not work{told}"))),
-            "needs-auth" => Some(notice(format!("MCP server `{name}` wants a login{told}"))),
+            "needs-auth" => Some(notice(format!("MCP server `{name}` needs a login{told}"))),
             _ => None,
         }
     })
@@ -205,7 +205,7 @@ fn fallback(value: &Value) -> String {
     string(value, "content").unwrap_or_else(|| {
         let from = model("original_model", "originalModel").unwrap_or_else(|| "its model".into());
         let to = model("fallback_model", "fallbackModel").unwrap_or_else(|| "another".into());
-        format!("it went on from {from} to {to}")
+        format!("the CLI switched from {from} to {to}")
     })
 }
 

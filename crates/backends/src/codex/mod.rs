@@ -57,7 +57,7 @@ const CLI: Cli = Cli {
     backend: "codex",
     program: PROGRAM,
     get: "npm install -g @openai/codex, or set backends.codex.command",
-    empty: "backends.codex.command is an empty list: leave it out, or name the program first",
+    empty: "backends.codex.command is an empty list: remove it, or name the program first",
 };
 
 /// Nobody at a terminal can allow anything, so the agent is limited from outside. Claude Code gets

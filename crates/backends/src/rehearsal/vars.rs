@@ -11,7 +11,7 @@ pub struct Vars {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "${{{name}}} stands for nothing: it is no variable of the scenario and not in the environment"
+    "${{{name}}} has no value: it is neither a variable of the scenario nor in the environment"
 )]
 pub struct UnknownVariable {
     pub name: String,

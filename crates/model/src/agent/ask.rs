@@ -137,7 +137,7 @@ impl Ask {
         match self.kind {
             AskKind::Question if self.text.is_empty() => "it asks a question".into(),
             AskKind::Question => format!("it asks: {}", self.text),
-            AskKind::Other => format!("it requests `{}`, which is not known here", self.tool),
+            AskKind::Other => format!("it requests `{}`, which is not supported", self.tool),
             AskKind::Permission => {
                 match (self.tool.as_str(), self.target.as_str(), self.text.as_str()) {
                     ("", "", "") => "it asks for permission".into(),
@@ -187,19 +187,19 @@ impl Answer {
 /// The reason why an answer cannot be given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswerable {
-    #[error("it waits for no answer")]
+    #[error("it has no open request")]
     NothingOpen,
-    #[error("that request has been answered already")]
+    #[error("that request was already answered")]
     Answered,
     #[error("it has no open request `{0}`")]
     Unknown(String),
-    #[error("{} requests wait for an answer: {}", .0.len(), .0.join(", "))]
+    #[error("{} requests are open: {}", .0.len(), .0.join(", "))]
     Several(Vec<String>),
     #[error("the answer is empty")]
     Empty,
-    #[error("the agent offers no way to allow it")]
+    #[error("the agent offers no option to allow it")]
     NoSuchOption,
-    #[error("a question cannot be allowed: answer it with a text, or `deny`")]
+    #[error("`allow` does not answer a question: answer with a text, or `deny`")]
     NotAllowable,
 }
 

@@ -269,7 +269,7 @@ impl TurnResult {
     /// Returns this result as a failure, because its line is damaged.
     #[must_use]
     pub fn spoilt(self, fault: &str) -> Self {
-        let said = format!("the line with the result is damaged: {fault}");
+        let said = format!("the line with the result is invalid: {fault}");
         let error = self.error.or(Some(TurnError::Other));
         let text = Some(self.text.filter(|_| !self.ok).unwrap_or_else(|| said.clone()));
         Self { ok: false, error, text, structured: None, damage: Some(said), ..self }

@@ -287,9 +287,8 @@ mod tests {
 
     #[test]
     fn the_harness_asks_precisely() {
-        let faults = vec![
-            "`status` is \"done\": one of success, partial, failed, blocked is wanted".to_string(),
-        ];
+        let faults =
+            vec!["`status` is \"done\": expected success, partial, failed or blocked".to_string()];
         insta::assert_snapshot!("repair", repair(&faults));
         let unsynced = go_on("/repo/.agents/journals/login/developer.md", None, true);
         let go_on = |cut_at| go_on("/repo/.agents/journals/login/developer.md", cut_at, false);

@@ -54,12 +54,12 @@ const SHOWN: usize = 60;
 /// repair turn can fix all of them.
 pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
     let Some(object) = value.as_object() else {
-        return Err(vec![format!("a JSON object is wanted, not {}", kind(value))]);
+        return Err(vec![format!("expected a JSON object, not {}", kind(value))]);
     };
     let mut faults = Vec::new();
     let status = match object.get("status") {
         None => {
-            faults.push("`status` is missing: one of success, partial, failed, blocked".into());
+            faults.push("`status` is missing: expected success, partial, failed or blocked".into());
             None
         }
         Some(status) => match serde_json::from_value::<ResultStatus>(status.clone()) {
@@ -67,7 +67,7 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
             Err(_) => {
                 let shown: String = status.to_string().chars().take(SHOWN).collect();
                 faults.push(format!(
-                    "`status` is {shown}: one of success, partial, failed, blocked is wanted"
+                    "`status` is {shown}: expected success, partial, failed or blocked"
                 ));
                 None
             }
@@ -76,11 +76,11 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
     let summary = match object.get("summary") {
         Some(Value::String(text)) if text.len() <= TEXT_LIMIT => Some(text.clone()),
         Some(Value::String(text)) => {
-            faults.push(format!("`summary` is {} bytes long: at most {TEXT_LIMIT}", text.len()));
+            faults.push(format!("`summary` has {} bytes: the limit is {TEXT_LIMIT}", text.len()));
             None
         }
         Some(other) => {
-            faults.push(format!("`summary` is {}: text is wanted", kind(other)));
+            faults.push(format!("`summary` is {}: expected text", kind(other)));
             None
         }
         None => {
@@ -94,18 +94,21 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
         None | Some(Value::Null) => None,
         Some(Value::String(url)) if url.len() <= TEXT_LIMIT => Some(url.clone()),
         Some(Value::String(url)) => {
-            faults.push(format!("`pr_url` is {} bytes long: at most {TEXT_LIMIT}", url.len()));
+            faults.push(format!("`pr_url` has {} bytes: the limit is {TEXT_LIMIT}", url.len()));
             None
         }
         Some(other) => {
-            faults.push(format!("`pr_url` is {}: text or null is wanted", kind(other)));
+            faults.push(format!("`pr_url` is {}: expected text or null", kind(other)));
             None
         }
     };
     let texts = [&changes, &issues, &questions].into_iter().flatten();
     let whole: usize = texts.map(String::len).sum();
     if whole > WHOLE_LIMIT {
-        faults.push(format!("the lists are {whole} bytes long: at most {WHOLE_LIMIT} together"));
+        faults.push(format!(
+            "the lists have {whole} bytes: the limit for all together is \
+                             {WHOLE_LIMIT}"
+        ));
     }
     match (status, summary) {
         (Some(status), Some(summary)) if faults.is_empty() => {
@@ -119,7 +122,7 @@ fn strings(object: &Map<String, Value>, key: &str, faults: &mut Vec<String>) -> 
     match object.get(key) {
         None | Some(Value::Null) => vec![],
         Some(Value::Array(items)) if items.len() > LIST_LIMIT => {
-            faults.push(format!("`{key}` has {} entries: at most {LIST_LIMIT}", items.len()));
+            faults.push(format!("`{key}` has {} entries: the limit is {LIST_LIMIT}", items.len()));
             vec![]
         }
         Some(Value::Array(items)) => items
@@ -129,19 +132,19 @@ fn strings(object: &Map<String, Value>, key: &str, faults: &mut Vec<String>) -> 
                 Value::String(text) if text.len() <= TEXT_LIMIT => Some(text.clone()),
                 Value::String(text) => {
                     faults.push(format!(
-                        "`{key}[{at}]` is {} bytes long: at most {TEXT_LIMIT}",
+                        "`{key}[{at}]` has {} bytes: the limit is {TEXT_LIMIT}",
                         text.len()
                     ));
                     None
                 }
                 other => {
-                    faults.push(format!("`{key}[{at}]` is {}: text is wanted", kind(other)));
+                    faults.push(format!("`{key}[{at}]` is {}: expected text", kind(other)));
                     None
                 }
             })
             .collect(),
         Some(other) => {
-            faults.push(format!("`{key}` is {}: a list of texts is wanted", kind(other)));
+            faults.push(format!("`{key}` is {}: expected a list of texts", kind(other)));
             vec![]
         }
     }

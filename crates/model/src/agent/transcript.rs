@@ -114,10 +114,9 @@ pub fn judge(reading: &Reading, worked_in: bool) -> (Standing, String) {
     match &reading.prompt {
         Seen::Unclear(why) => (Standing::Unknown, why.clone()),
         Seen::Present(standing) => (*standing, String::new()),
-        Seen::Absent if worked_in && reading.session == Session::Missing => (
-            Standing::Unknown,
-            "it was worked in, and its transcript is nowhere to be found".into(),
-        ),
+        Seen::Absent if worked_in && reading.session == Session::Missing => {
+            (Standing::Unknown, "the session was used, but its transcript does not exist".into())
+        }
         Seen::Absent => (Standing::NotTaken, String::new()),
     }
 }

@@ -138,8 +138,8 @@ fn create(beads: &Beads, op: &Op, now: &str, fresh: &str) -> Result<Change, Faul
     check_priority(*priority)?;
     if beads.len() >= BEADS_LIMIT {
         return Err(Fault::input(
-            format!("there are {BEADS_LIMIT} beads already"),
-            "export and remove old ones",
+            format!("the store already has {BEADS_LIMIT} beads"),
+            "export and remove old beads",
         ));
     }
     let mut own: Vec<String> = Vec::new();
@@ -261,7 +261,7 @@ fn dep_add(beads: &Beads, id: &str, on: &str, now: &str) -> Result<Change, Fault
     change
         .answer
         .warnings
-        .extend(cycle.map(|chain| format!("this closes a cycle: {}", chain.join(" → "))));
+        .extend(cycle.map(|chain| format!("this would create a cycle: {}", chain.join(" → "))));
     Ok(change)
 }
 
@@ -283,22 +283,19 @@ fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
         let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if id.is_empty() || id.len() > 100 || !id.chars().all(fine) || id.starts_with(['-', '.']) {
             return Err(Fault::input(
-                format!("`{id}` cannot be a bead's id"),
-                "letters, digits, `-`, `_` and `.`",
+                format!("`{id}` cannot be the id of a bead"),
+                "use letters, digits, `-`, `_` and `.`",
             ));
         }
         check_foreign(bead)?;
         if !seen.insert(id) {
-            return Err(Fault::input(
-                format!("{id} is there twice"),
-                "every id may stand on one line only",
-            ));
+            return Err(Fault::input(format!("{id} appears twice"), "give each bead its own id"));
         }
         match beads.get(id) {
             Some(known) if known == bead => {}
             Some(known) if is_newer(known, bead) => {
                 warnings.push(format!(
-                    "{id} was changed here since ({}): it is left as it is",
+                    "{id} was changed here later ({}), so it is not imported",
                     known.updated_at
                 ));
             }
@@ -315,19 +312,19 @@ fn import(beads: &Beads, new: &[Bead]) -> Result<Change, Fault> {
 pub fn check_foreign(bead: &Bead) -> Result<(), Fault> {
     check_text("`title`", &bead.title, TITLE_LIMIT * 4)?;
     if bead.title.trim().is_empty() {
-        return Err(Fault::input("`title` is empty", "say what is to be done"));
+        return Err(Fault::input("`title` is empty", "give a title"));
     }
     if bead.priority > 4 {
         return Err(Fault::input(
             format!("`priority` is {}", bead.priority),
-            "0 (most urgent) to 4",
+            "use 0 (most urgent) to 4",
         ));
     }
     let times = [("created_at", Some(&bead.created_at)), ("updated_at", Some(&bead.updated_at))];
     for (name, time) in times.into_iter().chain([("closed_at", bead.closed_at.as_ref())]) {
         if let Some(time) = time.filter(|time| time.parse::<Timestamp>().is_err()) {
             return Err(Fault::input(
-                format!("`{name}` is no time: {time:?}"),
+                format!("`{name}` is not a time: {time:?}"),
                 "like 2026-01-31T12:00:00Z",
             ));
         }
@@ -363,12 +360,12 @@ fn ready(beads: &Beads, labels: &[String]) -> Vec<Bead> {
 fn check_text(what: &str, text: &str, limit: usize) -> Result<(), Fault> {
     if text.len() > limit {
         return Err(Fault::input(
-            format!("{what} is {} bytes long", text.len()),
-            format!("at most {limit}"),
+            format!("{what} has {} bytes", text.len()),
+            format!("use at most {limit} bytes"),
         ));
     }
     if text.contains('\0') {
-        return Err(Fault::input(format!("{what} holds a NUL"), ""));
+        return Err(Fault::input(format!("{what} contains a NUL"), ""));
     }
     Ok(())
 }
@@ -377,15 +374,15 @@ fn check_type(kind: &str) -> Result<(), Fault> {
     if TYPES.contains(&kind) {
         return Ok(());
     }
-    let hint = format!("{}; an imported bead keeps the type it came with", TYPES.join(", "));
-    Err(Fault::input(format!("`{kind}` is no type that a bead can be given"), hint))
+    let hint = format!("use one of {}; an imported bead keeps its own type", TYPES.join(", "));
+    Err(Fault::input(format!("`{kind}` is not a type of beads"), hint))
 }
 
 fn check_priority(priority: u8) -> Result<(), Fault> {
     if priority <= 4 {
         Ok(())
     } else {
-        Err(Fault::input(format!("{priority} is no priority"), "0 (first) to 4"))
+        Err(Fault::input(format!("{priority} is not a priority"), "use 0 (most urgent) to 4"))
     }
 }
 
@@ -396,18 +393,18 @@ fn add_label(labels: &mut Vec<String>, label: &str) -> Result<(), Fault> {
         && label.trim() == label;
     if crate::beads::tbd::is_mark(label) {
         return Err(Fault::input(
-            format!("`{label}` is a label of Muleteer's own"),
-            "choose another",
+            format!("the label `{label}` is reserved for Muleteer"),
+            "choose another label",
         ));
     }
     if !fine {
         return Err(Fault::input(
             format!("`{label}` cannot be a label"),
-            "at most 100 characters, no comma",
+            "use at most 100 characters, without commas",
         ));
     }
     if labels.len() >= LABELS_LIMIT {
-        return Err(Fault::input("too many labels", format!("at most {LABELS_LIMIT}")));
+        return Err(Fault::input("too many labels", format!("use at most {LABELS_LIMIT} labels")));
     }
     if !labels.iter().any(|known| known == label) {
         labels.push(label.into());

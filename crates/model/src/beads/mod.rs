@@ -113,8 +113,8 @@ impl Status {
             "blocked" => Ok(Self::Blocked),
             "closed" => Ok(Self::Closed),
             _ => Err(Fault::input(
-                format!("`{text}` is no status"),
-                "open, in_progress, blocked or closed",
+                format!("`{text}` is not a status"),
+                "use open, in_progress, blocked or closed",
             )),
         }
     }
@@ -342,13 +342,13 @@ pub fn find<'a>(beads: &'a Beads, id: &str) -> Result<&'a Bead, Fault> {
         (Some(bead), None) if !id.is_empty() => Ok(bead),
         (Some(_), Some(_)) if !id.is_empty() => Err(Fault::new(
             "E_AMBIGUOUS",
-            format!("more than one bead begins with `{id}`"),
-            "give more of the id",
+            format!("the ids of several beads begin with `{id}`"),
+            "give a longer part of the id",
         )),
         _ => Err(Fault::new(
             "E_NOT_FOUND",
-            format!("there is no bead `{id}`"),
-            "`muleteer bead list` shows them",
+            format!("no bead `{id}`"),
+            "run `muleteer bead list` to list them",
         )),
     }
 }

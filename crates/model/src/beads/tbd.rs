@@ -152,7 +152,7 @@ fn parse(text: &str) -> Result<Issue, String> {
     let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
     let (front, body) = match rest.split_once("\n---\n") {
         Some(parts) => parts,
-        None => (rest.strip_suffix("\n---").ok_or("its front matter has no end")?, ""),
+        None => (rest.strip_suffix("\n---").ok_or("its front matter is not closed")?, ""),
     };
     let mut issue: Issue = serde_saphyr::from_str(front).map_err(|error| error.to_string())?;
     let body = format!("\n{body}");
@@ -362,7 +362,7 @@ pub fn check(change: &Change) -> Result<(), Fault> {
         Fault::new(
             "E_BAD_INPUT",
             format!("the {what} of {id} is too long for tbd"),
-            format!("at most {limit} characters"),
+            format!("use at most {limit} characters"),
         )
     };
     for bead in &change.put {
@@ -498,10 +498,10 @@ pub fn import(
         let Some(short) = short.filter(|short| !short.is_empty() && short.chars().all(fine)) else {
             return Err(Fault::new(
                 "E_BAD_INPUT",
-                format!("tbd would give {} another id: here they begin with `{prefix}-`", bead.id),
+                format!("tbd would change the id of {}: its ids begin with `{prefix}-`", bead.id),
                 format!(
-                    "`tbd import FILE` takes such beads over by its own rules; new repositories \
-                     can have their prefix: `tbd init --prefix={}`",
+                    "import them with `tbd import FILE`, or set up a new repository with `tbd init \
+                     --prefix={}`",
                     bead.id.split('-').next().unwrap_or("bd")
                 ),
             ));
@@ -649,7 +649,7 @@ mod tests {
     fn an_issue_that_cannot_be_read_is_named() {
         for (text, why) in [
             ("", "begin"),
-            ("---\nid: is-a\n", "no end"),
+            ("---\nid: is-a\n", "not closed"),
             ("---\nid: [\n---\n", "is-a.md"),
             ("---\nid: is-a\n---\n", "title"),
         ] {

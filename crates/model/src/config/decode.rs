@@ -3,6 +3,7 @@
 //! leaf, from which the layers are merged.
 
 use crate::config::error::{ConfigError, Place, list, nearest};
+use crate::config::ranges;
 use crate::config::yaml::{Entry, Kind, Node};
 use serde::de::{
     self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor, value::StrDeserializer,
@@ -19,6 +20,8 @@ pub(crate) struct Leaf {
     pub value: Value,
     pub place: Option<Place>,
 }
+
+const NUMBER: &str = "a whole number of at least 0";
 
 /// The most faults reported for one file; further ones are likely consequences.
 const MOST_FAULTS: usize = 20;
@@ -92,7 +95,14 @@ impl Fault {
         <Self as de::Error>::unknown_field(&entry.key, known).below(&entry.key, entry.key_place)
     }
 
-    fn into_error(self) -> ConfigError {
+    fn into_error(mut self) -> ConfigError {
+        // The same key has one range, in this message as in the one about an impossible number.
+        if let Some(range) = ranges::of(&self.path)
+            && let Some(rest) = self.message.strip_prefix(&format!("expected {NUMBER}"))
+        {
+            let (_, found) = rest.split_once(", not ").unwrap_or_default();
+            self.message = format!("expected {range}, not {found}");
+        }
         let path = dotted(&self.path);
         let message = match (self.named, path.is_empty()) {
             (_, true) => self.message,
@@ -138,7 +148,7 @@ impl de::Error for Fault {
     fn invalid_type(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         let expected = expected.to_string();
         let wanted = wanted(&expected);
-        let mut fault = Self::new(format!("{wanted} is wanted, not {}", shown(found)));
+        let mut fault = Self::new(format!("expected {wanted}, not {}", shown(found)));
         let scalar = matches!(
             found,
             de::Unexpected::Bool(_) | de::Unexpected::Float(_) | de::Unexpected::Signed(_)
@@ -156,23 +166,23 @@ impl de::Error for Fault {
             ("u16", de::Unexpected::Unsigned(_)) => u64::from(u16::MAX),
             ("u32", de::Unexpected::Unsigned(_)) => u64::from(u32::MAX),
             _ => {
-                return Self::new(format!("{} is wanted, not {}", wanted(&expected), shown(found)));
+                return Self::new(format!("expected {}, not {}", wanted(&expected), shown(found)));
             }
         };
-        Self::new(format!("a whole number of at most {most} is wanted, not {}", shown(found)))
+        Self::new(format!("expected {NUMBER} and at most {most}, not {}", shown(found)))
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
         let near =
             nearest(variant, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
         let shown: String = variant.chars().take(60).collect();
-        Self { hint: near, ..Self::new(format!("`{shown}` is none of {}", list(known))) }
+        Self { hint: near, ..Self::new(format!("`{shown}` is not one of {}", list(known))) }
     }
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
         let near =
             nearest(field, known.iter().copied()).map(|near| format!("did you mean `{near}`?"));
-        let hint = near.unwrap_or_else(|| format!("known here: {}", list(known)));
+        let hint = near.unwrap_or_else(|| format!("known keys: {}", list(known)));
         Self { hint: Some(hint), named: true, ..Self::new(format!("unknown key `{field}`")) }
     }
 
@@ -187,7 +197,7 @@ impl de::Error for Fault {
 
 fn wanted(expected: &str) -> &str {
     match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0 up",
+        "u8" | "u16" | "u32" | "u64" | "usize" => NUMBER,
         "i64" => "a whole number",
         "f32" | "f64" => "a number",
         "a string" => "text",
@@ -429,7 +439,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
         let Some((entry, key)) = self.value.take() else {
-            return Err(Fault::new("a value was asked for before its key".into()));
+            return Err(Fault::new("a value was requested before its key".into()));
         };
         let mut path = self.tree.path.to_vec();
         path.push(key);

@@ -131,7 +131,7 @@ impl NotFound {
         let known: Vec<&str> = known.into_iter().collect();
         let hint = match nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None if known.is_empty() => format!("no {kind} is known here"),
+            None if known.is_empty() => format!("no {kind} is configured"),
             None => format!("known: {}", list(&known)),
         };
         Self { kind, name: name.into(), hint }

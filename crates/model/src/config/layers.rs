@@ -3,6 +3,7 @@
 use crate::config::decode::{Leaf, decode, dotted};
 use crate::config::error::{ConfigError, NotFound, Place};
 use crate::config::otlp_endpoint::Endpoint;
+use crate::config::ranges;
 use crate::config::trust::{self, Ignored, Trust, Weaker};
 use crate::config::{
     BackendChoice, Config, DEFAULT, ENV_PREFIX, Layer, Origin, Project, Retention, Settings,
@@ -56,7 +57,7 @@ pub(super) fn load(
     }
     complete_categories(&mut leaves);
     let settings: Settings = serde_json::from_value(tree(&leaves)).map_err(|error| {
-        vec![ConfigError::new(format!("the layers do not fit together: {error}"))]
+        vec![ConfigError::new(format!("the configuration files contradict each other: {error}"))]
     })?;
     let faults: Vec<_> =
         faults(&settings).into_iter().map(|fault| fault.locate(&leaves, &sources)).collect();
@@ -245,12 +246,17 @@ impl ValueFault {
     }
 }
 
+/// The message for a number out of its range, which [`ranges`] names.
+const NUMBER: &str = "expected another number";
+
 fn faults(settings: &Settings) -> Vec<ValueFault> {
     let mut faults = vec![];
     let mut wanted = |ok: bool, path: &[&str], message: &str| {
         if !ok {
-            let path = path.iter().map(|part| (*part).to_string()).collect();
-            faults.push(ValueFault { path, message: message.into(), hint: None });
+            let path: Vec<String> = path.iter().map(|part| (*part).to_string()).collect();
+            let message =
+                ranges::of(&path).map_or(message.into(), |range| format!("expected {range}"));
+            faults.push(ValueFault { path, message, hint: None });
         }
     };
     for (name, category) in &settings.categories {
@@ -258,64 +264,51 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
         wanted(
             category.inactivity_timeout.as_secs() >= 1,
             &at("inactivity_timeout"),
-            "at least one second is wanted",
+            "expected at least 1 second",
         );
         wanted(
             category.timeout.is_none_or(|t| t.as_secs() >= 1),
             &at("timeout"),
-            "at least one second is wanted",
+            "expected at least 1 second",
         );
-        wanted(
-            category.max_turns != Some(0),
-            &at("max_turns"),
-            "at least 1 is wanted, or null for no limit",
-        );
-        wanted(category.max_restarts <= 1000, &at("max_restarts"), "at most 1000 are possible");
+        wanted(category.max_turns != Some(0), &at("max_turns"), NUMBER);
+        wanted(category.max_restarts <= 1000, &at("max_restarts"), NUMBER);
         let budget = category.budget_usd.is_none_or(|usd| usd.is_finite() && usd > 0.0);
-        wanted(budget, &at("budget_usd"), "more than 0 is wanted, or null for no limit");
+        wanted(budget, &at("budget_usd"), "expected an amount above 0, or null for no limit");
     }
     let pool = &settings.pool;
-    wanted(
-        (1..=1000).contains(&pool.max_agents),
-        &["pool", "max_agents"],
-        "1 to 1000 are possible",
-    );
-    wanted(pool.max_depth <= 100, &["pool", "max_depth"], "0 to 100 are possible");
+    wanted((1..=1000).contains(&pool.max_agents), &["pool", "max_agents"], NUMBER);
+    wanted(pool.max_depth <= 100, &["pool", "max_depth"], NUMBER);
     let agent = &settings.run.agent;
-    let positive = "at least 1 is wanted";
-    wanted(agent.max_concurrency >= 1, &["run", "agent", "max_concurrency"], positive);
+    wanted(agent.max_concurrency >= 1, &["run", "agent", "max_concurrency"], NUMBER);
     wanted(
         agent.timeout_per_bead.as_secs() >= 1,
         &["run", "agent", "timeout_per_bead"],
-        "at least one second is wanted",
+        "expected at least 1 second",
     );
     let phases = &settings.run.phases;
-    wanted(phases.maintain.n >= 1, &["run", "phases", "maintain", "n"], positive);
+    wanted(phases.maintain.n >= 1, &["run", "phases", "maintain", "n"], NUMBER);
     wanted(
         phases.maintain.max_concurrency >= 1,
         &["run", "phases", "maintain", "max_concurrency"],
-        positive,
+        NUMBER,
     );
-    wanted(
-        phases.judge.max_iterations >= 1,
-        &["run", "phases", "judge", "max_iterations"],
-        positive,
-    );
+    wanted(phases.judge.max_iterations >= 1, &["run", "phases", "judge", "max_iterations"], NUMBER);
     wanted(
         !settings.run.target_branch.is_empty(),
         &["run", "target_branch"],
-        "a branch, or `auto`, is wanted",
+        "expected a branch, or `auto`",
     );
     let endpoint = settings.telemetry.endpoint.as_deref().map(Endpoint::parse);
     wanted(
         endpoint.is_none_or(|parsed| parsed.is_ok()),
         &["telemetry", "endpoint"],
-        "an address like http://HOST:4318 is wanted, or null",
+        "expected an address like http://HOST:4318, or null",
     );
     wanted(
         settings.retention.output_mib <= Retention::MOST_MIB,
         &["retention", "output_mib"],
-        "at most 256 are possible",
+        NUMBER,
     );
     for (model, price) in &settings.models.prices {
         let prices = [
@@ -326,7 +319,7 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
         ];
         for (key, price) in prices {
             let possible = price.is_none_or(|usd| usd >= 0.0);
-            wanted(possible, &["models", "prices", model, key], "0 or more is wanted");
+            wanted(possible, &["models", "prices", model, key], "expected a number of at least 0");
         }
     }
     for (name, project) in &settings.projects {
@@ -334,7 +327,7 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
             Project::Path(_) => &["projects", name],
             Project::Full(_) => &["projects", name, "path"],
         };
-        wanted(!project.path().trim().is_empty(), path, "a directory is wanted");
+        wanted(!project.path().trim().is_empty(), path, "expected a directory");
     }
     let variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0', ' ']);
     for backend in BackendChoice::ALL {
@@ -342,19 +335,19 @@ fn faults(settings: &Settings) -> Vec<ValueFault> {
         let key = crate::config::canonical(backend.as_str());
         for (name, value) in &set.env {
             let path = ["backends", key.as_str(), "env", name.as_str()];
-            wanted(variable(name), &path, "it is no name of a variable");
-            wanted(!value.contains('\0'), &path, "a variable cannot hold a NUL");
+            wanted(variable(name), &path, "this cannot be the name of a variable");
+            wanted(!value.contains('\0'), &path, "the value of a variable cannot contain a NUL");
         }
     }
     wanted(
         settings.env.pass.iter().all(|name| variable(name)),
         &["env", "pass"],
-        "names of variables are wanted, without values",
+        "expected names of variables, without values",
     );
     let stars =
         settings.env.pass.iter().find(|name| name.strip_suffix('*').unwrap_or(name).contains('*'));
     if let Some(name) = stars {
-        let message = format!("`{name}`: a `*` stands for any ending, and can stand nowhere else");
+        let message = format!("`{name}`: `*` may only be the last character");
         wanted(false, &["env", "pass"], &message);
     }
     let categories = || settings.categories.keys().map(String::as_str);

@@ -27,6 +27,7 @@ pub mod otlp_endpoint;
 mod decode;
 mod error;
 mod layers;
+mod ranges;
 mod span;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

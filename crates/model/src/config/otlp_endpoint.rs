@@ -21,13 +21,13 @@ pub enum BadEndpoint {
     NoScheme,
     /// Not supported: a collector on this machine accepts plain HTTP and can forward with TLS.
     #[error(
-        "https is not spoken: name a collector on this machine (http://127.0.0.1:4318), and let \
-         it forward"
+        "https is not supported: name a collector on this machine (http://127.0.0.1:4318) that \
+         forwards the data"
     )]
     Https,
-    #[error("it names no host")]
+    #[error("it has no host")]
     NoHost,
-    #[error("`{0}` is no port")]
+    #[error("`{0}` is not a port")]
     Port(String),
     #[error("a user name or password in it is not supported: use OTEL_EXPORTER_OTLP_HEADERS")]
     UserInfo,

@@ -13,46 +13,45 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Everything a configuration file may say.
+/// All keys of a configuration file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The agent CLI used where neither a flag nor the role names one.
+    /// The default agent CLI, if neither a flag nor the role names one.
     pub backend: BackendChoice,
-    /// Limits shared by the roles of a category. Keys left out of a category of your own are
-    /// `coding`'s.
+    /// The limits of each category of roles. A new category inherits missing keys from `coding`.
     pub categories: BTreeMap<String, Category>,
     pub models: Models,
     pub pool: Pool,
-    /// What agents may do without asking; roles and categories add to it.
+    /// The permission policy of all agents. Roles and categories add rules to it.
     pub permissions: Permissions,
     pub backends: Backends,
     pub env: EnvRules,
-    /// What holds the agents of runs back.
+    /// The sandbox of the agents of runs.
     pub sandbox: Sandbox,
-    /// Names for directories.
+    /// Directories that have a name.
     pub projects: BTreeMap<String, Project>,
-    /// The spec run.
+    /// Settings of spec runs.
     pub run: Run,
-    /// By adapter; read by the adapter itself.
+    /// The settings of each adapter, which reads them itself.
     pub adapters: BTreeMap<String, Value>,
     pub telemetry: Telemetry,
     pub retention: Retention,
 }
 
-/// Where the daemon sends traces and metrics; the variables of OpenTelemetry say the rest.
+/// The export of traces and metrics; OpenTelemetry's variables set the other options.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Telemetry {
-    /// Used where `OTEL_EXPORTER_OTLP_ENDPOINT` is not set.
+    /// The endpoint of the collector, if `OTEL_EXPORTER_OTLP_ENDPOINT` is not set.
     pub endpoint: Option<String>,
 }
 
-/// What the daemon keeps of what has been done.
+/// The data that the daemon keeps of agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Of each agent's raw output, MiB: how far back `logs --raw` reaches.
+    /// The raw output kept of each agent for `logs --raw`, in MiB.
     pub output_mib: u32,
 }
 
@@ -94,7 +93,7 @@ impl InForce {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendChoice {
-    /// What is found on PATH.
+    /// The first agent CLI found on PATH.
     #[default]
     Auto,
     ClaudeCode,
@@ -143,31 +142,30 @@ impl fmt::Display for BackendChoice {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Category {
-    /// Silence longer than this, with no evidence of life, is a stall.
+    /// An agent that is silent and idle for longer than this is stalled.
     pub inactivity_timeout: Span,
-    /// Counted attempts after a crash before the dispatch has failed.
+    /// The number of restarts after crashes before the dispatch fails.
     pub max_restarts: u32,
-    /// Of one dispatch; null for none.
+    /// The most that one dispatch may cost; null for no limit.
     pub budget_usd: Option<f64>,
-    /// Model turns of one dispatch; null for no limit.
+    /// The most model turns of one dispatch; null for no limit.
     pub max_turns: Option<u32>,
-    /// Awake time of all attempts together; null for none.
+    /// The most awake time of all attempts together; null for no limit.
     pub timeout: Option<Span>,
-    /// How long a rate limit or an overload of the model API is waited for, in all, before the
-    /// dispatch has failed.
+    /// The total wait for a rate-limited or overloaded model API before the dispatch fails.
     pub api_patience: Span,
-    /// How long an agent may try in vain to get an answer of the model API that is neither.
+    /// The total time of other failures of the model API before the dispatch fails.
     pub api_timeout: Span,
-    /// How long an agent of a run or a task list, where nobody watches, waits for an answer to what
-    /// it asks before that is denied. A question is denied at once.
+    /// How long a permission request of an unattended agent (in a run or task list) waits before it
+    /// is denied. Questions are denied at once.
     pub answer_timeout: Span,
-    /// What follows a crash.
+    /// The reaction to a crash.
     pub on_crash: OnCrash,
-    /// A validated result is asked of the agent.
+    /// Whether the agent must return a validated result.
     pub result: bool,
-    /// The most that is done about what is found in an agent that works, and is sick.
+    /// The strongest reaction to each finding of a monitor.
     pub monitors: Responses,
-    /// What its agents may do without asking.
+    /// The permission policy of the category's agents.
     pub permissions: Permissions,
 }
 
@@ -187,7 +185,7 @@ impl Category {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnCrash {
-    /// Resume the session, up to `max_restarts` times, with growing pauses.
+    /// Resume the session up to `max_restarts` times, with increasing delays.
     #[default]
     Resume,
     /// Block and ask a person.
@@ -197,12 +195,12 @@ pub enum OnCrash {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Models {
-    /// Null leaves the choice to the agent CLI.
+    /// The model of all agents; null uses the agent CLI's own default.
     pub default: Option<String>,
-    /// By category; a role's own `model` and `--model` win.
+    /// The model of each category. A role's `model` and `--model` override it.
     pub overrides: BTreeMap<String, String>,
-    /// By model, for agents that report tokens and no cost (codex): without a price, their cost is
-    /// 0 and no budget stops them.
+    /// Prices of models, for agent CLIs that report tokens but no cost (codex). Without a price the
+    /// cost is 0, and no budget stops the agent.
     pub prices: BTreeMap<String, Price>,
 }
 
@@ -212,9 +210,9 @@ pub struct Models {
 pub struct Price {
     pub input: f64,
     pub output: f64,
-    /// Null: as `input`.
+    /// The price of cached tokens; null uses the price of `input`.
     pub cache_read: Option<f64>,
-    /// Null: as `input`.
+    /// The price of cached tokens; null uses the price of `input`.
     pub cache_write: Option<f64>,
 }
 
@@ -232,9 +230,9 @@ impl Price {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
-    /// Agents alive at once; further dispatches wait in order.
+    /// The most agents that run at the same time; further dispatches wait in order.
     pub max_agents: u32,
-    /// How deep agents may dispatch agents; 0: not at all.
+    /// The most levels of agents that dispatch agents; 0 forbids it.
     pub max_depth: u32,
 }
 
@@ -266,28 +264,28 @@ impl Backends {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Backend {
-    /// The program, if not the one on PATH. For `subprocess`: text runs under `sh -c`, a list is
-    /// the argument vector.
+    /// The command, if it is not the program on PATH. For `subprocess`, text runs in `sh -c` and a
+    /// list is the argument vector.
     pub command: Option<Command>,
-    /// Added after the arguments Muleteer gives.
+    /// Arguments that follow those of Muleteer.
     pub args: Vec<String>,
-    /// Set for this backend's agents.
+    /// Environment variables of this backend's agents.
     pub env: BTreeMap<String, String>,
 }
 
-/// Agents that speak the Agent Client Protocol.
+/// Settings of agents that use the Agent Client Protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Acp {
-    /// Which of the agents known by name; null: the first on PATH, or `command` alone.
+    /// The name of a known agent; null uses `command`, or the first known agent on PATH.
     pub agent: Option<String>,
-    /// The program, if not the one on PATH.
+    /// The command, if it is not the program on PATH.
     pub command: Option<Command>,
-    /// Added after the arguments Muleteer gives.
+    /// Arguments that follow those of Muleteer.
     pub args: Vec<String>,
-    /// Set for these agents.
+    /// Environment variables of these agents.
     pub env: BTreeMap<String, String>,
-    /// What an agent has for the answer to a call that is no prompt.
+    /// The time limit for the agent's answer to a call other than a prompt.
     pub call_timeout: Option<Span>,
 }
 
@@ -316,7 +314,10 @@ impl<'de> Deserialize<'de> for Command {
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Command, E> {
                 if text.trim().is_empty() {
-                    return Err(de::Error::custom("it is empty: it begins with the program"));
+                    return Err(de::Error::custom(
+                        "the list is empty: its first item is the \
+                        program",
+                    ));
                 }
                 Ok(Command::Text(text.into()))
             }
@@ -324,7 +325,7 @@ impl<'de> Deserialize<'de> for Command {
                 let argv = Vec::<String>::deserialize(de::value::SeqAccessDeserializer::new(seq))?;
                 if argv.first().is_none_or(|program| program.trim().is_empty()) {
                     return Err(de::Error::custom(
-                        "no program is named: it is the first item of the list",
+                        "the first item of the list, the program, is empty",
                     ));
                 }
                 Ok(Command::Argv(argv))
@@ -337,7 +338,7 @@ impl<'de> Deserialize<'de> for Command {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvRules {
-    /// Variables let through to agents beside the built-in list.
+    /// Names of environment variables that agents inherit, besides the built-in list.
     pub pass: Vec<String>,
 }
 
@@ -385,7 +386,7 @@ pub struct ProjectSettings {
     pub path: String,
 }
 
-/// The sandbox of a run's agents: `on`, `off`, or what is let through it.
+/// The sandbox of a run's agents: `on`, `off`, or `on` with exceptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Sandbox {
@@ -400,13 +401,13 @@ pub enum Switch {
     Off,
 }
 
-/// Paths, absolute or from `~/`.
+/// Exceptions of the sandbox: paths, absolute or from `~/`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Exceptions {
-    /// May be written.
+    /// Paths that agents may write.
     pub write: Vec<String>,
-    /// May be seen, where it would be hidden.
+    /// Hidden paths that agents may see.
     pub show: Vec<String>,
 }
 
@@ -454,13 +455,13 @@ impl<'de> Deserialize<'de> for Sandbox {
     }
 }
 
-/// Keys of the spec run.
+/// Settings of spec runs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Run {
     pub spec: Option<String>,
     pub agent: RunAgent,
-    /// `auto` for an integration branch of the run's own, or a branch.
+    /// The branch that agents push to; `auto` creates an integration branch for the run.
     pub target_branch: String,
     pub beads: Beads,
     pub worktree: Worktree,
@@ -478,24 +479,25 @@ pub struct RunAgent {
     pub max_retries_per_bead: u32,
 }
 
-/// Where beads are kept, by runs and by `muleteer bead`.
+/// The store of the beads of runs and of `muleteer bead`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Beads {
     pub store: BeadStoreChoice,
-    /// How `tbd` is called, if not by that name: text runs under `sh -c`, a list is argv.
+    /// The command of `tbd`, if it has another name: text runs in `sh -c`, a list is the argument
+    /// vector.
     pub command: Option<Command>,
-    /// Of one call of `tbd`.
+    /// The time limit of one call of `tbd`.
     pub timeout: Span,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BeadStoreChoice {
-    /// Muleteer's own, below `.muleteer/beads`.
+    /// Muleteer's own store in `.muleteer/beads`.
     #[default]
     Embedded,
-    /// The repository's `tbd`, through its command line.
+    /// The repository's `tbd`, used by its command line.
     Tbd,
 }
 
@@ -503,7 +505,7 @@ pub enum BeadStoreChoice {
 #[serde(default, deny_unknown_fields)]
 pub struct Worktree {
     pub strategy: WorktreeStrategy,
-    /// Null: the branch checked out now.
+    /// The branch that the run starts from; null uses the checked-out branch.
     pub base_branch: Option<String>,
     pub cleanup: bool,
 }
@@ -531,7 +533,7 @@ pub struct Decompose {
     pub auto: bool,
     /// Wait for a person's approval after decomposition.
     pub human_review: bool,
-    /// Labels of beads that exist already and make up the run.
+    /// Labels that select existing beads as the beads of the run.
     pub existing_selector: Option<String>,
 }
 
@@ -539,7 +541,7 @@ pub struct Decompose {
 #[serde(default, deny_unknown_fields)]
 pub struct Implement {
     pub guidelines: Vec<String>,
-    /// What an agent must pass before it closes a bead.
+    /// The checks that an agent must pass before it closes a bead.
     pub completion_checks: Vec<String>,
 }
 
@@ -568,7 +570,7 @@ pub struct Judge {
     pub spec_drift: bool,
     pub acceptance: bool,
     pub max_iterations: u32,
-    /// Null: the model of the run's other agents.
+    /// The model of the judge; null uses the model of the run's other agents.
     pub model: Option<String>,
     pub on_complete: OnComplete,
 }
@@ -576,13 +578,12 @@ pub struct Judge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnComplete {
-    /// The branch is pushed and a pull request is made; without a way to make one, the page for it
-    /// is named.
+    /// Push the branch and create a pull request, or print the page on which to create it.
     #[default]
     Pr,
-    /// The branch is pushed.
+    /// Push the branch.
     Push,
-    /// The branch stays in the repository.
+    /// Keep the branch in the repository only.
     None,
 }
 
@@ -591,6 +592,6 @@ pub enum OnComplete {
 pub struct Acceptance {
     pub generate: bool,
     pub model: Option<String>,
-    /// Criteria written by hand, instead of generated ones.
+    /// A directory of handwritten criteria that replace generated ones.
     pub path: Option<String>,
 }

@@ -80,7 +80,7 @@ pub fn with_file_lines(text: &str) -> Cow<'_, str> {
 /// The YAML fault, with its position.
 pub(crate) fn parse(text: &str, file: Option<&str>) -> Result<Node, ConfigError> {
     if text.len() > TEXT_LIMIT {
-        let message = format!("the file has {} bytes: at most {TEXT_LIMIT} are read", text.len());
+        let message = format!("the file has {} bytes: the limit is {TEXT_LIMIT}", text.len());
         return Err(ConfigError::new(message).at(file, text, None));
     }
     // Otherwise an empty file, or one with comments only, would be an error.
@@ -123,9 +123,9 @@ fn plain(message: &str) -> &str {
     let message = message.strip_prefix("error: ").unwrap_or(message);
     match message.strip_prefix("budget breached: ") {
         Some(budget) if budget.starts_with("Documents") => {
-            "one document is wanted, and here begins a second"
+            "expected one document, but a second one begins here"
         }
-        Some(_) => "it has more entries, levels or aliases than are read",
+        Some(_) => "it has too many entries, levels or aliases",
         None => message,
     }
 }

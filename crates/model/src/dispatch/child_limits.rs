@@ -48,7 +48,8 @@ pub fn overspent(fleet: &Fleet, dispatch: &Dispatch) -> Option<(Limit, String)> 
         return None;
     }
     let over = bounds(fleet, dispatch).find(|bound| bound.spent >= bound.usd)?;
-    Some((Limit::Budget, format!("${:.4} of ${:.2} spent by {}", over.spent, over.usd, over.by)))
+    let (usd, spent) = (life::dollars(over.usd), life::dollars(over.spent));
+    Some((Limit::Budget, format!("a shared budget of {usd} ({spent} spent by {})", over.by)))
 }
 
 /// A budget that a dispatch shares with others, and what they have spent of it.
@@ -67,7 +68,7 @@ fn bounds<'a>(fleet: &'a Fleet, dispatch: &'a Dispatch) -> impl Iterator<Item = 
         Some(Bound {
             usd,
             spent: fleet.family_usd(&dispatch.id),
-            by: format!("{} and all below it", dispatch.id),
+            by: format!("{} and its descendants", dispatch.id),
         })
     });
     let purse = dispatch.created.purse.as_ref().map(|purse| Bound {
@@ -346,7 +347,10 @@ mod tests {
         let told = overspent(&fleet, fleet.get(&id("cccc")).unwrap());
         assert_eq!(
             told,
-            Some((Limit::Budget, "$10.0000 of $10.00 spent by aaaa and all below it".into()))
+            Some((
+                Limit::Budget,
+                "a shared budget of $10.00 ($10.00 spent by aaaa and its descendants)".into()
+            ))
         );
     }
 
@@ -367,7 +371,7 @@ mod tests {
         used(&mut fleet, "cccc", 0.5);
         assert_eq!(
             over(&fleet, "aaaa"),
-            Some((Limit::Budget, "$5.0000 of $5.00 spent by run r1".into()))
+            Some((Limit::Budget, "a shared budget of $5.00 ($5.00 spent by run r1)".into()))
         );
         tell(
             &mut fleet,

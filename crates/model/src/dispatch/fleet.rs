@@ -40,7 +40,7 @@ pub struct Fleet {
 pub enum LookupError {
     #[error("no dispatch `{0}`")]
     Unknown(String),
-    #[error("`{prefix}` fits {} dispatches: {}", .ids.len(), .ids.join(", "))]
+    #[error("`{prefix}` matches {} dispatches: {}", .ids.len(), .ids.join(", "))]
     Ambiguous { prefix: String, ids: Vec<String> },
 }
 

@@ -174,8 +174,8 @@ impl Dispatch {
             }
             Event::SessionModeStays { mode, reason } if self.stop.is_none() => {
                 let reason = format!(
-                    "the agent went into its mode `{mode}`, in which it does not ask, and stays \
-                     there: {reason}"
+                    "the agent switched to its mode `{mode}`, which does not ask for permission, \
+                     and did not leave it: {reason}"
                 );
                 self.stop = Some(Stop::Policy { reason });
             }
@@ -194,10 +194,10 @@ impl Dispatch {
                 let call = format!("{tool}: {target}");
                 let call = call.trim_end_matches([':', ' ']);
                 let reason = match denied {
-                    true => format!("the agent used a tool that it was denied ({call}), by {rule}"),
+                    true => format!("the agent used a tool although {rule} denied it ({call})"),
                     false => format!(
-                        "the agent used a tool without asking ({call}), which its policy forbids \
-                         or asks about ({rule})"
+                        "the agent used a tool without asking, although its policy denies or asks \
+                         ({rule}): {call}"
                     ),
                 };
                 self.stop = Some(Stop::Policy { reason });

@@ -47,7 +47,7 @@ impl WorkHome {
     /// there.
     pub fn describe(&self, clone: Option<&str>) -> String {
         let mut text = match (&self.commit, self.commits, &self.trouble) {
-            (_, _, Some(why)) => format!("the commits could not be brought home: {why}"),
+            (_, _, Some(why)) => format!("failed to fetch the commits: {why}"),
             (None, ..) | (_, Some(0), _) => "no commits".to_string(),
             (Some(_), None, _) => format!("branch {}", self.branch),
             (Some(_), Some(count), _) => {
@@ -62,10 +62,10 @@ impl WorkHome {
             let _ = write!(text, "; {} at {}", left.what, left.name);
         }
         if !self.skipped.is_empty() {
-            let _ = write!(text, "; not brought: {}", self.skipped.join(", "));
+            let _ = write!(text, "; not fetched: {}", self.skipped.join(", "));
         }
         if let Some(clone) = clone.filter(|_| self.trouble.is_some() || !self.skipped.is_empty()) {
-            let _ = write!(text, "; the clone is kept at {clone}");
+            let _ = write!(text, "; the clone remains at {clone}");
         }
         text
     }
@@ -87,10 +87,10 @@ mod tests {
         let left = LeftWork { name: "refs/x".into(), what: "stash".into() };
         let left =
             WorkHome { left: vec![left], skipped: vec!["big (9 GiB)".into()], ..none.clone() };
-        let told = "no commits; stash at refs/x; not brought: big (9 GiB); the clone is kept at /c";
+        let told = "no commits; stash at refs/x; not fetched: big (9 GiB); the clone remains at /c";
         assert_eq!((left.describe(Some("/c")).as_str(), left.is_nothing()), (told, false));
         let lost = WorkHome { trouble: Some("disk full".into()), ..none };
-        let told = "the commits could not be brought home: disk full; the clone is kept at /c";
+        let told = "failed to fetch the commits: disk full; the clone remains at /c";
         assert_eq!((lost.describe(Some("/c")).as_str(), lost.is_nothing()), (told, false));
     }
 

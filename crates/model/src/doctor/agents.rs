@@ -33,10 +33,12 @@ pub(super) fn backends(all: &[BackendFacts]) -> Vec<Check> {
         all if all.iter().any(|backend| backend.found == Program::Missing) => Clis::Missing,
         _ => Clis::Broken,
     };
-    all.iter().map(|backend| one(backend, clis)).collect()
+    let programs: Vec<_> = all.iter().map(|backend| backend.program.as_str()).collect();
+    all.iter().map(|backend| one(backend, clis, &programs.join(", "))).collect()
 }
 
-fn one(backend: &BackendFacts, clis: Clis) -> Check {
+/// `programs` are the names of all agent CLIs that were looked up.
+fn one(backend: &BackendFacts, clis: Clis, programs: &str) -> Check {
     let check =
         |status, message: String| Check::new(format!("backend.{}", backend.name), status, message);
     // A CLI that the configuration names must exist; the others are optional.
@@ -48,13 +50,14 @@ fn one(backend: &BackendFacts, clis: Clis) -> Check {
             check(Status::Ok, format!("{said} ({}, answered in {ms} ms)", path.display()))
         }
         // It may be a working wrapper, or any other program.
-        Program::Answered { path, said, .. } => {
-            check(Status::Warn, format!("{} says `{said}`, which is no version", path.display()))
-                .hint(format!("{}: is it the program that is meant?", in_a_terminal(path)))
-        }
+        Program::Answered { path, said, .. } => check(
+            Status::Warn,
+            format!("{} printed `{said}`, which is not a version", path.display()),
+        )
+        .hint(format!("{}, and check that it is the right program", in_a_terminal(path))),
         Program::NotAsked { path, why } => check(
             Status::Ok,
-            format!("{} is there; its version was not asked: {why}", path.display()),
+            format!("{} exists; its version was not checked: {why}", path.display()),
         ),
         Program::Missing if wanted => {
             let message = format!(
@@ -66,18 +69,17 @@ fn one(backend: &BackendFacts, clis: Clis) -> Check {
         }
         Program::Missing if clis == Clis::Any => check(Status::Skip, absent(&backend.program)),
         Program::Missing => {
-            let message =
-                format!("{}, and no other agent CLI can be used", absent(&backend.program));
+            let message = format!("no agent CLI found ({programs}): nothing can run");
             check(Status::Fail, message).hint(&backend.get)
         }
         Program::Unknown(error) => check(broken, error.clone()).hint(&backend.get),
         Program::Silent { path, after_s } => check(
             broken,
-            format!("{} did not answer within {after_s} s when asked its version", path.display()),
+            format!("{} did not print its version within {after_s} s", path.display()),
         )
         .hint(format!("{}; reinstall it if it hangs there too", in_a_terminal(path))),
         Program::Failed { path, error } => {
-            check(broken, format!("{} cannot say its version: {error}", path.display()))
+            check(broken, format!("{} cannot print its version: {error}", path.display()))
                 .hint(format!("{}; {}", in_a_terminal(path), backend.get))
         }
     }
@@ -86,7 +88,7 @@ fn one(backend: &BackendFacts, clis: Clis) -> Check {
 /// A name without a slash is looked up on PATH.
 fn absent(program: &str) -> String {
     if program.contains('/') {
-        format!("`{program}` is not there, or no program")
+        format!("`{program}` is missing or not executable")
     } else {
         format!("`{program}` is not on PATH")
     }
@@ -98,8 +100,8 @@ pub(super) fn git(git: &Program) -> Check {
         Program::Answered { path, said, .. } => match version(said) {
             Some(found) if found >= GIT_WANTED => {
                 let check = Check::new("git", Status::Ok, format!("{said} ({})", path.display()));
-                let risk = "it does not wait for the disk, so a power cut may take work that was \
-                            just done; 2.36 waits";
+                let risk = "it does not flush files to disk, so a power cut may lose recent work; \
+                            git 2.36 does";
                 if found >= GIT_SYNCS { check } else { check.best_effort(risk) }
             }
             Some(_) => {
@@ -109,7 +111,7 @@ pub(super) fn git(git: &Program) -> Check {
             None => Check::new(
                 "git",
                 Status::Warn,
-                format!("{} says `{said}`, which is no version", path.display()),
+                format!("{} printed `{said}`, which is not a version", path.display()),
             ),
         },
         Program::Missing => {
@@ -136,11 +138,11 @@ pub(super) fn identity(identity: &IdentityFacts) -> Check {
     let check = |status, message: String| Check::new("git_identity", status, message);
     match identity {
         IdentityFacts::Is(who) => check(Status::Ok, who.clone()),
-        IdentityFacts::None(why) => check(Status::Warn, format!("git does not know your name or \
-            address: {why}")).hint(
+        IdentityFacts::None(why) => check(Status::Warn, format!("git has no name or address for \
+            you: {why}")).hint(
             "run `git config --global user.name \"Your Name\"` and `git config --global user.email you@example.com`",
         ),
-        IdentityFacts::Unknown => check(Status::Skip, "git could not be asked for it".into()),
+        IdentityFacts::Unknown => check(Status::Skip, "git did not answer".into()),
     }
 }
 
@@ -149,16 +151,16 @@ pub(super) fn trust(trust: &TrustFacts) -> Option<Check> {
     let named = |keys: &[String]| keys.join(", ");
     if !trust.ignored.is_empty() {
         let message = format!(
-            "you have not trusted this repository's configuration: ignored are {}",
+            "you have not trusted the configuration of this repository: ignoring {}",
             named(&trust.ignored)
         );
-        let hint = "run `muleteer trust --dry-run` to see what it would allow, and `muleteer \
-                    trust` to allow it";
+        let hint = "run `muleteer trust --dry-run` to show its settings, and `muleteer trust` to \
+                    allow them";
         return Some(Check::new("trust", Status::Warn, message).hint(hint));
     }
     let message = || {
         format!(
-            "this repository's configuration is trusted; not run by this check: {}",
+            "the configuration of this repository is trusted; this check does not run {}",
             named(&trust.not_run)
         )
     };
@@ -184,19 +186,19 @@ pub fn answer(said: &str) -> Option<&str> {
 pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
     match config {
         Ok(files) if files.is_empty() => {
-            Check::new("config", Status::Ok, "built in; no file of yours")
+            Check::new("config", Status::Ok, "built-in defaults only; no configuration file")
         }
         Ok(files) => Check::new("config", Status::Ok, files.join(", ")),
         Err(error) => Check::new("config", Status::Fail, error)
-            .hint("`muleteer config check` shows every fault with file, line and column"),
+            .hint("run `muleteer config check` to list every fault with its place"),
     }
 }
 
 pub(super) fn telemetry(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("telemetry", status, message);
-    let again = "`muleteer daemon stop`, then anything starts one again; a daemon reads the \
-                 endpoint when it starts, and one that a service manager starts knows only \
-                 `telemetry.endpoint` of the configuration";
+    let again = "run `muleteer daemon stop`: the next verb starts a daemon, which reads the \
+                 endpoint at its start; under a service manager set `telemetry.endpoint` in the \
+                 configuration";
     let exports = match &facts.daemon {
         DaemonFacts::Answers { exports, .. } => exports.as_ref(),
         _ => None,
@@ -207,26 +209,29 @@ pub(super) fn telemetry(facts: &Facts) -> Check {
     match &facts.telemetry {
         TelemetryFacts::Off => check(
             Status::Skip,
-            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: no spans are made"
+            "neither OTEL_EXPORTER_OTLP_ENDPOINT nor telemetry.endpoint is set: telemetry is off"
                 .into(),
         ),
         TelemetryFacts::Disabled => {
-            check(Status::Skip, "OTEL_SDK_DISABLED is true: no spans are made".into())
+            check(Status::Skip, "OTEL_SDK_DISABLED is true: telemetry is off".into())
         }
         TelemetryFacts::Reached { endpoint, ms, unheeded } if unheeded.is_empty() => {
             check(Status::Ok, format!("{endpoint} accepts connections ({ms} ms)"))
         }
         TelemetryFacts::Reached { endpoint, unheeded, .. } => {
             check(Status::Warn, format!("{endpoint} accepts connections; {}", unheeded.join("; ")))
-                .hint("docs/tracing.md lists the variables that are heeded")
+                .hint("see docs/tracing.md for the supported variables")
         }
         TelemetryFacts::Unreachable { endpoint, error } => {
             check(Status::Warn, format!("{endpoint} cannot be reached: {error}"))
-                .hint("start the collector, or leave the endpoint unset (docs/tracing.md)")
-                .best_effort("agents run as always; spans wait in the log until it answers")
+                .hint("start the collector, or unset the endpoint (docs/tracing.md)")
+                .best_effort(
+                    "agents are not affected; spans stay in the event log until the \
+                              collector answers",
+                )
         }
         TelemetryFacts::BadEndpoint { endpoint, error } => {
-            check(Status::Fail, format!("`{endpoint}` is no endpoint: {error}"))
+            check(Status::Fail, format!("`{endpoint}` is not a valid endpoint: {error}"))
                 .hint("write it as http://HOST:4318 (OTLP over HTTP)")
         }
     }
@@ -241,17 +246,17 @@ fn other_than_meant(meant: &TelemetryFacts, exports: &Exports) -> Option<String>
         TelemetryFacts::Disabled => {
             let Exports::To(daemons) = exports else { return None };
             return Some(format!(
-                "OTEL_SDK_DISABLED is true, and the running daemon exports to {daemons}"
+                "OTEL_SDK_DISABLED is true, but the running daemon exports to {daemons}"
             ));
         }
         TelemetryFacts::Off | TelemetryFacts::BadEndpoint { .. } => return None,
     };
     match exports {
         Exports::Nothing => {
-            Some(format!("{endpoint} is set, and the running daemon exports nothing"))
+            Some(format!("{endpoint} is set, but the running daemon exports nothing"))
         }
         Exports::To(daemons) if daemons != endpoint => {
-            Some(format!("{endpoint} is set, and the running daemon exports to {daemons}"))
+            Some(format!("{endpoint} is set, but the running daemon exports to {daemons}"))
         }
         Exports::To(_) => None,
     }

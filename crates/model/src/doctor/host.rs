@@ -14,18 +14,24 @@ pub(super) fn namespaces(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("sandbox.namespaces", status, message);
     match &facts.sandbox.namespaces {
         Some(Ok(what)) => check(Status::Ok, what.clone()),
-        Some(Err(error)) => check(Status::Warn, format!("no private namespaces: {error}"))
-            .hint(
-                "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, AppArmor), \
-                 or a container that may nest",
-            )
-            .best_effort(
-                "judges and acceptance criteria are checked afterwards, not walled off: summaries \
-                 say `checked`",
+        Some(Err(error)) => check(
+            Status::Warn,
+            format!(
+                "cannot create private namespaces: \
+            {error}"
             ),
+        )
+        .hint(
+            "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, AppArmor), \
+                 or use a container that may nest",
+        )
+        .best_effort(
+            "judges and acceptance criteria are checked afterwards instead of isolated: \
+                 summaries say `checked`",
+        ),
         None => check(Status::Skip, format!("{} has no namespaces", facts.os)).best_effort(
-            "judges and acceptance criteria are checked afterwards, not walled off: summaries say \
-             `checked`",
+            "judges and acceptance criteria are checked afterwards instead of isolated: summaries \
+             say `checked`",
         ),
     }
 }
@@ -36,7 +42,7 @@ pub(super) fn landlock(facts: &Facts) -> Check {
         Some(Ok(what)) => check(Status::Ok, what.clone()),
         Some(Err(error)) => check(Status::Warn, format!("Landlock does not hold: {error}"))
             .hint("boot a kernel of 5.13 or newer with `landlock` in its lsm= list")
-            .best_effort("where namespaces are missing too, nothing limits what an agent writes"),
+            .best_effort("without namespaces too, nothing limits an agent's writes"),
         None => check(Status::Skip, format!("{} has no Landlock", facts.os)),
     }
 }
@@ -64,8 +70,8 @@ pub(super) fn containment(facts: &Facts) -> Check {
     let check =
         if facts.os == "linux" { check.hint("boot a kernel of 5.4 or newer") } else { check };
     check.best_effort(
-        "what a killed shim leaves is found by descent and by a mark in its environment, a moment \
-         later",
+        "processes of a killed shim are found a moment later, by parent and by a mark in their \
+         environment",
     )
 }
 
@@ -74,42 +80,38 @@ pub(super) fn cgroup(facts: &Facts) -> Check {
         Ok(place) => Check::new(
             "cgroup",
             Status::Ok,
-            format!("agents get cgroups of their own below {place}"),
+            format!("each agent gets its own cgroup below {place}"),
         ),
-        Err(error) => Check::new("cgroup", Status::Skip, format!("no cgroup of our own: {error}"))
-            .hint(
-                "run the daemon as a service (`muleteer service install`): its unit delegates a \
-                 cgroup",
-            )
-            .best_effort("agents are held by process group, parent death signal and sweeps"),
+        Err(error) => Check::new("cgroup", Status::Skip, format!("no delegated cgroup: {error}"))
+            .hint("run `muleteer service install`: the unit of the service delegates a cgroup")
+            .best_effort("agents are contained by process group, parent death signal and sweeps"),
     }
 }
 
 pub(super) fn service(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("service", status, message);
     match &facts.service {
-        ServiceFacts::None => check(
-            Status::Skip,
-            "no service manager here: a daemon is started when a verb needs one".into(),
-        ),
+        ServiceFacts::None => {
+            check(Status::Skip, "no service manager: a verb that needs a daemon starts one".into())
+        }
         ServiceFacts::Systemd { unit: None, .. } | ServiceFacts::Launchd { loaded: false } => {
             check(
                 Status::Skip,
-                "no service is installed: a daemon is started when a verb needs one".into(),
+                "no service is installed: a verb that needs a daemon starts one".into(),
             )
-            .hint("`muleteer service install` keeps one running")
+            .hint("run `muleteer service install` to keep a daemon running")
         }
         // A system unit needs no login session; a user's unit ends with the last session.
         ServiceFacts::Systemd { user, linger: false, unit: Some(state) } if facts.uid != 0 => {
             check(
                 Status::Warn,
-                format!("the user service ({state}) ends, agents and all, when {user} logs out"),
+                format!("the user service ({state}) and its agents end when {user} logs out"),
             )
-            .hint(format!("loginctl enable-linger {user}"))
+            .hint(format!("run `loginctl enable-linger {user}`"))
         }
         ServiceFacts::Systemd { unit: Some(state), .. } if state == "failed" => {
             check(Status::Fail, "the service has failed".into())
-                .hint("journalctl --user -u muleteer, then `muleteer service status`")
+                .hint("run `journalctl --user -u muleteer`, then `muleteer service status`")
         }
         ServiceFacts::Systemd { unit: Some(state), .. } => {
             check(Status::Ok, format!("installed, {state}"))
@@ -123,16 +125,17 @@ pub(super) fn inotify(facts: &Facts) -> Check {
     let Some(inotify) = &facts.limits.inotify else {
         return check(Status::Skip, format!("{} has no inotify", facts.os));
     };
-    let late = "agents' own journal lines are picked up when they end, not as they write";
+    let late = "Muleteer reads agents' journal entries when the agents end, not as they write";
     match &inotify.available {
-        Err(error) => check(Status::Warn, format!("no instance is left: {error}"))
+        Err(error) => check(Status::Warn, format!("no free inotify instance: {error}"))
             .hint(
-                "raise fs.inotify.max_user_instances with sysctl, or end programs that watch files",
+                "raise fs.inotify.max_user_instances with sysctl, or stop programs that watch \
+                 files",
             )
             .best_effort(late),
         Ok(_) if inotify.max_instances < INOTIFY_INSTANCES => check(
             Status::Warn,
-            format!("only {} instances for all your programs", inotify.max_instances),
+            format!("only {} instances for all programs of the user", inotify.max_instances),
         )
         .hint("raise fs.inotify.max_user_instances with sysctl")
         .best_effort(late),
@@ -167,11 +170,14 @@ pub(super) fn open_files(limits: &LimitFacts) -> Check {
         );
     }
     let wrong = format!(
-        "{soft} open files, and {} agents (pool.max_agents) need about {needed}",
+        "the limit is {soft} open files, but {} agents (pool.max_agents) need about {needed}",
         limits.max_agents
     );
     let advice = if hard >= needed {
-        format!("`ulimit -n {needed}` before the daemon starts, or LimitNOFILE= in its unit")
+        format!(
+            "run `ulimit -n {needed}` before the daemon starts, or set LimitNOFILE= in its \
+                 unit"
+        )
     } else {
         format!(
             "raise the hard limit of {hard} (limits.conf, LimitNOFILE=), or lower pool.max_agents"
@@ -187,12 +193,12 @@ pub(super) fn processes(limits: &LimitFacts) -> Check {
         None => check(Status::Ok, "unlimited".into()),
         Some(limit) if limit >= needed => check(
             Status::Ok,
-            format!("{limit}; {} busy agents may have {needed}", limits.max_agents),
+            format!("{limit}; {} busy agents may need {needed}", limits.max_agents),
         ),
         Some(limit) => check(
             Status::Warn,
             format!(
-                "{limit} processes for all of yours; {} busy agents may have {needed}",
+                "the limit is {limit} processes for the user, but {} busy agents may need {needed}",
                 limits.max_agents
             ),
         )

@@ -15,28 +15,25 @@ const SOCKET_LIMIT: usize = 107;
 /// The variables that move the directories, and their suggested value.
 const STATE: &str = "XDG_STATE_HOME";
 const RUNTIME: &str = "XDG_RUNTIME_DIR";
-const OWN: &str = "a directory of your own";
+const OWN: &str = "a directory that you own";
 
 pub(super) fn state_dir(facts: &Facts) -> Check {
     let DirFacts { path, there, .. } = &facts.state_dir;
     let check = |status, message: String| Check::new("state_dir", status, message);
     let dir = match there {
         There::Missing(Ok(())) => {
-            return check(
-                Status::Ok,
-                format!("{} will be made by the first daemon", path.display()),
-            );
+            return check(Status::Ok, format!("the first daemon creates {}", path.display()));
         }
         There::Missing(Err(barred)) => {
             return check(
                 Status::Fail,
-                format!("{} cannot be made: {}", path.display(), barred.why),
+                format!("cannot create {}: {}", path.display(), barred.why),
             )
             .hint(make_room_for_it(barred, STATE));
         }
         There::Broken(error) => {
             return check(Status::Fail, format!("{}: {error}", path.display()))
-                .hint("make it a directory of yours, or set HOME or XDG_STATE_HOME to one");
+                .hint("make it a directory that you own, or set HOME or XDG_STATE_HOME to one");
         }
         There::Dir(dir) => dir,
     };
@@ -46,21 +43,21 @@ pub(super) fn state_dir(facts: &Facts) -> Check {
     if dir.free_bytes < ROOM_NEEDED {
         return check(
             Status::Fail,
-            format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20),
+            format!("{}: only {} MiB free", path.display(), dir.free_bytes >> 20),
         )
-        .hint("make room: a full disk stops every new effect until there is some");
+        .hint("free disk space: Muleteer starts nothing new on a full disk");
     }
     if let Some(kind) = &dir.doubtful_fs {
         return check(Status::Warn, format!("{} is on {kind}", path.display()))
             .hint("set XDG_STATE_HOME to a directory on a local disk")
-            .best_effort("locks and fsync are only as good as that file system keeps them");
+            .best_effort("this file system may not support locks and fsync reliably");
     }
     if dir.free_bytes < ROOM_WANTED {
         return check(
             Status::Warn,
-            format!("{}: only {} MiB are free", path.display(), dir.free_bytes >> 20),
+            format!("{}: only {} MiB free", path.display(), dir.free_bytes >> 20),
         )
-        .hint("make room: agents' output is spooled there");
+        .hint("free disk space: agents' output is spooled there");
     }
     check(Status::Ok, format!("{}, {} GiB free", path.display(), dir.free_bytes >> 30))
 }
@@ -71,16 +68,17 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
     if let Some(len) = socket_len.filter(|len| *len > SOCKET_LIMIT) {
         return check(
             Status::Fail,
-            format!("the socket's path would be {len} bytes long, and {SOCKET_LIMIT} are allowed"),
+            format!("the socket's path would have {len} bytes: the limit is {SOCKET_LIMIT}"),
         )
         .hint("set XDG_RUNTIME_DIR to a shorter path");
     }
     for DirFacts { path, there, .. } in [&facts.runtime_parent, &facts.runtime_dir] {
         let wrong = match there {
             There::Missing(Ok(())) => None,
-            There::Missing(Err(barred)) => {
-                Some((format!("cannot be made: {}", barred.why), make_room_for_it(barred, RUNTIME)))
-            }
+            There::Missing(Err(barred)) => Some((
+                format!("cannot be created: {}", barred.why),
+                make_room_for_it(barred, RUNTIME),
+            )),
             There::Broken(error) => {
                 Some((error.clone(), format!("remove it, or set {RUNTIME} to {OWN}")))
             }
@@ -92,7 +90,7 @@ pub(super) fn runtime_dir(facts: &Facts) -> Check {
     }
     match there {
         There::Dir(_) => check(Status::Ok, path.display().to_string()),
-        _ => check(Status::Ok, format!("{} will be made by the first daemon", path.display())),
+        _ => check(Status::Ok, format!("the first daemon creates {}", path.display())),
     }
 }
 
@@ -109,17 +107,17 @@ fn not_ours(
     let chmod = format!("`chmod 700 {}`", path.display());
     // Checked first: on a read-only file system, neither owner nor mode can be changed.
     if let Err(Barred { why, read_only: true }) = &dir.writable {
-        return Some((
-            why.clone(),
-            format!("{elsewhere}, or have its file system mounted for writing"),
-        ));
+        return Some((why.clone(), format!("{elsewhere}, or mount its file system for writing")));
     }
     if dir.uid != uid {
-        let wrong = format!("belongs to uid {}, not to you ({uid})", dir.uid);
-        return Some((wrong, format!("{elsewhere}, or have this one given to you and {chmod}")));
+        let wrong = format!("belongs to uid {}, not to your uid {uid}", dir.uid);
+        return Some((wrong, format!("{elsewhere}, or change its owner to you and {chmod}")));
     }
     if dir.mode & mask != 0 {
-        return Some((format!("is open to others (mode {:o})", dir.mode & 0o777), chmod));
+        return Some((
+            format!("is accessible to other users (mode {:o})", dir.mode & 0o777),
+            chmod,
+        ));
     }
     let Err(Barred { why, .. }) = &dir.writable else { return None };
     // With the right mode, an ACL or a security module denies the access.
@@ -131,37 +129,37 @@ fn make_room_for_it(barred: &Barred, variable: &str) -> String {
     if barred.read_only {
         format!("set {variable} to {OWN}")
     } else {
-        format!("make the directory above it yours, or set {variable} to {OWN}")
+        format!("change the owner of its parent directory to you, or set {variable} to {OWN}")
     }
 }
 
 pub(super) fn operator_key(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("operator_key", status, message);
     match &facts.operator_key {
-        None => check(Status::Skip, "made by the first daemon".into()),
+        None => check(Status::Skip, "the first daemon creates it".into()),
         Some(key) if key.uid != facts.uid => {
             check(Status::Fail, format!("{} belongs to uid {}", key.path.display(), key.uid))
                 .hint("delete it: the next daemon makes another")
         }
         Some(key) if key.mode & 0o077 != 0 => check(
             Status::Fail,
-            format!("{} can be read by others (mode {:o})", key.path.display(), key.mode & 0o777),
+            format!("other users can read {} (mode {:o})", key.path.display(), key.mode & 0o777),
         )
         .hint("delete it and restart the daemon: whoever read it has your rights"),
-        Some(key) => check(Status::Ok, format!("{}, yours alone", key.path.display())),
+        Some(key) => check(Status::Ok, format!("{}, accessible to you only", key.path.display())),
     }
 }
 
 pub(super) fn events(events: &EventFacts) -> Check {
     let check = |status, message: String| Check::new("events", status, message);
     match events {
-        EventFacts::None => check(Status::Skip, "nothing has happened yet".into()),
+        EventFacts::None => check(Status::Skip, "no events yet".into()),
         EventFacts::Read { records } => {
-            check(Status::Ok, format!("{records} events, each readable"))
+            check(Status::Ok, format!("{records} events, all readable"))
         }
         EventFacts::Slow { after_s } => {
             check(Status::Warn, format!("reading the whole log takes more than {after_s} s"))
-                .hint("a daemon starts as slowly; on an idle machine look at the disk")
+                .hint("check the disk if the machine is idle: a daemon starts as slowly")
         }
         EventFacts::Broken { error, hint } => check(Status::Fail, error.clone()).hint(hint.clone()),
     }
@@ -170,10 +168,12 @@ pub(super) fn events(events: &EventFacts) -> Check {
 pub(super) fn database(database: &DatabaseFacts) -> Check {
     let check = |status, message: String| Check::new("database", status, message);
     match database {
-        DatabaseFacts::None => check(Status::Skip, "made by the first daemon".into()),
+        DatabaseFacts::None => check(Status::Skip, "the first daemon creates it".into()),
         DatabaseFacts::Read { applied } => check(Status::Ok, format!("up to event {applied}")),
-        DatabaseFacts::Damaged(error) => check(Status::Warn, error.clone())
-            .hint("nothing: the next daemon sets it aside and makes it again from the events"),
+        DatabaseFacts::Damaged(error) => check(Status::Warn, error.clone()).hint(
+            "no action needed: the next daemon sets it aside and rebuilds it from the \
+                   events",
+        ),
         DatabaseFacts::Broken { error, hint } => {
             check(Status::Fail, error.clone()).hint(hint.clone())
         }
@@ -183,22 +183,29 @@ pub(super) fn database(database: &DatabaseFacts) -> Check {
 pub(super) fn daemon(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("daemon", status, message);
     match &facts.daemon {
-        DaemonFacts::None => check(Status::Ok, "none runs; a verb that needs one starts it".into()),
+        DaemonFacts::None => check(
+            Status::Ok,
+            "no daemon is running; a verb that needs one starts \
+            it"
+            .into(),
+        ),
         DaemonFacts::Left { socket } => check(
             Status::Ok,
-            format!("none runs; {} is a dead one's, and will be taken over", socket.display()),
+            format!("no daemon is running; the next one replaces the old {}", socket.display()),
         ),
         DaemonFacts::Answers { pid, version, .. } if *version != facts.version => check(
             Status::Warn,
             format!("pid {pid} runs version {version}, this is {}", facts.version),
         )
-        .hint("`muleteer daemon stop` and start it again: agents go on meanwhile"),
+        .hint("run `muleteer daemon stop`: agents continue, and the next verb starts a new daemon"),
         DaemonFacts::Answers { pid, version, socket, .. } => {
             check(Status::Ok, format!("pid {pid}, version {version}, at {}", socket.display()))
         }
         DaemonFacts::Mute { socket, error } => {
-            check(Status::Fail, format!("{} does not answer: {error}", socket.display()))
-                .hint("its log says why; `kill -9` it and start another: nothing is lost")
+            check(Status::Fail, format!("{} does not answer: {error}", socket.display())).hint(
+                "read its log; then kill it with `kill -9` and start another daemon: no work \
+                       is lost",
+            )
         }
     }
 }
@@ -214,10 +221,8 @@ pub(super) fn shim(shim: &Result<ShimFacts, String>) -> Check {
             format!("no muleteer-shim beside {}", path.display()),
         )
         .hint("install muleteer-shim in the same directory: `cargo xtask install` installs both")
-        .best_effort(
-            "`muleteer shim` does the same with about six times the memory for each agent",
-        ),
-        Err(error) => Check::new("shim", Status::Fail, format!("no shim can be started: {error}"))
+        .best_effort("`muleteer shim` replaces it, with about six times the memory for each agent"),
+        Err(error) => Check::new("shim", Status::Fail, format!("cannot start a shim: {error}"))
             .hint("install muleteer and muleteer-shim in one directory"),
     }
 }

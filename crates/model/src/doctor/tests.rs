@@ -136,7 +136,7 @@ fn each_fault_is_told_with_what_to_do() {
         ("git", Status::Fail, "within 5 s", |f| {
             f.git = Program::Silent { path: "/g".into(), after_s: 5 }
         }),
-        ("git_identity", Status::Warn, "does not know your name", |f| {
+        ("git_identity", Status::Warn, "has no name or address", |f| {
             f.identity = IdentityFacts::None("empty ident".into())
         }),
         ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
@@ -155,10 +155,10 @@ fn each_fault_is_told_with_what_to_do() {
         ("state_dir", Status::Fail, "not a directory", |f| {
             f.state_dir.there = There::Broken("not a directory".into())
         }),
-        ("state_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
+        ("state_dir", Status::Fail, "cannot be created: / cannot be written", |f| {
             f.state_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
-        ("runtime_dir", Status::Fail, "cannot be made: / cannot be written", |f| {
+        ("runtime_dir", Status::Fail, "cannot be created: / cannot be written", |f| {
             f.runtime_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
         ("runtime_dir", Status::Fail, "/r/muleteer is open to others", |f| {
@@ -228,7 +228,7 @@ fn each_fault_is_told_with_what_to_do() {
             let endpoint = "http://127.0.0.1:4318".into();
             f.telemetry = TelemetryFacts::Unreachable { endpoint, error: "refused".into() };
         }),
-        ("telemetry", Status::Fail, "no endpoint", |f| {
+        ("telemetry", Status::Fail, "not a valid endpoint", |f| {
             f.telemetry =
                 TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
         }),
@@ -338,7 +338,7 @@ fn a_program_is_missed_by_what_it_was_looked_for() {
     let said = missing("/nope/codex", &["backends.codex.command"]);
     assert_eq!(
         said,
-        "`/nope/codex` is not there, or no program, and backends.codex.command names it"
+        "`/nope/codex` is missing or not executable, and backends.codex.command names it"
     );
 }
 
@@ -374,7 +374,7 @@ fn a_directory_is_mended_by_what_can_mend_it() {
         (
             read_only_fs,
             "is on a read-only file system",
-            "set XDG to a directory of your own, or have its file system",
+            "set XDG to a directory that you own, or mount its file system",
         ),
         (
             |dir| (dir.uid, dir.writable) = (0, read_only("is read-only")),
@@ -384,7 +384,7 @@ fn a_directory_is_mended_by_what_can_mend_it() {
         (
             |dir| dir.uid = 0,
             "belongs to uid 0",
-            "set XDG to a directory of your own, or have this one given to you",
+            "set XDG to a directory that you own, or change its owner to you",
         ),
         (|dir| dir.mode = 0o40_777, "mode 777", "`chmod 700 PATH`"),
         (
@@ -392,7 +392,7 @@ fn a_directory_is_mended_by_what_can_mend_it() {
             "cannot be written",
             "`chmod 700 PATH`",
         ),
-        (|dir| dir.writable = denied(), "cannot be written", "set XDG to a directory of your own"),
+        (|dir| dir.writable = denied(), "cannot be written", "set XDG to a directory that you own"),
     ];
     for (breaks, says, cure) in table {
         for name in ["state_dir", "runtime_dir"] {
@@ -417,7 +417,7 @@ fn a_directory_is_mended_by_what_can_mend_it() {
     let found = broken("state_dir", |facts| {
         facts.state_dir.there = There::Missing(read_only("/ is read-only"))
     });
-    assert_eq!(found.hint.as_deref(), Some("set XDG_STATE_HOME to a directory of your own"));
+    assert_eq!(found.hint.as_deref(), Some("set XDG_STATE_HOME to a directory that you own"));
 }
 
 #[test]
@@ -439,7 +439,10 @@ fn telemetry_is_what_the_daemon_does() {
     }
     let (status, message, hint) = with(reached(), Some(Exports::Nothing));
     assert!(status == Status::Warn && message.contains("exports nothing"), "{message}");
-    assert!(hint.starts_with("`muleteer daemon stop`, then anything starts one again"), "{hint}");
+    assert!(
+        hint.starts_with("run `muleteer daemon stop`: the next verb starts a daemon"),
+        "{hint}"
+    );
     let (status, message, _) = with(reached(), to("http://elsewhere:4318"));
     assert!(
         status == Status::Warn && message.contains("exports to http://elsewhere:4318"),

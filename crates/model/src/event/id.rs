@@ -24,7 +24,7 @@ fn alphabet() -> &'static Encoding {
 pub struct DispatchId(Arc<str>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an id: 4 to 32 lower-case letters and digits are wanted")]
+#[error("`{0}` is not an id: expected 4 to 32 lower-case letters and digits")]
 pub struct BadId(pub String);
 
 impl DispatchId {

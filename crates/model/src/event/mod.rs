@@ -836,10 +836,13 @@ impl Created {
     pub fn unkept(&self) -> Option<String> {
         let costless = self.backend == "codex" && self.api.price.is_none();
         let budget = self.limits.budget_usd.filter(|_| costless)?;
-        let model = self.model.as_deref().unwrap_or("a model that --model names");
+        let model = match self.model.as_deref() {
+            Some(model) => format!("the model {model}"),
+            None => "this model".to_string(),
+        };
         Some(format!(
-            "the budget of ${budget:.2} cannot be kept: codex reports tokens and no cost, and \
-             models.prices has no price for {model}"
+            "the budget of ${budget:.2} cannot be enforced: codex reports tokens and no cost, and \
+             no price is configured for {model} (models.prices)"
         ))
     }
 
@@ -889,6 +892,16 @@ pub enum Limit {
     Timeout,
     #[serde(other)]
     Unknown,
+}
+
+impl Limit {
+    /// Describes the stop at this limit: `stopped at its limit of 4 turns`.
+    pub fn describe(self, detail: &str) -> String {
+        match self {
+            Self::Timeout => format!("stopped after {detail} (`timeout`)"),
+            Self::Budget | Self::Turns | Self::Unknown => format!("stopped at {detail}"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

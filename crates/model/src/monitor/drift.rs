@@ -103,7 +103,7 @@ impl Drift {
         Some((
             action,
             format!(
-                "{path} is outside of {of}, as {lately} of the last {} edits",
+                "{lately} of the last {} edits were outside of {of}, like {path}",
                 self.edits.len()
             ),
         ))

@@ -152,7 +152,7 @@ impl Loops {
         }
         let times = again + 1;
         let action = SAYING.action(times as f64)?;
-        Some((action, format!("said {times} times, with nothing done between: {text}")))
+        Some((action, format!("said {times} times, with no action in between: {text}")))
     }
 
     /// Resets the state after a prompt. The texts stay if the prompt is the same as before, because
@@ -228,7 +228,7 @@ impl Loops {
             times += 1;
             (between, waited) = (false, older.waited);
         }
-        let how = if entry.done.failed { "failed in the same way" } else { "came to the same" };
+        let how = if entry.done.failed { "failed in the same way" } else { "had the same result" };
         let action = thresholds.action(score)?;
         Some((action, format!("{} {how} {times} times", entry.done.call.what)))
     }
@@ -268,7 +268,7 @@ impl Loops {
         Some((
             action,
             format!(
-                "{times} calls in a row brought nothing new, the last of them {}",
+                "{times} calls in a row had no new result, the last of them {}",
                 entry.done.call.what
             ),
         ))
@@ -331,7 +331,7 @@ impl Loops {
             bounds.iter().find(|(often, long, _)| times >= *often && lasted >= *long)?;
         Some((
             *action,
-            format!("{} came to the same {times} times in {}", done.call.what, minutes(lasted)),
+            format!("{} had the same result {times} times in {}", done.call.what, minutes(lasted)),
         ))
     }
 }

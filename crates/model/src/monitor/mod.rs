@@ -97,35 +97,35 @@ impl fmt::Display for Monitor {
     }
 }
 
-/// The most that is done about what a monitor finds.
+/// The strongest reaction to a finding of a monitor.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// Nobody looks.
+    /// The monitor is off.
     #[default]
     Ignore,
-    /// It is put on record.
+    /// Record the finding.
     Note,
-    /// And people are told.
+    /// Record the finding and warn.
     Warn,
-    /// And where it goes on the agent is ended; its session is kept.
+    /// Record and warn, and stop the agent if it continues; its session stays resumable.
     Stop,
 }
 
-/// By monitor. Of a dispatch from before they were on record: all ignored.
+/// The reaction to each monitor. A dispatch of a version without this record ignores all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Responses {
-    /// It goes in circles.
+    /// The agent repeats actions without progress.
     #[serde(rename = "loop")]
     pub loops: Response,
-    /// It edits what is outside of its scope, or of its directory.
+    /// The agent edits files outside its scope or its directory.
     pub drift: Response,
-    /// It loses itself in compactions.
+    /// The agent makes little progress between compactions of its context.
     pub spiral: Response,
-    /// It spends many times as much as before. The budget itself is `budget_usd`.
+    /// The agent spends money much faster than before. The budget itself is `budget_usd`.
     pub budget: Response,
 }
 
@@ -180,7 +180,7 @@ pub struct Finding {
 
 /// Returns the warning about a tool call that shows no sign of life. The tool is not terminated.
 pub fn hung(quiet: Duration) -> Finding {
-    let reason = format!("a tool runs and has neither said nor done anything for {}", Span(quiet));
+    let reason = format!("a tool has been running without output or cpu use for {}", Span(quiet));
     Finding { monitor: Monitor::Stall, action: Action::Warn, reason }
 }
 

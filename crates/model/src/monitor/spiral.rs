@@ -54,8 +54,8 @@ impl Spiral {
             _ => return None,
         };
         let what = format!(
-            "{} compactions, before the last of them {calls} calls, {novel} of them with \
-             something new and {edits} edits",
+            "{} compactions; before the last one {calls} calls, {novel} of them with new results, \
+             and {edits} edits",
             self.compactions
         );
         Some((action, what))

@@ -362,8 +362,8 @@ pub fn parse(text: &str) -> Result<Checkpoint, String> {
     let version: Version = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     if version.schema_version > SCHEMA_VERSION {
         return Err(format!(
-            "it has schema_version {}, and this muleteer knows {SCHEMA_VERSION}: a newer muleteer \
-             wrote it",
+            "a newer muleteer wrote it: it has schema_version {}, but this muleteer knows \
+             {SCHEMA_VERSION}",
             version.schema_version
         ));
     }
@@ -525,7 +525,7 @@ pub fn shortfall(run: &Run) -> Option<DocumentError> {
         (run.status() == RunStatus::Partial).then(|| DocumentError {
             code: "E_BEADS_BLOCKED".into(),
             message: format!(
-                "the judge has passed what is there, and {} of {} beads are not done: {}{}",
+                "the judge passed the run, but {} of {} beads are not done: {}{}",
                 left.len(),
                 run.beads.len(),
                 left[..left.len().min(NAMED)].join(", "),

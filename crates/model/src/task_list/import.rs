@@ -45,12 +45,10 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
         let bead: Value =
             foreign_json::typed(line.as_bytes()).map_err(|error| bad(&error.to_string()))?;
         let text = |key: &str| bead.get(key).and_then(Value::as_str).map(String::from);
-        let id = text("id")
-            .filter(|id| valid_id(id))
-            .ok_or_else(|| bad("it has no `id` that can be one"))?;
+        let id = text("id").filter(|id| valid_id(id)).ok_or_else(|| bad("it has no valid `id`"))?;
         if let Some(before) = seen.insert(id.clone(), at + 1) {
             return Err(bad(&format!(
-                "`{id}` is the id of line {before} too: keep one of the two"
+                "`{id}` is also the id of line {before}: keep one of the two"
             )));
         }
         // Beads keeps deleted beads as markers for other clones.
@@ -63,7 +61,7 @@ pub fn beads(text: &str, now: Timestamp) -> Result<Vec<Task>, BadLine> {
             None => 2,
             Some(level) => match level.as_u64().and_then(|level| u32::try_from(level).ok()) {
                 Some(level @ 0..=4) => level,
-                _ => return Err(bad("its `priority` is none from 0 to 4")),
+                _ => return Err(bad("its `priority` is not from 0 to 4")),
             },
         };
         let needs = bead.get("dependencies").and_then(Value::as_array).into_iter().flatten();

@@ -76,10 +76,10 @@ fn check(text: &str) -> Result<(), Refused> {
         let place =
             error.as_ref().map_or((1, 1), |error| (error.line() as u64, error.column() as u64));
         let reason = error.map_or_else(|| damage.to_string(), |error| error.to_string());
-        refuse(place.0, place.1, format!("it is no JSON: {reason}"))
+        refuse(place.0, place.1, format!("it is not JSON: {reason}"))
     })?;
     let Some(object) = value.as_object() else {
-        return Err(refuse(1, 1, "an object is wanted".into()));
+        return Err(refuse(1, 1, "write an object".into()));
     };
     let Some(hooks) = object.get("hooks") else { return Ok(()) };
     let at = |path: &[crate::task_list::document::json_position::Step]| {
@@ -87,12 +87,12 @@ fn check(text: &str) -> Result<(), Refused> {
     };
     let Some(hooks) = hooks.as_object() else {
         let (line, column) = at(&["hooks".into()]);
-        return Err(refuse(line, column, "`hooks` is no object".into()));
+        return Err(refuse(line, column, "`hooks` is not an object".into()));
     };
     for (event, ..) in HOOKS {
         if hooks.get(*event).is_some_and(|list| !list.is_array()) {
             let (line, column) = at(&["hooks".into(), (*event).into()]);
-            return Err(refuse(line, column, format!("`hooks.{event}` is no list")));
+            return Err(refuse(line, column, format!("`hooks.{event}` is not a list")));
         }
     }
     Ok(())

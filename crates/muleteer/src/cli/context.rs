@@ -50,10 +50,10 @@ impl Context {
             // This is checked for all verbs, even those that read no configuration: a mistyped path
             // must not look as if the file were in effect.
             Some(path) if !path.exists() => {
-                let message = format!("there is no configuration {}", path.display());
+                let message = format!("the configuration file {} does not exist", path.display());
                 Err(Failure::new("E_CONFIG_INVALID", message)
                     .file(path)
-                    .hint("--config names a file that is there"))
+                    .hint("name an existing file with --config"))
             }
             _ => Ok(context),
         }
@@ -134,7 +134,7 @@ pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
 /// `code` if the directory no longer exists or cannot be read.
 pub fn here(code: &str) -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| {
-        Failure::new(code, format!("the current directory cannot be used: {error}"))
-            .hint("go to one that is there")
+        Failure::new(code, format!("cannot read the current directory: {error}"))
+            .hint("change to an existing directory")
     })
 }

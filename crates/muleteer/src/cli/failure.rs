@@ -208,14 +208,14 @@ impl From<ClientError> for Failure {
         match error {
             ClientError::Remote(wire) | ClientError::Refused(wire) => wire.into(),
             ClientError::NoDaemon { .. } => Self::new("E_NO_DAEMON", text)
-                .hint("start one with `muleteer daemon`, or name its socket with --socket"),
+                .hint("start a daemon with `muleteer daemon`, or name its socket with --socket"),
             ClientError::Lost => Self::new("E_CONNECTION_LOST", text),
             ClientError::Connect { .. } => Self::new("E_NO_DAEMON", text),
             ClientError::Slow(_) => Self::new("E_BUSY", text)
-                .hint("its log may say why; killing it, even with -9, loses nothing"),
+                .hint("read its log; killing the daemon, even with -9, loses no work"),
             ClientError::Frame(_) | ClientError::Unexpected(_) => Self::new("E_PROTOCOL", text)
                 .hint(
-                    "client and daemon may be of different versions: see `muleteer status --json`",
+                    "client and daemon may have different versions: run `muleteer status --json`",
                 ),
         }
     }

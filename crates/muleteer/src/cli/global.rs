@@ -20,7 +20,7 @@ pub struct Global {
     /// Print no remarks, only results and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say more about what is done; twice for more still
+    /// Print more details; give it twice for even more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// When to use colours

@@ -19,19 +19,19 @@ use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
-const ABOUT: &str = "Supervises AI coding agents: starts them, keeps them alive or ends them by \
-    rule, records all they do";
+const ABOUT: &str = "Supervises AI coding agents: starts them, restarts or stops them by rule, and \
+    records their work";
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer demo                                   see it work, in under a minute
-  muleteer spawn developer . \"Fix the flaky test\"  send an agent to work on this directory
-  muleteer status                                 what runs, and what came of it
-  muleteer logs k3f9 -f                           watch one; any unique beginning of an id will do
+  muleteer demo                                   a scripted run, in under a minute
+  muleteer spawn developer . \"Fix the flaky test\"  start an agent in this directory
+  muleteer status                                 running and finished agents
+  muleteer logs k3f9 -f                           follow one agent; ids can be shortened
 
 `muleteer ctl VERB` is the same as `muleteer VERB`.
-Exit codes: 0 done, 2 bad input, 3 a precondition (no daemon, locked), 4 failed, 5 a limit (run,
-tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C where an end was waited for.";
+Exit codes: 0 done, 2 bad input, 3 precondition (no daemon, locked), 4 failed, 5 limit (run, \
+tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C while waiting.";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -142,12 +142,12 @@ pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure 
     if let Some(word) = unreadable {
         return Failure::new(
             "E_USAGE",
-            format!("the argument `{}` is not UTF-8 text", word.to_string_lossy()),
+            format!("the argument `{}` is not valid UTF-8", word.to_string_lossy()),
         );
     }
     let text = error.render().to_string();
     let mut lines = text.trim().lines();
-    let first = lines.next().unwrap_or("the command line is wrong");
+    let first = lines.next().unwrap_or("the command line is invalid");
     let mut message = first.strip_prefix("error: ").unwrap_or(first).to_string();
     let mut rest: Vec<_> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
     if let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) =

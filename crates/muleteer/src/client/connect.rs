@@ -86,7 +86,7 @@ impl Context {
             match client.call(request.clone()).await {
                 Err(error) if error.is_lost() && (endless || lost < RESENDS) => {
                     lost += 1;
-                    self.out.detail("the daemon went away before it answered; asking again");
+                    self.out.detail("the daemon ended before it answered; retrying");
                     if matches!(error, ClientError::Remote(_)) {
                         // The daemon still answers, but is about to stop.
                         sleep(LONGEST_PAUSE).await;
@@ -128,7 +128,7 @@ impl Context {
                     if began.elapsed() > QUIET && !std::mem::replace(&mut said, true) {
                         let (socket, seconds) = (self.socket.display(), patience.as_secs());
                         self.out.note(format!(
-                            "no daemon answers at {socket}; it may come back, for {seconds} s"
+                            "no daemon answers at {socket}; retrying for {seconds} s"
                         ));
                     }
                     sleep(pause).await;

@@ -43,7 +43,7 @@ pub async fn events(
         if stream(&mut client, &mut next, follow, each).await?.is_break() || !follow {
             return Ok(());
         }
-        context.out.note("the daemon went away; following its file");
+        context.out.note("the daemon ended; following its event file");
     }
     file(context, next, follow, each).await
 }
@@ -105,9 +105,9 @@ fn watch_state(context: &Context) -> Result<FileWatch, Failure> {
         true => failure,
         false => Failure::new(
             "E_NO_DAEMON",
-            format!("there is nothing to follow: {} does not exist", dir.display()),
+            format!("nothing to follow: {} does not exist", dir.display()),
         )
-        .hint("start a daemon with `muleteer daemon`, or anything with `muleteer spawn`"),
+        .hint("start a daemon with `muleteer daemon`, or an agent with `muleteer spawn`"),
     })
 }
 

@@ -8,6 +8,7 @@
 
 use crate::cli::context::Context;
 use crate::render::clean;
+use crate::render::event::Lines;
 use crate::render::progress::picture;
 use anstream::adapter::strip_str;
 use jiff::Timestamp;
@@ -27,6 +28,7 @@ const SIZE: (usize, usize) = (24, 80);
 #[derive(Debug)]
 pub struct LiveRun<'a> {
     context: &'a Context,
+    lines: Lines,
     chronicle: Option<Chronicle>,
     at_work: AtWork,
     /// The daemon's events, which report tools and costs; `None` if they cannot be read.
@@ -40,8 +42,13 @@ impl<'a> LiveRun<'a> {
     /// Starts with what is already known of the run.
     pub fn new(context: &'a Context, known: Option<Chronicle>) -> Self {
         let at_work = AtWork::default();
+        let lines = Lines::default();
+        if let Some(known) = &known {
+            lines.learn(&known.run);
+        }
         Self {
             context,
+            lines,
             chronicle: known,
             at_work,
             ledger: None,
@@ -54,14 +61,15 @@ impl<'a> LiveRun<'a> {
         self.on_screen
     }
 
-    /// Takes the run's next event and the line that describes it. Events come in order, each once.
-    pub fn take(&mut self, record: &Record, line: Option<&str>) {
+    /// Takes the run's next event and prints the line that describes it. Events come in order, each
+    /// once.
+    pub fn take(&mut self, record: &Record) {
         match &mut self.chronicle {
             Some(chronicle) if chronicle.run.seq >= record.seq => {}
             Some(chronicle) => chronicle.apply(record),
             None => self.chronicle = Chronicle::begin(record),
         }
-        match line {
+        match self.lines.line(record) {
             Some(line) => self.note(line),
             None => self.draw(),
         }

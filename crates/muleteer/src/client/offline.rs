@@ -14,9 +14,9 @@ use muleteer_supervisor::dispatch::view;
 
 /// Tells the user that the output comes from disk.
 pub fn say_so(context: &Context) {
-    let (socket, disk) = (context.socket.display(), "this is what was last recorded on disk");
+    let (socket, disk) = (context.socket.display(), "showing the last state recorded on disk");
     context.out.note(match context.is_held() {
-        true => format!("a daemon runs and cannot be reached at {socket}: {disk}"),
+        true => format!("a daemon is running but cannot be reached at {socket}: {disk}"),
         false => format!("no daemon is running: {disk}"),
     });
 }
@@ -81,11 +81,11 @@ pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
     match fleet.find(id) {
         Ok(dispatch) => Ok(dispatch),
         Err(error @ LookupError::Unknown(_)) => Err(Failure::of("E_NOT_FOUND", &error)
-            .hint("`muleteer status` lists them")
+            .hint("run `muleteer status` to list them")
             .dispatch(id)),
-        Err(error @ LookupError::Ambiguous { .. }) => {
-            Err(Failure::of("E_AMBIGUOUS", &error).hint("give more of the id").dispatch(id))
-        }
+        Err(error @ LookupError::Ambiguous { .. }) => Err(Failure::of("E_AMBIGUOUS", &error)
+            .hint("give a longer part of the id")
+            .dispatch(id)),
     }
 }
 

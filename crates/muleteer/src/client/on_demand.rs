@@ -63,7 +63,7 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
     let cannot = |error: io::Error| {
         Failure::new("E_DAEMON_START", format!("cannot start a daemon: {}: {error}", log.display()))
             .file(&log)
-            .hint("`muleteer doctor` says what is wrong with the directories")
+            .hint("run `muleteer doctor` to check the directories")
     };
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
@@ -76,7 +76,7 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
         if events > READS && began.elapsed() >= QUIET && !std::mem::replace(&mut said, true) {
             let (size, seconds) = (events >> 20, patience.as_secs());
             context.out.note(format!(
-                "the daemon reads its log first ({size} MiB of events); for up to {seconds} s"
+                "the daemon reads {size} MiB of events first, which takes up to {seconds} s"
             ));
         }
         match context.dial().await {
@@ -94,7 +94,7 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
                 .map_or(status.code().is_none(), |why| why.code() == "E_ALREADY_RUNNING");
             if !again || Instant::now() >= deadline {
                 return Err(why.unwrap_or_else(|| {
-                    died(&log, &format!("the daemon ended at once ({status})"))
+                    died(&log, &format!("the daemon exited immediately ({status})"))
                 }));
             }
             sleep(AGAIN).await;
@@ -225,7 +225,7 @@ pub fn died(log: &Path, what: &str) -> Failure {
     };
     Failure::new("E_DAEMON_START", message)
         .file(log)
-        .hint("run `muleteer daemon` in a terminal to see it start")
+        .hint("run `muleteer daemon` in a terminal to see its messages")
 }
 
 fn tail(log: &Path) -> io::Result<String> {
@@ -277,7 +277,7 @@ mod tests {
         let log = dir.path().join("daemon.log");
         let lines: String = (0..100).map(|n| format!("line {n}\n")).collect();
         fs::write(&log, lines).expect("write");
-        let text = died(&log, "the daemon ended at once").text();
+        let text = died(&log, "the daemon exited immediately").text();
         assert!(text.contains("  line 99\n") && text.contains("line 88"), "{text}");
         assert!(!text.contains("line 87"), "{text}");
     }

@@ -68,13 +68,13 @@ impl Runs {
         let Some(given) = given else {
             let none = || {
                 Failure::new("E_NOT_FOUND", format!("{} has no runs", self.repo.display()))
-                    .hint("`muleteer run --spec plan.md` begins one")
+                    .hint("start a run with `muleteer run --spec plan.md`")
             };
             return ids.into_iter().next_back().ok_or_else(none);
         };
         if given.is_empty() {
             return Err(Failure::new("E_USAGE", "the run's id is empty")
-                .hint("without one the newest is meant"));
+                .hint("omit the id to select the newest run"));
         }
         let hash = |id: &str| id.rsplit('-').next().is_some_and(|hash| hash.starts_with(given));
         let matching: Vec<String> =
@@ -83,15 +83,15 @@ impl Runs {
             [one] => Ok(one.clone()),
             [] => Err(Failure::new(
                 "E_NOT_FOUND",
-                format!("there is no run {given} in {}", self.repo.display()),
+                format!("no run {given} in {}", self.repo.display()),
             )
             .run(given)
-            .hint("`muleteer runs` lists them")),
+            .hint("run `muleteer runs` to list them")),
             many => match many.iter().find(|id| *id == given) {
                 Some(exact) => Ok(exact.clone()),
                 None => Err(Failure::new(
                     "E_AMBIGUOUS",
-                    format!("{} runs begin with {given}", many.len()),
+                    format!("{} runs have an id that begins with {given}", many.len()),
                 )
                 .run(given)),
             },
@@ -109,11 +109,11 @@ impl Runs {
             [one] => Ok(one.clone()),
             [] => Err(Failure::new(
                 "E_NOT_FOUND",
-                format!("no run of {} is under way", self.repo.display()),
+                format!("no run of {} is running", self.repo.display()),
             )
-            .hint("`muleteer runs` lists them")),
-            many => Err(Failure::new("E_AMBIGUOUS", format!("{} runs are under way", many.len()))
-                .hint(format!("say which: {}", many.join(", ")))),
+            .hint("run `muleteer runs` to list them")),
+            many => Err(Failure::new("E_AMBIGUOUS", format!("{} runs are running", many.len()))
+                .hint(format!("name one: {}", many.join(", ")))),
         }
     }
 
@@ -158,26 +158,26 @@ impl Runs {
         let checkpoint = path.with_file_name("checkpoint.yml");
         if read == 0 && checkpoint.exists() {
             let message = format!(
-                "{} has no events, but {} tells of some",
+                "{} has no events, but {} refers to some",
                 path.display(),
                 checkpoint.display()
             );
             return Failure::new("E_EVENTS_SHORT", message)
                 .run(run_id)
                 .file(&path)
-                .hint("durable events are missing: restore the file from a backup");
+                .hint("restore the file from a backup: durable events are missing");
         }
         if read == 0 {
             return Failure::new(
                 "E_NOT_FOUND",
-                format!("run {run_id} was never begun: {} is empty", path.display()),
+                format!("run {run_id} never started: {} is empty", path.display()),
             )
             .run(run_id)
-            .hint("nothing of it has happened: `muleteer run --spec plan.md` begins another");
+            .hint("start a new run with `muleteer run --spec plan.md`");
         }
         Failure::new(
             "E_CHECKPOINT_CORRUPT",
-            format!("{} does not begin with a run", path.display()),
+            format!("the first event of {} does not start a run", path.display()),
         )
         .run(run_id)
     }

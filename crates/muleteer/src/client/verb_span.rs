@@ -79,7 +79,7 @@ fn send(settings: Settings, span: Span) {
         let body = otlp::traces(&settings.resource, env!("CARGO_PKG_VERSION"), &[span]);
         let outcome = settings.traces.map(|target| http::post(&target, PATIENCE, &body));
         if let Some(Err(error)) = outcome {
-            tracing::debug!(%error, "this verb's span is lost");
+            tracing::debug!(%error, "failed to record the span of this verb");
         }
         let _ = done.send(());
     };

@@ -50,7 +50,7 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
                     let head = if report.daemon.running {
                         ""
                     } else {
-                        "no daemon is running: as last recorded on disk\n"
+                        "no daemon is running: last state recorded on disk\n"
                     };
                     let redraw = if on_screen { REDRAW } else { "" };
                     context.out.drawn(redraw, &format!("{head}{}", render(&report)))?;
@@ -74,5 +74,5 @@ pub async fn run<F: Future<Output = Result<StatusReport, Failure>>>(
             ended = events => ended.map(|()| Exit::Done),
         }
     };
-    until_unheard(context, "nothing else was stopped", both).await
+    until_unheard(context, "nothing was stopped", both).await
 }

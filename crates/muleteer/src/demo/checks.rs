@@ -41,9 +41,9 @@ impl Check {
     }
 
     pub fn went_to_the_end(played: &Result<(), Failure>) -> Self {
-        let what = "the demo went to its end";
+        let what = "the demo ran to its end";
         match played {
-            Ok(()) => Self::new(what, true, "nothing was waited for in vain"),
+            Ok(()) => Self::new(what, true, "every wait was met"),
             Err(failure) => Self::new(
                 what,
                 false,
@@ -60,9 +60,9 @@ pub async fn all(place: &Place, log: &Log) -> Vec<Check> {
         tried_again(log, &ledger),
         second_daemon(log, &ledger),
         Check::new(
-            "the agents worked on while no daemon lived",
+            "the agents continued without a daemon",
             log.unattended.len() == survivors().count(),
-            format!("{} got to their next commit", list(&log.unattended)),
+            format!("{} made their next commit", list(&log.unattended)),
         ),
         adopted(log, &ledger),
         maintained(log),
@@ -91,7 +91,7 @@ fn completed(log: &Log) -> Check {
     };
     let held =
         status == Some(RunStatus::Completed) && log.done() == CAST.len() && log.merged.is_some();
-    Check::new("the spec became judged code, and was merged", held, seen)
+    Check::new("the spec became judged and merged code", held, seen)
 }
 
 fn tried_again(log: &Log, ledger: &[Record]) -> Check {
@@ -115,7 +115,7 @@ fn tried_again(log: &Log, ledger: &[Record]) -> Check {
     let told: Vec<_> = attempts.iter().map(|(key, count)| format!("{key} {count}")).collect();
     let killed = if reached && died { "died of SIGKILL" } else { "did not die of SIGKILL" };
     Check::new(
-        "the killed agent's bead was tried again in a fresh worktree, and no other",
+        "only the killed agent's bead was retried, in a fresh worktree",
         reached && died && retries == [(VICTIM, false)] && others,
         format!("pid {pid} {killed}; attempts: {}", list(&told)),
     )
@@ -140,7 +140,7 @@ fn second_daemon(log: &Log, ledger: &[Record]) -> Check {
         "the first did not die of SIGKILL"
     };
     Check::new(
-        "the daemon was killed, and another went on with the run",
+        "the daemon was killed, and another one continued the run",
         in_order && log.daemon_killed,
         format!("{}; {killed}", list(&told)),
     )
@@ -153,9 +153,9 @@ fn adopted(log: &Log, ledger: &[Record]) -> Check {
         match log.processes.iter().find(|(key, ..)| *key == part.key) {
             Some((_, process, true)) => pids.push(process.pid.to_string()),
             Some((_, process, false)) => {
-                wrong.push(format!("pid {} at {} did not go on", process.pid, part.key))
+                wrong.push(format!("pid {} at {} did not continue", process.pid, part.key))
             }
-            None => wrong.push(format!("nobody was at {}", part.key)),
+            None => wrong.push(format!("no agent was at {}", part.key)),
         }
     }
     let adopted = ledger.iter().filter(|record| is_adopted(&record.entry.event)).count();
@@ -163,7 +163,7 @@ fn adopted(log: &Log, ledger: &[Record]) -> Check {
         wrong.push(format!("{adopted} agents were adopted"));
     }
     Check::of(
-        "its agents were adopted as the processes they were",
+        "the new daemon adopted the same agent processes",
         &wrong,
         format!("pids {} before and after", list(&pids)),
     )
@@ -181,7 +181,7 @@ fn maintained(log: &Log) -> Check {
         .collect();
     let told: Vec<_> = ended.iter().map(|(which, status)| format!("{which} {status}")).collect();
     let held = !ended.is_empty() && ended.iter().all(|(_, status)| *status == "success");
-    Check::new("the tests were run between, by maintenance", held, list(&told))
+    Check::new("maintenance ran the tests between the beads", held, list(&told))
 }
 
 fn judged(log: &Log) -> Check {
@@ -196,7 +196,7 @@ fn judged(log: &Log) -> Check {
         .map(|(iteration, verdict)| format!("{} in iteration {iteration}", verdict.as_str()))
         .collect();
     let held = words == [(1, Verdict::Fail), (2, Verdict::Pass)];
-    Check::new("the judge found something, and nothing once it was mended", held, list(&told))
+    Check::new("the judge found a fault, and none after it was fixed", held, list(&told))
 }
 
 /// Checks that both files are complete (checksums, no gap), and that the stream showed exactly the
@@ -216,16 +216,17 @@ fn every_event(place: &Place, log: &Log) -> Check {
             Err(error) => return Check::new(what, false, crate::cli::failure::chain(&error)),
         };
         if recovery.cut_bytes > 0 {
-            wrong.push(format!("{} bytes at the end of {whose} are torn", recovery.cut_bytes));
+            wrong
+                .push(format!("{} bytes at the end of {whose} are incomplete", recovery.cut_bytes));
         }
         if let Some((at, _)) =
             stored.iter().enumerate().find(|(at, record)| record.seq != *at as u64 + 1)
         {
-            wrong.push(format!("event {} of {whose} is not where it belongs", at + 1));
+            wrong.push(format!("event {} of {whose} is out of order", at + 1));
         }
         let ids: BTreeSet<_> = stored.iter().map(|record| &record.entry.id).collect();
         if ids.len() != stored.len() {
-            wrong.push(format!("{} of {whose} events are there twice", stored.len() - ids.len()));
+            wrong.push(format!("{} of {whose} events are duplicates", stored.len() - ids.len()));
         }
         seen.push(format!("{} {whose}", stored.len()));
         if whose == "the run's" && (log.records.is_empty() || stored != log.records) {
@@ -237,12 +238,14 @@ fn every_event(place: &Place, log: &Log) -> Check {
     }
     if log.lost != 1 || log.back != 1 {
         wrong.push(format!(
-            "the stream broke off {} times and came back {} times",
+            "the stream was interrupted {} times and resumed {} times",
             log.lost, log.back
         ));
     }
-    let told =
-        format!("events with good checksums: {}; the run's were streamed each once", list(&seen));
+    let told = format!(
+        "events with valid checksums: {}; each event of the run was streamed once",
+        list(&seen)
+    );
     Check::of(what, &wrong, told)
 }
 
@@ -257,7 +260,7 @@ fn every_effect(place: &Place, log: &Log) -> Check {
     let commits: usize = CAST.iter().map(|part| part.commits.len()).sum();
     let lines: usize = CAST.iter().map(|part| part.lines.len()).sum();
     let seen = format!("{commits} commits on main, {lines} appended lines, each exactly once");
-    Check::of("every effect on files happened exactly once", &wrong, seen)
+    Check::of("every change to files happened exactly once", &wrong, seen)
 }
 
 /// Returns everything that is wrong with the main branch.
@@ -274,7 +277,7 @@ fn effects(place: &Place, log: &Log) -> Result<Vec<String>, Failure> {
         let own: Vec<&str> =
             subjects.iter().copied().filter(|subject| part.commits.contains(subject)).collect();
         if own != part.commits {
-            wrong.push(format!("of {} there is {own:?}", part.key));
+            wrong.push(format!("the commits of {} are {own:?}", part.key));
         }
     }
     wanted.sort_unstable();
@@ -286,7 +289,7 @@ fn effects(place: &Place, log: &Log) -> Result<Vec<String>, Failure> {
         let text = place.git(&["show", &format!("main:{file}")])?;
         let times = text.lines().filter(|found| found == line).count();
         if times != 1 {
-            wrong.push(format!("`{line}` is {times} times in {file}"));
+            wrong.push(format!("{file} contains `{line}` {times} times"));
         }
     }
     Ok(wrong)
@@ -316,14 +319,14 @@ fn journals(ledger: &[Record]) -> Check {
             .count();
         if own != 1 || told != 1 {
             wrong.push(format!(
-                "what {} wrote is there {own} times and was told {told} times",
+                "the journal entry of {} is there {own} times and was reported {told} times",
                 part.key
             ));
         }
     }
     let seen =
-        format!("{} journals, among them what each agent wrote with no daemon alive", texts.len());
-    Check::of("the journals are complete, the agents' own words told once", &wrong, seen)
+        format!("{} journals, with the entries that agents wrote without a daemon", texts.len());
+    Check::of("the journals are complete, and each entry was reported once", &wrong, seen)
 }
 
 fn cost(log: &Log) -> Check {
@@ -345,7 +348,7 @@ fn cost(log: &Log) -> Check {
         usd(wanted),
         usd(by_dispatch)
     );
-    Check::new("every model call was paid for once", same, seen)
+    Check::new("every model call was counted once", same, seen)
 }
 
 fn page(place: &Place, log: &Log) -> Check {
@@ -353,7 +356,7 @@ fn page(place: &Place, log: &Log) -> Check {
     let whole = text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>");
     let beads = CAST.iter().filter(|part| text.contains(part.title)).count();
     Check::new(
-        "the run is told on one page",
+        "the HTML report of the run is complete",
         whole && beads == CAST.len() && text.contains(&log.run_id),
         format!("run.html, {} KB, {beads} beads", text.len() / 1024),
     )
@@ -363,9 +366,9 @@ async fn nothing_left(place: &Place) -> Check {
     let deadline = awake() + LAST_TO_GO;
     loop {
         let living = place.living();
-        let what = "nothing is left alive";
+        let what = "no process is left";
         if living.is_empty() {
-            return Check::new(what, true, "no process of this demo's");
+            return Check::new(what, true, "no process of the demo");
         }
         if awake() > deadline {
             let pids: Vec<_> = living.iter().map(|pinned| pinned.id().pid.to_string()).collect();

@@ -100,7 +100,7 @@ impl Log {
         let run = &self.chronicle.as_ref()?.run;
         match &run.standing {
             RunStanding::Running | RunStanding::Stopping(_) => None,
-            RunStanding::Resting { reason, .. } => Some(format!("the run rests: {reason}")),
+            RunStanding::Resting { reason, .. } => Some(format!("the run is paused: {reason}")),
             RunStanding::Ended { error: Some(error), .. } => {
                 Some(format!("the run failed: {} {}", error.code, error.message))
             }

@@ -55,7 +55,7 @@ pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
     drop(place);
     Err(Failure::new(
         "E_CANCELLED",
-        "the demo was interrupted; what it had started is ended and removed",
+        "the demo was interrupted; its processes were stopped and its files removed",
     ))
 }
 

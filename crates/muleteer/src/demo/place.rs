@@ -181,7 +181,7 @@ impl Place {
             // Ctrl-C reaches all processes of the terminal, and git may report it first.
             return Err(Failure::new(
                 "E_CANCELLED",
-                "the demo was interrupted; what it had started is ended and removed",
+                "the demo was interrupted; its processes were stopped and its files removed",
             ));
         }
         if !output.status.success() {
@@ -242,9 +242,9 @@ impl Drop for Place {
 fn folder() -> Result<(PathBuf, Paths), Failure> {
     let mut bytes = [0; 5];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
+        .map_err(|error| Failure::new("E_IO", format!("cannot get random bytes: {error}")))?;
     let name = format!("muleteer-demo-{}", id::encode(&bytes));
-    let mut why = Failure::new("E_DEMO", "there is no folder for temporary files");
+    let mut why = Failure::new("E_DEMO", "no folder for temporary files");
     for parent in [std::env::temp_dir(), PathBuf::from("/tmp")] {
         // The path is canonical, so that paths in the output of other programs can be recognised.
         let Ok(root) = parent.canonicalize().map(|parent| parent.join(&name)) else { continue };
@@ -261,7 +261,7 @@ fn folder() -> Result<(PathBuf, Paths), Failure> {
             },
         }
     }
-    Err(why.hint("set TMPDIR to a folder with a short path that can be written to"))
+    Err(why.hint("set TMPDIR to a writable folder with a short path"))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
@@ -271,7 +271,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn io_failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::new("E_DEMO", format!("cannot make {}: {error}", path.display())).file(path)
+    Failure::new("E_DEMO", format!("cannot create {}: {error}", path.display())).file(path)
 }
 
 /// Converts a value to text.

@@ -45,12 +45,14 @@ impl<'a> Play<'a> {
     /// # Errors
     /// When an expected state does not arrive. The log contains everything seen until then.
     pub async fn run(mut self) -> Result<(), Failure> {
-        self.screen
-            .act("a git repository with a spec, and a private daemon, in a folder of their own")?;
+        self.screen.act(
+            "creating a git repository with a spec, and a private daemon, in a temporary \
+                  folder",
+        )?;
         self.start_daemon().await?;
         self.screen.act(
-            "muleteer run --spec plan.md: criteria, beads, then an agent for each that \
-                nothing holds back",
+            "muleteer run --spec plan.md: criteria, beads, then an agent for each bead that is \
+                ready",
         )?;
         self.begin().await?;
         let context = self.place.context.clone();
@@ -96,7 +98,7 @@ impl<'a> Play<'a> {
         let there = |log: &Log, place: &Place| {
             log.job(VICTIM).is_some() && place.has_reached(VICTIM, CRASH)
         };
-        self.until(stage, "the agent at slug to be in the middle of its work", there).await?;
+        self.until(stage, "the agent at slug to be at work", there).await?;
         let dispatch =
             self.log.job(VICTIM).map(|job| job.start.dispatch.clone()).unwrap_or_default();
         let pid = self.pid(&dispatch).await?;
@@ -106,13 +108,13 @@ impl<'a> Play<'a> {
         let retried = |log: &Log, _: &Place| {
             log.events().any(|event| matches!(event, Event::BeadRetried { .. }))
         };
-        self.until(stage, "its death to be noticed", retried).await?;
+        self.until(stage, "the daemon to notice its death", retried).await?;
         self.place.open(CRASH)?;
         let at_work = |log: &Log, place: &Place| {
             survivors()
                 .all(|part| log.job(part.key).is_some() && place.has_reached(part.key, OUTAGE))
         };
-        self.until(stage, "slug to be begun again, and both beads to be worked on", at_work).await
+        self.until(stage, "slug to restart, and both beads to be in progress", at_work).await
     }
 
     async fn kill_the_daemon(&mut self, stage: &mut Stage) -> Result<(), Failure> {
@@ -126,20 +128,20 @@ impl<'a> Play<'a> {
         let pid = self.log.daemons.last().copied().unwrap_or_default();
         self.screen.act(format!("kill -9 {pid}: the daemon, with two agents at work"))?;
         self.log.daemon_killed = self.place.kill_daemon();
-        self.until(stage, "the stream of events to break off", |log, _| log.lost > 0).await?;
+        self.until(stage, "the stream of events to end", |log, _| log.lost > 0).await?;
         self.place.open(OUTAGE)?;
         let worked =
             |_: &Log, place: &Place| survivors().all(|part| place.has_reached(part.key, ADOPTED));
-        self.until(stage, "the agents to go on without a daemon", worked).await?;
+        self.until(stage, "the agents to continue without a daemon", worked).await?;
         self.log.unattended = survivors()
             .map(|part| part.key)
             .filter(|key| self.place.has_reached(key, ADOPTED))
             .collect();
-        self.screen.remark("no daemon lives, and each agent has gone on and committed")
+        self.screen.remark("no daemon is running, and each agent has continued and committed")
     }
 
     async fn adopt(&mut self, stage: &mut Stage) -> Result<(), Failure> {
-        self.screen.act("a new daemon, on the same state directory: it goes on with the run")?;
+        self.screen.act("a new daemon on the same state directory: it continues the run")?;
         self.start_daemon().await?;
         let adopted =
             |log: &Log, place: &Place| log.back > 0 && adoptions(place) >= survivors().count();
@@ -158,7 +160,7 @@ impl<'a> Play<'a> {
         let active: Vec<DispatchStatus> =
             statuses.into_iter().filter(|one| one.pid.is_some()).collect();
         self.screen.block(&status::table(&active, Timestamp::now()))?;
-        self.screen.act("on to the end: maintenance after two beads, then the judge")?;
+        self.screen.act("to the end: maintenance after two beads, then the judge")?;
         self.place.open(ADOPTED)
     }
 
@@ -220,8 +222,9 @@ impl<'a> Play<'a> {
                 news = stage.follower.next() => self.take(news)?,
                 () = stage.files.changed() => {}
                 () = sleep_until(deadline) => {
-                    return Err(Failure::new("E_DEMO",
-                        format!("waited {}s in vain for {what}", PATIENCE.as_secs())));
+                    let waited = PATIENCE.as_secs();
+                    let message = format!("timed out after {waited}s while waiting for {what}");
+                    return Err(Failure::new("E_DEMO", message));
                 }
             }
         }
@@ -238,13 +241,13 @@ impl<'a> Play<'a> {
             News::Event { record: None, .. } => {}
             News::Lost => {
                 self.log.lost += 1;
-                self.screen.remark("the stream of events broke off: the daemon is gone")?;
+                self.screen.remark("the stream of events ended: the daemon is dead")?;
             }
             News::Ended => self.log.ended = true,
             News::Back { next } => {
                 self.log.back += 1;
                 self.screen
-                    .remark(format!("connected again: the stream goes on with event {next}"))?;
+                    .remark(format!("connected again: the stream continues at event {next}"))?;
             }
         }
         Ok(())

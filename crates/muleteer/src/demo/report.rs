@@ -44,9 +44,10 @@ pub fn show(
     let failed = checks.iter().filter(|check| !check.held).count();
     let after = format!("after {:.1} s", took.as_secs_f64());
     match failed {
-        0 => out.line(format!("\n{BOLD}{GREEN}all {} hold{RESET}, {after}", checks.len())),
-        failed => out
-            .line(format!("\n{BOLD}{RED}{failed} of {} do not hold{RESET}, {after}", checks.len())),
+        0 => out.line(format!("\n{BOLD}{GREEN}all {} passed{RESET}, {after}", checks.len())),
+        failed => {
+            out.line(format!("\n{BOLD}{RED}{failed} of {} failed{RESET}, {after}", checks.len()))
+        }
     }
 }
 
@@ -56,13 +57,13 @@ fn heading(out: Output, text: &str) -> Result<(), Failure> {
 
 fn run(out: Output, log: &Log) -> Result<(), Failure> {
     heading(out, "muleteer run report")?;
-    let Some(chronicle) = &log.chronicle else { return out.line("  it did not begin") };
+    let Some(chronicle) = &log.chronicle else { return out.line("  the run did not start") };
     let standing = Standing::of(&chronicle.run, None, true, Timestamp::now());
     for line in told::report(&chronicle.run, &standing).lines() {
         out.line(format!("  {line}"))?;
     }
     out.line(format!(
-        "  {DIM}{} in all, as a model would have cost; a rehearsal costs nothing{RESET}",
+        "  {DIM}{} in all, at the price of a model; a rehearsal costs nothing{RESET}",
         usd(chronicle.run.cost_usd)
     ))
 }
@@ -86,25 +87,19 @@ fn commits(out: Output, place: &Place) -> Result<(), Failure> {
 fn look(out: Output, place: &Place, log: &Log, keep: bool) -> Result<(), Failure> {
     let program = own_program().display().to_string();
     if keep {
-        heading(out, &format!("Look around, in {}", place.root.display()))?;
+        heading(out, &format!("Inspect the demo in {}", place.root.display()))?;
     } else {
-        heading(
-            out,
-            "Look around, after `muleteer demo --keep`, which leaves the folder and says where",
-        )?;
+        heading(out, "Inspect the demo after `muleteer demo --keep`, which keeps its folder")?;
     }
     let folder = if keep { place.root.display().to_string() } else { "FOLDER".into() };
     let run = if keep { log.run_id.as_str() } else { "" };
     let commands = [
-        (
-            format!("{folder}/run.html"),
-            "the run as a page, for a browser: graph, timeline, cost, findings",
-        ),
-        (format!(". {folder}/env.sh && cd {folder}/wordtools"), "point this shell at it"),
-        (format!("{program} run report {run}"), "what the run did, and what came of it"),
-        (format!("{program} run report --html run.html"), "that page, of any run"),
+        (format!("{folder}/run.html"), "an HTML page of the run: graph, timeline, cost, findings"),
+        (format!(". {folder}/env.sh && cd {folder}/wordtools"), "use it in this shell"),
+        (format!("{program} run report {run}"), "the work and the result of the run"),
+        (format!("{program} run report --html run.html"), "that page for any run"),
         (format!("{program} status"), "its agents' dispatches"),
-        (format!("{program} events --since 0"), "all that happened to them"),
+        (format!("{program} events --since 0"), "their events"),
         ("git log --graph --oneline --all".into(), "the work"),
     ];
     let width =

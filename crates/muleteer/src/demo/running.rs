@@ -60,7 +60,13 @@ impl Place {
             }
             let ended = self.daemon.as_mut().and_then(|child| child.try_wait().ok().flatten());
             if let Some(status) = ended {
-                return Err(on_demand::died(&log, &format!("the daemon ended at once ({status})")));
+                return Err(on_demand::died(
+                    &log,
+                    &format!(
+                        "the daemon exited immediately \
+                    ({status})"
+                    ),
+                ));
             }
             if awake() > deadline {
                 return Err(on_demand::died(&log, "the daemon does not answer"));
@@ -96,7 +102,7 @@ impl Place {
             if child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 self.daemon = None;
             } else if awake() > deadline {
-                return Err(Failure::new("E_DEMO", "the daemon was asked to stop and does not go"));
+                return Err(Failure::new("E_DEMO", "the daemon did not stop when asked"));
             } else {
                 tokio::time::sleep(PAUSE).await;
             }

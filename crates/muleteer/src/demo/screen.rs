@@ -3,7 +3,8 @@
 
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
-use crate::render::{BLUE, BOLD, CYAN, DIM, MAGENTA, RESET, YELLOW, event};
+use crate::render::event::Lines;
+use crate::render::{BLUE, BOLD, CYAN, DIM, MAGENTA, RESET, YELLOW};
 use jiff::Timestamp;
 use muleteer_model::event::Record;
 use std::cell::Cell;
@@ -15,11 +16,17 @@ pub struct Screen {
     /// The demo's folder. It is long and has no meaning, so it is shown as `$DEMO`.
     root: String,
     began: Cell<Option<Timestamp>>,
+    lines: Lines,
 }
 
 impl Screen {
     pub fn new(out: Output, root: &Path) -> Self {
-        Self { out, root: root.display().to_string(), began: Cell::new(None) }
+        Self {
+            out,
+            root: root.display().to_string(),
+            began: Cell::new(None),
+            lines: Lines::default(),
+        }
     }
 
     /// Prints what the demo does now. This is no event, so with `--json` it goes to stderr.
@@ -52,7 +59,7 @@ impl Screen {
         if self.out.json {
             return self.out.line(line);
         }
-        let Some(what) = event::describe(&record.entry.event).filter(|_| !self.out.quiet) else {
+        let Some(what) = self.lines.describe(&record.entry).filter(|_| !self.out.quiet) else {
             return Ok(());
         };
         let began = self.began.get().unwrap_or(record.ts);

@@ -51,7 +51,7 @@ pub async fn provide(out: Output) -> Result<(), Failure> {
     }
     let by_cargo = std::env::var_os("CARGO").zip(std::env::var_os("CARGO_MANIFEST_DIR"));
     if let Some(build) = build(&own, by_cargo) {
-        out.note(format!("building {NAME}, in which agents run; `cargo run` leaves it out"));
+        out.note(format!("building {NAME}, which runs the agents; `cargo run` does not build it"));
         let mut command = helper(&build.cargo);
         command.args(&build.args).current_dir(&build.dir).stdout(Stdio::null());
         let _ = tokio::process::Command::from(command).kill_on_drop(true).status().await;
@@ -83,25 +83,24 @@ async fn look(beside: &Path) -> Found {
 }
 
 fn stale(beside: &Path, said: &str) -> Failure {
-    let said = if said.is_empty() { "nothing, as an earlier version does" } else { said };
+    let said = if said.is_empty() { "nothing, like an earlier version" } else { said };
     let message = format!(
-        "{} was not built with this muleteer: asked for its build it says `{}`, and this one needs \
+        "{} was not built with this muleteer: it reports the build `{}`, but this muleteer needs \
          `{}`",
         beside.display(),
         said.chars().take(200).collect::<String>(),
         our_build()
     );
     Failure::new("E_DAEMON_START", message).file(beside).hint(format!(
-        "build both: `cargo build --release -p muleteer -p {NAME}` for a checkout, `cargo xtask \
-         install` for an installation"
+        "build both: run `cargo build --release -p muleteer -p {NAME}` in a checkout, or `cargo \
+         xtask install`"
     ))
 }
 
 fn missing(out: Output, own: &Path) {
     out.note(format!(
-        "warning: {NAME} is not beside {}: each agent takes about six times the memory; `cargo \
-         xtask install` builds \
-         and installs both",
+        "warning: {NAME} is not beside {}: each agent uses about six times the memory; run `cargo \
+         xtask install` to install both",
         own.display()
     ));
 }

@@ -44,7 +44,7 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
     let found = |program: &'static str, get: &str, question: fn(&str) -> Question| match &command {
         None => (Ok(question(program)), get.to_string()),
         Some((key, command)) => {
-            (Ok(of_command(command, program)), format!("correct {key}, or leave it out and {get}"))
+            (Ok(of_command(command, program)), format!("correct {key}, or remove it and {get}"))
         }
     };
     let (question, get) = match choice {
@@ -109,7 +109,7 @@ fn command(choice: BackendChoice, key: &str, config: &Config) -> Option<(String,
 /// Looks up an ACP agent without asking its version. Not every agent has `--version`: an older
 /// claude-agent-acp ignores it and starts to serve.
 fn agent_program(program: &str) -> Question {
-    Question::whereabouts(program, "not every ACP agent can say it")
+    Question::whereabouts(program, "not every ACP agent can print its version")
 }
 
 /// Builds the question for a configured command. A command of several words belongs to its author,
@@ -126,7 +126,7 @@ fn of_command(command: &Command, program: &str) -> Question {
     let known = [claude_code::PROGRAM, codex::PROGRAM].contains(&program);
     match words.len() {
         0 | 1 if known => Question::version(&first),
-        _ => Question::whereabouts(&first, "it is a command of the configuration"),
+        _ => Question::whereabouts(&first, "the configuration names this command"),
     }
 }
 

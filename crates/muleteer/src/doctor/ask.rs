@@ -141,7 +141,7 @@ pub(super) async fn probe(
             match said.split_once(' ') {
                 Some(("ok", what)) => Ok(what.to_string()),
                 Some(("no", why)) => Err(why.to_string()),
-                _ => Err("the probe said nothing".into()),
+                _ => Err("the probe printed nothing".into()),
             }
         }
         Err(RunError::Late) => Err("the probe hung".into()),

@@ -67,10 +67,10 @@ fn can_be_made(path: &Path) -> Result<(), Barred> {
                 return may_write(above).map_err(|error| Barred { why: say(&error.why), ..error });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return barred(say(&format!("cannot be looked at: {error}"))),
+            Err(error) => return barred(say(&format!("cannot be inspected: {error}"))),
         }
     }
-    barred("nothing above it is there".into())
+    barred("none of its parent directories exists".into())
 }
 
 /// Reads the log and the database as the next daemon will. A thread does the reading, and nobody
@@ -133,7 +133,7 @@ fn doubtful_fs(path: &Path) -> Option<String> {
         (0xfe53_4d42, "smb2"),
         (0x6573_5546, "fuse"),
         (0x0102_1997, "9p"),
-        (0x0102_1994, "tmpfs, which forgets everything at a reboot"),
+        (0x0102_1994, "tmpfs, which loses all files at a reboot"),
     ];
     let kind = rustix::fs::statfs(path).ok()?.f_type;
     // The type's width and sign differ between architectures; the numbers have 32 bits.
@@ -168,9 +168,12 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
                 exports,
             }
         }
-        Ok(Err(ClientError::NoDaemon { .. })) if context.is_held() => {
-            DaemonFacts::Mute { socket, error: "a daemon runs and does not listen there".into() }
-        }
+        Ok(Err(ClientError::NoDaemon { .. })) if context.is_held() => DaemonFacts::Mute {
+            socket,
+            error: "a daemon is running but does not listen \
+                there"
+                .into(),
+        },
         Ok(Err(ClientError::NoDaemon { .. })) if socket.exists() => DaemonFacts::Left { socket },
         Ok(Err(ClientError::NoDaemon { .. })) => DaemonFacts::None,
         Ok(Err(error)) => DaemonFacts::Mute { socket, error: crate::cli::failure::chain(&error) },

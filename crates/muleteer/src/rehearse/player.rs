@@ -464,7 +464,7 @@ fn outcome(output: &[u8], status: Option<ExitStatus>, may_fail: bool, name: &str
     let how = match (exit_code, status.and_then(|status| status.signal())) {
         (Some(code), _) => format!("exit {code}"),
         (None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None) => "nobody knows how it ended".into(),
+        (None, None) => "its end is unknown".into(),
     };
     let why = reason(&format!("`{name}`: {how}"), &text);
     badly(text, exit_code, why)

@@ -31,7 +31,7 @@ pub enum KeepError {
     Unknown(String),
     #[error("Session ID {0} is already in use")]
     InUse(String),
-    #[error("{0:?} is no session id: letters, digits, - and _ are wanted")]
+    #[error("{0:?} is not a session id: use letters, digits, - and _")]
     BadId(String),
     #[error("the session file {}", path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -66,7 +66,7 @@ impl Keep {
         let session: Session =
             serde_json::from_slice(&bytes).map_err(|error| failed(error.into()))?;
         if session.v != VERSION {
-            let message = format!("version {} is not known to this build", session.v);
+            let message = format!("this build does not know version {}", session.v);
             return Err(failed(io::Error::new(io::ErrorKind::InvalidData, message)));
         }
         Ok((keep, session))

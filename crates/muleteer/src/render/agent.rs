@@ -58,7 +58,7 @@ fn describe(event: &AgentEvent, verbose: bool) -> Option<String> {
         AgentEvent::ApiRetry { attempt, max, delay_s, status, .. } => {
             let status = status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
             warn(format!(
-                "the model's API is tried again{status}: {attempt}/{max}, in {delay_s:.0}s"
+                "the CLI retries the model API{status}: {attempt}/{max}, in {delay_s:.0}s"
             ))
         }
         AgentEvent::RateLimit { resets_in_s, .. } => {

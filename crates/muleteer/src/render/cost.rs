@@ -10,7 +10,7 @@ const NAME: usize = 48;
 pub fn table(bill: &Bill, by: &str) -> String {
     let rows = bill.rows();
     if rows.is_empty() {
-        return "nothing was used\n".into();
+        return "no usage recorded\n".into();
     }
     let name = by.to_uppercase();
     let heads = [

@@ -4,32 +4,139 @@ use crate::render::{BOLD, DIM, RED, RESET, YELLOW, clip, count, span, state_colo
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::agent::ask::Verdict;
-use muleteer_model::event::{Event, Record};
+use muleteer_model::agent::transcript::Standing;
+use muleteer_model::event::{Entry, Event, ExitCause, Outcome, Record};
 use muleteer_model::monitor::Action;
+use muleteer_model::spec_run::Run;
+use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::{spec_run_events, task_list_events};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The width of text from an agent.
 const TEXT: usize = 160;
 
-/// Returns the line of one event; `None` for an event that this version does not know.
-pub fn line(record: &Record) -> Option<String> {
-    let what = describe(&record.entry.event)?;
-    let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
-    let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
-    // A name with a newline must not start a second line, which would read as another event.
-    Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {}", what.trim_end().replace('\n', " ")))
+/// The lines of a stream of events. Later lines use names from earlier events: the titles of beads
+/// and the attempts of agents.
+#[derive(Debug, Default)]
+pub struct Lines {
+    names: RefCell<Names>,
 }
 
-/// Describes the event, without its time and its dispatch.
-pub fn describe(event: &Event) -> Option<String> {
+#[derive(Debug, Default)]
+struct Names {
+    /// Bead ids with their titles.
+    titles: HashMap<String, String>,
+    /// The attempt of each agent of a run, counted from 1.
+    attempts: HashMap<u32, u32>,
+    /// The dispatches that have a clone of their own.
+    clones: HashSet<String>,
+}
+
+impl Lines {
+    /// Learns the names of a run whose earlier events are not in the stream.
+    pub fn learn(&self, run: &Run) {
+        let mut names = self.names.borrow_mut();
+        for (id, bead) in &run.beads {
+            names.titles.insert(id.clone(), bead.planned.title.clone());
+        }
+        for job in run.jobs.values() {
+            names.attempts.insert(job.start.agent, job.start.attempt + 1);
+        }
+    }
+
+    /// Returns the line of one event; `None` for an event that this version does not know.
+    pub fn line(&self, record: &Record) -> Option<String> {
+        let what = self.describe(&record.entry)?;
+        let time = record.ts.to_zoned(TimeZone::system()).strftime("%H:%M:%S");
+        let who = record.entry.dispatch_id.as_ref().map_or("-", |id| id.as_str());
+        // A name with a newline must not start a second line, which would read as another event.
+        let what = what.trim_end().replace('\n', " ");
+        Some(format!("{DIM}{time}{RESET} {BOLD}{who:<8}{RESET} {what}"))
+    }
+
+    /// Describes the event, without its time and its dispatch.
+    pub fn describe(&self, entry: &Entry) -> Option<String> {
+        let mut names = self.names.borrow_mut();
+        names.take(entry);
+        let dispatch = entry.dispatch_id.as_ref().map(|id| id.as_str());
+        match &entry.event {
+            Event::DispatchClosing { .. } => {
+                let has_clone = dispatch.is_some_and(|id| names.clones.contains(id));
+                has_clone.then(|| "fetching its commits".into())
+            }
+            Event::AgentStarted(start) => Some(format!(
+                "agent {} starts: {}: attempt {} (dispatch {})",
+                start.agent,
+                names.job(start.purpose, start.bead_id.as_deref()),
+                start.attempt + 1,
+                start.dispatch
+            )),
+            Event::AgentFinished(end) => {
+                let job = names.job(end.purpose, end.bead_id.as_deref());
+                let attempt = match names.attempts.get(&end.agent) {
+                    Some(attempt) => format!("attempt {attempt}"),
+                    None => "the attempt".into(),
+                };
+                let (how, color) = match end.status {
+                    Outcome::Success => ("succeeded", ""),
+                    Outcome::Failure => ("failed", YELLOW),
+                    Outcome::Timeout => ("timed out", YELLOW),
+                };
+                // The agent may have reported success for work that does not count as done.
+                let reason = clip(end.reason.trim(), TEXT);
+                let reason = match reason.as_str() {
+                    "" | "success" => String::new(),
+                    reason => format!(": {reason}"),
+                };
+                let line = format!("agent {}: {job}: {attempt} {how}{reason}", end.agent);
+                Some(if color.is_empty() { line } else { format!("{color}{line}{RESET}") })
+            }
+            event => describe(event),
+        }
+    }
+}
+
+impl Names {
+    fn take(&mut self, entry: &Entry) {
+        match &entry.event {
+            Event::BeadsCreated { beads, .. } | Event::IterationStarted { beads, .. } => {
+                for bead in beads {
+                    self.titles.insert(bead.id.clone(), bead.title.clone());
+                }
+            }
+            Event::AgentStarted(start) => {
+                self.attempts.insert(start.agent, start.attempt + 1);
+            }
+            Event::WorktreeCreated { .. } => {
+                self.clones.extend(entry.dispatch_id.as_ref().map(ToString::to_string));
+            }
+            _ => {}
+        }
+    }
+
+    /// Describes the part of an agent in a run: `implement "Parse dates" (xk9e8v2e)`.
+    fn job(&self, purpose: Purpose, bead: Option<&str>) -> String {
+        match bead.map(|id| (id, self.titles.get(id))) {
+            Some((id, Some(title))) => {
+                format!("{} \"{}\" ({id})", purpose.as_str(), clip(title.trim(), 50))
+            }
+            Some((id, None)) => format!("{} {id}", purpose.as_str()),
+            None => purpose.as_str().into(),
+        }
+    }
+}
+
+/// Describes an event that needs no other one.
+fn describe(event: &Event) -> Option<String> {
     let text = |text: &str| clip(text.trim(), TEXT);
     let warn = |text: String| format!("{YELLOW}{text}{RESET}");
     let bad = |text: String| format!("{RED}{text}{RESET}");
     let state = |state: &str| format!("{}{state}{RESET}", state_color(state));
     Some(match event {
         Event::DaemonStarted { pid, version, .. } => format!("daemon {version} started, pid {pid}"),
-        Event::DaemonStopping { alive: 0, .. } => "daemon stopping, no agents left".into(),
+        Event::DaemonStopping { alive: 0, .. } => "daemon stopping, no agents running".into(),
         Event::DaemonStopping { agents, alive, lease_s } => {
             format!(
                 "daemon stopping: {alive} agents ({agents}), lease {}",
@@ -37,7 +144,7 @@ pub fn describe(event: &Event) -> Option<String> {
             )
         }
         Event::LogRecovered { cut_bytes } => {
-            warn(format!("a torn tail of {cut_bytes} bytes was cut from the events"))
+            warn(format!("removed an incomplete last write of {cut_bytes} bytes from the events"))
         }
         Event::ActorRestarted { actor, reason, restarts_in_window, delay_ms } => warn(format!(
             "{actor} restarted after {delay_ms} ms ({restarts_in_window} in the window): {}",
@@ -49,7 +156,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::Fault { what, message } => bad(format!("{what}: {}", text(message))),
         Event::DispatchCreated(created) => {
             format!(
-                "{} on {} ({}), asked by {}",
+                "{} on {} ({}), requested by {}",
                 created.role, created.project, created.backend, created.by
             )
         }
@@ -87,9 +194,11 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::SessionOpened { .. } => "session open".into(),
         Event::SessionModeSet { mode } => format!("mode {} set", text(mode)),
         Event::SessionModeKept { .. } => return None,
-        Event::SessionModeChanged { mode, back: None } => format!("went into mode {}", text(mode)),
+        Event::SessionModeChanged { mode, back: None } => {
+            format!("switched to mode {}", text(mode))
+        }
         Event::SessionModeChanged { mode, back: Some(back) } => {
-            warn(format!("went into mode {}, set back to {}", text(mode), text(back)))
+            warn(format!("switched to mode {}, reset to {}", text(mode), text(back)))
         }
         Event::SessionModeStays { mode, reason } => {
             bad(format!("stays in mode {}: {}", text(mode), text(reason)))
@@ -108,13 +217,13 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
         Event::PromptFolded { turn, .. } => format!("prompt taken into turn {turn}"),
         Event::PromptProbed { standing, detail, .. } if detail.is_empty() => {
-            format!("transcript: prompt {}", word(standing))
+            format!("transcript: {}", last_prompt(*standing))
         }
         Event::PromptProbed { detail, .. } => {
             warn(format!("not known whether the prompt was taken: {}", text(detail)))
         }
         Event::SessionLost { session_id } => {
-            warn(format!("session {} is no longer there", clip(session_id, 40)))
+            warn(format!("session {} no longer exists", clip(session_id, 40)))
         }
         Event::ToolCalled { tool, target, .. } => format!("{tool} {}", text(target)),
         Event::ToolFailed { text: why, .. } => warn(format!("tool failed: {}", text(why))),
@@ -128,7 +237,7 @@ pub fn describe(event: &Event) -> Option<String> {
             let verdict = if *answer == Verdict::Deny { "denied" } else { "answered" };
             warn(format!("{verdict} by {by}: {}", text(why)))
         }
-        Event::PermissionClosed { .. } => "the request was taken back".into(),
+        Event::PermissionClosed { .. } => "the agent withdrew the request".into(),
         Event::AgentNotice { text: what } => warn(text(what)),
         Event::AgentSaid { text: said } => format!("“{}”", text(said)),
         Event::UsageRecorded { model, input, output, cost_usd, .. } => {
@@ -144,18 +253,18 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("result: {} {}", state(&word(&result.status)), text(&result.summary))
         }
         Event::ResultInvalid { faults, repair } => {
-            let repair = if *repair { "; asked again" } else { "" };
+            let repair = if *repair { "; asking again" } else { "" };
             warn(format!("invalid result: {}{repair}", text(&faults.join("; "))))
         }
         Event::ResultQuoted {} => return None,
         Event::ResultOvertaken {} => {
-            warn("it printed more after its result, which is none then".into())
+            warn("it printed more output after its result, so the result does not count".into())
         }
         Event::JournalEntry { text: entry } => format!("journal: {}", text(entry)),
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(" after HTTP {status}")).unwrap_or_default();
             warn(format!(
-                "the model's API is tried again ({attempt}/{max}){status}, in {delay_s:.0}s"
+                "the CLI retries the model API ({attempt}/{max}){status}, in {delay_s:.0}s"
             ))
         }
         Event::RateLimited { until: Some(until), .. } => {
@@ -165,7 +274,7 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("rate limited for {wait_s:.0}s"))
         }
         Event::ApiWaiting { trouble, status, until, .. } => warn(format!(
-            "waits for the model API until {}: {}",
+            "waiting for the model API until {}: {}",
             local(until),
             trouble.describe(*status)
         )),
@@ -174,23 +283,21 @@ pub fn describe(event: &Event) -> Option<String> {
             format!("context compacted from {} to {} tokens", count(*before), count(*after))
         }
         Event::BlockedByUs { on: true } => {
-            warn("output held back: the spool or the disk is full".into())
+            warn("output paused: the spool or the disk is full".into())
         }
-        Event::BlockedByUs { on: false } => "output flows again".into(),
-        Event::ModelRequested { model, by, .. } => format!("model {model} asked by {by}"),
-        Event::ModelChanged { model, .. } => format!("goes on with {model}"),
+        Event::BlockedByUs { on: false } => "output resumed".into(),
+        Event::ModelRequested { model, by, .. } => format!("model {model} requested by {by}"),
+        Event::ModelChanged { model, .. } => format!("switched to model {model}"),
         Event::ModelRefused { reason, .. } => {
             warn(format!("the other model was refused: {}", text(reason)))
         }
-        Event::InterruptRequested { by, .. } => format!("interrupt asked by {by}"),
-        Event::KillRequested { reason, by } => format!("kill asked by {by}: {}", text(reason)),
-        Event::LimitReached { limit, detail } => {
-            warn(format!("limit reached: {} ({})", word(limit), text(detail)))
-        }
+        Event::InterruptRequested { by, .. } => format!("interrupt requested by {by}"),
+        Event::KillRequested { reason, by } => format!("kill requested by {by}: {}", text(reason)),
+        Event::LimitReached { limit, detail } => warn(limit.describe(&text(detail))),
         Event::MonitorSpoke { monitor, action, reason } => {
             let what = format!("{monitor}: {}", text(reason));
             match action {
-                Action::Stop => bad(format!("{what}: it is ended")),
+                Action::Stop => bad(format!("{what}: stopping the agent")),
                 Action::Warn => warn(what),
                 _ => what,
             }
@@ -201,18 +308,21 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::AgentExited { code, signal, cause, .. } => {
             let how = match (code, signal) {
-                (Some(code), _) => format!("exited with {code}"),
-                (None, Some(signal)) => format!("ended by signal {signal}"),
-                (None, None) => "ended".into(),
+                (Some(code), _) => format!("exited (code {code})"),
+                (None, Some(signal)) => format!("killed by signal {signal}"),
+                (None, None) => "ended in an unknown way".into(),
             };
-            format!("agent {how} ({})", word(cause).replace('_', " "))
+            match cause {
+                ExitCause::Exited | ExitCause::Unknown => format!("agent {how}"),
+                cause => format!("agent {how}: {}", exit_cause(*cause)),
+            }
         }
-        Event::SweepFinished { killed: 0, clean: true } => "nothing was left behind".into(),
+        Event::SweepFinished { killed: 0, clean: true } => "no processes left behind".into(),
         Event::SweepFinished { killed, clean: true } => {
-            warn(format!("{killed} processes left behind were ended"))
+            warn(format!("killed {killed} processes that were left behind"))
         }
         Event::SweepFinished { killed, clean: false } => {
-            bad(format!("processes are left that could not be ended ({killed} were)"))
+            bad(format!("some processes could not be killed ({killed} were killed)"))
         }
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             format!("attempt {attempt}: {} {}", word(outcome), text(reason))
@@ -220,7 +330,6 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::RestartScheduled { delay_ms, .. } => {
             warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms))))
         }
-        Event::DispatchClosing { .. } => "bringing the work home".into(),
         Event::WorkFetched(work) if work.trouble.is_some() || !work.skipped.is_empty() => {
             warn(format!("work: {}", text(&work.describe(None))))
         }
@@ -228,7 +337,7 @@ pub fn describe(event: &Event) -> Option<String> {
         Event::DispatchFinished { state: ended, reason, .. } => {
             format!("{} {}", state(ended.as_str()), text(reason))
         }
-        Event::FilesRemoved { by } => format!("its files are removed by {by}"),
+        Event::FilesRemoved { by } => format!("files removed by {by}"),
         Event::OutputRead {} | task_list_events!() => event.name().replace('_', " "),
         spec_run_events!() => return crate::render::run::describe(event),
         Event::Unknown => return None,
@@ -240,6 +349,30 @@ fn local(at: &Timestamp) -> String {
 }
 
 /// Returns a unit variant as it is spelled in files.
+/// Describes the last prompt of a dead process by the CLI's transcript.
+fn last_prompt(standing: Standing) -> &'static str {
+    match standing {
+        Standing::NotTaken => "the prompt was not taken",
+        Standing::Unanswered => "cut off before an answer",
+        Standing::MidTool => "cut off in the middle of a tool call",
+        Standing::Answered => "the prompt was answered",
+        Standing::Unknown => "it is not known whether the prompt was taken",
+    }
+}
+
+/// Describes the cause of an exit, for causes other than the process itself.
+fn exit_cause(cause: ExitCause) -> &'static str {
+    match cause {
+        ExitCause::Exited | ExitCause::Unknown => "by itself",
+        ExitCause::Terminated => "terminated by Muleteer",
+        ExitCause::ShimPolicy => "terminated by its shim at a limit",
+        ExitCause::LeaseExpired => "terminated because no daemon renewed its lease",
+        ExitCause::ShimLost => "its shim died first",
+        ExitCause::NeverRan => "it never ran",
+        ExitCause::CannotStart => "it could not be started",
+    }
+}
+
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,

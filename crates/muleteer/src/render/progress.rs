@@ -131,7 +131,7 @@ fn agent(run: &Run, job: &Job, at_work: &AtWork, now: Timestamp, columns: usize)
         line = line.with(DIM, format!("  {}", clip(title, columns / 4)));
     }
     match hand.map(|hand| (hand.call(), hand.waits_until)) {
-        Some((_, Some(until))) if until > now => line.with(YELLOW, "  waits for the model API"),
+        Some((_, Some(until))) if until > now => line.with(YELLOW, "  waiting for the model API"),
         Some((Some(call), _)) => line
             .with("", format!("  {} {}", clip(&call.tool, 24), clip(call.target.trim(), columns)))
             .after(DIM, format!(" {}", since(call.since))),

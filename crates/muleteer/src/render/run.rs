@@ -3,7 +3,7 @@
 use crate::render::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
-use muleteer_model::spec_run::event::Verdict;
+use muleteer_model::spec_run::event::{RunStatus, Verdict};
 use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
 use muleteer_model::spec_run::{Run, Stage};
@@ -22,13 +22,10 @@ pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
         } else {
             format!(", for {}", ago(wait.since, now))
         };
-        let _ = writeln!(text, "  waits for {}{time}{of}", safe(&wait.reason));
+        let _ = writeln!(text, "  waiting for {}{time}{of}", safe(&wait.reason));
     }
     if standing.abandoned && !run.jobs.is_empty() {
-        let _ = writeln!(
-            text,
-            "  at work when this was recorded; nobody knows whether they still live:"
-        );
+        let _ = writeln!(text, "  running when this was recorded; they may have ended since:");
     }
     for job in run.jobs.values() {
         let bead = job.start.bead_id.as_deref().unwrap_or("-");
@@ -75,7 +72,7 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
     if let Some((standing, now)) = abandoned {
         let (at, ago) = (standing.as_of, ago(standing.as_of, now));
         let why = match &standing.obstacle {
-            Some(why) => format!("a daemon is running and does not carry it on: {}", safe(why)),
+            Some(why) => format!("a daemon is running but does not continue it: {}", safe(why)),
             None => "no daemon is running".into(),
         };
         let _ = writeln!(text, "  as of     {at:.0}, {ago} ago: {why}");
@@ -100,12 +97,7 @@ fn head_at(run: &Run, seen: Option<(&Standing, Timestamp)>) -> String {
 fn ending(run: &Run) -> String {
     let mut text = String::new();
     if let Some(reason) = run.rest_reason() {
-        let _ = writeln!(
-            text,
-            "  it rests: {}; `muleteer run --resume {}` goes on",
-            safe(reason),
-            run.id()
-        );
+        let _ = writeln!(text, "  {}", resting(run, reason));
     } else if let Some(why) = why(run) {
         let _ = writeln!(text, "  reason    {}", safe(&why));
     }
@@ -178,17 +170,9 @@ pub fn report(run: &Run, standing: &Standing) -> String {
             Stage::Blocked => "✗",
             Stage::Open => "·",
         };
-        let retries = if task.failures > 0 {
-            format!(" ({} failed attempts)", task.failures)
-        } else {
-            String::new()
-        };
-        let _ = writeln!(
-            text,
-            "  {mark} {} {}{retries}",
-            task.planned.id,
-            safe(&clip(&task.planned.title, 80))
-        );
+        let title = safe(&clip(&task.planned.title, 80));
+        let attempts = attempts(task.failures, task.stage);
+        let _ = writeln!(text, "  {mark} implement \"{title}\" ({}){attempts}", task.planned.id);
     }
     if let Some(reason) = Enforced::of(&run.settings).reason {
         let _ = writeln!(
@@ -202,6 +186,34 @@ pub fn report(run: &Run, standing: &Standing) -> String {
     text
 }
 
+/// Describes why a run waits, and the command that continues it.
+pub fn resting(run: &Run, reason: &str) -> String {
+    let (reason, run_id) = (safe(reason), run.id());
+    match run.status() {
+        RunStatus::AwaitingApproval => {
+            format!("{reason}: approve with `muleteer run --resume {run_id} --yes`")
+        }
+        _ => format!("{reason}: resume with `muleteer run --resume {run_id}`"),
+    }
+}
+
+/// Describes the attempts at a bead: `: attempt 1 failed, attempt 2 succeeded`.
+fn attempts(failures: u32, stage: Stage) -> String {
+    let failed = match failures {
+        0 => None,
+        1 => Some("attempt 1 failed".to_string()),
+        many => Some(format!("attempts 1 to {many} failed")),
+    };
+    let next = failures + 1;
+    let last = match stage {
+        Stage::Done if failures > 0 => Some(format!("attempt {next} succeeded")),
+        Stage::Taken => Some(format!("attempt {next} runs")),
+        Stage::Done | Stage::Open | Stage::Blocked => None,
+    };
+    let parts: Vec<_> = failed.into_iter().chain(last).collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+}
+
 /// Describes a dry run: the graph, the order, and the estimated effort.
 pub fn plan(run: &Run) -> String {
     let mut text = head(run);
@@ -213,7 +225,7 @@ pub fn plan(run: &Run) -> String {
         "  agents    {slots} at once at most ({} may be)",
         run.settings.max_concurrency
     );
-    let _ = writeln!(text, "\nbeads and what they wait for:");
+    let _ = writeln!(text, "\nbeads and their dependencies:");
     for task in run.order.iter().filter_map(|id| run.beads.get(id)) {
         let waits = if task.planned.depends_on.is_empty() {
             String::new()
@@ -228,11 +240,11 @@ pub fn plan(run: &Run) -> String {
             safe(&clip(&task.planned.title, 70))
         );
     }
-    let _ = writeln!(text, "\nin the order of the schedule:");
+    let _ = writeln!(text, "\nin scheduling order:");
     for (id, at) in run.schedule.order().iter().zip(1..) {
         let _ = writeln!(text, "  {at}. {id}");
     }
-    let _ = writeln!(text, "\n`muleteer run --resume {}` goes on from here.", run.id());
+    let _ = writeln!(text, "\nContinue with `muleteer run --resume {}`.", run.id());
     text
 }
 
@@ -257,48 +269,23 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::RunApproved { by } => format!("approved by {by}"),
         Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
-        Event::AgentStarted(start) => {
-            let bead = start.bead_id.as_deref().unwrap_or_default();
-            let again = if start.attempt > 0 {
-                format!(", attempt {}", start.attempt)
-            } else {
-                String::new()
-            };
-            format!(
-                "agent {} begins: {} {bead}{again} (dispatch {})",
-                start.agent,
-                start.purpose.as_str(),
-                start.dispatch
-            )
-        }
-        Event::AgentFinished(end) => {
-            let bead = end.bead_id.as_deref().unwrap_or_default();
-            let line = format!(
-                "agent {} ended: {} {bead} {} {}",
-                end.agent,
-                end.purpose.as_str(),
-                crate::render::event::word(&end.status),
-                text(&end.reason)
-            );
-            if end.status == muleteer_model::event::Outcome::Success { line } else { warn(line) }
-        }
         Event::AgentRetried { purpose, reason, .. } => {
-            warn(format!("{} is tried again: {}", purpose.as_str(), text(reason)))
+            warn(format!("{} is retried: {}", purpose.as_str(), text(reason)))
         }
         Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
         Event::BeadRetried { bead_id, reason, .. } => {
-            warn(format!("bead {bead_id} is tried again: {}", text(reason)))
+            warn(format!("bead {bead_id} is retried: {}", text(reason)))
         }
         Event::BeadReopened { bead_id, by } => {
             format!("bead {bead_id} was reopened by {}", text(by))
         }
         Event::BeadBlocked { bead_id, reason, dependants } => bad(format!(
-            "bead {bead_id} is blocked: {} ({} wait for it)",
+            "bead {bead_id} is blocked: {} ({} beads depend on it)",
             text(reason),
             dependants.len()
         )),
         Event::OutsideClosed { bead_id, on } => {
-            format!("{on} is closed: bead {bead_id} no longer waits for it")
+            format!("{on} is closed: bead {bead_id} no longer depends on it")
         }
         Event::PoolSlowed { reason, .. } => warn(format!("slowing down: {}", text(reason))),
         Event::ObservationCreated { bead_id, created_by } => {
@@ -309,13 +296,13 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::PushUndone { agent, reason } => format!("agent {agent}: {reason}"),
         Event::MaintenanceCoalesced { completed_count } => {
-            format!("maintenance due after {completed_count} beads is under way")
+            format!("maintenance after {completed_count} beads is already running")
         }
         Event::MaintenanceFinished { maintenance, status } => format!("{maintenance}: {status}"),
         Event::JudgeStarted { iteration, observations, .. } => {
             format!("the judge begins (iteration {iteration}, {} observations)", observations.len())
         }
-        Event::JudgeReasoned { .. } => "the judge has said what it found".into(),
+        Event::JudgeReasoned { .. } => "the judge has reported its findings".into(),
         Event::JudgeFinished(end) => {
             let line = format!(
                 "the judge: {} ({} new beads) {}",
@@ -351,7 +338,7 @@ pub fn describe(event: &Event) -> Option<String> {
             warn(format!("stopping: {}", text(message)))
         }
         Event::RunStopping { code, message } => bad(format!("stopping: {code} {}", text(message))),
-        Event::RunRested { reason, .. } => warn(format!("it rests: {}", text(reason))),
+        Event::RunRested { reason, .. } => warn(format!("paused: {}", text(reason))),
         Event::RunCompleted { status, total_beads } => {
             format!("{GREEN}{}{RESET}: {total_beads} beads", status.as_str())
         }

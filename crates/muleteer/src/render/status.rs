@@ -18,12 +18,12 @@ pub fn table(dispatches: &[DispatchStatus], now: Timestamp) -> String {
     let heads = [
         ("ID", Align::Left),
         ("STATE", Align::Left),
-        ("SINCE", Align::Right),
+        ("AGE", Align::Right),
         ("ROLE", Align::Left),
         ("PROJECT", Align::Left),
         ("TURNS", Align::Right),
-        ("TRIES", Align::Right),
-        ("ACTIVE", Align::Right),
+        ("STARTS", Align::Right),
+        ("LAST SEEN", Align::Right),
         ("TOKENS", Align::Right),
         ("COST", Align::Right),
         ("", Align::Left),
@@ -47,7 +47,7 @@ pub fn newest(dispatches: &[DispatchStatus], most: usize, now: Timestamp) -> Str
     let shown: Vec<_> = shown.map(|(_, dispatch)| dispatch.clone()).collect();
     let mut text = table(&shown, now);
     if before > 0 {
-        let _ = writeln!(text, "{DIM}and {before} that ended before: --all shows them{RESET}");
+        let _ = writeln!(text, "{DIM}{before} more that ended earlier: --all shows them{RESET}");
     }
     text
 }
@@ -108,8 +108,9 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     line
 }
 
-/// Returns everything known about one dispatch.
-pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
+/// Returns everything known about one dispatch. With `verbose` it also says what terminates the
+/// agent together with its shim.
+pub fn detail(dispatch: &DispatchStatus, now: Timestamp, verbose: bool) -> String {
     let mut text = String::new();
     let mut put = |name: &str, value: String| {
         if !value.is_empty() {
@@ -143,7 +144,7 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     );
     put("session", opt(&dispatch.session_id));
     put("turns", dispatch.turns.to_string());
-    put("attempts", dispatch.attempts.to_string());
+    put("starts", dispatch.attempts.to_string());
     if dispatch.last_activity.is_some() {
         put("last activity", format!("{} ago", age(dispatch.last_activity.as_deref(), now)));
     }
@@ -159,7 +160,9 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     put("work", dispatch.work.as_ref().map(|work| safe(&work.summary)).unwrap_or_default());
     put("journal", opt(&dispatch.journal));
     put("pid", dispatch.pid.map(|pid| pid.to_string()).unwrap_or_default());
-    put("held by", opt(&dispatch.containment));
+    if verbose {
+        put("containment", opt(&dispatch.containment));
+    }
     if let Some(result) = &dispatch.result {
         put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
         let indented = safe(&result.summary).trim_end().replace('\n', "\n              ");
@@ -213,10 +216,10 @@ mod tests {
                 .collect()
         };
         assert_eq!(shown(4), ["old", "late", "lives", "waits", "later", "first"]);
-        assert_eq!(shown(3), ["late", "lives", "waits", "later", "first", "and"]);
-        assert_eq!(shown(2), ["lives", "waits", "later", "first", "and"]);
-        assert_eq!(shown(0), ["lives", "waits", "and"]);
+        assert_eq!(shown(3), ["late", "lives", "waits", "later", "first", "1"]);
+        assert_eq!(shown(2), ["lives", "waits", "later", "first", "2"]);
+        assert_eq!(shown(0), ["lives", "waits", "4"]);
         let told = newest(&all, 1, Timestamp::UNIX_EPOCH);
-        assert!(told.contains("and 3 that ended before: --all shows them"), "{told}");
+        assert!(told.contains("3 more that ended earlier: --all shows them"), "{told}");
     }
 }

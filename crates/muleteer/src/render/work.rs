@@ -17,11 +17,12 @@ pub fn lines(run: &Run) -> String {
     if let Some(now) = &run.publication.preserved {
         let _ = writeln!(text, "  work      {}", kept(now));
         if let (Some(branch), Some(base)) = (&work.branch, &work.base) {
-            let _ = writeln!(text, "            git log {}..{} shows it", safe(base), safe(branch));
+            let _ =
+                writeln!(text, "            show it with git log {}..{}", safe(base), safe(branch));
         }
     }
     if let Some(clones) = &work.clones {
-        let _ = writeln!(text, "  clones    {}: what its agents did not push", safe(clones));
+        let _ = writeln!(text, "  clones    {}: work that its agents did not push", safe(clones));
     }
     if let Some(branch) = &work.pushed {
         let _ = writeln!(text, "  pushed    {}", pushed(branch, work.page.as_deref()));
@@ -38,9 +39,9 @@ pub fn lines(run: &Run) -> String {
 pub fn kept(kept: &KeptWork) -> String {
     match (&kept.branch, &kept.trouble) {
         (_, Some(why)) => {
-            format!("it could not be brought into the repository: {}", clip(why, TROUBLE))
+            format!("failed to fetch the work into the repository: {}", clip(why, TROUBLE))
         }
-        (None, None) => "no commit was made on the run's branch".into(),
+        (None, None) => "the run's branch has no commit".into(),
         (Some(branch), None) => {
             let count = kept.commits;
             format!(

@@ -90,6 +90,6 @@ async fn command(argv: &[String]) -> Result<(), Failure> {
             RunError::Failed(error) => error,
         };
         Failure::new("E_SERVICE_MANAGER", format!("`{said}` failed: {why}"))
-            .hint("`muleteer service status` and the service manager's own log say more")
+            .hint("run `muleteer service status`, or read the log of the service manager")
     })
 }

@@ -41,7 +41,7 @@ fn fault(key: &str, value: &Value) -> Option<String> {
             ["Background", "Standard", "Adaptive", "Interactive"].contains(&word)
         }),
         "SoftResourceLimits" | "HardResourceLimits" => value.as_dictionary().is_some_and(limits),
-        _ => return Some(format!("{key} is not a key of launchd's that we know")),
+        _ => return Some(format!("{key} is not a known key of launchd")),
     };
     (!good).then(|| format!("{key} holds {value:?}"))
 }

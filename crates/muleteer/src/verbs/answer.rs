@@ -13,20 +13,20 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer answer k3f9 allow
   muleteer answer k3f9 deny
-  muleteer answer k3f9 \"Use git clean instead\"    denied, and the agent is told why
-  muleteer answer k3f9 \"Blue\"                     to a question; several at once: a line for each
+  muleteer answer k3f9 \"Use git clean instead\"    deny, and send the agent this reason
+  muleteer answer k3f9 \"Blue\"                     answer a question; one line for each question
 
-`muleteer status` shows what waits for an answer. Exits 3 if nothing does.";
+`muleteer status` shows the open requests. Exits 3 if there is none.";
 
-/// Answer an agent that asks for permission, or asks a question
+/// Answer an agent's permission request or question
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
+    /// The dispatch: its id, or the beginning of it
     id: String,
-    /// `allow`, `deny`, or a text: the answer to a question, the reason of a denial
+    /// `allow`, `deny`, or a text: the answer to a question, or the reason for a denial
     answer: String,
-    /// Which request, where several are open; a beginning of its id
+    /// The request to answer if several are open: its id, or the beginning of it
     #[arg(long, value_name = "ID")]
     request: Option<String>,
 }

@@ -26,12 +26,12 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer bead create --title \"Parse the header\" --priority 1 --label parser
   muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab
-  muleteer bead ready                        what could be worked on now, in order
+  muleteer bead ready                        the beads that can start now
   muleteer bead list --label run:RUN --status open --json
   muleteer bead close k3f9 --reason \"Done in 1f2e3d\"
 
-In a repository the beads are in .muleteer/beads. In an agent of a run these verbs reach the run's
-beads, and new ones get the run's label by themselves.";
+The beads of a repository are in .muleteer/beads. An agent of a run reaches the run's beads with \
+these verbs, and its new beads get the run's label.";
 
 /// A larger import is assumed to be a mistake.
 const IMPORT_LIMIT: u64 = 128 * 1024 * 1024;
@@ -46,30 +46,30 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a bead, and print its id
+    /// Create a bead and print its id
     #[command(
         after_help = "Example:\n  muleteer bead create --title \"Parse the header\" --priority 1"
     )]
     Create {
-        /// What is to be done, in a line
+        /// The title: one line
         #[arg(long, value_name = "TEXT", required_unless_present = "words")]
         title: Option<String>,
-        /// The same, without the option
+        /// The title, as an argument
         #[arg(value_name = "TITLE", conflicts_with = "title", hide = true)]
         words: Option<String>,
-        /// What is to be done, at length
+        /// The full description
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         description: String,
         /// bug, task, feature or chore
         #[arg(long = "type", value_name = "TYPE", default_value = "task")]
         kind: String,
-        /// 0 (first) to 4
+        /// The priority: 0 (most urgent) to 4
         #[arg(long, value_name = "N", default_value = "2", value_parser = priority)]
         priority: u8,
         /// A label; may be given more than once
         #[arg(long = "label", value_name = "LABEL")]
         labels: Vec<String>,
-        /// A bead it waits for; may be given more than once
+        /// A bead that it depends on; may be given more than once
         #[arg(long = "depends-on", value_name = "ID")]
         depends_on: Vec<String>,
     },
@@ -79,17 +79,17 @@ enum Verb {
     /// List beads, the oldest first
     #[command(after_help = "Example:\n  muleteer bead list --label v2 --status open --json")]
     List {
-        /// Only those with this label; of several, with all of them
+        /// Only beads with this label; repeat it to require several labels
         #[arg(long = "label", value_name = "LABEL")]
         labels: Vec<String>,
         /// open, in_progress, blocked or closed
         #[arg(long, value_name = "STATUS")]
         status: Option<String>,
     },
-    /// List what could be worked on now, in the order of the schedule
+    /// List the beads that can start now, in scheduling order
     #[command(after_help = "Example:\n  muleteer bead ready")]
     Ready {
-        /// Only those with this label; of several, with all of them
+        /// Only beads with this label; repeat it to require several labels
         #[arg(long = "label", value_name = "LABEL")]
         labels: Vec<String>,
     },
@@ -104,7 +104,7 @@ enum Verb {
         /// open, in_progress, blocked or closed
         #[arg(long, value_name = "STATUS")]
         status: Option<String>,
-        /// 0 (first) to 4
+        /// The priority: 0 (most urgent) to 4
         #[arg(long, value_name = "N", value_parser = priority)]
         priority: Option<u8>,
         /// bug, task, feature or chore
@@ -115,42 +115,41 @@ enum Verb {
     #[command(after_help = "Example:\n  muleteer bead close k3f9 --reason \"Done in 1f2e3d\"")]
     Close {
         id: String,
-        /// Why, or what was done
+        /// The reason, or what was done
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
-        /// Nothing had to be changed: in a run, it counts as done without a commit
+        /// Declare that no change was needed: a run accepts the bead without a commit
         #[arg(long)]
         no_change: bool,
     },
-    /// Open a closed bead again
+    /// Reopen a closed bead
     #[command(after_help = "Example:\n  muleteer bead reopen k3f9")]
     Reopen { id: String },
-    /// Which bead waits for which
+    /// Add and remove dependencies between beads
     #[command(
         subcommand,
-        after_help = "Examples:\n  \
-            muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab\n  \
-            muleteer bead dep rm k3f9 x2ab             and no longer"
+        after_help = "Examples:\n  muleteer bead dep add k3f9 x2ab            k3f9 waits for \
+            x2ab\n  muleteer bead dep rm k3f9 x2ab"
     )]
     Dep(Dep),
-    /// Add labels to a bead, or take them away
+    /// Add labels to a bead, or remove them
     #[command(after_help = "Example:\n  muleteer bead label k3f9 v2 parser")]
     Label {
         id: String,
         #[arg(required = true, value_name = "LABEL")]
         labels: Vec<String>,
-        /// Take them away
+        /// Remove the labels instead
         #[arg(long)]
         remove: bool,
     },
-    /// Show what waits for what, as a tree
+    /// Show the dependencies as a tree
     #[command(after_help = "Example:\n  muleteer bead graph --label v2")]
     Graph {
-        /// Only those with this label; of several, with all of them
+        /// Only beads with this label; repeat it to require several labels
         #[arg(long = "label", value_name = "LABEL")]
         labels: Vec<String>,
     },
-    /// Take over beads from an issues.jsonl; `-` is stdin
+    /// Import beads from an issues.jsonl; `-` is stdin
     #[command(after_help = "Example:\n  muleteer bead import .beads/issues.jsonl")]
     Import { file: PathBuf },
     /// Write all beads as an issues.jsonl [default: to stdout]
@@ -160,10 +159,10 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum Dep {
-    /// The first waits for the second
+    /// Make the first bead depend on the second
     #[command(after_help = "Example:\n  muleteer bead dep add k3f9 x2ab")]
     Add { id: String, depends_on: String },
-    /// The first no longer waits for the second
+    /// Remove the first bead's dependency on the second
     #[command(after_help = "Example:\n  muleteer bead dep rm k3f9 x2ab")]
     Rm { id: String, depends_on: String },
 }
@@ -310,7 +309,7 @@ fn full(bead: &Bead) -> String {
         ("type", Some(bead.issue_type.clone())),
         ("priority", Some(bead.priority.to_string())),
         ("labels", Some(bead.labels.join(", ")).filter(|text| !text.is_empty())),
-        ("waits for", Some(blockers.join(", ")).filter(|text| !text.is_empty())),
+        ("depends on", Some(blockers.join(", ")).filter(|text| !text.is_empty())),
         ("created", Some(bead.created_at.clone())),
         ("closed", bead.closed_at.clone()),
         ("reason", bead.close_reason.clone()),
@@ -430,10 +429,10 @@ fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
     };
     source.take(IMPORT_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
     embedded::parse_issues(&text).map_err(|(line, why)| {
-        Failure::new("E_BAD_INPUT", format!("this is no bead: {why}"))
+        Failure::new("E_BAD_INPUT", format!("this is not a bead: {why}"))
             .file(file)
             .at(Some(line), None)
-            .hint("every line is one JSON object with the fields of beads' issues.jsonl")
+            .hint("write one JSON object on each line, with the fields of beads' issues.jsonl")
     })
 }
 
@@ -458,9 +457,9 @@ impl Store {
         if git.is_none() && !top.join(".muleteer").is_dir() {
             return Err(Failure::new(
                 "E_NOT_A_REPOSITORY",
-                format!("{} is in no git repository", here.display()),
+                format!("{} is not in a git repository", here.display()),
             )
-            .hint("run `git init` first, or go to a repository"));
+            .hint("run `git init` first, or change to a repository"));
         }
         let dir = home.join(".muleteer/beads");
         if !dir.exists()
@@ -512,5 +511,5 @@ fn priority(text: &str) -> Result<u8, String> {
         .parse()
         .ok()
         .filter(|priority| *priority <= 4)
-        .ok_or_else(|| "0 (first) to 4 is wanted".into())
+        .ok_or_else(|| "expected 0 (most urgent) to 4".into())
 }

@@ -13,7 +13,7 @@ Examples:
   muleteer completions zsh > \"${fpath[1]}/_muleteer\"
   muleteer completions fish > ~/.config/fish/completions/muleteer.fish";
 
-/// Print completions for a shell
+/// Print the completion script of a shell
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

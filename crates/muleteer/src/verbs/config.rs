@@ -12,15 +12,15 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer config show                     every value, and where it comes from
-  muleteer config show pool                only what is below a key
-  muleteer config check --config ci.yaml   exits 2 with file, line and column of every fault
+  muleteer config show                     every value and its source
+  muleteer config show pool                only the keys below one key
+  muleteer config check --config ci.yaml   exits 2, and prints the place of every fault
   muleteer config schema > schema.json     for an editor
 
-Layers, weakest first: built in, the user's config.yaml, the project's .muleteer/config.yaml,
---config, MULETEER_CONFIG__POOL__MAX_AGENTS=4, flags.";
+A later layer overrides an earlier one: built-in defaults, the user's config.yaml, the project's \
+.muleteer/config.yaml, --config, variables like MULETEER_CONFIG__POOL__MAX_AGENTS=4, flags.";
 
-/// Show or check the configuration in force
+/// Show or check the effective configuration
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -30,23 +30,23 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
-    /// Every value in force, with the file and line it comes from
+    /// Show every effective value with the file and line it comes from
     #[command(after_help = "Example:\n  muleteer config show categories.coding")]
     Show {
-        /// Only this key and what is below it
+        /// Show only this key and the keys below it
         key: Option<String>,
-        /// As seen from this directory [default: the current one]
+        /// Read the configuration that applies in this directory [default: the current one]
         #[arg(long, value_name = "DIR")]
         project: Option<PathBuf>,
     },
-    /// Check every configuration and role file that is in force
+    /// Check every configuration and role file that applies
     #[command(after_help = "Example:\n  muleteer config check --project ../web")]
     Check {
-        /// As seen from this directory [default: the current one]
+        /// Read the configuration that applies in this directory [default: the current one]
         #[arg(long, value_name = "DIR")]
         project: Option<PathBuf>,
     },
-    /// The JSON schema of a configuration file
+    /// Print the JSON schema of a configuration file
     #[command(after_help = "Example:\n  muleteer config schema > schema.json")]
     Schema,
 }
@@ -67,7 +67,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-const IN_VAIN: &str = "is the daemon's, and taken from no project's file";
+const IN_VAIN: &str = "is a setting of the daemon, which ignores project files";
 
 /// Returns the value at `key`, within the keys above it.
 fn only(whole: &Value, key: &str) -> Value {
@@ -92,8 +92,8 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     };
     let origins: Vec<_> = kept.origins().iter().filter(below).collect();
     if let Some(key) = key.filter(|_| origins.is_empty()) {
-        return Err(Failure::new("E_NOT_FOUND", format!("nothing is set at `{key}`"))
-            .hint("`muleteer config show` lists every key"));
+        return Err(Failure::new("E_NOT_FOUND", format!("no value is set at `{key}`"))
+            .hint("run `muleteer config show` to list all keys"));
     }
     if context.out.json {
         let whole = kept.to_json();

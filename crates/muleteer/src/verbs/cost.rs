@@ -23,16 +23,16 @@ Examples:
   muleteer cost --by model --since 2026-01-01
   muleteer cost --by project --json | jq '.rows[] | select(.cost_usd > 10) | .project'
 
-What the agents' CLIs reported: one that reports no money has tokens only.";
+The figures are those that the agent CLIs report. Some CLIs report tokens only.";
 
-/// Show what was spent: money and tokens by role, model, day or project
+/// Show costs and tokens by role, model, day or project
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What a row stands for; days are UTC's
+    /// What to group by; days are in UTC
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     by: By,
-    /// Leave out what was used before: an age (2h, 7d), a day or an RFC 3339 time
+    /// Count only usage since then: an age (2h, 7d), a day or an RFC 3339 time
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<Timestamp>,
 }
@@ -70,7 +70,7 @@ impl From<By> for cost::By {
 
 fn since(text: &str) -> Result<Timestamp, String> {
     time_arg::parse(text)
-        .ok_or_else(|| "an age (2h, 7d), a day (2026-01-31) or an RFC 3339 time is wanted".into())
+        .ok_or_else(|| "expected an age (2h, 7d), a day (2026-01-31) or an RFC 3339 time".into())
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {

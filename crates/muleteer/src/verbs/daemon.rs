@@ -28,10 +28,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(15);
 const EXAMPLES: &str = "\
 Examples:
   muleteer daemon                       in the foreground, for systemd or a terminal
-  muleteer daemon stop                  its agents go on, and are adopted by the next daemon
-  muleteer daemon stop --agents stop    ends them too
+  muleteer daemon stop                  its agents continue; the next daemon adopts them
+  muleteer daemon stop --agents stop    stops its agents too
 
-Killing the daemon, even with -9, loses nothing: the next one adopts its agents.";
+Killing the daemon, even with -9, loses no work: the next daemon adopts its agents.";
 
 const STOP_EXAMPLES: &str = "\
 Example:
@@ -43,7 +43,7 @@ Example:
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Sub>,
-    /// Ask a daemon that already runs to stop, and take its agents over
+    /// Stop the running daemon first, and take over its agents
     #[arg(long)]
     replace: bool,
     /// Started by a verb that needed a daemon: leave its session, and exit when idle
@@ -56,10 +56,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
-    /// Stop the daemon; its agents go on in their shims unless told otherwise
+    /// Stop the daemon; by default its agents continue in their shims
     #[command(after_help = STOP_EXAMPLES)]
     Stop {
-        /// What becomes of the agents: they go on and are adopted later, or are ended
+        /// Keep the agents running for the next daemon to adopt, or stop them too
         #[arg(long, value_enum, default_value_t)]
         agents: Agents,
     },
@@ -92,7 +92,7 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
     // The reply only means that the daemon will stop; "stopped" is printed after it has.
     let closed = tokio::time::timeout(STOP_PATIENCE, client.closed()).await.is_ok();
     if !closed || process.is_some_and(|process| !process.wait(STOP_PATIENCE)) {
-        context.out.note(format!("pid {pid} takes long to end"));
+        context.out.note(format!("the daemon (pid {pid}) has not exited yet"));
     }
     match reply {
         Reply::Stopping { agents_alive, lease_s } if context.out.json => {
@@ -100,17 +100,19 @@ async fn stop(agents: Agents, context: &Context) -> Result<Exit, Failure> {
                 "pid": pid, "agents": word, "agents_alive": agents_alive, "lease_s": lease_s,
             }))?;
         }
-        Reply::Stopping { agents_alive: 0, .. } => context.out.line("stopped; no agent is left")?,
+        Reply::Stopping { agents_alive: 0, .. } => {
+            context.out.line("daemon stopped; no agents were running")?
+        }
         Reply::Stopping { agents_alive, lease_s } => {
             let lease = render::span(Duration::from_secs(lease_s));
             let agents = if agents_alive == 1 {
-                "agent goes on".to_string()
+                "1 agent continues".to_string()
             } else {
-                "agents go on".to_string()
+                format!("{agents_alive} agents continue")
             };
             context.out.line(format!(
-                "stopped; {agents_alive} {agents} without a daemon for up to {lease}, until the \
-                 next one adopts them"
+                "daemon stopped; {agents} without a daemon for up to {lease}: the next daemon \
+                 adopts them"
             ))?;
         }
         other => return Err(unexpected(&other)),
@@ -126,7 +128,13 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
         let _ = rustix::process::setsid();
         let left = leave_behind().and_then(|()| Waiting::take());
         let cannot = |error| {
-            Failure::new("E_DAEMON_START", format!("cannot leave the caller's files: {error}"))
+            Failure::new(
+                "E_DAEMON_START",
+                format!(
+                    "cannot detach from the caller's files: \
+                {error}"
+                ),
+            )
         };
         waiting = Some(left.map_err(cannot)?);
     }
@@ -170,7 +178,7 @@ async fn step_aside(context: &Context) -> Result<(), Failure> {
     let Ok(mut client) = context.dial().await else { return Ok(()) };
     let pid = client.welcome().daemon_pid;
     let process = Pinned::open(pid).ok();
-    tracing::info!(pid, "asking the daemon that runs to stop; its agents stay");
+    tracing::info!(pid, "stopping the running daemon; its agents continue");
     if client.call(Request::Stop { agents: "keep".into() }).await.is_ok() {
         let _ = process.map(|process| process.wait(STOP_PATIENCE));
     }
@@ -220,16 +228,16 @@ fn leave_behind() -> std::io::Result<()> {
 fn refused(error: StartError) -> Failure {
     match error {
         StartError::Running { .. } => Failure::of("E_ALREADY_RUNNING", &error)
-            .hint("`muleteer status` shows what it does; `muleteer daemon stop` stops it"),
+            .hint("run `muleteer status` to see its work, or `muleteer daemon stop` to stop it"),
         StartError::Config(errors) => settings::invalid(errors),
         StartError::Unreadable(error) => settings::unreadable(&error),
         StartError::Events(error) => offline::stored(error),
         StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error)
             .file(path)
-            .hint("`muleteer doctor` says what is wrong with the directories"),
+            .hint("run `muleteer doctor` to check the directories"),
         StartError::NotPrivate { ref path, variable } => Failure::of("E_NOT_PRIVATE", &error)
             .file(path)
-            .hint(format!("remove it, or set {variable} to a directory of your own")),
+            .hint(format!("remove it, or set {variable} to a directory that you own")),
         other => Failure::of("E_DAEMON_START", &other),
     }
 }

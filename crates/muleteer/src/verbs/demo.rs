@@ -8,22 +8,21 @@ use crate::demo;
 const EXAMPLES: &str = "\
 Examples:
   muleteer demo
-  muleteer demo --keep                  look around afterwards
+  muleteer demo --keep                  keep the folder for inspection
   muleteer demo --json | tail -n 1 | jq .checks
 
-Rehearsed agents take a spec through a whole run, under a daemon of the demo's own: criteria, beads,
-agents side by side, maintenance, a judge who finds something and then nothing, a merge. \
-    One agent is
-killed with -9 and its bead is tried again; then the daemon is, and the next one adopts the agents.
-All of it is in a temporary folder: nothing of yours is read or changed. It needs git and sh, and no
-network.
-Exits 0 only if all of it held; every check says what it saw.";
+Scripted agents take a spec through a whole run under the demo's own daemon: criteria, beads, \
+parallel agents, maintenance, a judge that finds a fault and then none, a merge. The demo kills \
+one agent with -9, and the run retries its bead; then it kills the daemon, and the next daemon \
+adopts the agents. It works in a temporary folder and does not read or change your files. It \
+needs git and sh, and no network.
+Exits 0 only if every check passes. Each check prints what it found.";
 
-/// See it work: from a spec to merged code, with one crash, one dead daemon, and nothing lost
+/// Watch a scripted run: a spec becomes merged code, and an agent and the daemon are killed
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Leave the folder, and say how to look around in it
+    /// Keep the demo's folder, and print how to inspect it
     #[arg(long)]
     keep: bool,
 }

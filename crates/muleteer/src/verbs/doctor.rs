@@ -15,9 +15,8 @@ Examples:
   muleteer doctor
   muleteer doctor --json | jq '.checks[] | select(.status == \"fail\")'
 
-Each check is ok, warn (works, with less than it could), fail, or skip (does not apply here). \
-    Exits 0
-if nothing fails, else 4. Nothing is changed.";
+Each check is ok, warn (works with a limitation), fail, or skip (does not apply here). Exits 0 if \
+no check fails, else 4. The checks change nothing.";
 
 /// Check what Muleteer needs here: agent CLIs, git, directories, sandbox, limits, telemetry
 #[derive(Debug, clap::Args)]

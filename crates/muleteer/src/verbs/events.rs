@@ -7,7 +7,7 @@ use crate::cli::time_arg;
 use crate::client::history::{self, Seen};
 use crate::client::interrupt::until_unheard;
 use crate::client::offline;
-use crate::render::event;
+use crate::render::event::Lines;
 use jiff::Timestamp;
 use muleteer_store::events::tail::Start;
 use std::cell::Cell;
@@ -21,18 +21,18 @@ Examples:
   muleteer events --since 1h
   muleteer events -f
   muleteer events -f --json | jq -c 'select(.event == \"dispatch_finished\")'
-  muleteer events --since 120          from sequence number 120 on
+  muleteer events --since 120          starts at sequence number 120
 
 docs/events.md lists every event with its fields.";
 
-/// Show everything that happens, system-wide
+/// Show the events of the daemon and all agents
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Go on with what happens from now on (begins with the last 100 events)
+    /// Print new events as they happen, after the last 100
     #[arg(short, long)]
     follow: bool,
-    /// Begin here: an age (15m, 2h, 1d), an RFC 3339 time, or a sequence number
+    /// Start there: an age (15m, 2h, 1d), an RFC 3339 time, or a sequence number
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<Since>,
 }
@@ -50,7 +50,7 @@ fn since(text: &str) -> Result<Since, String> {
     }
     time_arg::parse(text)
         .map(Since::Time)
-        .ok_or_else(|| "an age (15m, 2h), an RFC 3339 time or a sequence number is wanted".into())
+        .ok_or_else(|| "expected an age (15m, 2h), an RFC 3339 time or a sequence number".into())
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
@@ -69,7 +69,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let fits = move |seen: &Seen<'_>| has_begun(&not_before, seen.record.map(|record| record.ts));
     if args.follow {
         let following = follow(context, from, &fits);
-        return until_unheard(context, "the daemon and its agents go on", following).await;
+        return until_unheard(context, "the daemon and its agents continue", following).await;
     }
     if context.out.json {
         document(context, from, &fits).await
@@ -92,9 +92,10 @@ fn has_begun(not_before: &Cell<Option<Timestamp>>, at: Option<Timestamp>) -> boo
 type Fits<'a> = dyn Fn(&Seen<'_>) -> bool + 'a;
 
 async fn follow(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Failure> {
+    let lines = Lines::default();
     let mut each = |seen: Seen<'_>| {
         if fits(&seen) {
-            show(context, &seen)?;
+            show(context, &lines, &seen)?;
         }
         Ok(ControlFlow::Continue(()))
     };
@@ -108,9 +109,10 @@ async fn lines(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit, Fa
     if client.is_none() {
         offline::say_so(context);
     }
+    let lines = Lines::default();
     let mut each = |seen: Seen<'_>| {
         if fits(&seen) {
-            show(context, &seen)?;
+            show(context, &lines, &seen)?;
         }
         Ok(ControlFlow::Continue(()))
     };
@@ -148,10 +150,10 @@ async fn document(context: &Context, from: u64, fits: &Fits<'_>) -> Result<Exit,
     }
 }
 
-fn show(context: &Context, seen: &Seen<'_>) -> Result<(), Failure> {
+fn show(context: &Context, lines: &Lines, seen: &Seen<'_>) -> Result<(), Failure> {
     match seen.record {
         _ if context.out.json => context.out.line(seen.line),
-        Some(record) => event::line(record).map_or(Ok(()), |line| context.out.line(line)),
+        Some(record) => lines.line(record).map_or(Ok(()), |line| context.out.line(line)),
         None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use crate::cli::failure::Failure;
 use crate::client::file_watch::FileWatch;
 use crate::client::history::{self, Seen};
 use crate::client::interrupt::until_ctrl_c;
-use crate::render::event;
+use crate::render::event::Lines;
 use crate::verbs::logs::Printed;
 use crate::verbs::wait;
 use muleteer_model::event::Event;
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
     let following = async {
         let (printed, begun) = (RefCell::new(None::<Printed>), Notify::new());
+        let lines = Lines::default();
         let mut each = |seen: Seen<'_>| {
             let Some(record) = seen.record.filter(|record| {
                 record.entry.dispatch_id.as_ref().is_some_and(|of| of.as_str() == id)
@@ -42,7 +43,7 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
             }
             if context.out.json {
                 context.out.line(seen.line)?;
-            } else if let Some(line) = event::line(record) {
+            } else if let Some(line) = lines.line(record) {
                 context.out.line(line)?;
             }
             let ended = matches!(record.entry.event, Event::DispatchFinished { .. });
@@ -86,5 +87,10 @@ pub async fn dispatch(context: &Context, id: &str) -> Result<Exit, Failure> {
         }
         wait::one(context, id).await
     };
-    until_ctrl_c(context, &format!("{id} goes on (`muleteer logs {id} -f`)"), following).await
+    until_ctrl_c(
+        context,
+        &format!("{id} continues; follow it with `muleteer logs {id} -f`"),
+        following,
+    )
+    .await
 }

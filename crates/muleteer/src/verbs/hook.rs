@@ -44,11 +44,11 @@ const LOG_BYTES: usize = 4 * 1024;
 /// A lease is renewed when less than this remains.
 const RENEW_BELOW: Duration = Duration::from_secs(10 * 60);
 
-/// Called by an agent CLI at its events (see `muleteer hooks`)
+/// Handle an event of an agent CLI (`muleteer hooks` installs these)
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  \
-        echo '{\"session_id\":\"x\",\"cwd\":\".\"}' | muleteer hook session-start\n\n\
-        Reads the event's JSON on stdin. Does nothing where there is no .harness-active.")]
+#[command(after_help = "Example:\n  echo '{\"session_id\":\"x\",\"cwd\":\".\"}' | muleteer hook \
+        session-start\n\nReads the event's JSON from stdin. Does nothing without a .harness-active \
+        file.")]
 pub struct Args {
     #[command(subcommand)]
     name: Name,
@@ -56,25 +56,25 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Subcommand)]
 enum Name {
-    /// Tell a session where the list stands
+    /// Print the state of the task list for a new session
     #[command(after_help = "Example:\n  muleteer hook session-start < event.json")]
     SessionStart,
-    /// Keep it going while there is work to do
+    /// Keep a session from stopping while tasks are open
     #[command(after_help = "Example:\n  muleteer hook stop < event.json")]
     Stop,
-    /// Keep a subagent that holds a claim
+    /// Keep a subagent from stopping while it holds a claim
     #[command(after_help = "Example:\n  muleteer hook subagent-stop < event.json")]
     SubagentStop,
-    /// Hand an idle teammate the next task
+    /// Give an idle teammate the next task
     #[command(after_help = "Example:\n  muleteer hook teammate-idle < event.json")]
     TeammateIdle,
-    /// Take the next task for a worker
+    /// Claim the next task for a worker
     #[command(after_help = "Example:\n  muleteer hook claim < event.json")]
     Claim,
-    /// Prolong what a worker has claimed
+    /// Renew a worker's claims
     #[command(after_help = "Example:\n  muleteer hook renew < event.json")]
     Renew,
-    /// Ask for a look back at the goal when all is done
+    /// Ask for a review of the goal when all tasks are done
     #[command(after_help = "Example:\n  muleteer hook self-reflect-stop < event.json")]
     SelfReflectStop,
 }
@@ -118,7 +118,7 @@ fn event() -> Result<Option<Event>, Failure> {
     // A damaged event must not let a session stop; the fields that could be read decide.
     let damaged = document.damage.is_some() && !document.is_empty;
     if let Some(fault) = document.fault().filter(|_| !document.is_empty) {
-        drop(writeln!(std::io::stderr(), "muleteer hook: the event has a fault: {fault}"));
+        drop(writeln!(std::io::stderr(), "muleteer hook: the event is invalid: {fault}"));
     }
     let value = document.value;
     let field = |key: &str| {
@@ -324,9 +324,9 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     {
         let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
         let text = format!(
-            "# Task list\n\nAnother session{pid} works through the task list of this project now. \
-             Leave the list and the files \
-             it changes alone; `muleteer tasks status` shows how it goes.\n"
+            "# Task list\n\nAnother session{pid} is working through the task list of this project. \
+             Do not change the list or the files that it changes; `muleteer tasks status` shows \
+             its progress.\n"
         );
         return event.say(&text, "SessionStart", context);
     }

@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 const SKILL: &str = include_str!("hooks/skill.md");
 const LIMIT: u64 = 4 * 1024 * 1024;
 
-/// Hooks for working through a task list in a session of Claude Code
+/// Install hooks that make Claude Code sessions work through a task list
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  muleteer hooks install\n  muleteer hooks install --user\n  \
-        muleteer hooks status\n\n\
-        The hooks do nothing where there is no .harness-active. Everything else in the settings \
-        stays byte for\nbyte as it is.")]
+        muleteer hooks status\n\nThe hooks do nothing without a .harness-active file. The rest of \
+        the settings file is not changed.")]
 pub struct Args {
     #[command(subcommand)]
     verb: Sub,
@@ -24,13 +23,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
-    /// Enter them, each once, and the skill beside them
+    /// Install the hooks and the skill, each once
     #[command(after_help = "Example:\n  muleteer hooks install --project ../web")]
     Install(Where),
-    /// Take them out again, and nothing else
+    /// Remove the hooks and the skill, and nothing else
     #[command(after_help = "Example:\n  muleteer hooks uninstall --user")]
     Uninstall(Where),
-    /// Which of them are there
+    /// Show which hooks are installed
     #[command(after_help = "Example:\n  muleteer hooks status --json")]
     Status(Where),
 }
@@ -95,18 +94,18 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
 }
 
 fn refused(error: &settings::Refused, path: &Path) -> Failure {
-    faulty(format!("the settings are left alone: {error}"), error, path)
+    faulty(format!("the settings were not changed: {error}"), error, path)
 }
 
 fn unreadable(error: &settings::Refused, path: &Path) -> Failure {
-    faulty(format!("what is installed there cannot be told: {error}"), error, path)
+    faulty(format!("cannot tell which hooks are installed: {error}"), error, path)
 }
 
 fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
     Failure::new("E_BAD_INPUT", message)
         .file(path)
         .at(Some(error.line), Some(error.column))
-        .hint("mend the file, then try again")
+        .hint("fix the file, then try again")
 }
 
 /// Writes a file. A symbolic link (for example to a dotfiles repository) is preserved, and its
@@ -156,7 +155,7 @@ fn install(at: &Place, context: &Context) -> Result<Exit, Failure> {
                 let kept = at.skill.with_extension("md.old");
                 write(&kept, &text)?;
                 context.out.note(format!(
-                    "what {} said is in {}",
+                    "the previous content of {} is in {}",
                     at.skill.display(),
                     kept.display()
                 ));
@@ -185,7 +184,9 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
             // Also remove the skill's folder if it is empty.
             at.skill.parent().map(std::fs::remove_dir);
         }
-        Some(_) => context.out.note(format!("{} was changed, and is kept", at.skill.display())),
+        Some(_) => context
+            .out
+            .note(format!("{} was changed by hand, so it was not removed", at.skill.display())),
         None => {}
     }
     status(at, context)
@@ -213,7 +214,7 @@ fn status(at: &Place, context: &Context) -> Result<Exit, Failure> {
         context.out.line(format!(
             "{}: {}",
             at.skill.display(),
-            if skill { "there" } else { "not there" }
+            if skill { "there" } else { "missing" }
         ))?;
     }
     Ok(Exit::Done)

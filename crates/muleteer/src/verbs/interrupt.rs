@@ -10,11 +10,11 @@ const EXAMPLES: &str = "\
 Example:
   muleteer interrupt k3f9 && muleteer send k3f9 \"Use the other branch instead\"";
 
-/// Stop an agent's running turn; its session stays, and takes further turns
+/// Stop an agent's running turn; its session accepts further messages
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
+    /// The dispatch: its id, or the beginning of it
     id: String,
 }
 

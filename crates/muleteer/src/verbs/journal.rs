@@ -26,22 +26,22 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer journal k3f9
   muleteer journal k3f9 -f
-  muleteer journal                      every open journal in a line
-  muleteer journal --all                the closed ones too";
+  muleteer journal                      one line for each open journal
+  muleteer journal --all                includes the closed ones";
 
-/// Show an agent's journal, or every open journal's status in a line
+/// Show an agent's journal, or the status of every open journal
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning [default: all that are open, a line each]
+    /// The dispatch: its id, or the beginning of it [default: one line for each open journal]
     id: Option<String>,
-    /// Go on with what is added from now on, until the dispatch has ended
+    /// Print new entries as they are written, until the dispatch has ended
     #[arg(short, long, requires = "id")]
     follow: bool,
-    /// Every open journal's status in a line, as without an id
+    /// Print one line for each open journal; this is the default without an id
     #[arg(long, conflicts_with_all = ["id", "follow"])]
     summary: bool,
-    /// Without an id: also those that are completed, failed or killed
+    /// Without an id: include completed, failed and killed dispatches
     #[arg(long, conflicts_with = "id")]
     all: bool,
 }
@@ -53,10 +53,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let (id, path) = (dispatch.id.to_string(), PathBuf::from(&dispatch.created.journal));
     if args.follow {
         let following = follow(context, fleet, &id, &path);
-        return until_unheard(context, &format!("{id} goes on"), following).await;
+        return until_unheard(context, &format!("{id} continues"), following).await;
     }
     let text = read(&path)?.ok_or_else(|| {
-        Failure::new("E_NOT_FOUND", format!("there is no journal at {}", path.display()))
+        Failure::new("E_NOT_FOUND", format!("no journal at {}", path.display()))
             .file(&path)
             .dispatch(&id)
     })?;

@@ -11,15 +11,15 @@ Examples:
   muleteer kill k3f9
   muleteer kill k3f9 --reason \"superseded by #42\"
 
-The whole process group gets TERM, and after 10 s KILL. A killed agent is never restarted.";
+The whole process group gets SIGTERM, and SIGKILL after 10 s. A killed agent is never restarted.";
 
-/// End an agent and all its processes; it is not restarted
+/// Kill an agent and all its processes; it is not restarted
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
+    /// The dispatch: its id, or the beginning of it
     id: String,
-    /// Why, for the journal and the events
+    /// The reason, for the journal and the events
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }

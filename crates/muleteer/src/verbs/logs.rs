@@ -20,19 +20,19 @@ Examples:
   muleteer logs k3f9 -f
   muleteer logs k3f9 --raw | muleteer parse claude-code
 
-Reaches as far back as the retained tail (64 MiB an agent, if not configured otherwise). Following
-ends when the dispatch has ended.";
+Shows the retained end of the output (by default the last 64 MiB of each agent). --follow ends \
+when the dispatch has ended.";
 
 /// Show what an agent printed and did
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
+    /// The dispatch: its id, or the beginning of it
     id: String,
-    /// Go on with what it prints from now on, until it has ended
+    /// Print new output as it arrives, until the dispatch has ended
     #[arg(short, long)]
     follow: bool,
-    /// Its stdout, byte for byte
+    /// Print the agent's stdout unchanged
     #[arg(long)]
     raw: bool,
 }
@@ -41,7 +41,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.raw && context.out.json {
         return Err(Failure::new(
             "E_USAGE",
-            "--raw prints bytes, and --json a document: give one of them",
+            "--raw and --json exclude each other: give one of them",
         ));
     }
     let mut fleet = LiveFleet::open(context)?;
@@ -49,7 +49,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let id = dispatch.id.to_string();
     let folder = context.paths.agent(&id);
     if dispatch.is_finished() && !folder.exists() {
-        context.out.note(format!("what {id} printed is gone: {} was removed", folder.display()));
+        context
+            .out
+            .note(format!("the output of {id} was deleted: {} no longer exists", folder.display()));
     }
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| Failure::of(error.code(), &error).hint(error.hint()).dispatch(&id))?;
@@ -60,7 +62,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let mut show = |piece: Piece| show(context, args.raw, piece);
     if args.follow {
         let following = follow(context, &mut fleet, &id, &mut lines, args.raw, &mut show);
-        return until_unheard(context, &format!("{id} goes on"), following).await;
+        return until_unheard(context, &format!("{id} continues"), following).await;
     }
     let spool = context.paths.spool(&id);
     let mut at = Place::new(&spool);

@@ -19,7 +19,7 @@ Example:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where to; it is made if it is not there
+    /// The directory; it is created if it is missing
     dir: PathBuf,
 }
 

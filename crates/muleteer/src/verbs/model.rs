@@ -12,15 +12,15 @@ Examples:
   muleteer model k3f9 haiku
   muleteer model k3f9 claude-opus-4-6 && muleteer send k3f9 \"Think harder about this one\"
 
-Claude Code changes at once; any other agent with its next process.";
+Claude Code switches at once; any other agent switches when its next process starts.";
 
-/// Make an agent go on with another model, in the same session
+/// Switch an agent to another model in the same session
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
+    /// The dispatch: its id, or the beginning of it
     id: String,
-    /// The model, as its CLI names it
+    /// The model, by the name that the agent's CLI uses
     #[arg(value_parser = model_name)]
     model: String,
 }

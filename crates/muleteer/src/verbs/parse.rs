@@ -17,14 +17,14 @@ Examples:
   claude -p --output-format stream-json --verbose \"hello\" | muleteer parse claude-code
   muleteer parse acp:gemini < session.jsonl
 
-Prints one event on each line, as the monitors read them. What the parser does not know becomes
+Prints one event on each line, as the monitors read them. Unknown input becomes \
 {\"type\":\"unknown\",\"raw\":…}.";
 
-/// Turn what an agent's program printed (on stdin) into events, as JSON lines
+/// Convert an agent CLI's output (on stdin) into events, as JSON lines
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// claude-code, codex, acp, acp:NAME, subprocess or rehearsal
+    /// The backend: claude-code, codex, acp, acp:NAME, subprocess or rehearsal
     backend: String,
 }
 

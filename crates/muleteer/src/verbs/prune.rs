@@ -13,23 +13,20 @@ const EXAMPLES: &str = "\
 Examples:
   muleteer prune --dry-run
   muleteer prune --older-than 7d
-  muleteer prune --older-than 0s --json      everything that has ended
+  muleteer prune --older-than 0s --json      all dispatches that have ended
 
 Removes the output, prompts and request of agents (`agents/<id>` in the state directory). \
-    `status`, `wait`,
-`cost`, `events` and `journal` know a dispatch as before; its `logs` are gone, \
-    and it cannot be spoken to again.
-Branches, journals and runs are not touched, \
-    and neither are the agents of a run that is under way.";
+`status`, `wait`, `cost`, `events` and `journal` still work for such a dispatch; `logs` and \
+`send` do not. Branches, journals, runs and the agents of a running run are not changed.";
 
-/// Remove what is kept of agents that ended long ago: their output, prompts and requests
+/// Delete the output, prompts and requests of agents that ended long ago
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How long ago they must have ended: 30d, 12h, 15m or bare seconds
+    /// Delete only if they ended this long ago: 30d, 12h, 15m or bare seconds
     #[arg(long, value_name = "AGE", default_value = "30d")]
     older_than: Span,
-    /// Only say what would be removed
+    /// Only print what would be removed
     #[arg(long, short = 'n')]
     dry_run: bool,
 }

@@ -17,16 +17,17 @@ Examples:
   muleteer roles developer              one role in full
   muleteer roles --project ../web --json
 
-Roles are markdown files with YAML front matter: built in, in the user's configuration (roles/*.md),
-in a project's .claude/agents and .muleteer/roles. The later ones win.";
+Roles are markdown files with YAML front matter: built in, in the user's configuration \
+(roles/*.md), in a project's .claude/agents and .muleteer/roles. Later ones override earlier \
+ones.";
 
 /// List the roles, or show one
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// One role
+    /// Show this role in full
     name: Option<String>,
-    /// As seen from this directory [default: the current one]
+    /// Read the configuration that applies in this directory [default: the current one]
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
 }

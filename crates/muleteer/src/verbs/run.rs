@@ -11,7 +11,7 @@ use crate::client::interrupt;
 use crate::client::live_run::{LiveRun, TICK};
 use crate::client::offline;
 use crate::client::run_files::{Runs, new_id, utf8};
-use crate::render::{event, page, run as show, safe};
+use crate::render::{page, run as show, safe};
 use crate::verbs::spawn;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -45,41 +45,35 @@ const NEXT_DAEMON: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer run --spec plan.md                     freeze, decompose, implement, judge, and a branch
-  muleteer run --spec plan.md --dry-run           only freeze and decompose: shows the beads and \
-  their order
-  muleteer run --status                           how the newest run stands, from any terminal
-  muleteer run --status --follow                  and as it goes; Ctrl-C leaves it alone
-  muleteer run --resume                           go on with it, after a stop, a crash or an \
-  approval
+  muleteer run --spec plan.md                     freeze, plan, implement, judge, make a branch
+  muleteer run --spec plan.md --dry-run           only freeze and plan: shows the beads in order
+  muleteer run --status                           the state of the newest run, from any terminal
+  muleteer run --status --follow                  the same, live; Ctrl-C does not stop the run
+  muleteer run --resume                           continue it after a stop, a crash or a review
   muleteer run --spec plan.md --backend subprocess --command ./agent.sh
 
-Ctrl-C stops the run: its agents are ended, and --resume goes on. \
-    With --detach it goes on without you, until
-`muleteer run stop`.
-Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, \
-    5 the judge
-found something in every iteration there may be.";
+Ctrl-C stops the run and its agents; --resume continues it. With --detach the daemon continues it \
+until `muleteer run stop`.
+Exit codes: 0 the judge passed it, 2 bad input, 3 locked or something is missing, 4 failed, 5 the \
+judge found something in every iteration there may be.";
 
 const STOP: &str = "\
 Examples:
-  muleteer run stop                               the only run that is under way here
+  muleteer run stop                               the only running run of this repository
   muleteer run stop a1b2c3
 
-Its agents are ended, as by Ctrl-C on a run that is looked at; \
-    `muleteer run --resume` goes on with it.";
+Stops its agents, like Ctrl-C while following the run. `muleteer run --resume` continues it.";
 
 const REPORT: &str = "\
 Examples:
   muleteer run report run-2026-02-12-a1b2c3
-  muleteer run report --html run.html             one file, to be opened in a browser or sent to \
-  somebody
+  muleteer run report --html run.html             one file for a browser
 
-The page is made from the run's files, whatever state it is in, and fetches nothing. \
-    While the run is
-unfinished it leaves the acceptance criteria out, which the run's agents may not know.";
+The page is made from the run's files in any state of the run, and loads nothing from the \
+network. Before the run has ended it omits the acceptance criteria, as the run's agents must not \
+read them.";
 
-/// Drive a spec to judged, merged code
+/// Run a spec: agents plan, implement and judge it until it is merged
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -88,50 +82,50 @@ pub struct Args {
     /// The spec: a markdown file [default: run.spec of the configuration]
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
-    /// Go on with a run [default: the newest]
+    /// Resume a run [default: the newest]
     #[arg(long, value_name = "RUN", num_args = 0..=1, conflicts_with = "spec")]
     resume: Option<Option<String>>,
-    /// Show how a run stands [default: the newest]
+    /// Show the state of a run [default: the newest]
     #[arg(long, value_name = "RUN", num_args = 0..=1, conflicts_with_all = ["spec", "resume"])]
     status: Option<Option<String>>,
-    /// With --status: show the run as it goes, until it rests or has ended; exits as the run does
+    /// With --status: follow the run until it pauses or ends; exits with the run's exit code
     #[arg(short, long, requires = "status")]
     follow: bool,
-    /// Only freeze and decompose; `--resume` goes on
+    /// Stop after freezing and decomposing the spec; continue with `--resume`
     #[arg(long)]
     dry_run: bool,
-    /// Show the acceptance criteria and wait for approval before anything is planned;
-    /// `--resume --yes` goes on
+    /// Print the acceptance criteria and wait for approval before planning; approve with
+    /// `--resume --yes`
     #[arg(long)]
     preview_acceptance: bool,
-    /// Coding agents at once
+    /// The most coding agents at the same time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,
-    /// The agents' program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    /// The agents' backend: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    /// The command of the `subprocess` backend, for `sh -c`; a JSON list runs without a shell
     #[arg(long, value_name = "CMD", value_parser = spawn::command_line)]
     command: Option<String>,
     /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// The agents' model
+    /// The model of the agents
     #[arg(long, value_parser = spawn::model_name)]
     model: Option<String>,
-    /// The branch the agents push to; `auto` makes one of the run's own
+    /// The branch that the agents push to; `auto` creates one for the run
     #[arg(long, value_name = "BRANCH", conflicts_with = "resume")]
     target: Option<String>,
-    /// The beads are there already: those with this label
+    /// Use the existing beads with this label instead of decomposing the spec
     #[arg(long, value_name = "LABEL", conflicts_with = "resume")]
     bead_label: Option<String>,
-    /// Print the run's id and leave it to the daemon
+    /// Print the run's id and return; the daemon continues the run
     #[arg(long)]
     detach: bool,
-    /// Ask the judge once more about a run that has ended
+    /// Run the judge again on a run that has ended
     #[arg(long, value_name = "RUN", conflicts_with_all = ["spec", "resume", "status"])]
     judge_only: Option<String>,
-    /// With --resume: go on from this phase
+    /// With --resume: continue from this phase
     #[arg(
         long,
         value_name = "PHASE",
@@ -142,32 +136,32 @@ pub struct Args {
     /// Stop when the run has cost this much
     #[arg(long, value_name = "USD", value_parser = spawn::budget)]
     budget_usd: Option<f64>,
-    /// Stop when it has been under way for so long: 2h, 90m, bare seconds
+    /// Stop after this running time: 2h, 90m, bare seconds
     #[arg(long, value_name = "TIME", value_parser = spawn::seconds)]
     max_runtime: Option<u64>,
-    /// Approve what waits for approval
+    /// Approve the acceptance criteria or beads that wait for approval
     #[arg(long)]
     yes: bool,
-    /// Give the agents a variable, whatever the pass list says
+    /// Set an environment variable for the agents, regardless of `env.pass`
     #[arg(long, value_name = "K=V", value_parser = spawn::variable)]
     env: Vec<(String, String)>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
-    /// Show what a run did, and what came of it
+    /// Show the work and the result of a run
     #[command(after_help = REPORT)]
     Report {
         /// The run [default: the newest]
         run: Option<String>,
-        /// Write a page for the browser: graph, timeline, cost, findings. `-` is stdout
+        /// Write an HTML page with graph, timeline, cost and findings; `-` is stdout
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
-    /// Stop a run that is under way; `--resume` goes on with it
+    /// Stop a running run; `muleteer run --resume` continues it
     #[command(after_help = STOP)]
     Stop {
-        /// The run [default: the only one that is under way]
+        /// The run [default: the only one that is running]
         run: Option<String>,
     },
 }
@@ -345,8 +339,10 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         (Some(path), _) => Some(absolute(path)),
         (None, Some(path)) => Some(runs.repo.join(path)),
         (None, None) => {
-            return Err(Failure::new("E_SPEC_NOT_FOUND", "there is no spec")
-                .hint("`muleteer run --spec plan.md`, or set run.spec in .muleteer/config.yaml"));
+            return Err(Failure::new("E_SPEC_NOT_FOUND", "no spec given").hint(
+                "give one with `muleteer run --spec plan.md`, or set run.spec in \
+                       .muleteer/config.yaml",
+            ));
         }
     };
     if let (None, Some(name), Some(path)) = (&args.spec, &config.run.spec, &spec)
@@ -356,13 +352,13 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         // The spec's text becomes part of prompts, and a clone may contain a link to any file.
         return Err(Failure::new(
             "E_SPEC_NOT_FOUND",
-            format!("run.spec `{name}` is a link out of the repository"),
+            format!("run.spec `{name}` is a link to a file outside the repository"),
         )
         .hint("name the spec with --spec, or run `muleteer trust` if its own file names the spec")
         .file(path));
     }
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
-        let what = if path.exists() { "no file" } else { "not there" };
+        let what = if path.exists() { "not a file" } else { "missing" };
         return Err(Failure::new(
             "E_SPEC_NOT_FOUND",
             format!("the spec {} is {what}", path.display()),
@@ -429,12 +425,12 @@ async fn follow(
                 live.borrow_mut().clear();
                 context
                     .out
-                    .note(format!("left; `muleteer run --status {run_id}` shows how it stands"));
+                    .note(format!("detached; check it with `muleteer run --status {run_id}`"));
                 return Ok(());
             }
             stopped = true;
             live.borrow_mut().note(format!(
-                "stopping: its agents are ended; `muleteer run --resume {run_id}` goes on"
+                "stopping the run and its agents; resume it with `muleteer run --resume {run_id}`"
             ));
             stop(context, run_id).await?;
         };
@@ -484,7 +480,7 @@ async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<bool, Failu
     live.borrow_mut().clear();
     if interrupted {
         context.out.note(format!(
-            "stopped looking; the run goes on (`muleteer run --status {}`)",
+            "stopped following; the run continues (check it with `muleteer run --status {}`)",
             run.id()
         ));
     }
@@ -500,24 +496,23 @@ async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Cl
         let (message, hint) = match context.is_held() {
             true => (
                 format!(
-                    "{}: a daemon runs and cannot be reached at {}",
+                    "{}: a daemon is running but cannot be reached at {}",
                     run.id(),
                     context.socket.display()
                 ),
                 format!(
-                    "run `muleteer doctor`; without --follow, `muleteer run --status {}` shows how \
-                     it stands",
+                    "run `muleteer doctor`, or `muleteer run --status {}` without --follow",
                     run.id()
                 ),
             ),
             false => (
                 format!(
-                    "{} is under way, and no daemon is: the next one goes on with it",
+                    "{} has not ended, but no daemon is running: the next daemon continues it",
                     run.id()
                 ),
                 format!(
-                    "`muleteer run --resume {}` starts one; without --follow, --status shows how \
-                     it stands",
+                    "start a daemon with `muleteer run --resume {}`, or use --status without \
+                     --follow",
                     run.id()
                 ),
             ),
@@ -552,7 +547,7 @@ async fn watch(
                 if context.out.json {
                     Failure::unless_closed(context.out.line(&line))?;
                 } else if let Ok(record) = serde_json::from_str::<Record>(&line) {
-                    live.borrow_mut().take(&record, event::line(&record).as_deref());
+                    live.borrow_mut().take(&record);
                 }
             }
             Ok(Next::Item(_)) => {}
@@ -603,7 +598,7 @@ fn criteria(run: &Run) -> String {
     }
     let _ = writeln!(
         text,
-        "\n`muleteer run --resume {} --yes` goes on with them; {} has them",
+        "\napprove them with `muleteer run --resume {} --yes`; they are in {}",
         run.id(),
         folder.display()
     );

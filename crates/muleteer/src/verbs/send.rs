@@ -15,18 +15,18 @@ Examples:
   muleteer send k3f9 - < review.txt
   muleteer send k3f9 --cli-command /compact
 
-A text always reaches the model, also one that begins with a slash. A command of the
-agent's own CLI runs with --cli-command only.
+A message always goes to the model, even if it begins with a slash. Use --cli-command to run a \
+command of the agent's own CLI.
 
-Answered when the prompt is durable: no crash loses it, and none sends it twice.";
+Returns when the message is stored durably: no crash loses it or sends it twice.";
 
-/// Give an agent a further turn in the same session
+/// Send an agent a follow-up message
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dispatch, by id or its beginning
+    /// The dispatch: its id, or the beginning of it
     id: String,
-    /// What to do next; `-` reads it from stdin
+    /// The message; `-` reads it from stdin
     #[arg(required_unless_present = "cli_command")]
     text: Option<String>,
     /// Run a command of the agent's own CLI instead (claude-code, acp)

@@ -13,13 +13,12 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer service install                 for you: starts with your session (or at boot, if you \
-  linger)
-  sudo muleteer service install --system   for the machine: starts at boot and runs your agents
-  muleteer service install --dry-run       only says what it would do
+  muleteer service install                 for your user: starts at login, or at boot with lingering
+  sudo muleteer service install --system   for the machine: starts at boot
+  muleteer service install --dry-run       only prints what it would do
   muleteer service status
 
-Agents outlive a restart of the service, and a `kill -9` of it.";
+Agents survive a restart and a `kill -9` of the service.";
 
 /// Run the daemon as a service of systemd or launchd
 #[derive(Debug, clap::Args)]
@@ -31,25 +30,25 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Sub {
-    /// Install the service, or bring it up to date, and start it
+    /// Install or update the service, and start it
     #[command(after_help = "Example:\n  muleteer service install && loginctl enable-linger")]
     Install {
         #[command(flatten)]
         options: Options,
-        /// Only say what would be done
+        /// Only print what would be done
         #[arg(long)]
         dry_run: bool,
     },
-    /// Stop the service and remove it; agents that run go on for as long as their lease lasts
+    /// Stop and remove the service; running agents continue until their lease ends
     #[command(after_help = "Example:\n  muleteer service uninstall")]
     Uninstall {
         #[command(flatten)]
         options: Options,
-        /// Only say what would be done
+        /// Only print what would be done
         #[arg(long)]
         dry_run: bool,
     },
-    /// What the service manager says; exits 3 unless it runs
+    /// Show the state of the service; exits 3 unless it runs
     #[command(after_help = "Example:\n  muleteer service status --json | jq .active")]
     Status {
         #[command(flatten)]
@@ -59,10 +58,10 @@ enum Sub {
 
 #[derive(Debug, clap::Args)]
 struct Options {
-    /// The machine's service, not yours; to change it takes root
+    /// Use the machine's service, not the user's; changing it needs root
     #[arg(long)]
     system: bool,
-    /// Whose agents a system service runs [default: who called sudo]
+    /// The user for whom a system service runs agents [default: the user who called sudo]
     #[arg(long, value_name = "USER", requires = "system")]
     run_as: Option<String>,
 }
@@ -118,9 +117,9 @@ async fn change(
     match verb {
         _ if dry_run => {}
         Verb::Install => context.out.line("the service runs")?,
-        Verb::Uninstall if done.is_empty() => context.out.line("there is no such service")?,
+        Verb::Uninstall if done.is_empty() => context.out.line("the service is not installed")?,
         Verb::Uninstall => {
-            context.out.line("the service is removed; what its agents did is kept")?
+            context.out.line("the service was removed; the work of its agents is kept")?
         }
     }
     Ok(Exit::Done)
@@ -180,17 +179,18 @@ async fn status(options: &Options, context: &Context) -> Result<Exit, Failure> {
                     if unit.enabled { ", enabled" } else { ", not enabled" }
                 ))?;
             }
-            (None, true) => context
-                .out
-                .line(format!("{place} is there; {} does not know it", service.manager.as_str()))?,
+            (None, true) => context.out.line(format!(
+                "{place} exists, but {} has not loaded it",
+                service.manager.as_str()
+            ))?,
             (None, false) => {
-                context.out.line("not installed; a daemon is started when a verb needs one")?
+                context.out.line("not installed; a verb that needs a daemon starts one")?
             }
         }
         if current == Some(false) {
             context.out.note(
-                "the unit is not what this version would write: `muleteer service install` \
-                    renews it",
+                "the unit differs from the one of this version: update it with `muleteer service \
+                    install`",
             );
         }
     }
@@ -263,15 +263,15 @@ fn users(wanted: impl Fn(&str, u32) -> bool) -> Option<User> {
 fn may(service: &Service) -> Result<(), Failure> {
     let manager = service.manager.as_str();
     if !state::runs(service.manager) {
-        return Err(Failure::new("E_SERVICE_MANAGER", format!("{manager} does not run here"))
-            .hint("nothing needs a service: a verb that needs a daemon starts one"));
+        return Err(Failure::new("E_SERVICE_MANAGER", format!("{manager} is not running"))
+            .hint("work without a service: a verb that needs a daemon starts one"));
     }
     if service.scope == Scope::System && service.uid != 0 {
         return Err(Failure::new(
             "E_FORBIDDEN",
-            "a system service is installed and removed by root",
+            "installing or removing a system service needs root",
         )
-        .hint("run it with sudo, or leave out --system"));
+        .hint("run it with sudo, or omit --system"));
     }
     Ok(())
 }

@@ -24,21 +24,20 @@ Examples:
   git diff HEAD~1 | muleteer spawn reviewer . --feature review-42
   muleteer spawn developer . \"list the files\" --backend subprocess --command 'cat; ls' --wait
 
-One word after the role is the project, never the prompt: it must be a directory or a configured
-name. The prompt is then read from --prompt-file or from stdin.
-Prints the id of the dispatch. With --wait, exits 0 on success, 4 if partial, failed, blocked or
-stalled, 6 if killed, 130 at Ctrl-C, which ends only the waiting; --follow exits so too, but 0 at
-Ctrl-C.";
+A single argument after the role is the project, a directory or a configured name. The task is \
+then read from --prompt-file or stdin. Prints the id of the dispatch. Exit codes with --wait: 0 \
+success; 4 partial, failed, blocked or stalled; 6 killed; 130 Ctrl-C. --follow has the same \
+codes, but 0 at Ctrl-C. Ctrl-C does not stop the agent.";
 
-/// Send a role to work on a project; prints the id of the dispatch
+/// Start an agent on a task; prints the id of the dispatch
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Who: a role's name (see `muleteer roles`)
+    /// The role of the agent (`muleteer roles` lists them)
     role: String,
-    /// Where: a directory, or a project's name [default: the current directory]
+    /// The project: a directory, or a configured name [default: the current directory]
     project: Option<String>,
-    /// What to do [default: read from --prompt-file, or stdin]
+    /// The task [default: read from --prompt-file, or stdin]
     #[arg(conflicts_with = "prompt_file")]
     prompt: Option<String>,
     /// Read the prompt from a file (`-` is stdin)
@@ -47,37 +46,37 @@ pub struct Args {
     /// The model [default: the role's, its category's, the configured default]
     #[arg(long, value_parser = model_name)]
     model: Option<String>,
-    /// The agent's program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    /// The agent's backend: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    /// The command of the `subprocess` backend, for `sh -c`; a JSON list runs without a shell
     #[arg(long, value_name = "CMD", value_parser = command_line)]
     command: Option<String>,
     /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Stop when it has cost this much
+    /// Stop the agent when it has cost this much
     #[arg(long, value_name = "USD", value_parser = budget)]
     budget_usd: Option<f64>,
-    /// Stop after this many turns of the model
+    /// Stop the agent after this many turns of the model
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_turns: Option<u32>,
-    /// Stop after this long: 15m, 300s or bare seconds, not counting time asleep
+    /// Stop the agent after this time: 15m, 300s or bare seconds; time asleep does not count
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     timeout: Option<u64>,
-    /// Give the agent a variable, whatever the pass list says
+    /// Set an environment variable for the agent, regardless of `env.pass`
     #[arg(long, value_name = "K=V", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Work in a private clone; its branch comes back as `muleteer/<id>`
+    /// Give the agent a private clone; its commits come back as the branch `muleteer/<id>`
     #[arg(long)]
     worktree: bool,
-    /// The feature its journal is filed under [default: the id of the dispatch]
+    /// The folder of the journal in `.agents/journals` [default: the id of the dispatch]
     #[arg(long, value_name = "NAME")]
     feature: Option<String>,
-    /// Wait until it has ended, and exit by how
+    /// Wait until the dispatch has ended; the exit code is its outcome
     #[arg(long)]
     wait: bool,
-    /// Show what it does until it has ended, and exit by how
+    /// Print events until the dispatch has ended; the exit code is its outcome
     #[arg(long)]
     follow: bool,
 }
@@ -183,7 +182,7 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     if let Some(path) = config.project_path(word, home.as_deref()) {
         return directory(&path).ok_or_else(|| {
             let message = format!(
-                "the project `{word}` is configured as {}, which is no directory",
+                "the project `{word}` is configured as {}, which is not a directory",
                 path.display()
             );
             Failure::new("E_PROJECT_NOT_FOUND", message)
@@ -192,13 +191,9 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     let message =
         format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
     let hint = if args.prompt.is_none() {
-        format!(
-            "one word after the role is the project; to give a prompt, name the project first: \
-             muleteer spawn {} . \"…\"",
-            args.role
-        )
+        format!("name the project before the prompt: muleteer spawn {} . \"…\"", args.role)
     } else {
-        "`muleteer config show` lists the configured projects under `projects`".to_string()
+        "run `muleteer config show projects` to list the configured projects".to_string()
     };
     Err(Failure::new("E_PROJECT_NOT_FOUND", message).hint(hint))
 }
@@ -212,19 +207,17 @@ fn prompt(args: &Args) -> Result<String, Failure> {
             };
             let file = std::fs::File::open(path).map_err(unreadable)?;
             if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-                return Err(Failure::new(
-                    "E_NOT_FOUND",
-                    "the prompt is to be read from a directory",
-                )
-                .file(path)
-                .hint("name a file in it"));
+                return Err(Failure::new("E_NOT_FOUND", "the prompt file is a directory")
+                    .file(path)
+                    .hint("name a file"));
             }
             read_prompt(file).map_err(|failure| failure.file(path))?
         }
         (None, file) => {
             if file.is_none() && io::stdin().is_terminal() {
-                return Err(Failure::new("E_PROMPT_MISSING", "there is no prompt").hint(format!(
-                    "give it last: muleteer spawn {} . \"…\", or --prompt-file FILE, or on stdin",
+                return Err(Failure::new("E_PROMPT_MISSING", "the prompt is missing").hint(format!(
+                    "give it as the last argument (muleteer spawn {} . \"…\"), with --prompt-file \
+                     FILE, or on stdin",
                     args.role
                 )));
             }
@@ -255,7 +248,7 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
         let at = error.utf8_error().valid_up_to();
         Failure::new(
             "E_BAD_INPUT",
-            format!("the prompt is not UTF-8 text: byte {} belongs to no letter", at + 1),
+            format!("the prompt is not valid UTF-8: byte {} is invalid", at + 1),
         )
         .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
     })?;
@@ -273,7 +266,7 @@ pub fn check_prompt(text: String) -> Result<String, Failure> {
 fn too_long() -> Failure {
     let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
     Failure::new("E_PROMPT_TOO_LONG", message)
-        .hint("put the material in a file and name the file in the prompt")
+        .hint("put the text in a file, and name the file in the prompt")
 }
 
 pub fn passed_env(config: &Config) -> Vec<(String, String)> {
@@ -306,18 +299,18 @@ pub fn new_id() -> Result<String, Failure> {
 pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new("E_IO", format!("no random bytes: {error}")))?;
+        .map_err(|error| Failure::new("E_IO", format!("cannot get random bytes: {error}")))?;
     Ok(bytes)
 }
 
 /// Checks a command line, so that an unusable one is rejected before anything is created.
 pub fn command_line(text: &str) -> Result<String, String> {
     let no_program =
-        "a command is wanted: a line for the shell, or a JSON list that begins with the program";
+        "expected a command: a line for the shell, or a JSON list that begins with the program";
     let nothing = match serde_json::from_str::<Vec<serde_json::Value>>(text) {
         Ok(words) => {
             if let Some(other) = words.iter().find(|word| !word.is_string()) {
-                return Err(format!("`{other}` is no text: each word of a list is put in quotes"));
+                return Err(format!("`{other}` is not text: put each word of the list in quotes"));
             }
             words
                 .first()
@@ -351,7 +344,7 @@ fn shorten(word: &str) -> String {
 pub fn budget(text: &str) -> Result<f64, String> {
     match text.trim_start_matches('$').parse::<f64>() {
         Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
-        _ => Err("an amount above 0 is wanted, like 2.50".into()),
+        _ => Err("expected an amount above 0, like 2.50".into()),
     }
 }
 
@@ -359,24 +352,23 @@ pub fn seconds(text: &str) -> Result<u64, String> {
     let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| "at least a second is wanted".into())
+        .ok_or_else(|| "expected at least 1 second".into())
 }
 
 pub fn model_name(text: &str) -> Result<String, String> {
     let name = Some(text).filter(|name| is_model_name(name));
-    name.map(str::to_string).ok_or_else(|| "the name of a model is wanted".into())
+    name.map(str::to_string).ok_or_else(|| "expected the name of a model".into())
 }
 
 pub fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, _)) if env_pass::is_ours(name) => Err(format!(
-            "{name} is set by muleteer itself, so that another value would not be kept: leave it \
-             out"
-        )),
+        Some((name, _)) if env_pass::is_ours(name) => {
+            Err(format!("muleteer sets {name} itself: omit it"))
+        }
         Some((name, value)) if !name.is_empty() && !value.contains('\0') => {
             Ok((name.into(), value.into()))
         }
-        _ => Err("NAME=VALUE is wanted".into()),
+        _ => Err("expected NAME=VALUE".into()),
     }
 }
 
@@ -401,10 +393,7 @@ mod tests {
         assert!(variable("=x").is_err() && variable("X").is_err());
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         for ours in ["MULETEER_ROLE=x", "TRACEPARENT=", "MULETEER_BEAD_ID=b1"] {
-            assert!(
-                variable(ours).is_err_and(|error| error.contains("set by muleteer itself")),
-                "{ours}"
-            );
+            assert!(variable(ours).is_err_and(|error| error.contains("muleteer sets")), "{ours}");
         }
         assert!(variable("MULETEER_SCENARIO=s.yaml").is_ok(), "which is the person's to say");
     }
@@ -417,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_prompt_that_is_no_text_is_bad_and_not_missing() {
-        let code = |bytes: &[u8]| read_prompt(bytes).expect_err("no text").code().to_string();
+        let code = |bytes: &[u8]| read_prompt(bytes).expect_err("not text").code().to_string();
         assert_eq!(code(b"gr\xfc\xdfe"), "E_BAD_INPUT");
         let long = [b"x".repeat(PROMPT_LIMIT), "\u{fc}".into()].concat();
         assert_eq!(code(&long), "E_PROMPT_TOO_LONG", "its last letter is cut in two by us");

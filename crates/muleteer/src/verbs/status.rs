@@ -13,31 +13,31 @@ use muleteer_protocol::v1::{Reply, Request, StatusReport};
 const EXAMPLES: &str = "\
 Examples:
   muleteer status
-  muleteer status k3f9            everything about one dispatch
+  muleteer status k3f9            one dispatch in full
   muleteer status --watch
   muleteer status --state running --state waiting
   muleteer status --all --limit 100
   muleteer status --json | jq '.dispatches[] | select(.state == \"running\") | .id'
 
-With no daemon running, shows what was last recorded on disk, and says so.";
+Without a running daemon, shows the last state recorded on disk.";
 
 /// Show dispatches: their state, cost, tokens and results
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// One dispatch, by id or its beginning
+    /// Show one dispatch: its id, or the beginning of it
     #[arg(conflicts_with_all = ["all", "state", "limit"])]
     id: Option<String>,
-    /// Show in the table also what ended before the 20 that ended last
+    /// Show all dispatches, not only the 20 that ended last
     #[arg(short, long)]
     all: bool,
-    /// Only those in this state; may be repeated
+    /// Show only dispatches in this state; may be repeated
     #[arg(long, value_name = "STATE", value_parser = STATES)]
     state: Vec<String>,
-    /// At most so many: the ones that were made last
+    /// Show only the newest N dispatches
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Show it again whenever something happens
+    /// Refresh the output when something changes
     #[arg(short, long)]
     watch: bool,
 }
@@ -50,10 +50,11 @@ const STATES: [&str; 10] = [
 const ENDED: usize = 20;
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
+    let verbose = context.out.verbose > 0;
     if args.watch {
         let fetch =
             async || fetch(context, args.id.as_deref()).await.map(|report| args.choose(report));
-        return watch_report::run(context, fetch, |report| render(report, args)).await;
+        return watch_report::run(context, fetch, |report| render(report, args, verbose)).await;
     }
     let report = args.choose(fetch(context, args.id.as_deref()).await?);
     if context.out.json {
@@ -62,14 +63,14 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         if !report.daemon.running {
             offline::say_so(context);
         }
-        context.out.text(render(&report, args))?;
+        context.out.text(render(&report, args, verbose))?;
     }
     Ok(Exit::Done)
 }
 
-fn render(report: &StatusReport, args: &Args) -> String {
+fn render(report: &StatusReport, args: &Args, verbose: bool) -> String {
     match (&args.id, report.dispatches.as_slice()) {
-        (Some(_), [one]) => detail(one, Timestamp::now()),
+        (Some(_), [one]) => detail(one, Timestamp::now(), verbose),
         (_, dispatches) if args.all || args.limit.is_some() || !args.state.is_empty() => {
             table(dispatches, Timestamp::now())
         }

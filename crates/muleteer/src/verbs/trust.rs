@@ -15,32 +15,32 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer trust --dry-run      only show what this repository's configuration would be allowed
-  muleteer trust                show it, and allow it
+  muleteer trust --dry-run      only show what would be allowed
+  muleteer trust                show it and allow it
   muleteer trust --revoke ../web
   muleteer trust --list
 
-A clone brings a `.muleteer/config.yaml` and roles that a stranger may have written. Until you
-trust them, Muleteer ignores their values that name a program or loosen what holds agents. Claude
-Code starts without the settings of a repository whose `.claude/settings.json`,
-`.claude/settings.local.json` or `.mcp.json` you have not trusted. Trust is kept for the content of
-each file: a file that changes is untrusted again. The programs that the configuration names are not
-looked into: trust a repository whose scripts you would run yourself.";
+A cloned repository may contain a `.muleteer/config.yaml` and roles written by a stranger. Until \
+you trust them, Muleteer ignores settings that name a program or loosen a restriction of agents. \
+Claude Code starts without the settings of a repository whose `.claude/settings.json`, \
+`.claude/settings.local.json` or `.mcp.json` you have not trusted. Trust is kept for the content \
+of each file: a file that changes is untrusted again. The programs that the configuration names \
+are not looked into: trust a repository whose scripts you would run yourself.";
 
-/// Trust a repository's configuration: what it names may run, what it loosens counts
+/// Trust a repository's configuration, so that all its settings take effect
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A directory of the repository [default: the current one]
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Only show what would be allowed
+    /// Only print what would be allowed
     #[arg(long, short = 'n', conflicts_with_all = ["list", "revoke"])]
     dry_run: bool,
     /// List the repositories that you trust
     #[arg(long, conflicts_with_all = ["revoke", "dir"])]
     list: bool,
-    /// Trust the repository no longer
+    /// Stop trusting the repository
     #[arg(long)]
     revoke: bool,
 }
@@ -84,7 +84,7 @@ async fn check_user(context: &Context) -> Result<(), Failure> {
     }
     Err(Failure::new(
         "E_FORBIDDEN",
-        "an agent or a validation may not change which repositories are trusted",
+        "agents and validations may not change which repositories are trusted",
     )
     .hint("ask the user to run `muleteer trust` in a terminal that no agent started"))
 }
@@ -96,7 +96,10 @@ async fn identity(context: &Context) -> Result<String, Failure> {
     let socket = note.and_then(|note| note.socket).unwrap_or_else(|| context.paths.socket.clone());
     let context = Context { socket, ..context.clone() };
     let client = context.dial_living().await.map_err(|error| {
-        Failure::from(error).hint("a daemon runs and does not say who asks: run `muleteer doctor`")
+        Failure::from(error).hint(
+            "run `muleteer doctor`: the running daemon does not identify the \
+                                   caller",
+        )
     })?;
     Ok(client.welcome().identity.clone())
 }
@@ -116,9 +119,9 @@ fn show(
         return context.out.document(&document).map(|()| Exit::Done);
     }
     if examined.files.is_empty() {
-        context.out.line(format!(
-            "{root} has no configuration of Muleteer or Claude Code: there is nothing to trust"
-        ))?;
+        context
+            .out
+            .line(format!("{root} has no configuration of Muleteer or Claude Code to trust"))?;
         return Ok(Exit::Done);
     }
     for file in &examined.files {
@@ -127,14 +130,15 @@ fn show(
     let said = match (dry_run, is_new) {
         (false, true) => format!("{root} is trusted now, until one of these files changes"),
         (_, false) => format!("{root} is trusted, until one of these files changes"),
-        (true, true) => format!("{root} is not trusted as it is; `muleteer trust` allows this"),
+        (true, true) => format!("{root} is not trusted; `muleteer trust` allows this"),
     };
     context.out.line(said)?;
     Ok(Exit::Done)
 }
 
 fn show_file(context: &Context, file: &Candidate) -> Result<(), Failure> {
-    let nothing = if file.allows.is_empty() { ": runs nothing and loosens nothing" } else { "" };
+    let nothing =
+        if file.allows.is_empty() { ": names no program and loosens no restriction" } else { "" };
     context.out.line(safe(&format!("{}{nothing}", file.file)))?;
     for one in &file.allows {
         let line = one.line.map(|line| format!(" (line {line})")).unwrap_or_default();
@@ -155,7 +159,7 @@ fn revoke(context: &Context, dir: Option<&Path>) -> Result<Exit, Failure> {
     if context.out.json {
         context.out.document(&json!({ "root": root, "revoked": revoked }))?;
     } else if revoked {
-        context.out.line(format!("{root} is trusted no longer"))?;
+        context.out.line(format!("{root} is no longer trusted"))?;
     } else {
         context.out.line(format!("{root} was not trusted"))?;
     }

@@ -21,14 +21,14 @@ Examples:
   muleteer wait k3f9
   muleteer wait $(muleteer spawn tester . \"Run the tests\") && echo passed
 
-Exits 0 if every one succeeded, 4 if one was partial, failed, blocked or stalled, 6 if one was
-killed, 130 at Ctrl-C, which ends only the waiting.";
+Exits 0 if all succeeded; 4 if one was partial, failed, blocked or stalled; 6 if one was killed; \
+130 at Ctrl-C, which does not stop the agents.";
 
-/// Wait until dispatches have ended, and exit by how
+/// Wait until dispatches have ended; the exit code is their outcome
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Dispatches, by id or its beginning
+    /// The dispatches: their ids, or the beginnings of them
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
@@ -40,11 +40,9 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 /// The message for a user who stops waiting.
 pub fn left(ids: &[String]) -> Failure {
     let all = ids.join(" ");
-    let left = Failure::new(
-        "E_CANCELLED",
-        format!("nobody waits for {all} any more; what was under way goes on"),
-    )
-    .hint(format!("`muleteer wait {all}` waits again"));
+    let left =
+        Failure::new("E_CANCELLED", format!("stopped waiting for {all}; the dispatches continue"))
+            .hint(format!("wait again with `muleteer wait {all}`"));
     if let [one] = ids { left.dispatch(one) } else { left }
 }
 
@@ -136,7 +134,7 @@ async fn tell(context: &Context, ids: &[String]) -> Result<(), Failure> {
         };
         for dispatch in report.dispatches.iter().filter(is_new).collect::<Vec<_>>() {
             told.extend(dispatch.waiting_for.iter().map(|ask| ask.request_id.clone()));
-            let what = dispatch.reason.as_deref().unwrap_or("it waits for an answer");
+            let what = dispatch.reason.as_deref().unwrap_or("it has an open request");
             context.out.note(format!("{}: {}", dispatch.id, safe(what)));
         }
     }

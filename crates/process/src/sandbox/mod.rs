@@ -115,7 +115,7 @@ impl Plan {
         match plan.v {
             VERSION => Ok(plan),
             other => Err(io::Error::other(format!(
-                "{} has version {other}, this is {VERSION}",
+                "{} has version {other}, but this muleteer knows {VERSION}",
                 path.display()
             ))),
         }

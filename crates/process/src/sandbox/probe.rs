@@ -71,7 +71,7 @@ pub fn inner() -> Result<String, String> {
     if seen == [1] {
         Ok("alone".into())
     } else {
-        Err(format!("proc: {} strangers are seen", seen.len()))
+        Err(format!("proc: {} foreign processes are visible", seen.len()))
     }
 }
 
@@ -101,13 +101,13 @@ pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
     let _ = std::fs::remove_file(allowed.join(&name));
     match std::fs::write(forbidden.join(&name), "") {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match status {
-            RulesetStatus::FullyEnforced => Ok("Landlock holds writes back".into()),
-            _ => Ok("Landlock holds writes back (an older version: not every kind of them)".into()),
+            RulesetStatus::FullyEnforced => Ok("Landlock blocks writes".into()),
+            _ => Ok("Landlock blocks writes (an older version: not every kind)".into()),
         },
         Err(error) => Err(format!("writing where it is forbidden: {error}")),
         Ok(()) => {
             let _ = std::fs::remove_file(forbidden.join(&name));
-            Err("the kernel has it not, or switched off: a forbidden write went through".into())
+            Err("the kernel does not support it, or it is off: a forbidden write succeeded".into())
         }
     }
 }

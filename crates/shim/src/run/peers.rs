@@ -171,7 +171,12 @@ impl Shim {
         };
         let generation = self.peers.generation;
         if !self.may_speak(peer.fd.as_fd()) {
-            peer.refuse(generation, RefusedCode::BadPeer, "not a process this shim listens to");
+            peer.refuse(
+                generation,
+                RefusedCode::BadPeer,
+                "this process may not connect to this \
+                shim",
+            );
         } else if self.peers.connected.len() >= MAX_PEERS {
             // Unknown peers cannot lock the daemon out: the oldest connection without an accepted
             // hello is closed.
@@ -226,7 +231,7 @@ impl Shim {
                         peer.refuse(
                             generation,
                             RefusedCode::StaleGeneration,
-                            "this frame is of another daemon",
+                            "this frame belongs to another daemon",
                         );
                     } else {
                         self.hello(index, decoded.generation, decoded.frame);
@@ -257,7 +262,7 @@ impl Shim {
         let (pid, state, end) = (self.agent.pid, self.agent_state(), self.writer.cursor());
         let peer = &mut self.peers.connected[index];
         let ToShim::Hello { versions, key } = frame else {
-            return peer.refuse(newest, RefusedCode::Malformed, "hello comes first");
+            return peer.refuse(newest, RefusedCode::Malformed, "the first frame must be a hello");
         };
         // The comparison takes constant time, as far as the language promises. More is not needed
         // against guessing 128 bits.
@@ -266,10 +271,20 @@ impl Shim {
             return peer.refuse(newest, RefusedCode::BadKey, "wrong key");
         }
         if generation < newest {
-            return peer.refuse(newest, RefusedCode::StaleGeneration, "a newer daemon has spoken");
+            return peer.refuse(
+                newest,
+                RefusedCode::StaleGeneration,
+                "a newer daemon has \
+                connected",
+            );
         }
         if !versions.contains(&VERSION) {
-            return peer.refuse(newest, RefusedCode::NoCommonVersion, "this shim speaks version 1");
+            return peer.refuse(
+                newest,
+                RefusedCode::NoCommonVersion,
+                "this shim uses protocol \
+                version 1",
+            );
         }
         peer.accepted = true;
         peer.nudged = end;
@@ -293,7 +308,7 @@ impl Shim {
                     peer.refuse(
                         generation,
                         RefusedCode::StaleGeneration,
-                        "a newer daemon has spoken",
+                        "a newer daemon has connected",
                     );
                 }
             }

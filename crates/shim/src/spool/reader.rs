@@ -67,7 +67,7 @@ pub enum ReadError {
     Corrupt { file: PathBuf, at: u64, what: &'static str, resume: Option<Cursor> },
     #[error("spool segment {file} has version {version}, written by a newer shim")]
     Newer { file: PathBuf, version: u16, resume: Option<Cursor> },
-    #[error("spool {dir} no longer holds what is at {} of epoch {}, or never did", .wanted.offset,
+    #[error("spool {dir} does not contain position {} of epoch {}", .wanted.offset,
         .wanted.epoch)]
     Missing { dir: PathBuf, wanted: Cursor, resume: Option<Cursor> },
 }

@@ -75,11 +75,15 @@ impl BeadError {
             Self::Fault(fault) => fault.hint.clone(),
             Self::Io { .. } => String::new(),
             Self::Corrupt { path, .. } => {
-                format!("keep a copy of {}, delete the damaged line, and try again", path.display())
+                format!("save a copy of {}, delete the damaged line, and try again", path.display())
             }
-            Self::Locked { .. } => "another writer hangs; `fuser` names it".into(),
+            Self::Locked { .. } => "find the process that has the lock with `fuser`: it may \
+                                    hang"
+                .into(),
             Self::Unavailable { hint, .. } => hint.clone(),
-            Self::Failed(_) => "asking again is safe; `tbd doctor` looks at tbd's own files".into(),
+            Self::Failed(_) => "try again, which is safe; check tbd's files with `tbd \
+                                doctor`"
+                .into(),
         }
     }
 }
@@ -155,8 +159,8 @@ impl BeadStore {
             match written {
                 Ok(None) => {}
                 Ok(Some(kept)) => change.answer.warnings.push(format!(
-                    "the last line of {} was damaged, so the operation in it is lost; what was \
-                     there is in {}",
+                    "the last line of {} was damaged, so its operation is lost; the damaged line \
+                     is in {}",
                     path.display(),
                     kept.display()
                 )),
@@ -307,7 +311,7 @@ fn decode(bytes: &[u8]) -> Result<Line, String> {
     // text.
     let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if line.v > VERSION {
-        return Err(format!("it has version {}, this muleteer knows {VERSION}", line.v));
+        return Err(format!("it has version {}, but this muleteer knows {VERSION}", line.v));
     }
     Ok(line)
 }

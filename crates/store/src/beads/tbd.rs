@@ -29,8 +29,8 @@ const OUTPUT_LIMIT: usize = 256 * 1024;
 /// The limits for all issue files together, and for one.
 const FILES_LIMIT: u64 = 256 * 1024 * 1024;
 const FILE_LIMIT: u64 = 2 * 1024 * 1024;
-const INSTALL: &str = "`npm install --global get-tbd` installs it; `run.beads.command` names \
-    another, and `run.beads.store: embedded` needs none";
+const INSTALL: &str = "install it with `npm install --global get-tbd`, name another command in \
+    `run.beads.command`, or set `run.beads.store: embedded`";
 
 /// The beads of one repository's `tbd`.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Tbd {
             Err(error) => return Err(io(&ids)(error)),
         };
         self.known = tbd::read(&files, &ids, &prefix).map_err(|(file, why)| {
-            BeadError::Failed(format!("tbd has an issue that cannot be read, {file}: {why}"))
+            BeadError::Failed(format!("tbd has an unreadable issue, {file}: {why}"))
         })?;
         self.stamp = stamp;
         let _ = std::fs::remove_dir_all(&to);
@@ -264,11 +264,11 @@ impl Tbd {
         let verb = args.iter().find(|arg| !arg.starts_with('-')).cloned().unwrap_or_default();
         let ran = bounded::run(command, bounds, &|| false).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => BeadError::Unavailable {
-                message: "there is no `tbd` on PATH".into(),
+                message: "`tbd` is not on PATH".into(),
                 hint: INSTALL.into(),
             },
             _ => BeadError::Unavailable {
-                message: format!("`tbd` cannot be started: {error}"),
+                message: format!("failed to start `tbd`: {error}"),
                 hint: INSTALL.into(),
             },
         })?;
@@ -277,7 +277,7 @@ impl Tbd {
         }
         if ran.timed_out {
             return Err(BeadError::Failed(format!(
-                "`tbd {verb}` was not done within {} s, and was ended",
+                "`tbd {verb}` did not finish within {} s and was killed",
                 limit.as_secs()
             )));
         }
@@ -287,10 +287,10 @@ impl Tbd {
         if told("type").as_deref() == Some("NotInitializedError")
             || ran.output.contains("Not a tbd repository")
         {
-            let message = format!("{} has no tbd yet", self.repo.display());
+            let message = format!("tbd is not set up in {}", self.repo.display());
             return Err(BeadError::Unavailable {
                 message,
-                hint: "`tbd init --prefix=NAME` makes one".into(),
+                hint: "set it up with `tbd init --prefix=NAME`".into(),
             });
         }
         if ran.code == Some(127) {
@@ -339,11 +339,14 @@ fn document(said: &str) -> Option<Value> {
 }
 
 fn strange(verb: &str, said: &str) -> BeadError {
-    BeadError::Failed(format!("`tbd {verb}` printed something unknown: {}", last(said)))
+    BeadError::Failed(format!("`tbd {verb}` printed unexpected output: {}", last(said)))
 }
 
 fn last(said: &str) -> String {
-    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(
+        "it printed \
+        nothing",
+    );
     line.chars().take(300).collect()
 }
 
@@ -354,7 +357,7 @@ fn shown(path: &Path) -> String {
 fn random() -> Result<[u8; 16], BeadError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
-        .map_err(|error| BeadError::Failed(format!("no random bytes: {error}")))?;
+        .map_err(|error| BeadError::Failed(format!("failed to get random bytes: {error}")))?;
     Ok(bytes)
 }
 

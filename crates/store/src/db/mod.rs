@@ -74,7 +74,7 @@ impl Projection {
     /// # Errors
     /// `E_DB_VERSION`, `E_DB_CORRUPT`, `E_DB`.
     pub fn open_read_only(path: &Path) -> Result<Option<Self>, StoreError> {
-        if !path.try_exists().map_err(StoreError::io(path, "look at"))? {
+        if !path.try_exists().map_err(StoreError::io(path, "inspect"))? {
             return Ok(None);
         }
         let found = schema::open_read_only(path)?;

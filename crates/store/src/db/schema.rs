@@ -103,7 +103,7 @@ fn version(connection: &Connection, path: &Path) -> Result<(i64, bool), StoreErr
     if application != APPLICATION_ID && (objects > 0 || version > 0) {
         return Err(StoreError::DbCorrupt {
             file: path.into(),
-            why: "it is not muleteer's".into(),
+            why: "it is not a database of muleteer".into(),
         });
     }
     if version > SCHEMA_VERSION {

@@ -381,7 +381,10 @@ catalog! {
     RunStopping: "No agent is started any more, and those that live are ended. Without a code it is to rest."
         = Event::RunStopping { code: "E_DEADLOCK".into(), message: "every bead left waits for one that is blocked".into() };
     RunRested: "Nothing goes on until it is resumed."
-        = Event::RunRested { status: run::RunStatus::AwaitingApproval, reason: "its beads wait for approval".into() };
+        = Event::RunRested {
+            status: run::RunStatus::AwaitingApproval,
+            reason: "waiting for approval of its beads".into()
+        };
     RunCompleted: "`completed`, or `partial` where a bead is blocked."
         = Event::RunCompleted { status: run::RunStatus::Completed, total_beads: 15 };
     RunFailed: "It ended before the judge passed it; the code is one of the contract's."

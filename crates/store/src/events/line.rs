@@ -71,18 +71,18 @@ pub(crate) fn encode(
 
 fn check(entry: &Entry, line: &[u8]) -> Result<Record, String> {
     if line.len() >= MAX_LINE {
-        return Err(format!("it is {} bytes long, and {MAX_LINE} is the limit", line.len()));
+        return Err(format!("it has {} bytes: the limit is {MAX_LINE}", line.len()));
     }
     let record: Record =
         serde_json::from_slice(line).map_err(|error| format!("it cannot be read back: {error}"))?;
     if record.entry.event == Event::Unknown {
-        return Err("it is of no known kind".into());
+        return Err("its kind is unknown".into());
     }
     let read = &record.entry;
     if (&read.id, &read.dispatch_id, read.at, read.more)
         != (&entry.id, &entry.dispatch_id, entry.at, entry.more)
     {
-        return Err("it reads back as another one".into());
+        return Err("it changes when read back".into());
     }
     Ok(record)
 }

@@ -147,7 +147,7 @@ impl EventLog {
         }
         match entries.last() {
             Some(last) if last.more => {
-                let why = "more of its batch is announced, and does not follow".into();
+                let why = "the rest of its batch is missing".into();
                 Err(AppendError::Refused { index: entries.len() - 1, id: last.id.clone(), why })
             }
             _ => Ok((bytes, records)),
@@ -162,7 +162,7 @@ impl EventLog {
             Ok((_, false)) => Err(self.poison("the file was deleted", None)),
             Ok((len, true)) => {
                 let why = format!(
-                    "it is {len} bytes long, but {} were written: someone else changed it",
+                    "it has {len} bytes, but {} were written: another program changed it",
                     self.len
                 );
                 Err(self.poison(&why, None))
@@ -188,7 +188,7 @@ impl EventLog {
             // fsync, a power failure could bring back records that we are about to report as not
             // appended.
             if let Err(error) = self.file.truncate(self.len).and_then(|()| self.file.sync()) {
-                return Err(self.poison("an unfinished write cannot be cut back", Some(error)));
+                return Err(self.poison("failed to remove an incomplete write", Some(error)));
             }
             if is_full(&error) {
                 return Err(AppendError::Full { file: self.path.clone(), source: error });

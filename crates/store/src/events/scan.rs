@@ -53,7 +53,7 @@ pub(crate) fn scan(
         let decoded = match (read.whole, read.newline) {
             (true, _) => decode_for_fold(&buffer),
             (false, true) => Err(Fault::Garbled(format!("it is longer than {MAX_LINE} bytes"))),
-            (false, false) => Err(Fault::Garbled("it is unfinished".into())),
+            (false, false) => Err(Fault::Garbled("it is incomplete".into())),
         };
         scanner.line(decoded, &read)?;
     }
@@ -85,7 +85,7 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
                 Ok(())
             }
             (_, Some(tail)) => {
-                let why = format!("{}, and good lines follow", tail.why);
+                let why = format!("{}, but valid lines follow", tail.why);
                 Err(StoreError::Corrupt { file, line, offset, why })
             }
             (Ok(record), None) => self.good(record, read.bytes),
@@ -139,11 +139,11 @@ impl<F: FnMut(Record)> Scanner<'_, F> {
                 file: self.path.into(),
                 line: tail.line,
                 offset: self.found.len + self.batch_bytes,
-                why: format!("{}, and events up to seq {durable} were durable", tail.why),
+                why: format!("{}, but events up to seq {durable} were durable", tail.why),
             });
         }
         if batched > 0 {
-            let why = format!("the batch of {batched} lines before it is unfinished");
+            let why = format!("the batch of {batched} lines before it is incomplete");
             let none = Tail { line, bytes: 0, why, damaged: false };
             self.found.tail.get_or_insert(none).bytes += self.batch_bytes;
         }

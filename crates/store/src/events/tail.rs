@@ -336,7 +336,7 @@ impl Reader {
                 file,
                 line,
                 offset,
-                why: format!("{why}, and good lines follow"),
+                why: format!("{why}, but valid lines follow"),
             },
             Fault::Unreadable(source) => StoreError::Unreadable { file, line, offset, source },
             Fault::Version(found) => {

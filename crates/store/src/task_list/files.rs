@@ -172,8 +172,8 @@ impl Root {
         }
         for kept in swap::left(self)? {
             let text = format!(
-                "somebody had written into {TASKS} while one that was killed changed it: that is \
-                 not in it, and is kept as {}",
+                "{TASKS} was changed by another program while a killed process wrote it: that \
+                 change is saved as {}",
                 name(&kept)
             );
             tx.log(Entry::warn(None, &text));
@@ -486,10 +486,7 @@ impl Tx {
             let stood = swap::put(&self.root, &text, self.disk.as_deref(), self.exchanges)?;
             if matches!(stood, Stood::AsRead | Stood::Gone) {
                 if matches!(stood, Stood::Gone) {
-                    self.log(Entry::warn(
-                        None,
-                        &format!("{TASKS} was taken away, and is written anew"),
-                    ));
+                    self.log(Entry::warn(None, &format!("{TASKS} was removed; wrote it again")));
                 }
                 self.has_placed(text, backup);
                 break;
@@ -500,7 +497,7 @@ impl Tx {
                 Stood::Still(bytes) if tries == TRIES => {
                     self.disk = Some(bytes);
                     let busy = io::Error::other(
-                        "somebody writes into it whenever it is about to be replaced",
+                        "another program changes it each time before it is replaced",
                     );
                     return Err(TaskListError::io(&self.root.tasks(), "replace")(busy));
                 }
@@ -516,12 +513,12 @@ impl Tx {
                 self.has_placed(text, backup);
                 is_there = true;
             }
-            let meanwhile = format!("somebody has written into {TASKS} while it was being changed");
+            let meanwhile = format!("another program changed {TASKS} during a change");
             let said = match merged {
                 Some((list, clashes)) if clashes.is_empty() && tries < TRIES => {
                     self.list = list;
                     taken.extend(out);
-                    format!("{meanwhile}: both changes are in it")
+                    format!("{meanwhile}: merged both changes")
                 }
                 merged => {
                     // Our change was decided before the edit. An edit that cannot be merged
@@ -533,20 +530,20 @@ impl Tx {
                     let kept = kept.as_deref().map(name).unwrap_or_default();
                     match merged {
                         None => format!(
-                            "{TASKS} was damaged and is written anew; what it held is kept as \
+                            "{TASKS} was damaged; wrote it again and saved the damaged content as \
                              {kept}"
                         ),
                         Some((list, clashes)) if tries < TRIES => {
                             self.list = list;
                             let of = clashes.join(", ");
                             format!(
-                                "{meanwhile}, also of {of}: that is as the harness says, and what \
-                                 they wrote is kept as {kept}"
+                                "{meanwhile}, also of {of}: kept the harness's values and saved \
+                                 the other ones as {kept}"
                             )
                         }
-                        Some(_) => format!(
-                            "{meanwhile}, again and again: what they wrote last is kept as {kept}"
-                        ),
+                        Some(_) => {
+                            format!("{meanwhile}, repeatedly: saved its last change as {kept}")
+                        }
                     }
                 }
             };
@@ -631,20 +628,16 @@ fn name(path: &Path) -> String {
 /// Returns the text about a damaged list that was replaced.
 fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
     if matches!(from, Good::Run) {
-        let kept = kept
-            .map_or_else(String::new, |kept| format!("; what it held is kept as {}", name(kept)));
-        return format!(
-            "{TASKS} was damaged and is put back as the run wrote it last{kept} ({why})"
-        );
+        let kept = kept.map_or_else(String::new, |kept| {
+            format!("; saved the damaged content as {}", name(kept))
+        });
+        return format!("{TASKS} was damaged; restored the run's last version{kept} ({why})");
     }
     let kept = kept.map_or_else(String::new, |kept| {
         let kept = name(kept);
-        format!("; what it held is kept as {kept}: what was changed last is only there ({why})")
+        format!("; saved the damaged content, with the last change, as {kept} ({why})")
     });
-    format!(
-        "{TASKS} was corrupted and is restored from {BACKUP}, as it was before its last \
-         change{kept}"
-    )
+    format!("{TASKS} was damaged; restored {BACKUP}, the version before the last change{kept}")
 }
 
 pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
@@ -696,7 +689,7 @@ pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
             file: path.into(),
             line: 0,
             column: 0,
-            why: "it is gone".into(),
+            why: "it no longer exists".into(),
         }),
         Err(error) => Err(TaskListError::io(path, "read")(error)),
     }

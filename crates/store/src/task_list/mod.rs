@@ -33,7 +33,7 @@ use std::path::PathBuf;
 /// Why a list cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskListError {
-    #[error("there is no {} in {} or above it", muleteer_model::task_list::TASKS, .0.display())]
+    #[error("no {} in {} or above", muleteer_model::task_list::TASKS, .0.display())]
     Missing(PathBuf),
     /// The file is not a valid list; a person must repair it.
     #[error("{}: {}", .file.display(), first(.faults))]
@@ -79,24 +79,21 @@ impl TaskListError {
     /// Returns a hint that says how to fix the error.
     pub fn hint(&self) -> String {
         match self {
-            Self::Missing(_) => "`muleteer tasks init` makes one; HARNESS_STATE_ROOT says where \
-                it is"
+            Self::Missing(_) => "create one with `muleteer tasks init`, or name its directory in \
+                HARNESS_STATE_ROOT"
                 .into(),
             Self::Invalid { faults, .. } => {
-                faults.first().map_or_else(|| "mend the file".into(), |fault| fault.hint.clone())
+                faults.first().map_or_else(|| "fix the file".into(), |fault| fault.hint.clone())
             }
-            Self::Corrupt { .. } => "there is no valid backup either: restore the file from \
-                version control or by hand; the log tells what was done, not the validation \
-                commands"
+            Self::Corrupt { .. } => "restore the file from version control or by hand: no valid \
+                backup exists; the log has the results, but not the validation commands"
                 .into(),
             Self::Locked(_) => {
-                "wait until it has ended; `muleteer tasks status` reads without the lock, and \
-                 `muleteer tasks stop` ends a run of ours"
+                "wait until it has ended, or stop a run with `muleteer tasks stop`; `muleteer \
+                 tasks status` needs no lock"
                     .into()
             }
-            Self::Io { .. } => "look at the disk, the permissions and the owner of this \
-                file"
-                .into(),
+            Self::Io { .. } => "check the disk, the permissions and the owner of this file".into(),
         }
     }
 }
@@ -109,7 +106,7 @@ fn first(faults: &[Fault]) -> String {
 
 fn holder(locked: &Locked) -> String {
     let pid = locked.pid.map_or_else(String::new, |pid| format!(" (pid={pid})"));
-    format!("{pid}: {} is held", locked.path.display())
+    format!("{pid}: it has {}", locked.path.display())
 }
 
 #[cfg(test)]

@@ -220,12 +220,17 @@ fn first_free(
         match give(&to) {
             Ok(()) => return Ok(to),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(TaskListError::io(&to, "keep what the list held as")(error)),
+            Err(error) => {
+                return Err(TaskListError::io(
+                    &to,
+                    "save the content of the list \
+                as",
+                )(error));
+            }
         }
     }
-    let full =
-        io::Error::other("there are too many of them: look through them, and take them away");
-    Err(TaskListError::io(&root.damaged(1), "keep another list beside")(full))
+    let full = io::Error::other("too many saved copies: check them, and remove them");
+    Err(TaskListError::io(&root.damaged(1), "save another list beside")(full))
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

@@ -130,7 +130,7 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
         fs::write(place.root.tasks(), damage).expect("damages");
         let tx = place.root.begin(Right::Own, now()).expect("restores");
         let said = tx.restored.clone().expect("it is said");
-        assert!(said.contains(&format!("kept as {name}: ")) && said.contains("line 1"), "{said}");
+        assert!(said.contains(&format!("saved as {name}: ")) && said.contains("line 1"), "{said}");
         assert!(place.log().contains(&said), "{}", place.log());
         assert_eq!(kept(name).as_deref(), Some(damage));
     }
@@ -179,8 +179,7 @@ fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
             "{exchanges} {anew}"
         );
         let said = "Completed [task-001] (commit abc1234)\n[2025-07-01T10:00:00Z] [SESSION-1] WARN \
-            somebody has written into harness-tasks.json while it was being changed: both changes \
-            are in it\n";
+            another program changed harness-tasks.json during a change: merged both changes\n";
         assert!(place.log().ends_with(said), "{}", place.log());
         assert_eq!(place.stray(), [""; 0]);
     }
@@ -198,8 +197,8 @@ fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the
         fs::write(place.root.tasks(), &theirs).expect("writes");
         tx.commit().expect("commits");
         assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Ours");
-        let said = "also of tasks[task-001].title: that is as the harness says, and what they \
-            wrote is kept as harness-tasks.json.damaged\n";
+        let said = "also of tasks[task-001].title: kept the harness's values and saved the other \
+            ones as harness-tasks.json.damaged\n";
         assert!(place.log().ends_with(said), "{}", place.log());
         assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
         assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
@@ -217,7 +216,7 @@ fn a_list_that_is_taken_away_while_a_change_is_made_is_written_anew() {
         tx.commit().expect("commits");
         assert_eq!(place.root.read().expect("reads").list.tasks[0].title, "Changed");
         assert!(
-            place.log().ends_with("WARN harness-tasks.json was taken away, and is written anew\n"),
+            place.log().ends_with("WARN harness-tasks.json was removed; wrote it again\n"),
             "{}",
             place.log()
         );
@@ -451,11 +450,7 @@ fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
     let (next, _) = place.root.lock_session("one").expect("locks");
     assert_eq!(put_back(&next), (1, "pending"));
     begin(&next).commit().expect("commits");
-    assert!(
-        place.log().contains("WARN [task-001] somebody has changed its status in"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("WARN [task-001] its status in"), "{}", place.log());
     // Killed before the list was replaced: the file has the older list.
     let mut decided = place.root.read().expect("reads").list;
     decided.tasks[0].title = "Decided".into();

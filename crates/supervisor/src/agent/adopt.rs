@@ -35,7 +35,7 @@ pub async fn all(daemon: &Arc<Daemon>) {
     });
     let entries = adopted.collect();
     if let Err(error) = try_append(daemon, entries).await {
-        tracing::info!(%error, "agents are adopted one by one");
+        tracing::info!(%error, "adopting agents one at a time");
         return;
     }
     for Met { dispatch, meta, stream, heard } in met {
@@ -75,7 +75,7 @@ fn meet(daemon: &Daemon) -> Vec<Met> {
             true
         }
         Err(error) => {
-            tracing::debug!(id = %one.dispatch.id, %error, "not adopted at once");
+            tracing::debug!(id = %one.dispatch.id, %error, "failed to adopt at once");
             false
         }
     });

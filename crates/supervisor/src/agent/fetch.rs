@@ -43,7 +43,7 @@ pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
         Ok(work) => work,
         Err(error) => {
             let message = error.to_string();
-            let fault = format!("{message}; the work of {} is still in {clone}", dispatch.id);
+            let fault = format!("{message}; the work of {} remains in {clone}", dispatch.id);
             daemon.fault(&dispatch.id, format!("work of {}", dispatch.id), fault);
             let mut work = WorkHome { trouble: Some(message), ..nothing };
             home.name_earlier(&mut work).await;

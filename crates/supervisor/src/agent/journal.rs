@@ -261,7 +261,7 @@ impl State {
         let room = ENTRIES.saturating_sub(self.theirs.len());
         if fresh.len() > room {
             self.leave_alone(&format!(
-                "has more than {ENTRIES} lines of its agent: the rest is left alone"
+                "has more than {ENTRIES} entries of its agent: ignoring the rest"
             ));
         }
         for batch in fresh[..room.min(fresh.len())].chunks(BATCH) {
@@ -431,7 +431,7 @@ impl State {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(String::new())),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                self.leave_alone(&format!("has grown beyond {FILE_LIMIT} bytes: it is left alone"));
+                self.leave_alone(&format!("has grown beyond {FILE_LIMIT} bytes: ignoring it"));
                 Ok(None)
             }
             Err(error) => Err(error.into()),

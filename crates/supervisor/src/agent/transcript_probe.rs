@@ -31,15 +31,14 @@ pub async fn probe(
     key: &str,
 ) -> Reading {
     let Some(transcripts) = backend.transcripts() else {
-        return Reading::unread(format!("{} keeps no transcript", backend.name()));
+        return Reading::unread(format!("{} has no transcript", backend.name()));
     };
     let (dir, dispatch, key) =
         (daemon.paths.agent(dispatch.id.as_str()), dispatch.clone(), key.to_string());
     let reading =
         tokio::task::spawn_blocking(move || look(&dir, &dispatch, transcripts, &key)).await;
-    reading.unwrap_or_else(|error| {
-        Reading::unread(format!("its transcript could not be read: {error}"))
-    })
+    reading
+        .unwrap_or_else(|error| Reading::unread(format!("failed to read its transcript: {error}")))
 }
 
 fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &str) -> Reading {
@@ -50,7 +49,7 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     }
     let launch = match Launch::read(dir, dispatch.epoch) {
         Ok(launch) => launch,
-        Err(error) => return Reading::unread(format!("how it was started is not known: {error}")),
+        Err(error) => return Reading::unread(format!("failed to read its launch file: {error}")),
     };
     let place = match transcripts.place(&launch.env) {
         Ok(place) => place,
@@ -86,7 +85,7 @@ fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<P
             let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
             seen += 1;
             if seen > ENTRIES {
-                return Err(format!("{} holds more than {ENTRIES} files", place.root.display()));
+                return Err(format!("{} has more than {ENTRIES} files", place.root.display()));
             }
             let path = entry.path();
             if depth < place.depth {
@@ -104,13 +103,13 @@ fn find(place: &Place, session: Option<&str>, since: SystemTime) -> Result<Vec<P
                 continue;
             }
             if !name.ends_with(".jsonl") {
-                return Err(format!("{} is of an unknown format", path.display()));
+                return Err(format!("{} has an unknown format", path.display()));
             }
             files.push(path);
         }
     }
     if files.len() > CANDIDATES {
-        return Err(format!("{} transcripts may be its own", files.len()));
+        return Err(format!("{} transcripts match it", files.len()));
     }
     files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     Ok(files)

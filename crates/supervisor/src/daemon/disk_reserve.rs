@@ -23,7 +23,7 @@ pub(crate) fn at_need<T, E>(
         Err(error) if full(&error) && std::fs::remove_file(path).is_ok() => {
             tracing::warn!(
                 path = %path.display(),
-                "the disk is full: its reserve is given up, for this start"
+                "the disk is full: using the reserved space for this start"
             );
             step()
         }
@@ -47,7 +47,7 @@ pub(crate) fn keep(path: &Path) {
         tracing::warn!(
             path = %path.display(),
             %error,
-            "no room is set aside for a start on a full disk"
+            "failed to reserve disk space for a start on a full disk"
         );
         let _ = std::fs::remove_file(path);
     }

@@ -58,7 +58,7 @@ impl Actor for Watch {
                     Ok(watcher) => state.watcher = Some(watcher),
                     Err(error) => {
                         let message = format!(
-                            "{error}; agents' own journal lines are picked up when they end"
+                            "{error}; Muleteer reads agents' journal entries when the agents end"
                         );
                         state.daemon.note(Event::Fault { what: "journal watcher".into(), message });
                     }
@@ -79,7 +79,7 @@ impl Actor for Watch {
                     {
                         state.folders.remove(&folder);
                         let message = format!(
-                            "{}: {error}; an agent's own journal lines are picked up when it ends",
+                            "{}: {error}; Muleteer reads the agent's journal entries when it ends",
                             folder.display()
                         );
                         state.daemon.note(Event::Fault { what: "journal watcher".into(), message });

@@ -87,7 +87,7 @@ pub async fn renew(daemon: &Daemon, lease_ms: u64) -> u32 {
             Err(error) => Err(error),
         };
         if let Err(error) = &renewed {
-            tracing::debug!(agent = %dir.display(), %error, "no heartbeat");
+            tracing::debug!(agent = %dir.display(), %error, "failed to send the heartbeat");
         }
         u32::from(renewed.is_ok())
     });

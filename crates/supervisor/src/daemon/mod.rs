@@ -125,7 +125,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         .unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "no telemetry: {} (or telemetry.endpoint) is wrong",
+                "telemetry is off: {} (or telemetry.endpoint) is invalid",
                 telemetry::VARIABLE
             );
             None
@@ -156,7 +156,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         false
     });
     for (run, error) in crate::spec_run::boot(&daemon, crashed) {
-        let message = format!("{}; `muleteer run --resume {run}` tries again", error.message);
+        let message = format!("{}; retry with `muleteer run --resume {run}`", error.message);
         daemon.note(Event::Fault { what: format!("run {run}"), message });
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -186,9 +186,8 @@ fn without_configuration(error: &StartError) -> String {
         other => other.to_string(),
     };
     format!(
-        "{what}; until it is mended nothing new is begun, and until the daemon is started again it \
-         goes by the settings of \
-         the one before it (`muleteer config check` tells all that is wrong)"
+        "{what}; until it is fixed the daemon starts nothing new, and until its restart it uses \
+         the settings of the previous daemon (run `muleteer config check` to list every fault)"
     )
 }
 
@@ -279,9 +278,10 @@ async fn serve(daemon: Arc<Daemon>, idle_exit: Option<Duration>) -> Result<(), S
             () = &mut idle => break,
             _ = child.next() => daemon.shims.reap(),
             outcome = &mut ended => {
-                let why = outcome
-                    .err()
-                    .map_or_else(|| "the root has ended".to_string(), |error| error.to_string());
+                let why = match outcome {
+                    Ok(_) => "the root supervisor has ended".to_string(),
+                    Err(error) => error.to_string(),
+                };
                 return Err(StartError::Tree(why));
             }
         }
@@ -336,7 +336,7 @@ fn operator_key(path: &Path) -> io::Result<()> {
             tracing::warn!(
                 path = %path.display(),
                 bytes = bytes.len(),
-                "that was no operator's key: it is made anew"
+                "the operator key was invalid: created a new one"
             );
         }
         Ok(_) => {}

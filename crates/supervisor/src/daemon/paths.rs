@@ -28,7 +28,7 @@ pub enum PathError {
     #[error("HOME is not set to an absolute path, and {0} is not set either")]
     NoHome(&'static str),
     #[error(
-        "the socket's path is {} bytes long, and the system takes at most {}: {}",
+        "the socket's path has {} bytes, but the system allows at most {}: {}",
         .0.as_os_str().len(), SUN_PATH - 1, .0.display()
     )]
     SocketTooLong(PathBuf),
@@ -40,7 +40,7 @@ impl PathError {
         match self {
             Self::NoHome(_) => "set HOME, or the XDG_… directories, to absolute paths",
             Self::SocketTooLong(_) => {
-                "set XDG_RUNTIME_DIR to a shorter path (or unset it, for a directory of yours in \
+                "set XDG_RUNTIME_DIR to a shorter path (or unset it, to use a private directory in \
                  /tmp), or give a shorter --socket"
             }
         }

@@ -66,12 +66,12 @@ pub async fn tell(daemon: Arc<Daemon>) {
 
 /// Says that the daemon is about to end.
 pub fn stopping() {
-    send(&[NotifyState::Stopping, NotifyState::Status("stopping; agents go on")]);
+    send(&[NotifyState::Stopping, NotifyState::Status("stopping; agents continue")]);
 }
 
 fn send(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "failed to notify the service manager");
     }
 }
 

@@ -195,13 +195,13 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, Unreadable> {
         }
         // A socket cannot be opened at all.
         Err(_) if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) => {
-            return Err(fault(io::Error::other("it is no regular file")));
+            return Err(fault(io::Error::other("it is not a regular file")));
         }
         Err(error) => return Err(fault(error)),
     };
     if !file.metadata().map_err(fault)?.is_file() {
         // A pipe or a device has no length, and may never end.
-        return Err(fault(io::Error::other("it is no regular file")));
+        return Err(fault(io::Error::other("it is not a regular file")));
     }
     let mut bytes = Vec::new();
     file.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(fault)?;

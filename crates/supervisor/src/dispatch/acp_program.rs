@@ -63,8 +63,8 @@ pub fn call_timeout_s(config: &Config) -> u64 {
 pub fn check_name(backend: &str) -> Result<(), WireError> {
     match split(backend) {
         (name, Some(agent)) if name != "acp" => {
-            let message = format!("the backend `{name}` has no agents to choose from");
-            let hint = format!("leave `:{agent}` out; `acp:NAME` names an agent that speaks ACP");
+            let message = format!("the backend `{name}` has no named agents");
+            let hint = format!("omit `:{agent}`; only `acp:NAME` names an agent");
             Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint))
         }
         _ => Ok(()),

@@ -27,9 +27,8 @@ pub async fn answer(
     asker: &Asker,
 ) -> Result<Reply, WireError> {
     if said.len() > ANSWER_LIMIT {
-        let message =
-            format!("the answer has {} bytes: at most {ANSWER_LIMIT} are taken", said.len());
-        return Err(fault("E_BAD_INPUT", &message, "put it into a file, and name that"));
+        let message = format!("the answer has {} bytes: the limit is {ANSWER_LIMIT}", said.len());
+        return Err(fault("E_BAD_INPUT", &message, "put the text into a file, and name the file"));
     }
     let dispatch = find(daemon, id)?;
     if !key.is_empty() && !is_key(key) {
@@ -71,9 +70,11 @@ fn may_give(created: &Created, ask: &Ask, answer: &Answer) -> bool {
 }
 
 fn not_given(dispatch: &Dispatch) -> WireError {
-    let message =
-        format!("dispatch {} asks for what you would have to ask for yourself", dispatch.id);
-    let hint = "you may deny it; a person may allow it";
+    let message = format!(
+        "dispatch {} requests something for which you need permission yourself",
+        dispatch.id
+    );
+    let hint = "deny it, or let a person answer";
     WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_FORBIDDEN", &message, hint) }
 }
 
@@ -102,7 +103,7 @@ fn is_key(key: &str) -> bool {
 }
 
 fn bad_key(dispatch: &Dispatch) -> WireError {
-    let message = "a key is 1 to 64 letters, digits and dashes";
+    let message = "a key must have 1 to 64 letters, digits and dashes";
     WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_BAD_INPUT", message, "") }
 }
 
@@ -112,7 +113,11 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
             let state = dispatch.state();
             (
                 "E_NOTHING_ASKED",
-                format!("it is {state}; `muleteer status` shows what waits for an answer"),
+                if dispatch.is_finished() {
+                    format!("it has ended ({state})")
+                } else {
+                    format!("it is {state}; `muleteer status` lists the open requests")
+                },
             )
         }
         Unanswerable::Unknown(_) => {
@@ -120,7 +125,7 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
             (
                 "E_NOT_FOUND",
                 format!(
-                    "open are: {}",
+                    "use one of the open requests: {}",
                     if open.is_empty() { "none".into() } else { open.join(", ") }
                 ),
             )
@@ -165,7 +170,7 @@ pub async fn set_model(
     if dispatch.created.calls.is_some() && session.is_some() && way.is_none() {
         return fail(
             "E_UNSUPPORTED",
-            "this agent offers no choice of models",
+            "this agent cannot switch its model",
             "spawn a new dispatch with another agent",
         );
     }
@@ -181,6 +186,6 @@ pub async fn set_model(
     let records = try_append(daemon, vec![entry]).await.map_err(|error| unappended(&error))?;
     daemon.agent(&name).journal.cast(JournalMsg::Records(records));
     daemon.agent(&name).life.cast(LifeMsg::Wake);
-    let note = (!live || dispatch.pid().is_none()).then(|| "its next process gets it".to_string());
+    let note = (!live || dispatch.pid().is_none()).then(|| "its next process uses it".to_string());
     Ok(Reply::Done { dispatch_id: name.to_string(), note })
 }

@@ -50,7 +50,7 @@ pub async fn create(
         if !is_same(&known.created, spawn) {
             return Err(fault(
                 "E_ID_TAKEN",
-                &format!("dispatch {} exists and is another", spawn.id),
+                &format!("another dispatch {} already exists", spawn.id),
                 "choose another id",
             ));
         }
@@ -87,7 +87,7 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
         && repository.top.join(".gitmodules").exists()
     {
         warnings.push(
-            "the repository's submodules are not checked out in the clone that the agent works in"
+            "the agent's clone does not contain the submodules of the repository"
                 .into(),
         );
     }
@@ -114,8 +114,8 @@ pub(crate) async fn send(
         dispatch_id: Some(name.to_string()),
         ..fault(
             "E_BUSY",
-            "it was killed before it could hear that",
-            "say it again when it has ended, to go on with it",
+            "it was killed before it received the message",
+            "send the message again after it has ended",
         )
     };
     let is_withdrawn = |prompt: &Prompt| prompt.state == PromptState::Withdrawn;
@@ -129,7 +129,7 @@ pub(crate) async fn send(
             dispatch_id: Some(name.to_string()),
             ..fault(
                 "E_UNSUPPORTED",
-                "its files were removed, so it cannot be spoken to again",
+                "its files were pruned, so it cannot receive messages",
                 "spawn a new dispatch",
             )
         });
@@ -138,14 +138,14 @@ pub(crate) async fn send(
         return Err(too_late());
     }
     if !dispatch.created.has_turns() || (dispatch.is_finished() && !dispatch.created.resumable) {
-        let message = format!("the {} backend takes one prompt only", dispatch.created.backend);
+        let message = format!("the {} backend accepts one prompt only", dispatch.created.backend);
         return Err(WireError {
             dispatch_id: Some(name.to_string()),
             ..fault("E_UNSUPPORTED", &message, "spawn a new dispatch")
         });
     }
     if text.trim().is_empty() {
-        return Err(fault("E_PROMPT_MISSING", "the text is empty", ""));
+        return Err(fault("E_PROMPT_MISSING", "the message is empty", ""));
     }
     write_further(&daemon.paths.agent(name.as_str()), &dispatch.created.backend, &said)?;
     let event = Event::PromptQueued {
@@ -189,7 +189,7 @@ pub(crate) async fn command(
         if tokio::time::Instant::now() > deadline {
             return Err(fault(
                 "E_BUSY",
-                &format!("dispatch {id} did not take the command in time"),
+                &format!("dispatch {id} did not accept the command in time"),
                 "try again",
             ));
         }
@@ -217,8 +217,8 @@ pub(crate) async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Rep
             dispatch_id: Some(id.to_string()),
             ..fault(
                 "E_BUSY",
-                "it has not begun with what it was told, so there is no turn yet",
-                "ask again, or kill it",
+                "its turn has not started yet",
+                "try again, or kill it",
             )
         });
     }
@@ -239,7 +239,7 @@ pub(crate) async fn kill(
 ) -> Result<Reply, WireError> {
     let dispatch = find(daemon, id)?;
     if dispatch.is_finished() {
-        let note = Some(format!("it had ended already: {}", dispatch.state()));
+        let note = Some(format!("it had already ended: {}", dispatch.state()));
         return Ok(Reply::Done { dispatch_id: dispatch.id.to_string(), note });
     }
     let reason = reason.unwrap_or_else(|| format!("killed by {by}"));
@@ -249,15 +249,15 @@ pub(crate) async fn kill(
             .await
             .is_ok();
     let under_way = (!ended)
-        .then(|| "the kill is recorded and under way; the agent is not gone yet".to_string());
+        .then(|| "the kill is recorded and in progress; the agent is still running".to_string());
     let withdrawn = |dispatch: &Dispatch| {
         dispatch.prompts.iter().filter(|prompt| prompt.state == PromptState::Withdrawn).count()
     };
     let now = daemon.snapshot().get(&dispatch.id).map_or(0, |now| withdrawn(now));
     let withdrawn = match now.saturating_sub(withdrawn(&dispatch)) {
         0 => None,
-        1 => Some("one of its prompts was waiting, and is withdrawn".to_string()),
-        many => Some(format!("{many} of its prompts were waiting, and are withdrawn")),
+        1 => Some("withdrew 1 queued prompt".to_string()),
+        many => Some(format!("withdrew {many} queued prompts")),
     };
     let notes: Vec<_> = under_way.into_iter().chain(withdrawn).collect();
     let note = (!notes.is_empty()).then(|| notes.join("; "));
@@ -302,8 +302,8 @@ pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
     let fleet = daemon.snapshot();
     fleet.find(prefix).cloned().map_err(|error| {
         let (code, hint) = match error {
-            LookupError::Unknown(_) => ("E_NOT_FOUND", "`muleteer status` lists them"),
-            LookupError::Ambiguous { .. } => ("E_AMBIGUOUS", "give more of the id"),
+            LookupError::Unknown(_) => ("E_NOT_FOUND", "run `muleteer status` to list them"),
+            LookupError::Ambiguous { .. } => ("E_AMBIGUOUS", "give a longer part of the id"),
         };
         WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
     })
@@ -329,7 +329,7 @@ mod tests {
         tokio::pin!(send);
         assert_eq!(send.as_mut().now_or_never(), None);
         drop(alone);
-        let refused = send.await.expect_err("the text is empty");
+        let refused = send.await.expect_err("the message is empty");
         assert_eq!(refused.code, "E_PROMPT_MISSING");
     }
 }

@@ -40,13 +40,13 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
 pub fn disk_full() -> WireError {
     fault(
         "E_DISK_FULL",
-        "the disk with the state directory is full: nothing new is begun",
-        "make room, then ask again",
+        "the disk of the state directory is full: the daemon starts nothing new",
+        "free disk space, then try again",
     )
 }
 
 pub fn internal(message: &str) -> WireError {
-    fault("E_INTERNAL", message, "the daemon's log has more")
+    fault("E_INTERNAL", message, "read the daemon's log")
 }
 
 /// Returns the error for a request whose events could not be appended.
@@ -54,7 +54,7 @@ pub(crate) fn unappended(error: &LedgerError) -> WireError {
     match error {
         LedgerError::Full => disk_full(),
         LedgerError::Ending => {
-            let hint = "ask again: the next daemon answers, and does nothing twice";
+            let hint = "try again: the next daemon answers, and repeats no action";
             fault(v1::ENDING, "the daemon ended before it could answer", hint)
         }
         other => internal(&other.to_string()),

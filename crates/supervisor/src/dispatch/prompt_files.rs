@@ -39,13 +39,13 @@ pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Res
         return Err(fault(
             "E_USAGE",
             "a command of the agent's CLI begins with a slash",
-            "leave out --cli-command",
+            "omit --cli-command",
         ));
     }
     let known = muleteer_backends::by_name(backend);
     if !known.is_ok_and(|known| known.cli_command(None, said.key, said.text).is_some()) {
-        let message = format!("the {backend} backend has no commands of its CLI's own");
-        return Err(fault("E_UNSUPPORTED", &message, "leave out --cli-command"));
+        let message = format!("the {backend} backend has no CLI commands");
+        return Err(fault("E_UNSUPPORTED", &message, "omit --cli-command"));
     }
     let file = prompt_file(agent_dir, said.key)?.with_file_name(command_file(said.key));
     atomic::write_atomic(&file, said.text.as_bytes(), 0o600).map_err(|error| unwritten(&error))
@@ -81,7 +81,7 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
         Some(PromptKind::Continue) => {
             prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.unsynced)
         }
-        _ => return Err(format!("the prompt {} is missing", path.display())),
+        _ => return Err(format!("the prompt file {} is missing", path.display())),
     };
     atomic::write_atomic(&path, text.as_bytes(), 0o600).map_err(|error| error.to_string())?;
     Ok(Said::Prompt(text))

@@ -48,7 +48,7 @@ impl Saved {
             .map_err(|error| format!("{}: {error}", path.display()))?;
         if saved.v > SAVED_VERSION {
             return Err(format!(
-                "{} has version {}, this muleteer knows {SAVED_VERSION}",
+                "{} has version {}, but this muleteer knows {SAVED_VERSION}",
                 path.display(),
                 saved.v
             ));
@@ -87,7 +87,7 @@ pub(super) fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireEr
     if !ok {
         return Err(fault(
             "E_BAD_INPUT",
-            "a prompt's key is 1 to 64 letters, digits and dashes",
+            "the key of a prompt must have 1 to 64 letters, digits and dashes",
             "",
         ));
     }

@@ -119,11 +119,11 @@ fn reason(d: &Dispatch) -> Option<String> {
             Some(format!("restarts at {}: {why}", time(*until)))
         }
         Phase::Working { .. } if d.blocked_by_us => {
-            Some("its output is held back: the spool or the disk is full".into())
+            Some("its output is paused: the spool or the disk is full".into())
         }
         _ if d.waits_for_an_answer() => how_to_answer(d),
         Phase::Working { turn, .. } if turn.was_interrupted() && !d.has_unheard() => {
-            Some(format!("interrupted: `muleteer send {} …` goes on in its session", d.id))
+            Some(format!("interrupted: continue its session with `muleteer send {} …`", d.id))
         }
         Phase::Working { .. } if d.warned.is_some() && d.stop.is_none() => d.warned.clone(),
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),

@@ -64,9 +64,9 @@ async fn talk(
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     let Some(version) = negotiate(&hello.versions) else {
-        let message = format!("no common protocol version (you offer {:?})", hello.versions);
-        let error =
-            fault("E_PROTOCOL_VERSION", &message, "use the muleteer of the daemon's version");
+        let message =
+            format!("no common protocol version (the client offers {:?})", hello.versions);
+        let error = fault("E_PROTOCOL_VERSION", &message, "use the muleteer version of the daemon");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     let identity = {
@@ -83,8 +83,11 @@ async fn talk(
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     if !place.greeted(identity == Identity::Operator) {
-        let error =
-            fault("E_BUSY", "agents hold all connections that are not the operator's", "try again");
+        let error = fault(
+            "E_BUSY",
+            "agents use all connections that are not reserved for the operator",
+            "try again",
+        );
         return writer.write(&ServerFrame::Refused { error }).await;
     }
     let telemetry = Telemetry {

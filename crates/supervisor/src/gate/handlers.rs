@@ -100,8 +100,8 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
         }
         Request::Unknown => Ok(Err(fault(
             "E_UNKNOWN_VERB",
-            "this daemon does not know that request",
-            "it may be older than the client: restart it",
+            "the daemon does not support this request",
+            "restart the daemon: it may be older than the client",
         ))),
     }
 }
@@ -132,9 +132,9 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         return allowed.then_some(()).ok_or_else(|| {
             fault(
                 "E_FORBIDDEN",
-                &format!("agent {id} is part of a run, and may not do that"),
-                "it works on its own bead; what else is to be done is for `muleteer bead create \
-                 --label observation`",
+                &format!("agent {id} is part of a run, and may not do this"),
+                "work on your own bead; report other work with `muleteer bead create --label \
+                 observation`",
             )
         });
     }
@@ -175,21 +175,20 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
     Err(match identity {
         Identity::Agent(id) if has_ended(daemon, id) => fault(
             "E_FORBIDDEN",
-            &format!("dispatch {id} has ended: what it left running may only read"),
-            "run it from a terminal of the daemon's user",
+            &format!("dispatch {id} has ended: its remaining processes may only read"),
+            "run it in a terminal of the daemon's user",
         ),
         Identity::Agent(id) => fault(
             "E_FORBIDDEN",
-            &format!("agent {id} may not do that"),
-            "agents may read, dispatch others, and act on those they dispatched",
+            &format!("agent {id} may not do this"),
+            "agents may only read, dispatch other agents, and act on their own children",
         ),
         _ => fault(
             "E_FORBIDDEN",
-            "this process is no agent of this daemon and not known to be its user's: it may only \
-             read",
-            "run it from a terminal of the daemon's user, without MULETEER_NONCE in its \
-             environment, or let the \
-             client read operator.key in the state directory",
+            "this process is neither an agent of this daemon nor known to belong to its user: it \
+             may only read",
+            "run it in a terminal of the daemon's user, without MULETEER_NONCE in its environment, \
+             or let the client read operator.key in the state directory",
         ),
     })
 }
@@ -233,10 +232,10 @@ fn status(daemon: &Daemon, id: Option<&str>, asker: &Identity) -> Result<Reply, 
 }
 
 async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
-    let root = daemon.ports.root.get().ok_or_else(|| internal("the root is not there"))?;
+    let root = daemon.ports.root.get().ok_or_else(|| internal("the root supervisor is missing"))?;
     match root.call(BranchMsg::Describe, Some(TREE_DEADLINE)).await {
         Ok(CallResult::Success(node)) => Ok(Reply::Tree(node)),
-        _ => Err(fault("E_BUSY", "the tree did not describe itself in time", "try again")),
+        _ => Err(fault("E_BUSY", "the supervision tree did not answer in time", "try again")),
     }
 }
 
@@ -326,8 +325,8 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
             if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {
                 return Err(fault(
                     "E_BUSY",
-                    "not every agent has ended in time, so the daemon goes on",
-                    "`muleteer status` shows which; try again",
+                    "not all agents ended in time, so the daemon continues",
+                    "run `muleteer status` to list them, then try again",
                 ));
             }
             (0, 0)

@@ -123,7 +123,7 @@ impl State {
         match serve(&self.daemon, gate, &path, Some(id.clone()), PER_AGENT) {
             Ok(task) => drop(self.agents.insert(id, task)),
             // The agent works nevertheless; only its requests to the daemon fail.
-            Err(error) => tracing::warn!(%id, %error, "the agent's socket cannot be opened"),
+            Err(error) => tracing::warn!(%id, %error, "failed to open the agent's socket"),
         }
     }
 
@@ -143,12 +143,12 @@ impl State {
                     self.missed = false;
                     tracing::warn!(
                         socket = %path.display(),
-                        "the socket was gone, and is there again"
+                        "the socket was missing; created it again"
                     );
                 }
             }
             Err(error) if !std::mem::replace(&mut self.missed, true) => {
-                tracing::warn!(%error, "the socket is gone, and cannot be made again yet");
+                tracing::warn!(%error, "the socket is missing, and creating it failed; retrying");
             }
             Err(_) => {}
         }
@@ -212,7 +212,7 @@ fn serve(
                 // The process may be out of descriptors: that passes, and must not become a restart
                 // storm.
                 Err(error) => {
-                    tracing::warn!(%error, socket = %name, "cannot accept");
+                    tracing::warn!(%error, socket = %name, "failed to accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

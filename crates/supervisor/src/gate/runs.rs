@@ -21,8 +21,8 @@ pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply,
     let Identity::Agent(id) = &connection.identity else {
         return Err(fault(
             "E_FORBIDDEN",
-            "only agents of a run ask the daemon for beads",
-            "outside a run `muleteer bead` works on the repository's own",
+            "only agents of a run get their beads from the daemon",
+            "outside a run, use `muleteer bead` on the beads of the repository",
         ));
     };
     let answer = beads::ask(&connection.daemon, id, key, op).await?;
@@ -40,13 +40,18 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
         Err(_) if daemon.runs.find(run_id).is_none() => done(),
         Err(_) if hosted.run().is_some_and(|run| run.jobs.is_empty()) => {
             let message =
-                "the run is told to stop, and its work is still being brought into the repository";
-            Err(fault("E_BUSY", message, "wait: `muleteer run --status` shows when it rests"))
+                "the run is stopping; its work is still being fetched into the repository";
+            Err(fault(
+                "E_BUSY",
+                message,
+                "wait until `muleteer run --status` shows that it has \
+                stopped",
+            ))
         }
         Err(_) => Err(fault(
             "E_BUSY",
-            "the run's agents have not ended in time",
-            "`muleteer status` shows them; try again",
+            "the run's agents did not end in time",
+            "run `muleteer status` to list them, then try again",
         )),
     }
 }
@@ -137,7 +142,7 @@ pub async fn events(
 fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError> {
     let unknown = || WireError {
         run_id: Some(run_id.into()),
-        ..fault("E_NOT_FOUND", &format!("there is no run {run_id}"), "`muleteer runs` lists them")
+        ..fault("E_NOT_FOUND", &format!("no run {run_id}"), "run `muleteer runs` to list them")
     };
     crate::spec_run::host::key_of(run_id).ok_or_else(unknown)?;
     let saved = std::fs::read(daemon.paths.run(run_id).join("run.json")).map_err(|_| unknown())?;

@@ -75,7 +75,7 @@ struct Writer {
 impl Writer {
     fn run(self, ledger: &ActorRef<LedgerMsg>, jobs: mpsc::Receiver<Job>) {
         if let Err(error) = self.write(jobs) {
-            tracing::error!(%error, "the ledger cannot go on");
+            tracing::error!(%error, "the ledger failed");
             ledger.stop(Some(error));
         }
     }
@@ -138,14 +138,14 @@ impl Writer {
                     // After a failed fsync nobody knows what is on the disk; the next start finds
                     // out.
                     tracing::error!(
-                        "fsync failed: the daemon ends, so that the next start recovers"
+                        "fsync failed: stopping the daemon, so that the next start recovers"
                     );
                     std::process::exit(1);
                 }
                 // An entry that cannot be written must not reject the batches of other callers: its
                 // caller gets the error, the others append again under the same ids.
                 Err(AppendError::Refused { id, why, .. }) => {
-                    tracing::error!(%id, %why, "an event cannot be written");
+                    tracing::error!(%id, %why, "failed to write an event");
                     if let Some(own) = entries[..noted].iter().find(|entry| entry.id == id) {
                         // Nobody waits for a supervisor's event. If it stayed, it would be rejected
                         // with every later group.

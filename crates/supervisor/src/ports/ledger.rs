@@ -6,14 +6,14 @@ use ractor::RpcReplyPort;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// Nothing was appended, and the append may be retried. This is a state, not a crash.
-    #[error("the disk is full: nothing new is begun until there is room")]
+    #[error("the disk is full: the daemon starts nothing new until there is free space")]
     Full,
     /// This daemon appends nothing any more; whether this batch was appended is unknown.
-    #[error("the daemon is ending")]
+    #[error("the daemon is stopping")]
     Ending,
-    #[error("the ledger cannot write: {0}")]
+    #[error("the ledger failed to write: {0}")]
     Broken(String),
-    #[error("event `{id}` cannot be written: {why}")]
+    #[error("failed to write event `{id}`: {why}")]
     Refused { id: String, why: String },
     /// Another caller's entry was rejected with the whole group: append again.
     #[error("append again")]

@@ -90,7 +90,7 @@ impl Actor for RunActor {
         myself: ActorRef<RunMsg>,
         (daemon, key): (Arc<Daemon>, DispatchId),
     ) -> Result<State, ActorProcessingErr> {
-        let hosted = daemon.runs.get(&key).ok_or("the run is not hosted here")?;
+        let hosted = daemon.runs.get(&key).ok_or("this daemon does not host the run")?;
         hosted.actor.set(myself.clone());
         myself.cast(RunMsg::Boot)?;
         Ok(State {
@@ -147,7 +147,7 @@ impl Actor for RunActor {
                 let tries = state.tries.entry(key.clone()).or_default();
                 *tries += 1;
                 if PASSING.contains(&code.as_str()) && *tries < TRIES {
-                    tracing::warn!(%key, %code, %message, "tried again");
+                    tracing::warn!(%key, %code, %message, "retrying");
                     myself.send_after(AGAIN * *tries, || RunMsg::Again(key));
                     return Ok(());
                 }

@@ -68,16 +68,19 @@ pub async fn ask(
     op: &str,
 ) -> Result<Answer, WireError> {
     let Some((hosted, run)) = daemon.runs.of_dispatch(agent.as_str()).await else {
+        return Err(fault("E_FORBIDDEN", &format!("agent {agent} is not in a running run"), ""));
+    };
+    let job = run.job_by_dispatch(agent.as_str()).cloned();
+    let Some(job) = job else {
         return Err(fault(
             "E_FORBIDDEN",
-            &format!("agent {agent} is in no run that is under way"),
+            "the agent's part of the run has \
+        ended",
             "",
         ));
     };
-    let job = run.job_by_dispatch(agent.as_str()).cloned();
-    let Some(job) = job else { return Err(fault("E_FORBIDDEN", "the agent's part is over", "")) };
     let op: Op = serde_json::from_str(op).map_err(|error| {
-        fault("E_BAD_INPUT", &format!("this is no bead operation: {error}"), "")
+        fault("E_BAD_INPUT", &format!("this is not a bead operation: {error}"), "")
     })?;
     let fresh = crate::daemon::context::random_key()[..8].to_string();
     let key = key.to_string();
@@ -109,9 +112,8 @@ fn permitted(
     let forbidden = |what: &str| {
         let hint = match job.start.bead_id.as_ref().filter(|_| coding) {
             Some(bead) => format!(
-                "`bead close {bead}` says that your bead is done; what else you notice is for \
-                 `bead create --label \
-                 observation`"
+                "close your own bead with `bead close {bead}`; report other work with `bead create \
+                 --label observation`"
             ),
             None => String::new(),
         };
@@ -142,13 +144,13 @@ fn permitted(
         }
         Op::Create { title, description, issue_type, priority, labels, depends_on, .. } => {
             if purpose != Purpose::Decompose && !coding {
-                return forbidden("make beads");
+                return forbidden("create beads");
             }
             if coding
                 && let Some(other) =
                     labels.iter().find(|one| one.starts_with(&run_label("")) && **one != label)
             {
-                return forbidden(&format!("make a bead of `{other}`"));
+                return forbidden(&format!("create a bead of `{other}`"));
             }
             let mut labels = labels.clone();
             labels.push(label);
@@ -175,7 +177,7 @@ fn permitted(
         Op::DepAdd { id, .. } | Op::DepRm { id, .. }
             if purpose != Purpose::Decompose || !changes(id)? =>
         {
-            forbidden(&format!("change what bead {id} waits for"))
+            forbidden(&format!("change the dependencies of bead {id}"))
         }
         Op::Import { .. } | Op::Accept { .. } | Op::Discard { .. } => forbidden("do that"),
         other => Ok(other.clone()),

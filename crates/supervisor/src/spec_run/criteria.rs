@@ -61,7 +61,7 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
     if files.values().all(|bytes| bytes.iter().all(u8::is_ascii_whitespace)) {
         return Err(Trouble::new(
             "E_AGENT_FAILED",
-            format!("{} holds no criteria", folder.display()),
+            format!("{} contains no criteria", folder.display()),
         ));
     }
     // An agent wrote them without a sync. Its other files there do not matter.
@@ -99,7 +99,7 @@ pub async fn seal_given(
         let more = found.left.len().saturating_sub(NAMED);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         let left = found.left.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
-        let message = format!("the judge is not told of what is no criterion there: {left}{more}");
+        let message = format!("the judge does not see other files there: {left}{more}");
         daemon.note(Event::Fault { what: format!("the acceptance criteria in {path}"), message });
     }
     let sealed = seal(hosted, folder, &[]).await.map_err(missing)?;
@@ -135,7 +135,7 @@ pub async fn check(run: &Run) -> Result<(), Trouble> {
     // An earlier version of Muleteer sealed only the top folder.
     files.retain(|name, _| !name.contains('/'));
     if digest(&files) != sealed.sha256 {
-        return Err(gone("are not what they were when the run began".into()));
+        return Err(gone("have changed since the run started".into()));
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
 /// Finds all files in the folder and below it.
 fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
     let over = |what: String| {
-        Trouble::new("E_AGENT_FAILED", format!("{} holds more than {what}", folder.display()))
+        Trouble::new("E_AGENT_FAILED", format!("{} has more than {what}", folder.display()))
     };
     let mut found = Found::default();
     let (mut size, mut looked_at) = (0, 0);
@@ -171,15 +171,17 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
     while let Some((at, below, mut above)) = folders.pop() {
         let real = at.canonicalize().map_err(io(&at))?;
         if links.leads_out(&real) {
-            let message = format!("{} leads out of the repository", folder.display());
+            let message = format!("{} leads outside the repository", folder.display());
             return Err(Trouble::new("E_AGENT_FAILED", message));
         }
         if above.contains(&real) {
-            found.left.push(format!("{} (it leads to a folder that it is in)", below.display()));
+            found
+                .left
+                .push(format!("{} (it links to one of its own parent folders)", below.display()));
             continue;
         }
         if above.len() > DEPTH_LIMIT {
-            return Err(over(format!("{DEPTH_LIMIT} folders below each other")));
+            return Err(over(format!("{DEPTH_LIMIT} nested folders")));
         }
         above.push(real);
         for entry in std::fs::read_dir(&at).map_err(io(&at))? {
@@ -191,7 +193,7 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
             let name = below.join(entry.file_name());
             let mut leave = |why: &str| found.left.push(format!("{} ({why})", name.display()));
             let Some(text) = name.to_str() else {
-                leave("its name is no text");
+                leave("its name is not valid UTF-8");
                 continue;
             };
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
@@ -205,7 +207,7 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
                     path.canonicalize().and_then(|real| Ok((std::fs::metadata(&real)?, real)));
                 match led {
                     Ok((_, real)) if links.leads_out(&real) => {
-                        leave("it is a link that leads out of the repository");
+                        leave("it is a link outside the repository");
                         continue;
                     }
                     Ok((there, real)) if links != Links::Left => (meta, path) = (there, real),
@@ -214,7 +216,7 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
                         continue;
                     }
                     Err(error) => {
-                        leave(&format!("it is a link that leads nowhere: {error}"));
+                        leave(&format!("it is a broken link: {error}"));
                         continue;
                     }
                 }
@@ -224,7 +226,7 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
                 continue;
             }
             if !meta.is_file() {
-                leave("it is no file");
+                leave("it is not a file");
                 continue;
             }
             size += meta.len();
@@ -286,7 +288,7 @@ mod tests {
             within
                 .left
                 .iter()
-                .any(|left| left == "linked.md (it is a link that leads out of the repository)")
+                .any(|left| left == "linked.md (it is a link outside the repository)")
         );
         symlink("elsewhere", dir.path().join("led")).unwrap();
         assert!(find(&dir.path().join("led"), Links::Within(&repo.join("criteria"))).is_err());

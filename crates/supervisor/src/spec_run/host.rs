@@ -348,14 +348,14 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
         ..crate::dispatch::error::fault(
             "E_RUN_LOCKED",
             &format!("run {run_id} is already in progress{who}"),
-            "`muleteer run --status` shows how it stands",
+            "check it with `muleteer run --status`",
         )
     };
     if let Some(note) = note.as_ref().filter(|note| !is_here(note)) {
         return Err(v1::WireError {
             hint: Some(format!(
-                "see to it there; if {} is gone for good (a container's name may be), delete {} \
-                 and resume again",
+                "stop it there; if the host {} no longer exists (like a container's name), delete \
+                 {} and resume again",
                 note.hostname,
                 places.public.join("lock.json").display()
             )),
@@ -528,7 +528,7 @@ impl Hosted {
             run_id,
             key_of(run_id).expect("a key"),
             saved,
-            lock.expect("nobody has it"),
+            lock.expect("no process has it"),
         )
     }
 }

@@ -69,7 +69,7 @@ pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
 /// rewrites history.
 pub async fn keep_base(hosted: &Hosted, commit: Option<&str>) {
     if let Err(error) = publish::keep_base(&hosted.repos, commit).await {
-        tracing::warn!(%error, "where the run began is not kept, or not let go");
+        tracing::warn!(%error, "failed to update refs/muleteer/base of the run");
     }
 }
 
@@ -111,7 +111,7 @@ pub async fn base(
         Some(found) => Ok((name, found)),
         None => Err(Trouble::new(
             "E_CONFIG_INVALID",
-            format!("the repository has no branch {name} to begin from"),
+            format!("the repository has no branch {name} to start from"),
         )),
     }
 }
@@ -121,13 +121,13 @@ pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
     let Some(frozen) = &run.frozen else { return Ok(String::new()) };
     let path = places.frozen_spec();
     let changed = |what: String| {
-        let message = format!("{what}: the copy that was frozen is {}", places.spec().display());
+        let message = format!("{what}: the frozen copy is {}", places.spec().display());
         Trouble::new("E_SPEC_HASH_MISMATCH", message)
     };
     let bytes = read_file(&path, SPEC_LIMIT)
         .map_err(|error| changed(format!("{}: {error}", path.display())))?;
     if sha256(&bytes) != frozen.sha256 {
-        return Err(changed(format!("{} is not what was frozen", path.display())));
+        return Err(changed(format!("{} differs from the frozen spec", path.display())));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -156,7 +156,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
         };
         if let Some(taken) = free.iter().find(others) {
             let message = format!(
-                "bead {} has the label `{label}`, and another run is at work on it",
+                "another run is working on bead {}, which has the label `{label}`",
                 taken.id
             );
             return Err(Trouble::new("E_BEAD_SCOPE_AMBIGUOUS", message));
@@ -173,7 +173,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
                 }
             }
             _ => {
-                let message = format!("bead {id} waits for {on}, which does not exist");
+                let message = format!("bead {id} depends on {on}, which does not exist");
                 return Err(Trouble::new("E_GRAPH_DANGLING", message));
             }
         }
@@ -356,7 +356,7 @@ pub fn tidy(
                     tracing::info!(
                         dir = %dir.display(),
                         %kept,
-                        "what was not committed is kept in the hub"
+                        "saved uncommitted changes in the hub"
                     )
                 }
                 Ok(None) => {}

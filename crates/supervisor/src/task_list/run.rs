@@ -71,7 +71,7 @@ pub async fn drive(daemon: &Arc<Daemon>, list: &str) {
 
 /// Ends a run whose driver has failed.
 pub async fn give_up(daemon: &Arc<Daemon>, list: &str, message: &str) {
-    let reason = format!("its driver failed again and again: {message}");
+    let reason = format!("its driver failed repeatedly: {message}");
     finish(
         daemon,
         list,
@@ -145,14 +145,14 @@ fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
     let mut done = vec![];
     if project.mend_index()? {
         done.push(format!(
-            "the index of {} was empty, and is made anew from HEAD",
+            "the index of {} was empty; rebuilt it from HEAD",
             project.top().display()
         ));
     }
     match project.mend_forward()? {
         0 => {}
         files => done.push(format!(
-            "{files} files of {} were put right: they were being brought home",
+            "restored {files} files of {}, which were being written at a crash",
             project.top().display()
         )),
     }
@@ -161,9 +161,7 @@ fn mend(project: &Git, branch: Option<&str>) -> Result<Vec<String>, StepError> {
         let dir = clone_dir(project, worker);
         if let Some((aside, error)) = project.mend_clone(&dir, branch)? {
             let (dir, aside) = (dir.display(), aside.display());
-            done.push(format!(
-                "git cannot work in {dir} any more ({error}); it is put aside as {aside}"
-            ));
+            done.push(format!("git no longer works in {dir} ({error}); moved it to {aside}"));
         }
     }
     Ok(done)
@@ -191,7 +189,7 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
         code: Some("E_INTERNAL".into()),
     };
     let bytes = std::fs::read(request_file(daemon, list))
-        .map_err(|e| error(format!("its request is gone: {e}")))?;
+        .map_err(|e| error(format!("its request is missing: {e}")))?;
     let asked: TasksRun =
         serde_json::from_slice(&bytes).map_err(|e| error(format!("its request: {e}")))?;
     let root = Root::at(Path::new(&asked.root));
@@ -405,7 +403,7 @@ impl Driven {
                     ends.push(end);
                 }
                 Ok(Err(panic)) => panic!("a worker {panic}"),
-                Err(error) => panic!("a worker was lost: {error}"),
+                Err(error) => panic!("a worker died: {error}"),
             }
         }
         if self.daemon.lifecycle.stop.is_cancelled()
@@ -467,7 +465,7 @@ impl Driven {
                 .find(|worker| task.claimed_by.as_deref() == Some(&self.clone_worker(*worker)));
             if clone.is_some_and(|worker| !self.clone_dir(worker).exists()) {
                 let mut tx = place.begin()?;
-                let (message, now) = ("its worker's directory is gone", tx.now());
+                let (message, now) = ("its worker's directory is missing", tx.now());
                 if let Some(task) = tx.list.get_mut(&task.id) {
                     muleteer_model::task_list::outcome::fail(
                         task,
@@ -570,7 +568,7 @@ impl Driven {
                 // Nobody can resume work that is not on the branch.
                 Ok(Recovered::Resume) => place.hand_over(&task.id, None)?,
                 Err(StepError::Refused(refused)) => {
-                    tracing::info!(task = %task.id, %refused, "not looked after")
+                    tracing::info!(task = %task.id, %refused, "not supervised")
                 }
                 Err(error) => return Err(error),
             }

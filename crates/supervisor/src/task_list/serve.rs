@@ -66,15 +66,22 @@ pub async fn run(
     muleteer_model::event::id::DispatchId::try_from(asked.id.clone())
         .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
     if !(1..=CONCURRENCY).contains(&asked.concurrency) {
-        return Err(fault("E_BAD_INPUT", &format!("concurrency is 1 to {CONCURRENCY}"), ""));
+        return Err(fault(
+            "E_BAD_INPUT",
+            &format!(
+                "concurrency must be from 1 to \
+            {CONCURRENCY}"
+            ),
+            "",
+        ));
     }
     let name = root.path().display().to_string();
     if let Some(other) = daemon.snapshot().task_lists.on(&name) {
-        let message = format!("run {} works on this list already", other.started.list);
+        let message = format!("run {} is already working on this list", other.started.list);
         return Err(fault(
             "E_TASKS_LOCKED",
             &message,
-            "`muleteer tasks stop` ends it; `muleteer tasks status` shows it",
+            "stop it with `muleteer tasks stop`, or watch it with `muleteer tasks status`",
         ));
     }
     let (at, id) = (root.clone(), asked.id.clone());
@@ -82,12 +89,11 @@ pub async fn run(
     let Checked { branch, mode, lock, work } =
         checked.map_err(|error| internal(&error.to_string()))??;
     if branch.is_none() && run::in_clones(asked.concurrency, mode) {
-        let message =
-            "workers in clones of their own need a branch to come back to, and HEAD is detached";
+        let message = "workers in clones need a branch to merge into, but HEAD is detached";
         return Err(fault(
             "E_TASKS_GIT",
             message,
-            "`git switch BRANCH`, or `git switch -c NAME`, and begin again",
+            "run `git switch BRANCH`, or `git switch -c NAME`, then start the run again",
         ));
     }
     if work {
@@ -170,8 +176,8 @@ fn find(daemon: &Daemon, id: &str) -> Result<Arc<Run>, WireError> {
     runs.get(id).or_else(|| runs.on(id)).cloned().ok_or_else(|| {
         fault(
             "E_NOT_FOUND",
-            &format!("no run of a task list is at {id}"),
-            "`muleteer tasks status` shows the list",
+            &format!("no run of a task list has the id {id}"),
+            "run `muleteer tasks status` to see the list",
         )
     })
 }

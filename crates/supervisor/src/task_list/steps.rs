@@ -168,7 +168,7 @@ impl Place {
         let session =
             self.session.unwrap_or_else(|| self.root.read().map_or(1, |read| read.list.session()));
         if let Err(error) = self.root.note(session, Timestamp::now(), entries) {
-            tracing::warn!(%error, "the log of the task list cannot be written");
+            tracing::warn!(%error, "failed to write the log of the task list");
         }
     }
 
@@ -201,7 +201,7 @@ impl Place {
         }
         let seconds = task.timeout();
         let ran = self.shell(command, Duration::from_secs(seconds), stop).map_err(|error| {
-            StepError::Other(format!("the validation of {} cannot be started: {error}", task.id))
+            StepError::Other(format!("failed to start the validation of {}: {error}", task.id))
         })?;
         Ok(match ran {
             Ran { stopped: true, .. } => Verdict::Stopped,
@@ -232,7 +232,7 @@ impl Place {
             tracing::warn!(
                 path = %path.display(),
                 %error,
-                "the output of a validation cannot be kept"
+                "failed to store the output of a validation"
             );
         }
     }
@@ -309,7 +309,7 @@ impl Place {
                 tracing::warn!(
                     task = id,
                     %error,
-                    "failed to take the harness's files out of commits"
+                    "failed to remove the harness's files from commits"
                 )
             }
         }
@@ -476,9 +476,7 @@ impl Place {
         let was_stopped = ran.as_ref().is_ok_and(|ran| ran.stopped);
         let said = match ran {
             Ok(ran) if ran.passed() => return true,
-            Ok(ran) if ran.stopped => {
-                "on_failure.cleanup was called off, and ended before its time".into()
-            }
+            Ok(ran) if ran.stopped => "on_failure.cleanup was cancelled".into(),
             Ok(ran) => {
                 let how = how(ran.code, ran.signal, ran.timed_out);
                 format!("on_failure.cleanup failed: {how} {}", last_line(&ran.output))
@@ -543,9 +541,7 @@ impl Place {
         };
         match plan {
             Plan::NoBase | Plan::NoProgress => left_alone("No progress detected"),
-            Plan::WorkLost => {
-                left_alone("The files do not bear the checkpoints out: work was lost")
-            }
+            Plan::WorkLost => left_alone("The files do not match the checkpoints: work was lost"),
             Plan::Resume => Ok(Recovered::Resume),
             Plan::Validate { commit_first } => {
                 let base = task.started_at_commit.as_deref().unwrap_or_default();
@@ -556,11 +552,11 @@ impl Place {
                 }
                 match self.validate(task, stop)? {
                     Verdict::Passed { .. } => Ok(Recovered::Passed),
-                    Verdict::Stopped => Err(StepError::Other("it was called off".into())),
+                    Verdict::Stopped => Err(StepError::Other("it was cancelled".into())),
                     verdict => {
                         self.remember(task, &verdict);
                         let (_, message) = describe(&verdict, None);
-                        lost(&format!("interrupted, and what was there did not pass: {message}"))
+                        lost(&format!("interrupted, and the existing work did not pass: {message}"))
                     }
                 }
             }
@@ -612,14 +608,12 @@ fn taken(lost: &Lost) -> String {
     let whole = match committed.as_str() {
         "" => String::new(),
         paths => format!(
-            " (all of {paths} is in the task's commit: what both changed there cannot be told \
-             apart)"
+            " (the task's commit has all of {paths}: the changes of both cannot be separated)"
         ),
     };
     format!(
-        "what lay uncommitted in {paths} when the task began is gone or was written over{whole}; \
-         it is kept as {name}: \
-         `muleteer tasks undo {name}` brings it back"
+        "uncommitted changes in {paths} from before the task are gone or overwritten{whole}; they \
+         are saved as {name}: restore them with `muleteer tasks undo {name}`"
     )
 }
 
@@ -643,7 +637,7 @@ pub fn describe(verdict: &Verdict, before: Option<&str>) -> (Category, String) {
                     message.push_str(" (just as before the task began)");
                 } else if !apart.old.is_empty() {
                     message.push_str(&format!(
-                        " ({} of its failures were there before)",
+                        " ({} of its failures existed before)",
                         apart.old.len()
                     ));
                 }
@@ -651,7 +645,7 @@ pub fn describe(verdict: &Verdict, before: Option<&str>) -> (Category, String) {
             (Category::TestFail, message)
         }
         Verdict::Passed { .. } => (Category::TestFail, "passed".into()),
-        Verdict::Stopped => (Category::SessionTimeout, "it was called off".into()),
+        Verdict::Stopped => (Category::SessionTimeout, "it was cancelled".into()),
     }
 }
 

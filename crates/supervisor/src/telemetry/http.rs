@@ -154,7 +154,7 @@ fn exchange(target: &Target, timeout: Duration, body: &str) -> io::Result<Answer
         }
     }
     let status = status(&bytes)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not speak HTTP"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not use HTTP"))?;
     Ok(Answer { status, text: String::from_utf8_lossy(&bytes).into_owned() })
 }
 

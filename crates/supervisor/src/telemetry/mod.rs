@@ -105,13 +105,13 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
             .name("telemetry".into())
             .spawn(work)
             .map_err(|error| error.to_string())?;
-        let (back, outcome) = step.await.map_err(|_| "the export's thread has died".to_string())?;
+        let (back, outcome) = step.await.map_err(|_| "the export thread died".to_string())?;
         worker = back;
         match outcome? {
             Step::More => {}
             Step::Done => {
                 if std::mem::take(&mut away) {
-                    tracing::info!("the collector takes spans again");
+                    tracing::info!("the collector accepts spans again");
                 }
                 retry = FIRST_RETRY;
                 tokio::time::sleep(PAUSE).await;
@@ -127,7 +127,10 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
             Step::Away(message, after) => {
                 if !away {
                     // The fault is recorded once for each absence, however long that is.
-                    let message = format!("{message}; spans wait in the log until it answers");
+                    let message = format!(
+                        "{message}; spans stay in the event log until it \
+                        answers"
+                    );
                     daemon.note(Event::Fault { what: "telemetry".into(), message });
                 }
                 away = true;
@@ -293,7 +296,7 @@ impl Worker {
             Ok(meta) if meta.is_file() => {
                 Reader::follow(&places.events(), Start::Beginning).map_err(|e| e.to_string())
             }
-            Ok(_) => Err("it is no file".into()),
+            Ok(_) => Err("it is not a file".into()),
             Err(error) => Err(error.to_string()),
         };
         let written =
@@ -379,7 +382,7 @@ impl Worker {
             }
             Err(error) => {
                 self.ledger.mark.dropped += self.waiting.len() as u64;
-                Some(format!("{} spans were refused: {error}", self.waiting.len()))
+                Some(format!("the collector refused {} spans: {error}", self.waiting.len()))
             }
             Ok(rejected) => {
                 self.ledger.mark.dropped += rejected;
@@ -425,13 +428,13 @@ impl Worker {
                 self.refusals += 1;
                 if self.refusals == 1 {
                     return Ok(Step::Refused(format!(
-                        "metrics are not taken, and offered again ever later: {error}"
+                        "failed to export metrics; retrying with back-off: {error}"
                     )));
                 }
             }
             Ok(_) => {
                 if std::mem::take(&mut self.refusals) > 0 {
-                    tracing::info!("the collector takes metrics again");
+                    tracing::info!("the collector accepts metrics again");
                 }
                 self.metrics_at = Instant::now() + self.settings.metrics_every;
             }

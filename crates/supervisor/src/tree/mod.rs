@@ -61,7 +61,7 @@ where
 {
     match id {
         Some(id) => linked(actor, (daemon, id), supervisor),
-        None => Box::pin(async { Err(SpawnErr::StartupFailed("it needs a dispatch".into())) }),
+        None => Box::pin(async { Err(SpawnErr::StartupFailed("needs a dispatch".into())) }),
     }
 }
 

@@ -75,7 +75,7 @@ impl RunRepos {
     }
 
     fn note_repair(&self, message: String) {
-        tracing::warn!(run = %self.run_id, %message, "the hub is repaired");
+        tracing::warn!(run = %self.run_id, %message, "repaired the hub");
         self.repairs.lock().unwrap_or_else(PoisonError::into_inner).push(message);
     }
 

@@ -65,9 +65,12 @@ pub async fn ensure(repos: &RunRepos, target: &str, base: Option<&str>) -> Resul
     if hub.join("HEAD").exists() {
         adopt(repos, &partial, &hub, &name).await?;
     } else {
-        let base = base.ok_or("the run's repository is gone")?;
-        run(git(&partial).args(["update-ref", &name, base]), "cannot make the integration branch")
-            .await?;
+        let base = base.ok_or("the run's repository is missing")?;
+        run(
+            git(&partial).args(["update-ref", &name, base]),
+            "cannot create the integration branch",
+        )
+        .await?;
     }
     put_dir(&partial, &keep).map_err(|error| crate::chain(&error))
 }
@@ -95,7 +98,7 @@ pub async fn bare(repos: &RunRepos, dir: &Path) -> Result<(), String> {
         git(&repos.paths.private)
             .args(["init", "--quiet", "--bare", "--template=", &format])
             .arg(dir),
-        "cannot make a repository",
+        "cannot create a repository",
     )
     .await?;
     let write = |name: &str, text: String| {
@@ -120,14 +123,13 @@ async fn adopt(repos: &RunRepos, keep: &Path, hub: &Path, name: &str) -> Result<
     for folder in [WORK, RESCUE, UNDONE] {
         fetch.arg(format!("+{folder}/*:{folder}/*"));
     }
-    run(&mut fetch, "cannot take the hub over").await?;
+    run(&mut fetch, "cannot import the hub").await?;
     let seen = repos.paths.private.join("seen");
     let seen = untrusted_path::read_file(&seen, REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
     let tip = seen.as_deref().unwrap_or(HUB);
-    run(git(keep).args(["update-ref", name, tip]), "cannot take the integration branch over")
-        .await?;
+    run(git(keep).args(["update-ref", name, tip]), "cannot import the integration branch").await?;
     let list = ["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", WORK];
-    let listed = run(git(keep).args(list), "cannot list what the hub had").await?;
+    let listed = run(git(keep).args(list), "cannot list the refs of the hub").await?;
     for (head, clone) in listed.lines().filter_map(|line| line.split_once(' ')) {
         crate::spec_run::clones::remember(repos, clone, head)?;
         crate::spec_run::clones::remember_own(repos, clone, head)?;
@@ -157,7 +159,7 @@ pub async fn set(repos: &RunRepos, name: &str, commit: &str, what: &str) -> Resu
 pub async fn asked(repos: &RunRepos, from: &Path, name: &str) -> Result<Option<String>, String> {
     let mut ask = git(&repos.paths.keep());
     ask.args(["ls-remote", "--upload-pack", UPLOAD_PACK]).arg(from).arg(name);
-    let said = read(repos, from, &mut ask, AT_ONCE, "it cannot be asked").await?;
+    let said = read(repos, from, &mut ask, AT_ONCE, "it does not answer").await?;
     Ok(said.split_whitespace().next().and_then(|word| hash(word.as_bytes())))
 }
 
@@ -214,7 +216,7 @@ async fn read(
         said = run_within(command, patience, what) => said,
         // The dropped future kills git with all its child processes.
         () = stopped => Err(format!(
-            "{what}: git had not ended when the run was stopped, and was killed"
+            "{what}: the stop of the run killed git"
         )),
     }
 }
@@ -259,7 +261,7 @@ pub async fn unlock(git_dir: &Path, locks: &[String]) {
             let Some(age) = untrusted_path::age(git_dir, Path::new(lock)) else { continue };
             held = true;
             if age > STALE && untrusted_path::remove(git_dir, Path::new(lock)) {
-                tracing::warn!(%lock, "a lock that a killed git left is taken away");
+                tracing::warn!(%lock, "removed a lock of a killed git");
             }
         }
         if !held {

@@ -34,9 +34,9 @@ use user_config::Person;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GitError {
-    #[error("{} is in no git repository", .0.display())]
+    #[error("{} is not in a git repository", .0.display())]
     NoRepository(PathBuf),
-    #[error("{} has no commit yet", .0.display())]
+    #[error("{} has no commit", .0.display())]
     NoCommit(PathBuf),
     /// It is somebody else's, and the person has not said that it is to be trusted.
     #[error("git does not trust {}: {said}", dir.display())]

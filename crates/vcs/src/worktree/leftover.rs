@@ -130,7 +130,7 @@ impl Bench {
             "--template=",
             &format!("--object-format={format}"),
         ]);
-        run_within(init.arg(&self.dir), PATIENCE, "cannot make a repository").await?;
+        run_within(init.arg(&self.dir), PATIENCE, "cannot create a repository").await?;
         let mut lenders = format!("{objects}\n");
         let own = self.clone.join(".git/objects");
         if std::fs::symlink_metadata(&own).is_ok_and(|meta| meta.is_dir()) && lends(&own) {

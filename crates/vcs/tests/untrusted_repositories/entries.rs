@@ -432,7 +432,7 @@ async fn pushed(stage: &Stage) -> Result<PathBuf, String> {
 async fn gathered(stage: &Stage) -> Result<String, String> {
     pushed(stage).await?;
     hub::guard(&stage.repos, TARGET, None).await?;
-    hub::commit(&stage.repos, TARGET).await.ok_or_else(|| "the branch is gone".into())
+    hub::commit(&stage.repos, TARGET).await.ok_or_else(|| "the branch is missing".into())
 }
 
 async fn connection(stage: &Stage) -> Result<Connection, String> {

@@ -35,15 +35,15 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Scenario, ScenarioFault> {
         at(line, column, message, hint)
     })?;
     if scenario.v != VERSION {
-        let message = format!("version {} of the format is not known", scenario.v);
+        let message = format!("unknown version {} of the format", scenario.v);
         return Err(at(0, 0, message, Some(format!("this build reads v: {VERSION}"))));
     }
     if scenario.turns.is_empty() {
         return Err(at(
             0,
             0,
-            "there are no turns".into(),
-            Some("a turn is `- steps: [...]`".into()),
+            "the scenario has no turns".into(),
+            Some("add a turn like `- steps: [...]`".into()),
         ));
     }
     // The file was parsed once, so it can be parsed again. Without positions the faults are still
@@ -74,40 +74,37 @@ fn wrong_step(steps: &[Step]) -> Option<(usize, String, String)> {
                 if at + 1 < steps.len() =>
             {
                 return fault(
-                    "the turn ends here, the steps behind it are never reached",
+                    "the turn ends here, so later steps never run",
                     "make it the last step",
                 );
             }
             Step::Crash(Crash { code: Some(_), signal: Some(_), .. }) => {
-                return fault("`crash` has both a code and a signal", "a process ends in one way");
+                return fault("`crash` has both a code and a signal", "keep one of the two");
             }
             Step::Crash(Crash { signal: Some(signal), .. })
                 if !SIGNALS.contains(&signal.as_str()) =>
             {
                 return fault(
-                    &format!("signal {signal:?} is not known"),
-                    &format!("one of {}", SIGNALS.join(", ")),
+                    &format!("unknown signal {signal:?}"),
+                    &format!("use one of {}", SIGNALS.join(", ")),
                 );
             }
             Step::Crash(Crash { code: Some(0), .. }) => {
                 return fault(
-                    "a crash with code 0 is none",
-                    "`exit: 0` ends the agent in good order",
+                    "a crash cannot have code 0",
+                    "use `exit: 0` to end the agent normally",
                 );
             }
             Step::Exit(code) | Step::Crash(Crash { code: Some(code), .. })
                 if !(0..=255).contains(code) =>
             {
-                return fault(
-                    &format!("no process ends with code {code}"),
-                    "0 to 255 are possible",
-                );
+                return fault(&format!("code {code} is not an exit code"), "use 0 to 255");
             }
             Step::Ask(Ask { permission, question, .. })
                 if permission.is_some() == question.is_some() =>
             {
                 return fault(
-                    "`ask` wants either `permission` or `question`",
+                    "`ask` needs either `permission` or `question`",
                     "ask: {question: Which colour?}",
                 );
             }
@@ -121,20 +118,18 @@ fn explain(error: &serde_saphyr::Error) -> (String, Option<String>) {
     use serde_saphyr::Error as E;
     match error {
         E::SerdeUnknownField { field, expected, .. } => {
-            (format!("`{field}` is no key here"), Some(nearest(field, expected)))
+            (format!("unknown key `{field}`"), Some(nearest(field, expected)))
         }
         E::SerdeUnknownVariant { variant, expected, .. } => {
-            (format!("`{variant}` is not known"), Some(nearest(variant, expected)))
+            (format!("unknown word `{variant}`"), Some(nearest(variant, expected)))
         }
         E::SerdeMissingField { field, .. } => (format!("`{field}` is missing"), None),
         E::SerdeInvalidType { unexpected, expected, .. }
         | E::SerdeInvalidValue { unexpected, expected, .. } => {
-            (format!("{unexpected} cannot stand here: {expected} is wanted"), None)
+            (format!("expected {expected}, not {unexpected}"), None)
         }
         E::Message { msg, .. } => (msg.clone(), None),
-        E::DuplicateMappingKey { key: Some(key), .. } => {
-            (format!("`{key}` stands here twice"), None)
-        }
+        E::DuplicateMappingKey { key: Some(key), .. } => (format!("`{key}` appears twice"), None),
         E::Eof { .. } => (
             "the file ends too early".to_string(),
             Some("see docs/rehearsal.md for the format".to_string()),
@@ -154,7 +149,7 @@ fn nearest(word: &str, expected: &[&'static str]) -> String {
         .map(|known| (strsim::damerau_levenshtein(word, known), known))
         .filter(|(distance, known)| *distance <= 3.min(known.len() / 2 + 1))
         .min();
-    let all = format!("known here: {}", expected.join(", "));
+    let all = format!("known: {}", expected.join(", "));
     match near {
         Some((_, known)) => format!("did you mean `{known}`? ({all})"),
         None => all,

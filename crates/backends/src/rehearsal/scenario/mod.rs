@@ -272,7 +272,7 @@ fn yes() -> bool {
 fn nothing_more() -> Vec<Step> {
     vec![Step::Result(ResultDoc {
         status: ResultStatus::Success,
-        summary: "There is nothing more in this scenario.".to_string(),
+        summary: "This scenario has no more steps.".to_string(),
         changes: vec![],
         issues: vec![],
         questions: vec![],

@@ -138,8 +138,11 @@ impl Pressure {
     pub fn describe(&self, channel: &str, now: Timestamp) -> String {
         let what = self.trouble.describe(self.status);
         match self.places_at(now) {
-            0 => format!("the model API ({channel}) is left alone until {:.0}: {what}", self.until),
-            places => format!("the model API ({channel}) was {what}: {places} at once for now"),
+            0 => format!("no calls to the model API ({channel}) until {:.0}: {what}", self.until),
+            places => format!(
+                "the model API ({channel}) was {what}: at most {places} agents at a \
+                               time for now"
+            ),
         }
     }
 }

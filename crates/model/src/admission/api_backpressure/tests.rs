@@ -132,7 +132,10 @@ fn who_looks_is_told_what_holds_them_back() {
     let what = OVERLOAD.0.describe(OVERLOAD.1);
     assert_eq!(
         said(99),
-        format!("the model API (anthropic) is left alone until 1970-01-01T00:01:40Z: {what}")
+        format!("no calls to the model API (anthropic) until 1970-01-01T00:01:40Z: {what}")
     );
-    assert_eq!(said(100), format!("the model API (anthropic) was {what}: 4 at once for now"));
+    assert_eq!(
+        said(100),
+        format!("the model API (anthropic) was {what}: at most 4 agents at a time for now")
+    );
 }

@@ -177,12 +177,12 @@ impl Outage {
         let what = self.trouble.describe(self.status);
         let tried = self
             .tried
-            .map(|(attempt, max)| format!(", try {attempt} of {max}"))
+            .map(|(attempt, max)| format!(", attempt {attempt} of {max}"))
             .unwrap_or_default();
         if self.until > now {
             format!("waiting for the model API until {:.0}: {what}{tried}", self.until)
         } else {
-            format!("waiting for the model API, which was asked again: {what}{tried}")
+            format!("waiting for the model API, retrying: {what}{tried}")
         }
     }
 }
@@ -207,6 +207,9 @@ pub struct Ended<'a> {
 
 /// Returns the final reason of a dispatch whose credential was refused.
 pub fn refused(terms: &Terms, status: Option<u16>, said: &str) -> String {
+    if let Some(name) = missing_variable(said) {
+        return format!("{name} is not set");
+    }
     let is_variable = terms.credential.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     let key = match terms.credential.as_str() {
         "" => "the key".to_string(),
@@ -214,6 +217,15 @@ pub fn refused(terms: &Terms, status: Option<u16>, said: &str) -> String {
         login => login.to_string(),
     };
     with(format!("the model API refused {key}{}", http(status)), said)
+}
+
+/// Returns the variable of a CLI's complaint about a missing credential: ``Missing environment
+/// variable: `OPENAI_API_KEY`.``
+fn missing_variable(said: &str) -> Option<&str> {
+    let (_, rest) = said.split_once("Missing environment variable")?;
+    let name = rest.trim_start_matches([':', ' ', '`']);
+    let end = name.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(name.len());
+    Some(&name[..end]).filter(|name| !name.is_empty())
 }
 
 /// Decides the course after a turn that ended in trouble. `before` is the outage as known until
@@ -259,7 +271,7 @@ pub fn next(ended: Ended<'_>, whose: Whose<'_>, before: Option<&Outage>, now: Ti
 pub fn given_up(trouble: Trouble, whose: Whose<'_>, what: &str) -> String {
     let limit = Span(trouble.limit(whose.terms));
     format!(
-        "the model API: {what}; more than {limit} (categories.{}.{})",
+        "the model API: {what}; longer than {limit} (categories.{}.{})",
         whose.category,
         trouble.key()
     )
@@ -279,7 +291,7 @@ pub fn hopeless(
     let delay = wait(delay_s);
     let what = || {
         format!(
-            "{}, to be asked again in {}",
+            "{}, next attempt in {}",
             trouble.describe(status),
             Span::from_secs(delay.as_secs())
         )

@@ -65,6 +65,8 @@ fn every_status_has_its_trouble_and_every_trouble_its_course() {
 fn a_refusal_names_the_key_and_a_rejection_what_was_said() {
     let Next::Stop { reason } = ended(TurnError::Auth, Some(401), None, 0) else { panic!() };
     assert_eq!(reason, "the model API refused the key ANTHROPIC_API_KEY (HTTP 401): scripted");
+    let missing = "Missing environment variable: `OPENAI_API_KEY`.";
+    assert_eq!(refused(&Terms::default(), None, missing), "OPENAI_API_KEY is not set");
     let Next::Stop { reason } = ended(TurnError::ApiError, Some(404), None, 0) else { panic!() };
     assert_eq!(reason, "the model API rejected the request (HTTP 404): scripted");
 }

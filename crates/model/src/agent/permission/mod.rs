@@ -59,38 +59,38 @@ pub struct Policy {
     pub within: Vec<Policy>,
 }
 
-/// One layer's word: the configuration's, a category's, a role's.
+/// The permission rules of one layer: the configuration, a category or a role.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Permissions {
-    /// What happens where no rule speaks; null leaves it to the next layer (role, category,
-    /// configuration, then `allow`; a rehearsal asks).
+    /// The decision if no rule matches. Null inherits it from the next layer: role, category,
+    /// configuration, then `allow` (`ask` for a rehearsal).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Needs no asking: rules as Claude Code writes them, `Read`, `Bash(git *)`.
+    /// Tools that need no permission, in Claude Code's syntax: `Read`, `Bash(git *)`.
     #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<Rule>,
-    /// Is asked about, whatever `allow` says.
+    /// Tools that need permission even if `allow` matches.
     #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ask: Vec<Rule>,
-    /// Is refused, whatever the others say.
+    /// Tools that are refused even if `allow` or `ask` matches.
     #[schemars(with = "Vec<String>")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
 }
 
-/// What happens where no rule speaks.
+/// The decision if no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It may. What bounds an agent then is around it: its worktree, its sandbox, its limits.
+    /// Allow the tool. Only the worktree, the sandbox and the limits restrict such an agent.
     #[default]
     Allow,
-    /// A person, or the agent that dispatched it, is asked.
+    /// Ask a person, or the parent agent.
     Ask,
-    /// It may not.
+    /// Refuse the tool.
     Deny,
 }
 
@@ -103,7 +103,7 @@ pub struct Rule {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rule: write `Tool` or `Tool(what)`, as in `Bash(git *)`")]
+#[error("`{0}` is not a rule: write `Tool` or `Tool(pattern)`, like `Bash(git *)`")]
 pub struct BadRule(String);
 
 /// The policy's decision on a request.

@@ -214,8 +214,8 @@ fn text_of(source: &RoleSource) -> &str {
 
 fn twice(first: &Role, second: &Role, text: &str) -> ConfigError {
     let message =
-        format!("two files are the role `{}`: {} and {}", second.name, first.file, second.file);
-    let hint = "give one of them another `name`, or remove it".to_string();
+        format!("two files define the role `{}`: {} and {}", second.name, first.file, second.file);
+    let hint = "rename one of them with `name`, or remove it".to_string();
     ConfigError::new(message).with_hint(Some(hint)).at(
         Some(&second.file),
         text,
@@ -319,9 +319,9 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
     if !named {
         // The name becomes part of file names, branches and journals.
         let message =
-            format!("`{}` is not a name for a role", name.chars().take(80).collect::<String>());
+            format!("`{}` cannot be the name of a role", name.chars().take(80).collect::<String>());
         let hint =
-            "letters, digits, `-`, `_` and `.` are, beginning with a letter or digit, at most 64"
+            "use at most 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
                 .to_string();
         return Err(ConfigError::new(message).with_hint(Some(hint)).at(
             file,
@@ -331,7 +331,7 @@ pub fn parse(source: &RoleSource) -> Result<Role, ConfigError> {
     }
     if body.len() > BODY_LIMIT {
         let message =
-            format!("the role's text has {} bytes: at most {BODY_LIMIT} are used", body.len());
+            format!("the text of the role has {} bytes: the limit is {BODY_LIMIT}", body.len());
         return Err(ConfigError::new(message).at(file, text, None));
     }
     Ok(Role {
@@ -421,7 +421,7 @@ fn rules(
 ) -> Result<Option<Vec<String>>, ConfigError> {
     let Some(Tools(words)) = tools else { return Ok(None) };
     if let Some(error) = words.iter().find_map(|word| Rule::try_from(word.clone()).err()) {
-        let hint = format!("name tools in `{key}` as in `Read, Bash(git *)`");
+        let hint = format!("list tools in `{key}` like `Read, Bash(git *)`");
         let error = ConfigError::new(format!("`{key}`: {error}")).with_hint(Some(hint));
         return Err(error.at(file, text, place_of(text, key)));
     }
@@ -444,8 +444,7 @@ fn split(text: &str) -> Result<(String, &str), ConfigError> {
                 front.push_str(line);
             }
             let hint = "end it with a line `---`".to_string();
-            Err(ConfigError::new("the front matter that begins here has no end")
-                .with_hint(Some(hint)))
+            Err(ConfigError::new("the front matter is not closed").with_hint(Some(hint)))
         }
         _ => Ok((String::new(), text)),
     }
@@ -485,9 +484,9 @@ fn claude_agent(front: &str, file: Option<&str>, text: &str) -> Result<Front, Co
         None => None,
         Some(name) => Some(PermissionMode::parse(&name).ok_or_else(|| {
             let hint =
-                "it is default, acceptEdits, plan, dontAsk, auto or bypassPermissions".to_string();
+                "use default, acceptEdits, plan, dontAsk, auto or bypassPermissions".to_string();
             ConfigError::new(format!(
-                "`{}` is no permission mode",
+                "`{}` is not a permission mode",
                 crate::agent::event::cut(&name, 80)
             ))
             .with_hint(Some(hint))

@@ -126,9 +126,9 @@ fn two_files_of_one_layer_are_not_one_role() {
         let Err(RoleError::Invalid(error)) = resolve("critic", &sources) else {
             panic!("one was taken")
         };
-        assert_eq!(error.message, "two files are the role `critic`: /r/a.md and /r/b.md");
+        assert_eq!(error.message, "two files define the role `critic`: /r/a.md and /r/b.md");
         assert_eq!((error.file.as_deref(), error.line), (Some("/r/b.md"), Some(3)));
-        assert!(error.hint.is_some_and(|hint| hint.contains("another `name`")));
+        assert!(error.hint.is_some_and(|hint| hint.contains("rename one of them")));
     }
     let shadowed = Catalog::new(&[a.clone(), b.clone(), project]);
     assert_eq!(

@@ -335,15 +335,15 @@ impl fmt::Display for Ignored {
         let what = match &self.value {
             // The deny rules of all layers take effect together.
             Value::Array(_) if self.key.ends_with(".deny") || self.key == "disallowedTools" => {
-                "takes away no rule"
+                "removes no rule"
             }
             // The file has no such line.
-            Value::Null if self.line.is_none() => "is left out, and yours counts",
+            Value::Null if self.line.is_none() => "is ignored, and your own value is used",
             _ => "is ignored",
         };
         write!(
             f,
-            "{file}{line}: `{}` {what}: you have not trusted this repository's configuration",
+            "{file}{line}: `{}` {what}: you have not trusted the configuration of this repository",
             self.key
         )
     }
@@ -358,7 +358,7 @@ impl Ignored {
             lines.push(format!("{} more values are ignored", ignored.len() - MOST_WARNINGS));
         }
         if let Some(last) = lines.last_mut() {
-            last.push_str(" (run `muleteer trust` in it to allow what it says)");
+            last.push_str(" (run `muleteer trust` in the repository to allow it)");
         }
         lines
     }

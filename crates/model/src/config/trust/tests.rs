@@ -258,7 +258,7 @@ fn untrusted_deny_rules_are_added_to_the_users() {
         (one.key.as_str(), &one.value),
         ("permissions.deny", &serde_json::json!(["WebFetch"]))
     );
-    assert!(one.to_string().contains("`permissions.deny` takes away no rule"), "{one}");
+    assert!(one.to_string().contains("`permissions.deny` removes no rule"), "{one}");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn trust_that_runs_nothing_lets_the_rest_count() {
     assert_eq!(
         one.to_string(),
         "/shop/.muleteer/config.yaml:3: `backends.codex.command` is ignored: you have not trusted \
-         this repository's configuration"
+         the configuration of this repository"
     );
 }
 

@@ -32,10 +32,10 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
         (Opening::Greeting, CallAnswer::Greeted { agent, loads }) => greeted(d, agent, *loads),
         (Opening::Session { load }, CallAnswer::Opened { session_id, model, model_by, modes }) => {
             let Some(session_id) = session_id.clone().or_else(|| load.clone()) else {
-                return vec![failed(NEW, "it named no session", false)];
+                return vec![failed(NEW, "it returned no session id", false)];
             };
             if session_id.len() > ID_LIMIT {
-                return vec![failed(NEW, "the session's id is too long", false)];
+                return vec![failed(NEW, "the session id is too long", false)];
             }
             let set_mode = match mode(d, modes.as_ref(), load.is_some()) {
                 Ok(step) => step,
@@ -52,8 +52,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             }
             let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
             if let (Some(wanted), None) = (wanted, model_by) {
-                let reason =
-                    format!("the agent offers no choice of models, and {wanted} was asked for");
+                let reason = format!("the agent cannot select a model, but {wanted} was requested");
                 events.push(failed(MODEL, &reason, true));
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
@@ -103,10 +102,12 @@ fn mode(
         Wanted::Set { mode, otherwise } if fits(&mode) && fits(&modes.by) => {
             Ok(Some(Box::new(ModeStep { mode, by: modes.by.clone(), otherwise })))
         }
-        Wanted::Set { .. } => Err("the name of the mode that the policy needs is too long".into()),
+        Wanted::Set { .. } => Err("the name of the mode that the policy requires is too \
+                                   long"
+            .into()),
         Wanted::Impossible { current } => Err(format!(
-            "the agent is in its mode `{}`, in which it does not ask, and offers none in which it \
-             does; its role has a permission policy",
+            "the agent is in its mode `{}`, which does not ask for permission, and offers no mode \
+             that asks; its role has a permission policy",
             cut(&current, 100)
         )),
     }
@@ -141,8 +142,11 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
     let stays =
         |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
     match wanted {
-        None => stays("it offered no mode in which it asks"),
-        Some(_) if d.mode.was_set_back => stays("it was set back, and the agent went there again"),
+        None => stays("it offers no mode that asks for permission"),
+        Some(_) if d.mode.was_set_back => stays(
+            "Muleteer reset the mode, and the agent switched \
+            again",
+        ),
         Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
     }
 }
@@ -155,7 +159,7 @@ pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             vec![Event::SessionModeSet { mode: step.mode.clone() }]
         }
         (CallAnswer::Refused { call, message, .. }, Some(mode), _) if call == MODE => {
-            let reason = format!("it refused to leave it: {}", cut(message, REASON_LIMIT));
+            let reason = format!("it refused to leave the mode: {}", cut(message, REASON_LIMIT));
             vec![Event::SessionModeStays { mode: mode.clone(), reason }]
         }
         _ => vec![],
@@ -170,8 +174,8 @@ fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
     let mut events =
         vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
     if load.is_some() && !loads {
-        let reason = "the agent cannot go on with a session of an earlier process; what became of \
-            the last prompt is unknown";
+        let reason = "the agent cannot load the session of an earlier process, so the fate of the \
+            last prompt is unknown";
         events.push(failed(LOAD, reason, true));
     }
     events
@@ -185,7 +189,7 @@ fn failed(call: &str, reason: &str, for_good: bool) -> Event {
 pub(super) fn overdue(d: &Dispatch, epoch: u32, call: &str, waited_s: u64) -> Vec<Event> {
     let due = awaited(d).is_some_and(|(current, awaited, _)| current == epoch && awaited == call);
     let waited = crate::config::Span::from_secs(waited_s);
-    if due { vec![failed(call, &format!("not answered in {waited}"), false)] } else { vec![] }
+    if due { vec![failed(call, &format!("no answer within {waited}"), false)] } else { vec![] }
 }
 
 /// Returns the call that an agent has not answered: the epoch of the process, the name of the call,

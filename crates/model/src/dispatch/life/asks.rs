@@ -29,10 +29,12 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
         })
     };
     let answer = if ask.kind == AskKind::Other {
-        deny(OURSELVES, format!("`{}` is not known here", ask.tool), None)
+        deny(OURSELVES, format!("`{}` is not supported", ask.tool), None)
     } else if let Some(said) = d.created.permissions.decide(ask, d.created.directory()) {
         let text = match said.verdict {
-            Verdict::Deny => format!("The policy of this role does not allow it ({}).", said.rule),
+            Verdict::Deny => {
+                format!("The policy of this role does not allow this ({}).", said.rule)
+            }
             _ => String::new(),
         };
         let rule = Some(said.rule);
@@ -47,7 +49,7 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
     } else if ask.kind == AskKind::Question && is_alone(d) {
         deny(OURSELVES, NOBODY_ANSWERS.into(), Some(UNATTENDED.into()))
     } else if d.asks.open().count() >= MOST_OPEN {
-        deny(OURSELVES, format!("{MOST_OPEN} requests are waiting for an answer already."), None)
+        deny(OURSELVES, format!("Too many open requests: the limit is {MOST_OPEN}."), None)
     } else {
         None
     };
@@ -58,9 +60,8 @@ pub(super) fn asked(d: &Dispatch, id: &str, ask: &Ask) -> Vec<Event> {
     events
 }
 
-const NOBODY_ANSWERS: &str = "Nobody is here to answer: this work is unattended. Decide by \
-    yourself, go on, and note the question and your decision in your journal and in your final \
-    report.";
+const NOBODY_ANSWERS: &str = "No person can answer: this work is unattended. Decide yourself, \
+    continue, and note the question and your decision in your journal and in your final report.";
 
 /// Whether nobody can answer a question: no person watches, and no agent dispatched it.
 fn is_alone(d: &Dispatch) -> bool {
@@ -91,9 +92,9 @@ pub(super) fn overdue(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             request_id: pending.id.clone(),
             answer: Verdict::Deny,
             text: format!(
-                "Nobody has answered for {patience}: this work is unattended. Go on without it, or \
-                 in a way that needs no answer, and note in your journal and in your final report \
-                 what you left out."
+                "No person answered within {patience}: this work is unattended. Continue without \
+                 it, or in a way that needs no answer, and note in your journal and in your final \
+                 report what you left out."
             ),
             by: OURSELVES.into(),
             rule: Some(UNATTENDED.into()),

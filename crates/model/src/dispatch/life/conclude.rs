@@ -5,7 +5,9 @@ use crate::agent::acp_handshake::{self, CallFailure};
 use crate::agent::event::{TurnError, cut};
 use crate::agent::result::{AgentResult, ResultStatus};
 use crate::config::Span;
-use crate::dispatch::life::{MAX_START_FAILURES, refusal, start_attempt, whose};
+use crate::dispatch::life::{
+    MAX_START_FAILURES, budget_limit, refusal, start_attempt, time_limit, turn_limit, whose,
+};
 use crate::dispatch::{Dispatch, Exit, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
 use jiff::{SignedDuration, Timestamp};
@@ -46,12 +48,8 @@ pub(super) fn conclude(
         ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
             // Nothing ran, so nothing is repeated: the same attempt starts under a new epoch,
             // uncounted.
-            let mut events = vec![attempt_finished(
-                attempt,
-                Outcome::Failure,
-                "the agent was never released",
-                false,
-            )];
+            let mut events =
+                vec![attempt_finished(attempt, Outcome::Failure, "the agent never ran", false)];
             events.extend(start_attempt(d, attempt));
             events
         }
@@ -67,11 +65,14 @@ pub(super) fn conclude(
             &format!("cannot start: {}", exit.stderr_tail),
         ),
         ExitCause::ShimPolicy => {
-            let reason = format!("timeout: ended by its limits {}", exit.stderr_tail);
-            close(attempt, Outcome::Timeout, FinalState::Failed, reason.trim_end())
+            let reason = match d.created.limits.timeout_s {
+                Some(timeout_s) => Limit::Timeout.describe(&time_limit(timeout_s)),
+                None => Limit::Timeout.describe("a limit of its shim"),
+            };
+            close(attempt, Outcome::Timeout, FinalState::Failed, &reason)
         }
         ExitCause::ShimLost if !d.created.resumable => {
-            let reason = "outcome unknown: its shim died while it worked";
+            let reason = "outcome unknown: its shim died while it ran";
             close(attempt, Outcome::Failure, FinalState::Failed, reason)
         }
         _ if !d.created.has_turns() => conclude_one_shot(d, attempt, exit),
@@ -83,14 +84,14 @@ pub(super) fn conclude(
 fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
     let reason = if let Some(doubt) = &d.doubt {
         format!(
-            "it is not known whether its prompt was taken ({doubt}): look at what was done, then \
-             `muleteer send {} …` says how to go on",
+            "it is not known whether the agent received its prompt ({doubt}): check its work, then \
+             continue with `muleteer send {} …`",
             d.id
         )
     } else if let Some(session) = d.session_lost.as_ref().filter(|_| d.has_history()) {
         format!(
-            "{} no longer has the session {session}, so it cannot go on: `muleteer send {} …` \
-             begins a new one, which knows nothing of it",
+            "{} no longer has the session {session}: `muleteer send {} …` starts a new session \
+             without its history",
             d.created.backend, d.id
         )
     } else if d.created.transcripts
@@ -98,8 +99,8 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
         && crate::dispatch::life::resume_session(d).is_none()
     {
         format!(
-            "its turn was cut short, and its session is not known: `muleteer send {} …` begins a \
-             new one",
+            "its turn was interrupted, and its session is unknown: `muleteer send {} …` starts a \
+             new session",
             d.id
         )
     } else {
@@ -161,9 +162,15 @@ fn conclude_failure(
         Turn::Done {
             error: Some(error @ (TurnError::MaxTurns | TurnError::Budget)), text, ..
         } => {
-            let what = if *error == TurnError::Budget { "budget" } else { "turns" };
-            let reason = format!("{what} limit reached {text}");
-            close(attempt, Outcome::Failure, FinalState::Partial, reason.trim_end())
+            let limits = &d.created.limits;
+            let (limit, detail) = if *error == TurnError::Budget {
+                (Limit::Budget, limits.budget_usd.map(|budget| budget_limit(d, budget)))
+            } else {
+                (Limit::Turns, limits.max_turns.map(turn_limit))
+            };
+            let cli = || format!("a limit of its CLI: {}", cut(text, REASON_LIMIT));
+            let reason = limit.describe(&detail.unwrap_or_else(cli));
+            close(attempt, Outcome::Failure, FinalState::Partial, &reason)
         }
         Turn::Done { error: Some(TurnError::Context), text, .. } => {
             let reason = format!("the context is full: {}", cut(text, REASON_LIMIT));
@@ -237,12 +244,9 @@ fn stopped_state(stop: &Stop) -> (FinalState, String) {
         // The agent was active without progress; a person's message may get it going.
         Stop::Monitor { monitor, reason } => (FinalState::Stalled, format!("{monitor}: {reason}")),
         Stop::Limit { limit: Limit::Timeout, detail } => {
-            (FinalState::Failed, format!("timeout: {detail}"))
+            (FinalState::Failed, Limit::Timeout.describe(detail))
         }
-        Stop::Limit { limit, detail } => (
-            FinalState::Partial,
-            format!("{} limit reached: {detail}", format!("{limit:?}").to_lowercase()),
-        ),
+        Stop::Limit { limit, detail } => (FinalState::Partial, limit.describe(detail)),
     }
 }
 
@@ -284,7 +288,7 @@ fn conclude_by_result(d: &Dispatch, attempt: u32) -> Vec<Event> {
 
 fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timestamp) -> Vec<Event> {
     if counted && d.created.ask_on_crash {
-        let reason = format!("{reason}; `muleteer send {} …` goes on in its session", d.id);
+        let reason = format!("{reason}; continue its session with `muleteer send {} …`", d.id);
         return close(attempt, Outcome::Failure, FinalState::Blocked, &reason);
     }
     if counted && d.restarts >= d.created.limits.max_restarts {
@@ -302,7 +306,7 @@ fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timesta
 
 fn describe_exit(exit: &Exit) -> String {
     let how = match (exit.code, exit.signal, exit.cause) {
-        (_, _, ExitCause::ShimLost) => "its shim died while it worked".to_string(),
+        (_, _, ExitCause::ShimLost) => "its shim died while it ran".to_string(),
         (Some(code), _, _) => format!("exit code {code}"),
         (_, Some(signal), _) => format!("killed by signal {signal}"),
         _ => "ended in an unknown way".into(),

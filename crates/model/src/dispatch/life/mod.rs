@@ -354,23 +354,39 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
 /// Returns the limit that earlier attempts used up, if any: such a dispatch begins no further
 /// attempt.
 fn used_up(d: &Dispatch) -> Option<Event> {
-    let time = d.created.limits.timeout_s.filter(|timeout_s| d.used_ms / 1000 >= *timeout_s).map(
-        |timeout_s| {
-            let detail = format!(
-                "{} of {} used",
-                Span::from_secs(d.used_ms / 1000),
-                Span::from_secs(timeout_s)
-            );
-            (Limit::Timeout, detail)
-        },
-    );
+    let time = d
+        .created
+        .limits
+        .timeout_s
+        .filter(|timeout_s| d.used_ms / 1000 >= *timeout_s)
+        .map(|timeout_s| (Limit::Timeout, time_limit(timeout_s)));
     let (limit, detail) = time.or_else(|| budget_spent(d)).or_else(|| turns_taken(d))?;
     Some(Event::LimitReached { limit, detail })
 }
 
 fn budget_spent(d: &Dispatch) -> Option<(Limit, String)> {
     let budget = d.created.limits.budget_usd.filter(|budget| d.spend.cost_usd >= *budget)?;
-    Some((Limit::Budget, format!("${:.4} of ${budget:.2} spent", d.spend.cost_usd)))
+    Some((Limit::Budget, budget_limit(d, budget)))
+}
+
+/// Describes a time limit for [`Limit::describe`].
+fn time_limit(timeout_s: u64) -> String {
+    format!("its time limit of {}", Span::from_secs(timeout_s))
+}
+
+/// Describes a budget for [`Limit::describe`], with the money that the dispatch has spent.
+fn budget_limit(d: &Dispatch, budget: f64) -> String {
+    format!("its budget of {} ({} spent)", dollars(budget), dollars(d.spend.cost_usd))
+}
+
+/// Describes a limit of model turns for [`Limit::describe`].
+fn turn_limit(most: u32) -> String {
+    format!("its limit of {most} turn{}", if most == 1 { "" } else { "s" })
+}
+
+/// Formats an amount of money. Less than a cent keeps four digits, as it would read `$0.00`.
+pub(super) fn dollars(amount: f64) -> String {
+    if amount > 0.0 && amount < 0.01 { format!("${amount:.4}") } else { format!("${amount:.2}") }
 }
 
 /// Returns the limit of model turns if it is reached: no further model turn may begin.
@@ -380,7 +396,7 @@ fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
         .limits
         .max_turns
         .filter(|most| d.created.has_turns() && d.model_turns >= *most)?;
-    Some((Limit::Turns, format!("{} of {most} model turns", d.model_turns)))
+    Some((Limit::Turns, turn_limit(most)))
 }
 
 /// The limit that a working dispatch has exceeded, if any. After its turn there is nothing left to
@@ -640,7 +656,7 @@ fn shim_lost(
         let exit = Exit { code: None, signal: None, cause, stderr_tail: said };
         events.push(exited(d, epoch, exit, awake_ms));
     } else {
-        let reason = "its shim died and what it left could not be ended";
+        let reason = "its shim died, and the processes it left could not be killed";
         events.extend(conclude::close(attempt, Outcome::Failure, FinalState::Blocked, reason));
     }
     events

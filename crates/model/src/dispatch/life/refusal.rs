@@ -6,10 +6,10 @@ use crate::dispatch::{Dispatch, Exit};
 /// `--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons`.
 const AS_ROOT: &str = "cannot be used with root/sudo privileges";
 
-const AS_ROOT_REASON: &str = "Claude Code refuses to work as root without asking for permission: \
-    run Muleteer as an ordinary user; or, where this machine is a container or can be thrown away, \
-    say so with `--env IS_SANDBOX=1` (or `backends: {claude_code: {env: {IS_SANDBOX: \"1\"}}}`); \
-    or let the agent ask, with `permissions: {mode: ask}`";
+const AS_ROOT_REASON: &str = "Claude Code refuses to run as root without asking for permission: \
+    run Muleteer as an ordinary user; or, in a container or on a disposable machine, set `--env \
+    IS_SANDBOX=1` (or `backends: {claude_code: {env: {IS_SANDBOX: \"1\"}}}`); or let the agent \
+    ask, with `permissions: {mode: ask}`";
 
 /// Returns why the same command line would be rejected again, and what to do about it.
 pub(super) fn of(d: &Dispatch, exit: &Exit) -> Option<&'static str> {

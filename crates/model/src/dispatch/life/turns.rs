@@ -362,7 +362,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
             d,
             turn,
             may_mend,
-            vec!["the answer holds no result document".into()],
+            vec!["the answer contains no result document".into()],
         )),
     }
     events
@@ -388,8 +388,11 @@ fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> 
         return Cow::Borrowed(result);
     }
     let text = result.text.clone().filter(|text| !text.trim().is_empty());
-    let text =
-        text.unwrap_or_else(|| "the agent cancelled it, and nobody had interrupted it".into());
+    let text = text.unwrap_or_else(|| {
+        "the agent cancelled the turn, although nothing interrupted \
+                                it"
+        .into()
+    });
     Cow::Owned(TurnResult { error: Some(TurnError::Other), text: Some(text), ..result.clone() })
 }
 

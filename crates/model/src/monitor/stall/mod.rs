@@ -363,7 +363,7 @@ impl Watch {
             heard.to_string()
         };
         let cpu = format!("{} ms of cpu in the last {} s", used.as_millis(), passed.as_secs());
-        format!("{heard}, no tool call running, nobody asked, {cpu}")
+        format!("{heard}, no tool call running, no open request, {cpu}")
     }
 }
 

@@ -33,7 +33,7 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
     if let Some(limit) = run.settings.max_runtime_s
         && run.ran_for_ms(now) >= limit as i64 * 1000
     {
-        return stopping("E_MAX_RUNTIME", format!("it has been under way for {limit} s"));
+        return stopping("E_MAX_RUNTIME", format!("it has been running for {limit} s"));
     }
     if let Some(budget) = run.settings.budget_usd
         && run.cost_usd >= budget
@@ -56,7 +56,8 @@ fn freeze(run: &Run, now: Timestamp) -> Vec<Event> {
     }
     if let Some(sealed) = &run.sealed {
         if run.settings.preview_acceptance && !sealed.path.is_empty() {
-            let reason = format!("its acceptance criteria wait for approval: {}", sealed.path);
+            let reason =
+                format!("waiting for approval of its acceptance criteria in {}", sealed.path);
             return vec![Event::RunRested { status: RunStatus::AwaitingApproval, reason }];
         }
         return vec![Event::PhaseChanged { phase: Phase::Decompose }];
@@ -82,13 +83,13 @@ fn decompose(run: &Run, progress: Decomposition, now: Timestamp) -> Vec<Event> {
     if run.settings.dry_run {
         return vec![Event::RunRested {
             status: RunStatus::Pending,
-            reason: "it was a dry run".into(),
+            reason: "stopped after planning, as --dry-run asks".into(),
         }];
     }
     if run.settings.human_review && !run.approved {
         return vec![Event::RunRested {
             status: RunStatus::AwaitingApproval,
-            reason: "its beads wait for approval".into(),
+            reason: "waiting for approval of its beads".into(),
         }];
     }
     vec![Event::PhaseChanged { phase: Phase::Implement }]
@@ -128,8 +129,8 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
         let chains: Vec<_> =
             run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
         let message = format!(
-            "every bead left waits for one that is blocked: {}; `muleteer bead reopen` has one \
-             tried again when the run is resumed",
+            "all remaining beads depend on blocked beads: {}; reopen one with `muleteer bead \
+             reopen`, then resume the run",
             chains.join("; ")
         );
         return vec![Event::RunStopping { code: "E_DEADLOCK".into(), message }];

@@ -85,7 +85,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
     let mut events = vec![finished(job, end, end.outcome)];
     if purpose == Purpose::Judge && end.wrote {
         let Some(JudgeStage::Reason { round }) = run.judge() else { return events };
-        let reason = "the judge changed what it was to judge".to_string();
+        let reason = "the judge changed files that it judged".to_string();
         events.push(judged(run, Verdict::Discarded, &reason, None));
         if *round >= ROUNDS {
             events.push(Event::RunStopping {
@@ -143,7 +143,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
                     });
                     events.push(judged(run, Verdict::Unreadable, &why, None));
                     if tries + 1 >= ROUNDS {
-                        let message = format!("the judge's verdict could not be read: {why}");
+                        let message = format!("the judge's verdict could not be parsed: {why}");
                         events.push(Event::RunStopping {
                             code: "E_JUDGE_PARSE_FAILED".into(),
                             message,
@@ -177,8 +177,7 @@ fn readable<'a>(
     let spare = result.spare_work();
     if let Some(work) = spare.as_ref().filter(|_| !last) {
         return Err(format!(
-            "{work}; if something is wrong, say so in `specDrift` or `acceptance`; if not, \
-             `newBeads` is empty"
+            "{work}; report a fault in `specDrift` or `acceptance`, or leave `newBeads` empty"
         ));
     }
     let left_out: Vec<String> = result.decides(asked).err().into_iter().chain(spare).collect();
@@ -226,15 +225,15 @@ fn bead_ended(run: &Run, job: &Job, bead: &str, end: &JobEnd, now: Timestamp) ->
     }
     let incomplete = end.outcome == Outcome::Success;
     let what = match (end.closed, end.commits, end.on_target) {
-        (true, 0, _) => "it closed the bead without a commit, and not as needing no change",
+        (true, 0, _) => "it closed the bead without a commit and without --no-change",
         (true, _, false) => "it closed the bead, but its commits are not on the target branch",
         (false, 0, _) => "it ended without closing the bead and without a commit",
         (false, _, false) => {
             "it ended without closing the bead, and its commits are not on the target branch"
         }
         (false, _, true) if !end.whole => {
-            "it ended without closing the bead, and what is on the target branch is not its own \
-             or not all of it"
+            "it ended without closing the bead, and the target branch does not have exactly its \
+             commits"
         }
         _ => "it ended without closing the bead",
     };

@@ -192,7 +192,7 @@ impl JobEnd {
 fn broke(spent: f64, budget: f64) -> Event {
     Event::RunStopping {
         code: "E_BUDGET".into(),
-        message: format!("{spent:.2} USD of {budget:.2} are spent"),
+        message: format!("spent ${spent:.2} of its budget of ${budget:.2}"),
     }
 }
 
@@ -251,17 +251,17 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
 pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> Result<(), Barred> {
     let bad = |message: String| Err(Barred { code: "E_BAD_INPUT", message });
     if !run.jobs.is_empty() {
-        let message = format!("{} of its agents are at work", run.jobs.len());
+        let message = format!("{} of its agents are running", run.jobs.len());
         return Err(Barred { code: "E_RUN_LOCKED", message });
     }
     if !run.has_accepted_beads() {
         return bad(format!(
-            "its beads are not decided on yet (it is in phase {})",
+            "it has not finished planning its beads (phase {})",
             run.phase().as_str()
         ));
     }
     if run.settings.human_review && !run.approved && !approve {
-        return bad("its beads wait for approval: --yes approves them".into());
+        return bad("its beads are not approved: approve them with --yes".into());
     }
     let left: Vec<&str> = run
         .beads
@@ -275,7 +275,7 @@ pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> R
     if from == GoOn::Judge && !left.is_empty() {
         let shown = left[..left.len().min(10)].join(", ");
         return bad(format!(
-            "{} beads are not done ({shown}), and the judge comes after them",
+            "{} beads are not done ({shown}), so the judge cannot start",
             left.len()
         ));
     }
@@ -355,7 +355,7 @@ pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
         let title = work.iter().find(|bead| bead.id == *id).map_or("", |bead| bead.title.as_str());
         format!("{id} ({})", cut(title, 60))
     });
-    Some(format!("beads wait for each other: {}", named.collect::<Vec<_>>().join(" → ")))
+    Some(format!("beads depend on each other: {}", named.collect::<Vec<_>>().join(" → ")))
 }
 
 fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
@@ -392,8 +392,10 @@ fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
         let stuck: Vec<_> =
             run.stuck().into_iter().map(|blocked| blocked.chain.join(" → ")).take(20).collect();
         if !stuck.is_empty() {
-            let message =
-                format!("every bead left waits for one outside the run: {}", stuck.join("; "));
+            let message = format!(
+                "all remaining beads depend on beads outside the run: {}",
+                stuck.join("; ")
+            );
             events.push(Event::RunStopping { code: "E_EXTERNAL_BLOCKED".into(), message });
         }
     }
@@ -408,14 +410,14 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
         events.push(Event::PhaseChanged { phase: Phase::Finish });
     } else if run.settings.judge_only {
         let message = format!(
-            "the judge found something, and nobody but the judge was asked; {} beads are left open",
+            "the judge found faults, and only the judge was requested; {} beads are open",
             triage.beads.len()
         );
         events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
     } else if run.iteration >= run.settings.max_iterations {
         let message = format!(
-            "the judge found something in each of {} iterations; {} beads are left open: raise \
-             run.phases.judge.max_iterations, and the run works on them when it is resumed",
+            "the judge found faults in each of {} iterations; {} beads are open: raise \
+             run.phases.judge.max_iterations and resume the run to work on them",
             run.iteration,
             triage.beads.len()
         );
@@ -431,7 +433,10 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
 pub fn unpushed(run: &Run) -> Option<String> {
     let blocked = run.count(Stage::Blocked);
     if run.started.target != "auto" {
-        return Some(format!("{} was chosen for it by name, so it is yours to push", run.target()));
+        return Some(format!(
+            "the configuration names {} as its target, so push it yourself",
+            run.target()
+        ));
     }
     if blocked > 0 {
         return Some(format!("{blocked} of {} beads are blocked", run.beads.len()));
@@ -439,8 +444,7 @@ pub fn unpushed(run: &Run) -> Option<String> {
     // The run began from a detached commit, so there is no base branch for a pull request.
     let detached = run.frozen.as_ref().is_none_or(|frozen| frozen.base_branch == "HEAD");
     (detached && !run.settings.push).then(|| {
-        "the run began from a commit that is on no branch, to which no pull request can be made"
-            .into()
+        "the run started from a commit that is on no branch, so no pull request is possible".into()
     })
 }
 

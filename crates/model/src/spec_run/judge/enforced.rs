@@ -4,9 +4,9 @@ use crate::spec_run::event::RunSettings;
 use serde::Serialize;
 
 /// Every agent of a run shares one HOME that it may write, and the judge's CLI starts from there.
-pub const SHARED_HOME: &str = "agents may write HOME, from which the judge's CLI loads settings, \
-                               hooks and instructions: what an agent wrote there can run with the \
-                               judge's rights, which read the criteria";
+pub const SHARED_HOME: &str = "agents may write to HOME, from which the judge's CLI loads \
+                               settings, hooks and instructions: files written there can run with \
+                               the judge's rights, which include reading the criteria";
 const ENFORCED: &str = "enforced";
 const CHECKED: &str = "checked";
 

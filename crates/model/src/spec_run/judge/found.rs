@@ -19,7 +19,7 @@ const OWN: [&str; 3] = ["specDrift", "acceptance", "newBeads"];
 /// The text cannot be searched.
 pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
     if text.len() > LIMIT {
-        return Err(format!("it is {} bytes long, and {LIMIT} is the limit", text.len()));
+        return Err(format!("it has {} bytes: the limit is {LIMIT}", text.len()));
     }
     let (mut found, mut at, mut broken) = (None, 0, 0);
     while let Some(begin) = text[at..].find('{').map(|ahead| at + ahead) {
@@ -54,11 +54,11 @@ pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
         }
         broken += 1;
         if broken > BROKEN {
-            return Err("too much in it begins like JSON and is none".into());
+            return Err("too many parts of it look like JSON and are not".into());
         }
         let end = begin + extent(&text[begin..]);
         if says_a_verdict(&text[begin..end]) {
-            found = Some(Err(format!("it is no JSON: {error}")));
+            found = Some(Err(format!("it is not JSON: {error}")));
             at = end;
         }
     }
@@ -92,8 +92,7 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
     let bare = value.get("status").is_some() && value.get("type").is_none();
     if is_verdict(&value) || bare {
         if !is_verdict(&value) {
-            let lacks = "it has neither `specDrift` nor `acceptance`: what the judge was asked \
-                         about is missing";
+            let lacks = "`specDrift` and `acceptance` are missing";
             return Some(Err(lacks.into()));
         }
         if value.get("status").is_none() {
@@ -109,7 +108,7 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
         1 => within
             .pop()
             .map(|value| serde_json::from_value(value).map_err(|error| error.to_string())),
-        many => Some(Err(format!("there are {many} verdicts in one object"))),
+        many => Some(Err(format!("it has {many} verdicts in one object"))),
     }
 }
 

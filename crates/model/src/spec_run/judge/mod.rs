@@ -150,7 +150,7 @@ impl JudgeResult {
         if beads.is_empty() && !self.promotes() {
             beads.push(task(
                 "Bring the implementation in line with the spec".into(),
-                format!("The judge said `{}` and named nothing.", self.status),
+                format!("The judge reported `{}` without a finding.", self.status),
             ));
         }
         beads.into_iter().map(fitting).collect()
@@ -254,7 +254,7 @@ pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, 
             Ok(Some(verdict)) => return verdict.and_then(check),
             Ok(None) => {
                 missing = missing
-                    .or(Some(Err("there is no JSON object in it that is a verdict".to_string())))
+                    .or(Some(Err("it contains no JSON object that is a verdict".to_string())))
             }
             Err(error) => return Err(error),
         }
@@ -275,7 +275,7 @@ pub fn parse(text: &str) -> Result<JudgeResult, String> {
 fn check(result: JudgeResult) -> Result<JudgeResult, String> {
     if !["success", "failure", "timeout"].contains(&result.status.as_str()) {
         return Err(format!(
-            "`status` is `{}`: success, failure or timeout is wanted",
+            "`status` is `{}`: expected success, failure or timeout",
             result.status
         ));
     }
@@ -285,7 +285,7 @@ fn check(result: JudgeResult) -> Result<JudgeResult, String> {
         .find(|one| !["promote", "dismiss", "merge"].contains(&one.action.as_str()))
     {
         return Err(format!(
-            "an observation's `action` is `{}`: promote, dismiss or merge is wanted",
+            "the `action` of an observation is `{}`: expected promote, dismiss or merge",
             odd.action
         ));
     }
@@ -294,7 +294,7 @@ fn check(result: JudgeResult) -> Result<JudgeResult, String> {
     }
     let findings = result.new_beads.len() + result.issues().len() + result.criteria().len();
     if findings > FINDINGS * 10 || result.new_beads.len() > FINDINGS {
-        return Err(format!("{findings} findings are too many"));
+        return Err(format!("it has too many findings: {findings}"));
     }
     Ok(result)
 }

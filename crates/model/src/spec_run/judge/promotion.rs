@@ -62,10 +62,10 @@ pub fn plan(
         one.outside.retain(|on| {
             let why = match (strangers.contains_key(on), run.observations.pending.contains(on)) {
                 (false, _) => "which does not exist",
-                (true, true) => "which was only noted, and nobody works on",
+                (true, true) => "which is only an observation",
                 (true, false) => return true,
             };
-            left_out.push(format!("{id} waits for {on}, {why}"));
+            left_out.push(format!("{id} depends on {on}, {why}"));
             false
         });
     }
@@ -78,7 +78,7 @@ pub fn plan(
         // The last noted bead of the cycle loses its dependencies on the others.
         let Some(one) = planned.iter_mut().rev().find(|one| chain.contains(&one.id)) else { break };
         one.depends_on.retain(|on| !chain.contains(on));
-        left_out.push(format!("beads wait for each other: {}", chain.join(" → ")));
+        left_out.push(format!("beads depend on each other: {}", chain.join(" → ")));
     }
     (planned, left_out)
 }

@@ -34,9 +34,7 @@ impl JudgeResult {
             ("acceptance", asked.acceptance && self.acceptance.is_none()),
         ];
         if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
-            return Err(format!(
-                "`{name}` is missing: the judge was asked about it, and its verdict has to say"
-            ));
+            return Err(format!("`{name}` is missing: the verdict must have it"));
         }
         self.agrees()
     }
@@ -46,12 +44,8 @@ impl JudgeResult {
     /// once more.
     pub fn spare_work(&self) -> Option<String> {
         let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
-        (self.passed() && !self.new_beads.is_empty()).then(|| {
-            format!(
-                "it finds nothing wrong, and `newBeads` has work all the same: {}",
-                listed(titles)
-            )
-        })
+        (self.passed() && !self.new_beads.is_empty())
+            .then(|| format!("it reports no fault, but `newBeads` has work: {}", listed(titles)))
     }
 
     /// Checks that the verdict decides on pending observations only. Otherwise the judge could
@@ -66,16 +60,15 @@ impl JudgeResult {
                     false => format!("those are {}", listed(waiting.iter().cloned())),
                 };
                 return Err(format!(
-                    "`observations` names `{}`, which is no observation that waits for the judge \
-                     ({those}): what is to be done about anything else is said in `newBeads`",
+                    "`observations` names `{}`, which is not an open observation ({those}): put \
+                     other work into `newBeads`",
                     cut(id, 80)
                 ));
             }
             let before = said.insert(id, action).filter(|before| *before != action);
             if let Some(before) = before {
                 return Err(format!(
-                    "`observations` has both {before} and {action} for `{id}`: one of them is \
-                     wanted"
+                    "`observations` has both {before} and {action} for `{id}`: give one of them"
                 ));
             }
         }
@@ -87,16 +80,16 @@ impl JudgeResult {
         if let Some(issue) = self.issues().iter().find(|issue| issue.severity != "minor") {
             let named = [&issue.section, &issue.description].map(|text| cut(text, 80)).join(": ");
             return Err(format!(
-                "`specDrift` is not detected, and has an issue that is not minor ({named}; \
-                 severity: {}): one of the two is wrong",
+                "`specDrift` is not detected, but has an issue that is not minor ({named}; \
+                 severity: {}): correct one of the two",
                 cut(&issue.severity, 20)
             ));
         }
         if let Some(failed) = self.criteria().iter().find(|criterion| !criterion.passed) {
             let named = cut(&failed.criterion, 80);
             return Err(format!(
-                "`acceptance` has passed, and a criterion of it has not ({named}): one of the two \
-                 is wrong"
+                "`acceptance` has passed, but one of its criteria has not ({named}): correct one \
+                 of the two"
             ));
         }
         Ok(())
@@ -113,7 +106,7 @@ impl JudgeResult {
             asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
         match self.passed() && !left.is_empty() {
             true => Err(format!(
-                "`observations` leaves out {}: the judge decides on each",
+                "`observations` lacks {}: decide on each observation",
                 listed(left.into_iter().map(String::from))
             )),
             false => Ok(()),

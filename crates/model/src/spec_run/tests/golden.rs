@@ -135,7 +135,7 @@ fn the_judge_is_told_what_it_judges_by_and_nobody_else_where_that_is() {
     );
     insta::assert_snapshot!(
         "prompt_decompose",
-        prompts::decompose(&scene("beads wait for each other: a → b → a"))
+        prompts::decompose(&scene("beads depend on each other: a → b → a"))
     );
     insta::assert_snapshot!(
         "prompt_maintain",

@@ -691,7 +691,7 @@ fn a_branch_that_is_not_pushed_says_why() {
     assert!(unpushed(&of).is_some_and(|why| why.contains("on no branch")));
     let mut of = play.run.clone();
     of.started.target = "feature".into();
-    assert!(unpushed(&of).is_some_and(|why| why.contains("yours to push")));
+    assert!(unpushed(&of).is_some_and(|why| why.contains("push it yourself")));
     let mut of = play.run.clone();
     of.beads.values_mut().for_each(|task| task.stage = Stage::Blocked);
     assert_eq!(unpushed(&of).as_deref(), Some("1 of 1 beads are blocked"));
@@ -890,7 +890,7 @@ fn a_plan_that_the_graph_refuses_is_made_anew_by_one_that_is_told_why() {
     assert_eq!(play.error(), Some("E_GRAPH_CYCLE"));
     play.feed(resume(settings(), None));
     assert!(play.run.job_of(Purpose::Decompose).is_some(), "somebody plans again");
-    assert!(play.run.complaint(Purpose::Decompose).contains("wait for each other"));
+    assert!(play.run.complaint(Purpose::Decompose).contains("depend on each other"));
     play.needed(Purpose::Decompose, Outcome::Success, |_| ());
     play.feed(Input::Gathered { beads: vec![bead("a", &[])], closed_outside: vec![] });
     play.feed(Input::BeadsAccepted);

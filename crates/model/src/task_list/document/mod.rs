@@ -188,7 +188,7 @@ impl TaskList {
             })
         })?;
         let Value::Object(raw) = value else {
-            let why = "an object with `version` and `tasks` is wanted".to_string();
+            let why = "expected an object with `version` and `tasks`".to_string();
             return Err(Unreadable::Corrupt { line: 1, column: 1, why });
         };
         let mut reader = Reader { text, faults: vec![] };
@@ -505,17 +505,17 @@ impl Reader<'_> {
             Some(version) if whole(version) == Some(VERSION) => {}
             found => {
                 let found = found.map_or_else(|| "missing".to_string(), ToString::to_string);
-                let hint = "this muleteer knows version 2 of the format; a newer file needs a \
-                            newer muleteer";
+                let hint = "use a newer muleteer for a newer file: this one knows version 2 of the \
+                            format";
                 self.fault(
                     &["version".into()],
                     None,
-                    format!("it is {found}, and must be {VERSION}"),
+                    format!("it is {found}, but must be {VERSION}"),
                     hint,
                 );
             }
         }
-        let hint = "an object is wanted, as `muleteer tasks init` writes it";
+        let hint = "write an object, as `muleteer tasks init` does";
         let config =
             self.object(&raw, &["session_config".into()], None, hint).cloned().unwrap_or_default();
         let path = |key: &'static str| vec![Step::from("session_config"), key.into()];
@@ -528,7 +528,7 @@ impl Reader<'_> {
                     &path("concurrency_mode"),
                     None,
                     format!("it is {other}"),
-                    "`exclusive` or `concurrent` is wanted",
+                    "use `exclusive` or `concurrent`",
                 );
                 Mode::Exclusive
             }
@@ -541,7 +541,8 @@ impl Reader<'_> {
         let tasks = match raw.get("tasks") {
             Some(Value::Array(tasks)) if tasks.len() <= TASKS_LIMIT => self.tasks(tasks),
             Some(Value::Array(tasks)) => {
-                let message = format!("{} tasks: at most {TASKS_LIMIT}", tasks.len());
+                let message =
+                    format!("the list has {} tasks: the limit is {TASKS_LIMIT}", tasks.len());
                 self.fault(&["tasks".into()], None, message, "split the list");
                 vec![]
             }
@@ -549,8 +550,8 @@ impl Reader<'_> {
                 self.fault(
                     &["tasks".into()],
                     None,
-                    "a list of tasks is wanted",
-                    "`muleteer tasks init` makes a list",
+                    "write a list of tasks",
+                    "create a list with `muleteer tasks init`",
                 );
                 vec![]
             }
@@ -581,12 +582,12 @@ impl Reader<'_> {
         let mut known = std::collections::HashMap::new();
         for (at, task) in tasks.iter().enumerate() {
             if let Some(first) = known.insert(task.id.as_str(), at) {
-                let message = format!("`{}` is the id of tasks[{first}] too", task.id);
+                let message = format!("`{}` is also the id of tasks[{first}]", task.id);
                 self.fault(
                     &["tasks".into(), at.into(), "id".into()],
                     Some(&task.id),
                     message,
-                    "ids name one task each",
+                    "give each task its own id",
                 );
             }
         }
@@ -594,12 +595,12 @@ impl Reader<'_> {
             for (which, needed) in task.depends_on.iter().enumerate() {
                 if !known.contains_key(needed.as_str()) {
                     let path = ["tasks".into(), at.into(), "depends_on".into(), which.into()];
-                    let message = format!("there is no task `{needed}`");
+                    let message = format!("no task `{needed}`");
                     self.fault(
                         &path,
                         Some(&task.id),
                         message,
-                        "add it, or take it out of `depends_on`",
+                        "add it, or remove it from `depends_on`",
                     );
                 }
             }
@@ -612,7 +613,7 @@ impl Reader<'_> {
             self.fault(
                 &["tasks".into(), at.into()],
                 None,
-                "an object is wanted",
+                "write an object",
                 "see docs/task-list.md",
             );
             return None;
@@ -623,7 +624,7 @@ impl Reader<'_> {
         };
         let id = raw.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
         if !valid_id(&id) {
-            let hint = "1 to 100 letters, digits and any of - _ . / : # @ + are wanted";
+            let hint = "use 1 to 100 letters, digits and any of - _ . / : # @ +";
             self.fault(&path("id"), None, format!("`{id}` cannot be an id"), hint);
             return None;
         }
@@ -631,8 +632,8 @@ impl Reader<'_> {
         let status = match raw.get("status") {
             None | Some(Value::Null) => Status::Pending,
             Some(value) => value.as_str().and_then(Status::parse).unwrap_or_else(|| {
-                let hint = "one of pending, in_progress, completed, failed is wanted (blocked is \
-                            never stored)";
+                let hint = "use pending, in_progress, completed or failed (blocked is never \
+                            stored)";
                 self.fault(&path("status"), of, format!("it is {value}"), hint);
                 Status::Pending
             }),
@@ -640,19 +641,14 @@ impl Reader<'_> {
         let priority = match raw.get("priority") {
             None | Some(Value::Null) => LAST_PRIORITY,
             Some(value) => value.as_str().and_then(parse_priority).unwrap_or_else(|| {
-                self.fault(
-                    &path("priority"),
-                    of,
-                    format!("it is {value}"),
-                    "P0, P1 or P2 is wanted",
-                );
+                self.fault(&path("priority"), of, format!("it is {value}"), "use P0, P1 or P2");
                 LAST_PRIORITY
             }),
         };
         let empty = Map::new();
-        let hint = "{\"command\": \"npm test\", \"timeout_seconds\": 300} or null is wanted";
+        let hint = "write {\"command\": \"npm test\", \"timeout_seconds\": 300} or null";
         let validation = self.object(raw, &path("validation"), of, hint).unwrap_or(&empty);
-        let hint = "{\"cleanup\": \"docker compose down\"} or null is wanted";
+        let hint = "write {\"cleanup\": \"docker compose down\"} or null";
         let on_failure = self.object(raw, &path("on_failure"), of, hint).unwrap_or(&empty);
         let present = |text: &String| !text.trim().is_empty();
         let task = Task {
@@ -681,7 +677,7 @@ impl Reader<'_> {
                 &inner("validation", "timeout_seconds"),
                 of,
                 "it is 0",
-                "at least a second is wanted",
+                "use at least 1 second",
             );
         }
         Some(task)
@@ -701,7 +697,7 @@ impl Reader<'_> {
     ) -> Option<&'m Map<String, Value>> {
         let value = Self::value(raw, path)?;
         if !value.is_object() {
-            self.fault(path, task, format!("it is {}", short(value)), hint);
+            self.fault(path, task, format!("the agent is {}", short(value)), hint);
         }
         value.as_object()
     }
@@ -715,7 +711,13 @@ impl Reader<'_> {
         match Self::value(raw, path)? {
             Value::String(text) => Some(text.clone()),
             other => {
-                self.fault(path, task, format!("it is {}", short(other)), "text or null is wanted");
+                self.fault(
+                    path,
+                    task,
+                    format!("the agent is {}", short(other)),
+                    "use text or \
+                    null",
+                );
                 None
             }
         }
@@ -733,8 +735,8 @@ impl Reader<'_> {
             self.fault(
                 path,
                 task,
-                format!("it is {}", short(value)),
-                "a whole number from 0 up is wanted",
+                format!("the agent is {}", short(value)),
+                "use a whole number of at least 0",
             );
         }
         number
@@ -758,7 +760,13 @@ impl Reader<'_> {
         let text = self.string(raw, path, task)?;
         let at = instant(&text);
         if at.is_none() {
-            self.fault(path, task, format!("`{text}` is no instant"), "as in 2025-07-01T10:00:00Z");
+            self.fault(
+                path,
+                task,
+                format!("`{text}` is not a time"),
+                "use a time like \
+                2025-07-01T10:00:00Z",
+            );
         }
         at
     }
@@ -771,13 +779,13 @@ impl Reader<'_> {
     ) -> Vec<String> {
         let Some(value) = Self::value(raw, path) else { return vec![] };
         let Value::Array(items) = value else {
-            self.fault(path, task, format!("it is {}", short(value)), "a list of texts is wanted");
+            self.fault(path, task, format!("the agent is {}", short(value)), "use a list of texts");
             return vec![];
         };
         let texts: Option<Vec<_>> =
             items.iter().map(|item| item.as_str().map(String::from)).collect();
         texts.unwrap_or_else(|| {
-            self.fault(path, task, "something in it is no text", "a list of texts is wanted");
+            self.fault(path, task, "an item is not text", "use a list of texts");
             vec![]
         })
     }
@@ -802,8 +810,8 @@ impl Reader<'_> {
         let all: Option<Vec<_>> =
             value.as_array().and_then(|items| items.iter().map(read).collect());
         all.unwrap_or_else(|| {
-            let hint = "a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \
-                        \"timestamp\": \"…\"} is wanted";
+            let hint = "use a list of {\"step\": 1, \"total\": 4, \"description\": \"…\", \
+                        \"timestamp\": \"…\"}";
             self.fault(path, task, "a checkpoint in it has no `step` or `total`", hint);
             vec![]
         })

@@ -95,8 +95,8 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     let mut said = vec![];
     if list.restore_session(written) {
         let text = format!(
-            "somebody has changed session_config or session_count in {TASKS} while a run worked \
-             through the list: they are as they were"
+            "session_config or session_count in {TASKS} was changed while a run used the list: the \
+             run restored them"
         );
         said.push(Overwritten { task: None, text });
     }
@@ -115,10 +115,8 @@ pub fn put_back(list: &mut TaskList, written: &TaskList) -> Vec<Overwritten> {
     for (at, gone) in written.tasks.iter().enumerate().filter(|(_, task)| !found.contains(&task.id))
     {
         list.tasks.insert(at.min(list.tasks.len()), gone.clone());
-        let text = format!(
-            "somebody has taken it out of {TASKS} while a run worked through the list: it is \
-             there again"
-        );
+        let text =
+            format!("it was removed from {TASKS} while a run used the list: the run restored it");
         said.push(Overwritten { task: Some(gone.id.clone()), text });
     }
     said
@@ -151,18 +149,18 @@ pub fn put_back_beside(
         let by = kept.claimed_by.as_deref().filter(|_| kept.status == Status::InProgress);
         let somebody = kept.status == Status::InProgress && !by.is_some_and(&is_ours);
         let text = if somebody || log.begun.contains(&id) {
-            let by = by.filter(|_| somebody).unwrap_or("whoever has claimed it");
+            let by = by.filter(|_| somebody).unwrap_or("the worker that claimed it");
             format!(
-                "it is completed in {TASKS}, and no line of the log says so: that stays, for only \
-                 {by} can know"
+                "it is completed in {TASKS} without a line in the log: it stays completed, because \
+                 only {by} can know"
             )
         } else {
             let fields = standing(task, kept).join(", ");
             restore_standing(task, kept);
             task.lease_expires_at = task.lease_expires_at.max(kept.lease_expires_at);
             format!(
-                "somebody has changed its {fields} in {TASKS}, who has neither claimed it nor \
-                 said so in the log: they are as they were; its validation decides"
+                "its {fields} in {TASKS} changed without a claim and without a line in the log: \
+                 the harness restored them; its validation decides"
             )
         };
         said.push(Overwritten { task: Some(id), text });
@@ -173,10 +171,7 @@ pub fn put_back_beside(
 fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
     let changed = |fields: &[&str], then: &str| {
         let fields = fields.join(", ");
-        format!(
-            "somebody has changed its {fields} in {TASKS} while a run worked through the list: \
-             {then}"
-        )
+        format!("its {fields} in {TASKS} changed while a run used the list: {then}")
     };
     let mut said = vec![];
     let fields = standing(task, kept);
@@ -187,10 +182,10 @@ fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
         restore_standing(task, kept);
         said.push(match is_lost {
             // The list was restored from a backup that is older than the claim.
-            true => "the list had lost that it was being worked on".to_string(),
+            true => "the list no longer said that it was in progress".to_string(),
             false => changed(
                 &fields,
-                "only the harness says these, and they are as they were; its validation decides",
+                "only the harness sets these, so it restored them; its validation decides",
             ),
         });
     }
@@ -199,13 +194,13 @@ fn put_back_task(task: &mut Task, kept: &Task) -> Vec<String> {
         restore_terms(task, kept);
         said.push(changed(
             &fields,
-            "they are as they were; `muleteer tasks edit` changes them when no run works on the \
+            "the run restored them; change them with `muleteer tasks edit` when no run uses the \
              list",
         ));
     }
     let fields = words(task, kept);
     if !fields.is_empty() {
-        said.push(changed(&fields, "that stays"));
+        said.push(changed(&fields, "the change stays"));
     }
     said
 }
@@ -220,8 +215,8 @@ fn begin_anew(task: &mut Task) -> Option<String> {
     restore_standing(task, &fresh);
     let fields = fields.join(", ");
     Some(format!(
-        "somebody has added it to {TASKS} with {fields} of its own while a run worked through the \
-         list: it is pending, and its validation decides"
+        "it was added to {TASKS} with {fields} set while a run used the list: it is pending, and \
+         its validation decides"
     ))
 }
 
@@ -304,12 +299,14 @@ mod tests {
             .map(|one| (one.task.as_deref().unwrap_or_default(), one.text.as_str()))
             .collect();
         assert_eq!(told.iter().map(|(task, _)| *task).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
-        assert!(told[1].1.starts_with(
-            "somebody has changed its status, attempts, completed_at in harness-tasks.json"
-        ));
+        assert!(
+            told[1]
+                .1
+                .starts_with("its status, attempts, completed_at in harness-tasks.json changed")
+        );
         assert!(
             told[2].1.ends_with("for only theirs can know")
-                && told[3].1.contains("only whoever has claimed it")
+                && told[3].1.contains("only the worker that claimed it")
         );
     }
 
@@ -403,7 +400,7 @@ mod tests {
         assert_eq!(found, before);
         found.tasks[0].title = "In other words".into();
         let said = put_back(&mut found, &written);
-        assert!(said.len() == 1 && said[0].text.ends_with("that stays"), "{said:?}");
+        assert!(said.len() == 1 && said[0].text.ends_with("the change stays"), "{said:?}");
         assert_eq!(found.tasks[0].title, "In other words");
     }
 

@@ -39,7 +39,7 @@ fn free(task: &mut Task) {
 
 /// An invalid checkpoint step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no step: M/N is wanted, with M from 1 to N")]
+#[error("`{0}` is not a step: expected M/N, with M from 1 to N")]
 pub struct BadStep(pub String);
 
 /// Parses a step such as `2/4`.

@@ -12,7 +12,7 @@ pub const LEASE: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("there is no task `{0}`")]
+    #[error("no task `{0}`")]
     Unknown(String),
     /// Another worker has the task; choose another one.
     #[error("`{task}` is claimed by {by} until {until}")]
@@ -24,7 +24,7 @@ pub enum Refused {
     #[error("`{task}` depends on `{on}`, which is not completed")]
     Waits { task: String, on: String },
     /// Interrupted work must be recovered before another worker begins.
-    #[error("`{0}` was interrupted: it has to be recovered first")]
+    #[error("`{0}` was interrupted: recover it first")]
     Interrupted(String),
     #[error("`{task}` is not {worker}'s: {why}")]
     NotYours { task: String, worker: String, why: String },
@@ -70,7 +70,7 @@ pub fn recoverable(list: &TaskList, id: &str, worker: &str, now: Timestamp) -> R
 /// No attempt is in progress.
 pub fn in_progress<'a>(list: &'a TaskList, id: &str, worker: &str) -> Result<&'a Task, Refused> {
     let task = list.get(id).ok_or_else(|| Refused::Unknown(id.into()))?;
-    let why = || format!("it is {}", task.status.as_str());
+    let why = || format!("the agent is {}", task.status.as_str());
     let refused = || Refused::NotYours { task: id.into(), worker: worker.into(), why: why() };
     if task.status == Status::InProgress { Ok(task) } else { Err(refused()) }
 }
@@ -169,7 +169,7 @@ pub fn owned<'a>(list: &'a mut TaskList, id: &str, worker: &str) -> Result<&'a m
         (Status::InProgress, None) => return Ok(task),
         (Status::InProgress, Some(by)) if by == worker => return Ok(task),
         (Status::InProgress, Some(by)) => format!("{by} has claimed it"),
-        (status, _) => format!("it is {}", status.as_str()),
+        (status, _) => format!("the agent is {}", status.as_str()),
     };
     Err(Refused::NotYours { task: id.into(), worker: worker.into(), why })
 }
@@ -217,7 +217,7 @@ pub fn put_back(
             let base = begun.started_at_commit.clone().unwrap_or_default();
             claim(list, &begun.id, worker, &base, now, LEASE)?;
             return Ok(vec![
-                "its lease was over while it was being worked on, and nobody has taken it since"
+                "its claim expired while it was in progress, and no other worker has claimed it"
                     .into(),
             ]);
         }
@@ -228,21 +228,18 @@ pub fn put_back(
     let mut said = vec![];
     if task.status == Status::Pending && task.claimed_by.is_none() {
         // The list was restored from a backup that is older than the claim.
-        said.push("the list had lost that it was being worked on".to_string());
+        said.push("the list no longer said that it was in progress".to_string());
     } else if !fields.is_empty() {
         let fields = fields.join(", ");
         said.push(format!(
-            "somebody has changed its {fields} in {} while it was being worked on: only the \
-             harness says these, and they are as they were; its validation decides",
+            "its {fields} in {} changed while it was in progress: only the harness sets these, so \
+             it restored them; its validation decides",
             crate::task_list::TASKS
         ));
     }
     let fields = tamper::validation(task, &begun);
     if !fields.is_empty() {
-        said.push(format!(
-            "somebody has changed its {} while it was being worked on",
-            fields.join(", ")
-        ));
+        said.push(format!("its {} changed while it was in progress", fields.join(", ")));
     }
     tamper::restore_standing(task, &begun);
     task.lease_expires_at = task.lease_expires_at.max(Some(after(now, LEASE)));
@@ -297,7 +294,7 @@ pub fn interrupted(list: &TaskList, worker: &str, now: Timestamp, alive: &[Strin
 /// The worker that has it, or that it is no longer in progress.
 pub fn is_stale(found: &Task, seen: &Task, worker: &str, now: Timestamp) -> Result<(), Refused> {
     if found.status != Status::InProgress || found.started_at_commit != seen.started_at_commit {
-        let why = format!("it is {}", found.status.as_str());
+        let why = format!("the agent is {}", found.status.as_str());
         return Err(Refused::NotYours { task: found.id.clone(), worker: worker.into(), why });
     }
     let is_theirs = found.is_held(now) && found.claimed_by.as_deref() != Some(worker);
@@ -326,7 +323,7 @@ pub fn expire(list: &mut TaskList, worker: &str, now: Timestamp, alive: &[String
 
 /// Returns the error of a claim that was not renewed.
 pub fn expired(by: &str) -> String {
-    format!("the lease of {by} is over")
+    format!("the claim of {by} has expired")
 }
 
 fn after(now: Timestamp, lease: Duration) -> Timestamp {
@@ -394,7 +391,7 @@ mod tests {
             }
             release(&mut list.tasks[0]);
             let said = put_back(&mut list, &begun, "me", now).expect("ours");
-            assert_eq!((said.len(), said[0].contains("had lost")), (1, true), "{said:?}");
+            assert_eq!((said.len(), said[0].contains("no longer said")), (1, true), "{said:?}");
             // A concurrent list keeps the claim of another worker. An exclusive list has no other
             // worker.
             list.tasks[0].claimed_by = Some("other".into());
@@ -408,7 +405,7 @@ mod tests {
         let mut again = list.clone();
         assert!(
             put_back(&mut again, &begun, "me", later)
-                .is_ok_and(|said| said[0].contains("lease was over"))
+                .is_ok_and(|said| said[0].contains("claim expired"))
         );
         assert_eq!((again.tasks[0].status, again.tasks[0].attempts), (Status::InProgress, 1));
         claim(&mut list, "a", "other", "abc", later, MINUTE).expect("its turn");
@@ -607,7 +604,7 @@ mod tests {
             "its own is recovered, not expired"
         );
         assert_eq!(expire(&mut list, "w2", later, &[]), ["a"]);
-        assert_eq!(list.tasks[0].error_log, ["[SESSION_TIMEOUT] the lease of w1 is over"]);
+        assert_eq!(list.tasks[0].error_log, ["[SESSION_TIMEOUT] the claim of w1 has expired"]);
         claim(&mut list, "a", "w2", "x", later, LEASE).expect("it may be tried again");
     }
 }

@@ -39,8 +39,8 @@ pub fn astray(wanted: &Stand, branch: Option<&str>, base: &str, has_base: bool) 
         let found =
             branch.map_or_else(|| "detached".to_string(), |branch| format!("on branch `{branch}`"));
         let began = match wanted {
-            Stand::On(wanted) => format!("began on `{wanted}`, and what is done has to be there"),
-            _ => "began with HEAD detached, and it has to stay so".to_string(),
+            Stand::On(wanted) => format!("began on `{wanted}`, and its commits must be there"),
+            _ => "began with HEAD detached, and HEAD must stay detached".to_string(),
         };
         return Some(format!("the agent left HEAD {found}; the task {began}"));
     }
@@ -48,8 +48,8 @@ pub fn astray(wanted: &Stand, branch: Option<&str>, base: &str, has_base: bool) 
     lost.then(|| {
         let base = short(base);
         format!(
-            "the agent took commit {base} out of HEAD's history; the task began there, and what \
-             is done has to come after it"
+            "the agent removed commit {base} from HEAD's history; the task began there, and its \
+             commits must follow it"
         )
     })
 }

@@ -94,8 +94,8 @@ pub fn self_reflect_unreadable(memory: &mut Memory, why: &str) -> Answer {
 
 fn unreadable(why: &str) -> String {
     format!(
-        "The task list cannot be read, so nobody knows whether work is left. Mend it, or tell the \
-         user what is wrong with it, before you stop.\n{why}"
+        "The task list cannot be read, so its open tasks are unknown. Fix it, or report the fault \
+         to the user, before you stop.\n{why}"
     )
 }
 
@@ -114,7 +114,7 @@ pub fn subagent_stop(
     let Some(task) = list.tasks.iter().find(held) else { return Answer::Silent };
     let by = task.claimed_by.as_deref().unwrap_or_default();
     let step = format!(
-        "You hold a claim on {} and have not said how it ended. {}",
+        "You have claimed {} and not reported its end. {}",
         task.id,
         finish(task, Some(by))
     );
@@ -145,8 +145,8 @@ pub fn teammate_idle(
     let Some(at) = select::next(list, failures) else { return Answer::Silent };
     let task = &list.tasks[at];
     let step = format!(
-        "There is work left. Claim it with `muleteer tasks claim {} --worker {name}` (another one \
-         if that is refused): {}",
+        "Tasks are open. Claim one with `muleteer tasks claim {} --worker {name}` (or another task \
+         if this is refused): {}",
         task.id,
         task.title.trim()
     );
@@ -170,7 +170,7 @@ pub fn self_reflect(list: &TaskList, memory: &mut Memory) -> Answer {
         REFLECTIONS
     );
     if failed > 0 {
-        text.push_str(" Say plainly what failed, and why.");
+        text.push_str(" Report the failures and their reasons.");
     }
     Answer::Refuse(text)
 }
@@ -245,9 +245,8 @@ fn next_step(
 
 fn recover(task: &Task) -> String {
     format!(
-        "{0} ({1}) was interrupted. Before anything else run `muleteer tasks recover {0}`: it \
-         looks at commits, uncommitted changes and checkpoints, and completes it, resumes it or \
-         rolls it back.",
+        "{0} ({1}) was interrupted. First run `muleteer tasks recover {0}`: it inspects commits, \
+         uncommitted changes and checkpoints, and completes, resumes or rolls back the task.",
         task.id,
         task.title.trim()
     )
@@ -299,15 +298,15 @@ pub fn session_start(scene: &Scene<'_>) -> String {
     if let Some(run) = scene.run {
         let _ = write!(
             text,
-            "\nRun {run} of the Muleteer daemon works through it now. Leave the list and the \
-             files it changes alone; `muleteer tasks status` shows how it goes.\n"
+            "\nRun {run} of the Muleteer daemon is working through it. Do not change the list or \
+             the files that it changes; `muleteer tasks status` shows its progress.\n"
         );
         return text;
     }
     if let Some(max) = scene.list.max_sessions.filter(|max| scene.session > *max) {
         let _ = writeln!(
             text,
-            "\nmax_sessions ({max}) is reached: do not go on with it unless a person raises it."
+            "\nmax_sessions ({max}) is reached: do not continue unless a person raises it."
         );
         return text;
     }
@@ -318,9 +317,9 @@ pub fn session_start(scene: &Scene<'_>) -> String {
         {
             let _ = write!(
                 text,
-                "\n`{task}` is claimed by {by} until {until}. Leave the list and the files alone \
-                 until then: somebody may be at work on it here. Only if a person says that {by} \
-                 is gone, run `muleteer tasks recover {task} --force`.\n"
+                "\n`{task}` is claimed by {by} until {until}. Do not change the list or the files \
+                 until then: {by} may be working here. Only if a person confirms that {by} is \
+                 gone, run `muleteer tasks recover {task} --force`.\n"
             );
             if scene.list.mode == Mode::Exclusive {
                 // All other work would use the same directory.
@@ -348,7 +347,7 @@ pub fn session_start(scene: &Scene<'_>) -> String {
             }
             text.push('\n');
         }
-        None if is_over(scene.list) => text.push_str("\nNothing is left to do.\n"),
+        None if is_over(scene.list) => text.push_str("\nNo open tasks.\n"),
         None => {}
     }
     text.push_str(

@@ -52,7 +52,7 @@ impl Display for Repair {
             Self::NumberOutOfRange => "a number out of range was read as null",
             Self::TooDeep => "values nested deeper than 127 levels were left out",
             Self::ControlCharacter => "unescaped control characters were accepted",
-            Self::Shortened => "it is very long, and was shortened",
+            Self::Shortened => "it was very long and is shortened",
         })
     }
 }
@@ -60,11 +60,11 @@ impl Display for Repair {
 /// The reason why only the beginning of the input is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    #[error("it is cut off")]
+    #[error("it is incomplete")]
     CutOff,
     #[error("it is not JSON from byte {at} on")]
     Garbled { at: u64 },
-    #[error("it has too many values to keep")]
+    #[error("it has too many values")]
     TooLarge,
 }
 

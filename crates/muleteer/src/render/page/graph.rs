@@ -76,7 +76,7 @@ pub fn section(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
     let count = run.beads.len();
     html! {
         section #graph aria-labelledby="graph-title" {
-            h2 #graph-title { "Beads and what they wait for" }
+            h2 #graph-title { "Beads and their dependencies" }
             @if count == 0 {
                 p.empty { "There are no beads." }
             } @else if count > MOST {
@@ -110,7 +110,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
             }
             @if picture.implied > 0 {
                 span.dim {
-                    "not drawn, for they follow from others: " (picture.implied)
+                    "not drawn, because others imply them: " (picture.implied)
                     @if picture.implied == 1 { " dependency" } @else { " dependencies" }
                 }
             }
@@ -119,7 +119,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
         input.fit #fit type="checkbox" checked[width <= 1500.0];
         label.fit for="fit" { "fit to the page" }
         div.scroll tabindex="0" role="group"
-            aria-label="The graph; the table of beads below says the same" {
+            aria-label="The graph; the table of beads below has the same data" {
             svg.graph width=(round(width)) height=(round(height))
                 viewBox={ "0 0 " (round(width)) " " (round(height)) }
                 role="img" aria-labelledby="graph-name graph-text" {

@@ -18,11 +18,11 @@ pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Ma
     let secret = run.outcome().is_none();
     html! {
         section #judge aria-labelledby="judge-title" {
-            h2 #judge-title { "What the judge found" }
+            h2 #judge-title { "Findings of the judge" }
             @if !run.settings.judge {
                 p.empty { "The judge is switched off." }
             } @else if chronicle.judgements.is_empty() {
-                p.empty { "The judge has said nothing yet." }
+                p.empty { "The judge has not reported yet." }
             }
             @if skipped > 0 {
                 p.dim { "The " (WORDS) " last of " (chronicle.judgements.len()) "." }
@@ -32,7 +32,7 @@ pub fn section(chronicle: &Chronicle, clock: Clock<'_>, setting: &Setting) -> Ma
             }
             @if !chronicle.judgements.is_empty() {
                 @if let Some(path) = &setting.judge_results {
-                    p.dim { "Its own words are in " code { (cut(path, PROSE)) } "." }
+                    p.dim { "Its full text is in " code { (cut(path, PROSE)) } "." }
                 }
             }
         }
@@ -87,8 +87,8 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
             h4 { "Acceptance: " (accepted) " of " (result.criteria().len()) }
             @if secret {
                 p.dim {
-                    "The criteria are left out until the run has ended: its agents may not know \
-                     them, and could read this page."
+                    "The criteria are omitted until the run has ended, because its agents must not \
+                     read them."
                 }
             } @else {
                 ul.findings {
@@ -107,7 +107,7 @@ fn findings(result: &JudgeResult, secret: bool) -> Markup {
             }
         }
         @if !result.observations.is_empty() {
-            h4 { "What the agents had noted" }
+            h4 { "Observations of the agents" }
             ul.findings {
                 @for one in &result.observations {
                     li {

@@ -98,7 +98,12 @@ fn news(run: &Run) -> Markup {
             p.alert { strong { (cut(&error.code, 60)) } " " (cut(&error.message, PROSE)) }
         }
         @if let Some(reason) = run.rest_reason() {
-            p.note { "It rests: " (cut(reason, PROSE)) ". " code { (resume) } " goes on." }
+            @let approval = run.status() == RunStatus::AwaitingApproval;
+            p.note {
+                (cut(reason, PROSE)) ": "
+                (if approval { "approve with " } else { "resume with " })
+                code { (resume) (if approval { " --yes" } else { "" }) } "."
+            }
         }
         @if let Some(url) = &run.publication.pr_url {
             p { "Pull request: " (link(url)) }
@@ -149,7 +154,7 @@ fn summary(chronicle: &Chronicle, clock: Clock<'_>) -> Markup {
                     dd { (run.count(Stage::Done)) small { " of " (run.total()) } }
                 }
                 div { dt { "Blocked" } dd { (run.count(Stage::Blocked)) } }
-                div { dt { "Under way for" } dd { (exact(took)) } }
+                div { dt { "Running for" } dd { (exact(took)) } }
                 div { dt { "Agents' work" } dd { (exact(Duration::from_millis(worked))) } }
                 div { dt { "Agents" } dd { (run.spawns) } }
                 div { dt { "Retries" } dd { (failed) } }

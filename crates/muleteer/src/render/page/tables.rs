@@ -62,7 +62,7 @@ impl<'a> Anchors<'a> {
 /// Returns how an agent ended, in words.
 pub fn outcome(stint: &Stint) -> &'static str {
     match stint.end.as_ref().map(|end| end.status) {
-        None => "under way",
+        None => "running",
         Some(Outcome::Success) => "success",
         Some(Outcome::Failure) => "failure",
         Some(Outcome::Timeout) => "timeout",
@@ -80,7 +80,7 @@ pub fn phases(chronicle: &Chronicle) -> Markup {
     html! {
         @if !tallies.is_empty() {
             section #phases aria-labelledby="phases-title" {
-                h2 #phases-title { "What each phase came to" }
+                h2 #phases-title { "Results of each phase" }
                 table {
                     thead { tr {
                         th scope="col" { "Phase" }
@@ -158,9 +158,9 @@ pub fn troubles(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) 
     let count = chronicle.troubles.len() + chronicle.untold;
     html! {
         section #troubles aria-labelledby="troubles-title" {
-            h2 #troubles-title { "Retries and what else went wrong" }
+            h2 #troubles-title { "Retries and faults" }
             @if count == 0 {
-                p.empty { "Nothing did." }
+                p.empty { "None." }
             } @else {
                 table {
                     thead { tr {
@@ -186,8 +186,8 @@ pub fn troubles(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) 
 
 fn trouble(kind: TroubleKind) -> &'static str {
     match kind {
-        TroubleKind::Retried => "tried again",
-        TroubleKind::Uncounted => "tried again, not counted",
+        TroubleKind::Retried => "retried",
+        TroubleKind::Uncounted => "retried, not counted",
         TroubleKind::Blocked => "blocked for good",
         TroubleKind::Slowed => "slowed down",
         TroubleKind::PushUndone => "push undone",
@@ -209,7 +209,7 @@ pub fn beads(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
                             th scope="col" { "Bead" }
                             th scope="col" { "State" }
                             th scope="col" { "Title" }
-                            th scope="col" { "Waits for" } th.number scope="col" { "Iteration" }
+                            th scope="col" { "Depends on" } th.number scope="col" { "Iteration" }
                             th.number scope="col" { "Attempts" } th.number scope="col" { "Work" }
                             th.number scope="col" { "Cost" } th.chart aria-hidden="true" {}
                         } }

@@ -36,7 +36,7 @@ const PARTS: [Purpose; 6] = [
 pub fn section(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Markup {
     html! {
         section #timeline aria-labelledby="timeline-title" {
-            h2 #timeline-title { "Who worked when" }
+            h2 #timeline-title { "Timeline of agents" }
             @if chronicle.stints.is_empty() {
                 p.empty { "No agent was started." }
             } @else {
@@ -75,7 +75,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>, clock: Clock<'_>) -> Mark
             @if hidden > 0 { span.dim { "and " (hidden) " more agents, in the table" } }
         }
         div.scroll tabindex="0" role="group"
-            aria-label="The timeline; the table of agents below says the same" {
+            aria-label="The timeline; the table of agents below has the same data" {
             svg.timeline viewBox={ "0 0 " (WIDTH) " " (height) } width=(WIDTH) height=(height)
                 role="img" aria-labelledby="timeline-name timeline-text" {
                 title #timeline-name { "Timeline of " (chronicle.stints.len()) " agents" }

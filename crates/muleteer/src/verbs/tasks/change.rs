@@ -26,30 +26,29 @@ const IMPORT_LIMIT: u64 = 64 * 1024 * 1024;
 const DROPPED_SHOWN: usize = 20;
 
 const INIT_SCRIPT: &str = "#!/bin/sh
-# Run at every session start, so it must be safe to run again. Exit 0: the environment is fit to \
-    work in.
+# Runs at every session start, so it must be safe to run again. Exit 0: the environment is ready.
 set -e
 # npm install, cargo fetch, docker compose up -d, …
 echo \"Environment health check complete\"
 ";
 
-/// Begin a task list: harness-tasks.json, harness-progress.txt, .harness-active
+/// Create a task list: harness-tasks.json, harness-progress.txt, .harness-active
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks init\n  \
-        muleteer tasks init ../web --script --gitignore\n\nA list that is there already is kept.")]
+#[command(after_help = "Examples:\n  muleteer tasks init\n  muleteer tasks init ../web --script \
+        --gitignore\n\nKeeps an existing list.")]
 pub struct Init {
     /// The project [default: the current directory]
     path: Option<PathBuf>,
-    /// Make a harness-init.sh to be filled in
+    /// Create a template of harness-init.sh
     #[arg(long)]
     script: bool,
-    /// Add the harness's files to .gitignore [default: asked on a terminal]
+    /// Add the harness's files to .gitignore [default: asks on a terminal]
     #[arg(long, conflicts_with = "no_gitignore")]
     gitignore: bool,
-    /// Leave .gitignore alone
+    /// Do not change .gitignore
     #[arg(long)]
     no_gitignore: bool,
-    /// Let several workers share the list
+    /// Allow several workers on the list at the same time
     #[arg(long)]
     concurrent: bool,
 }
@@ -61,11 +60,11 @@ pub struct Init {
         muleteer tasks add \"Ship\" --depends-on task-001,task-002 --priority P0 --timeout 10m"
 )]
 pub struct Add {
-    /// What is to be done, in a line
+    /// The title: one line
     title: String,
     #[command(flatten)]
     fields: Fields,
-    /// Its id [default: task-NNN, the next free one]
+    /// The id of the task [default: task-NNN, the next free one]
     #[arg(long, value_parser = id)]
     id: Option<String>,
 }
@@ -78,7 +77,7 @@ pub struct Add {
 pub struct Edit {
     /// The task
     id: String,
-    /// What is to be done, in a line
+    /// The title: one line
     #[arg(long)]
     title: Option<String>,
     #[command(flatten)]
@@ -87,30 +86,30 @@ pub struct Edit {
 
 #[derive(Debug, Default, PartialEq, Eq, clap::Args)]
 struct Fields {
-    /// P0 (first), P1, P2
+    /// The priority: P0 (most urgent), P1 or P2
     #[arg(long, value_name = "P", value_parser = priority)]
     priority: Option<u32>,
-    /// Tasks that must be completed before; repeated, or separated by commas
+    /// Tasks that must be completed first; repeated, or separated by commas
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     depends_on: Option<Vec<String>>,
-    /// The command that decides whether it is done, under `sh -c`
+    /// The command that decides whether the task is done, for `sh -c`
     #[arg(long, value_name = "CMD")]
     validate: Option<String>,
-    /// How long that may take: 15m, 300s or bare seconds
+    /// The time limit of the validation: 15m, 300s or bare seconds
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     timeout: Option<u64>,
-    /// Run after a failed attempt, under `sh -c`
+    /// A command to run after a failed attempt, for `sh -c`
     #[arg(long, value_name = "CMD")]
     cleanup: Option<String>,
-    /// How often it is tried
+    /// The number of attempts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_attempts: Option<u32>,
-    /// More words for whoever does it
+    /// A longer description for the agent
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
 
-/// Give a failed task its attempts back, and those that it blocked
+/// Reset the attempts of a failed task, and of the tasks that it blocked
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  muleteer tasks retry task-002")]
 pub struct Retry {
@@ -120,10 +119,9 @@ pub struct Retry {
 
 /// Add tasks from beads' issues.jsonl or a markdown checklist
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  \
-        muleteer tasks import PLAN.md\n\n\
-        In a checklist, what is indented below an item comes before it, and `validate: CMD` below \
-        one is its\nvalidation. Tasks whose ids are there already are left out.")]
+#[command(after_help = "Examples:\n  muleteer tasks import .beads/issues.jsonl\n  muleteer tasks \
+        import PLAN.md\n\nIn a checklist, an item depends on the items indented below it, and a \
+        `validate: CMD` line below it is its validation. Tasks with an existing id are skipped.")]
 pub struct Import {
     /// The file
     file: PathBuf,
@@ -133,14 +131,14 @@ fn id(text: &str) -> Result<String, String> {
     if valid_id(text) {
         Ok(text.into())
     } else {
-        Err("1 to 100 letters, digits and any of - _ . / : # @ + are wanted".into())
+        Err("expected 1 to 100 letters, digits and any of - _ . / : # @ +".into())
     }
 }
 
 fn priority(text: &str) -> Result<u32, String> {
     parse_priority(text)
         .filter(|level| *level <= 2)
-        .ok_or_else(|| "P0, P1 or P2 is wanted".into())
+        .ok_or_else(|| "expected P0, P1 or P2".into())
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
@@ -148,7 +146,7 @@ fn seconds(text: &str) -> Result<u64, String> {
         text.parse().map_err(|error: muleteer_model::config::BadSpan| error.to_string())?;
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| "at least a second is wanted".into())
+        .ok_or_else(|| "expected at least 1 second".into())
 }
 
 pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
@@ -192,11 +190,8 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     if context.out.json {
         context.out.document(&json!({"root": root.path(), "created": created}))?;
     } else {
-        let what = if created {
-            "a task list begins in"
-        } else {
-            "there is a task list already, and it is kept, in"
-        };
+        let what =
+            if created { "creating a task list in" } else { "keeping the existing task list in" };
         context.out.note(format!("{what} {}", root.path().display()));
     }
     Ok(Exit::Done)
@@ -331,7 +326,7 @@ fn tell(context: &Context, task: &Task) -> Result<Exit, Failure> {
     }
     if task.command.is_none() {
         context.out.note(format!(
-            "{} has no validation command yet: without one it cannot be completed",
+            "{} has no validation command: it cannot be completed without one",
             task.id
         ));
     }
@@ -384,7 +379,7 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
     {
         let message = format!("{} would depend on itself: {circle}", task.id);
         return Err(Failure::new("E_GRAPH_CYCLE", message)
-            .hint("--depends-on replaces what it depended on before"));
+            .hint("correct --depends-on, which replaces the earlier dependencies"));
     }
     tx.commit().map_err(|error| listed(&error))?;
     tell(context, &task)
@@ -400,11 +395,11 @@ pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exi
     if task.status != Status::Failed {
         let message = format!("`{}` is {}, not failed", task.id, task.status.as_str());
         return Err(Failure::new("E_TASK_CLAIMED", message)
-            .hint("only a failed task is given its attempts back"));
+            .hint("name a failed task: only its attempts can be reset"));
     }
     let again = outcome::retry(&mut tx.list, &id);
     for id in &again {
-        tx.log(Entry::warn(Some(id), "to be tried again, as a person asked"));
+        tx.log(Entry::warn(Some(id), "reset by the user"));
     }
     tx.mark_active(true).map_err(|error| listed(&error))?;
     tx.commit().map_err(|error| listed(&error))?;
@@ -433,7 +428,7 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     let mut bytes = Vec::new();
     file.take(IMPORT_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > IMPORT_LIMIT {
-        let message = format!("it is over {} MiB", IMPORT_LIMIT >> 20);
+        let message = format!("it is larger than {} MiB", IMPORT_LIMIT >> 20);
         return Err(Failure::new("E_BAD_INPUT", message)
             .file(&args.file)
             .hint("import it in parts"));
@@ -454,9 +449,9 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     };
     let tasks = imports::tasks(&text, imports::first_number(&tx.list), now).map_err(bad)?;
     if tasks.is_empty() {
-        return Err(Failure::new("E_BAD_INPUT", "there is no task in it")
+        return Err(Failure::new("E_BAD_INPUT", "it has no tasks")
             .file(&args.file)
-            .hint("beads' issues.jsonl, or a markdown checklist (`- [ ] …`) is wanted"));
+            .hint("give beads' issues.jsonl, or a markdown checklist (`- [ ] …`)"));
     }
     let open = imports::open(&tasks);
     let merged = imports::merge(&mut tx.list, tasks).map_err(|circle| {
@@ -464,8 +459,8 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             .file(&args.file)
             .at(imports::line_of(&text, &circle.task), None)
             .hint(
-                "take one of these dependencies out of the file, and import it again: nothing \
-                was added",
+                "remove one of these dependencies from the file, and import it again: nothing was \
+                added",
             )
     })?;
     let imports::Merged { added: ids, skipped, dropped } = merged;
@@ -484,17 +479,20 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
         }
         for one in dropped.iter().take(DROPPED_SHOWN) {
             context.out.note(format!(
-                "{} depends on {}, which is in neither the list nor the file: that is left out",
+                "{} depends on {}, which is in neither the list nor the file: the dependency is \
+                 dropped",
                 one.task, one.depends_on
             ));
         }
         if dropped.len() > DROPPED_SHOWN {
             context.out.note(format!(
-                "{} more dependencies are left out so",
+                "{} more dependencies are dropped for this reason",
                 dropped.len() - DROPPED_SHOWN
             ));
         }
-        context.out.note(format!("{} added ({open} open), {skipped} there already", ids.len()));
+        context
+            .out
+            .note(format!("{} added ({open} open), {skipped} already in the list", ids.len()));
     }
     Ok(Exit::Done)
 }

@@ -17,13 +17,13 @@ use std::path::Path;
 /// The number of log lines that `status` shows.
 const LOG_LINES: usize = 5;
 
-/// How the list stands: counts, a line a task, the end of the log
+/// Show the state of the list: counts, one line for each task, the end of the log
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks status\n  muleteer tasks status --json\n\n\
-        Takes no lock.")]
+#[command(after_help = "Examples:\n  muleteer tasks status\n  muleteer tasks status \
+        --json\n\nTakes no lock.")]
 pub struct Status {}
 
-/// One task in full
+/// Show one task in full
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  muleteer tasks show task-002")]
 pub struct Show {
@@ -31,7 +31,7 @@ pub struct Show {
     id: String,
 }
 
-/// What depends on what, in an order it can be done in
+/// Show the dependencies in an order in which the tasks can be done
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  muleteer tasks graph\n  muleteer tasks graph --json")]
 pub struct Graph {}
@@ -40,7 +40,7 @@ fn read(root: &Root, context: &Context) -> Result<TaskList, Failure> {
     let read = root.read().map_err(|error| listed(&error))?;
     if read.from_backup {
         context.out.note(
-            "harness-tasks.json is damaged; this is its backup, and the next change restores it",
+            "harness-tasks.json is damaged; showing its backup, which the next change restores",
         );
     }
     Ok(read.list)
@@ -93,7 +93,7 @@ pub fn status(said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let last = list.last_session.as_deref().unwrap_or("never");
     let _ = writeln!(text, "\nsessions: {}, the last ended: {}", list.session_count, safe(last));
     if let Some(run) = run {
-        let _ = writeln!(text, "run {run} works on it (`muleteer tasks stop` ends it)");
+        let _ = writeln!(text, "run {run} is working on it (stop it with `muleteer tasks stop`)");
     }
     context.out.text(text)?;
     Ok(Exit::Done)

@@ -18,12 +18,12 @@ Examples:
   muleteer tasks init
   muleteer tasks add \"Parse dates\" --validate 'cargo test dates' --priority P0
   muleteer tasks add \"Show dates\" --validate 'cargo test show' --depends-on task-001
-  muleteer tasks run                                   until all is done; Ctrl-C only stops watching
+  muleteer tasks run                                   until all is done; Ctrl-C detaches
   muleteer tasks status
 
-The list is harness-tasks.json, the log harness-progress.txt; docs/task-list.md tells the rest.
-`tasks run` exits 0 when all is done, 2 for a bad list, 3 if it is locked, 4 if some failed for
-good, 5 at a limit.";
+The list is harness-tasks.json, the log harness-progress.txt; docs/task-list.md has the details. \
+`tasks run` exits 0 when all tasks are done, 2 for an invalid list, 3 if it is locked, 4 if tasks \
+failed for good, 5 at a limit.";
 
 /// Work through a list of tasks, each validated by its own command
 #[derive(Debug, clap::Args)]

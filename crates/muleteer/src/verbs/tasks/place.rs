@@ -37,11 +37,10 @@ pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
     let run = of_run()
         .or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| SessionLock::run_on(root)));
     let Some(run) = run else { return Ok(()) };
-    let message =
-        format!("an agent may not change what the tasks of run {run} are, nor how they are judged");
+    let message = format!("an agent may not change the tasks of run {run} or their validation");
     Err(Failure::new("E_FORBIDDEN", message).hint(
-        "say in your result what should be changed: a person can when the run has ended \
-            (`muleteer tasks add` may add a task)",
+        "name the change in your result, so that a person can make it after the run (or add a task \
+            with `muleteer tasks add`)",
     ))
 }
 
@@ -150,9 +149,9 @@ pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
             let more = if count > shown.len() { ", …" } else { "" };
             Failure::new(
                 "E_AMBIGUOUS",
-                format!("`{said}` fits {count} tasks: {}{more}", shown.join(", ")),
+                format!("`{said}` matches {count} tasks: {}{more}", shown.join(", ")),
             )
-            .hint("give more of the id")
+            .hint("give a longer part of the id")
         }
     })
 }
@@ -166,8 +165,8 @@ pub fn named(list: &TaskList, said: &str) -> Result<String, Failure> {
 }
 
 pub fn unknown(id: &str) -> Failure {
-    Failure::new("E_TASK_UNKNOWN", format!("there is no task `{id}`"))
-        .hint("`muleteer tasks status` lists them")
+    Failure::new("E_TASK_UNKNOWN", format!("no task `{id}`"))
+        .hint("run `muleteer tasks status` to list them")
 }
 
 pub fn listed(error: &TaskListError) -> Failure {
@@ -222,21 +221,21 @@ pub fn refused(error: &muleteer_model::task_list::session::claim::Refused) -> Fa
     match error {
         Refused::Unknown(id) => unknown(id),
         Refused::Held { .. } => {
-            failure("E_TASK_CLAIMED", "claim another one, or wait until the lease is over")
+            failure("E_TASK_CLAIMED", "claim another task, or wait until the claim expires")
         }
         Refused::NotYours { .. } => failure(
             "E_TASK_CLAIMED",
-            "claim it first; --worker or HARNESS_WORKER_ID says who you are",
+            "claim it first; name yourself with --worker or HARNESS_WORKER_ID",
         ),
         Refused::Interrupted(id) => {
-            let hint = format!("`muleteer tasks recover {id}` looks at what is there and decides");
+            let hint = format!("recover it with `muleteer tasks recover {id}`");
             failure("E_TASK_CLAIMED", &hint)
         }
         Refused::Completed(_) | Refused::FailedForGood(_) => {
-            failure("E_TASK_CLAIMED", "`muleteer tasks retry ID` gives it its attempts back")
+            failure("E_TASK_CLAIMED", "reset its attempts with `muleteer tasks retry ID`")
         }
         Refused::Waits { .. } => {
-            failure("E_TASK_CLAIMED", "`muleteer tasks graph` shows what waits for what")
+            failure("E_TASK_CLAIMED", "run `muleteer tasks graph` to see the dependencies")
         }
     }
 }

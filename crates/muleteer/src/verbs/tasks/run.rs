@@ -33,15 +33,15 @@ Examples:
   muleteer tasks run --once --backend subprocess --command './fix.sh'
   muleteer tasks run --detach && muleteer tasks status
 
-The daemon hosts the run: closing this terminal stops nothing, `muleteer tasks stop` does.
-Exits 0 when all is done, 2 for a bad list, 3 if it is locked, 4 if some failed for good, 5 at a
-limit, 130 at Ctrl-C, which ends only the waiting.";
+The daemon hosts the run: closing this terminal does not stop it; use `muleteer tasks stop`.
+Exits 0 when all tasks are done, 2 for an invalid list, 3 if it is locked, 4 if tasks failed for \
+good, 5 at a limit, 130 at Ctrl-C, which does not stop the run.";
 
 /// Work through the list with agents
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN)]
 pub struct Args {
-    /// So many tasks at a time, each worker in a clone of its own
+    /// The number of tasks at a time, each worker in a clone of its own
     #[arg(
         long,
         value_name = "N",
@@ -49,22 +49,22 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=64)
     )]
     concurrency: u32,
-    /// Stop after so many tasks [default: max_tasks_per_session of the list]
+    /// Stop after this many tasks [default: max_tasks_per_session of the list]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_tasks: Option<u64>,
     /// Stop after one task
     #[arg(long, conflicts_with = "max_tasks")]
     once: bool,
-    /// Do not wait for the end; prints the id of the run
+    /// Print the id of the run and return without waiting
     #[arg(long)]
     detach: bool,
-    /// Who does the tasks: a role's name
+    /// The role of the agents
     #[arg(long, default_value = "developer")]
     role: String,
-    /// The agent's program: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
+    /// The agent's backend: auto, claude-code, codex, acp, acp:NAME, subprocess, rehearsal
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// What the `subprocess` backend runs, under `sh -c`; a JSON list of words runs as it is
+    /// The command of the `subprocess` backend, for `sh -c`; a JSON list runs without a shell
     #[arg(long, value_name = "CMD", value_parser = spawn::command_line)]
     command: Option<String>,
     /// The scenario of the `rehearsal` backend [default: MULETEER_SCENARIO]
@@ -76,23 +76,25 @@ pub struct Args {
     /// Stop an agent when its task has cost this much
     #[arg(long, value_name = "USD", value_parser = spawn::budget)]
     budget_usd: Option<f64>,
-    /// Stop an agent after so many turns of the model
+    /// Stop an agent after this many turns of the model
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_turns: Option<u32>,
-    /// Stop an agent after this long on one attempt: 15m, 300s or bare seconds
+    /// Stop an agent's attempt after this time: 15m, 300s or bare seconds
     #[arg(long, value_name = "TIME", value_parser = spawn::seconds)]
     timeout: Option<u64>,
-    /// Give agents and validations a variable, whatever the pass list says
+    /// Set an environment variable for agents and validations, regardless of `env.pass`
     #[arg(long, value_name = "K=V", value_parser = spawn::variable)]
     env: Vec<(String, String)>,
 }
 
-/// End a run: after the tasks in hand, or now
+/// Stop a run after the running tasks, or now
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks stop\n  \
-        muleteer tasks stop --now    the next session recovers what was interrupted")]
+#[command(
+    after_help = "Examples:\n  muleteer tasks stop\n  muleteer tasks stop --now    the next \
+        session recovers the interrupted tasks"
+)]
 pub struct Stop {
-    /// End the agents too
+    /// Stop the agents now
     #[arg(long)]
     now: bool,
 }
@@ -121,11 +123,15 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
     let following = follow(context, &root, &id, from_seq);
     if context.out.json {
         let left =
-            Failure::new("E_CANCELLED", format!("nobody waits for run {id} any more; it goes on"));
-        return or_left(context, left.run(&id).hint("`muleteer tasks stop` ends it"), following)
-            .await;
+            Failure::new("E_CANCELLED", format!("stopped waiting for run {id}; it continues"));
+        return or_left(
+            context,
+            left.run(&id).hint("stop it with `muleteer tasks stop`"),
+            following,
+        )
+        .await;
     }
-    let goes_on = format!("run {id} goes on (`muleteer tasks stop` ends it)");
+    let goes_on = format!("run {id} goes on (stop it with `muleteer tasks stop`)");
     until_interrupted(context, &goes_on, Exit::Interrupted, following).await
 }
 
@@ -218,7 +224,7 @@ async fn name_others(context: &Context, root: &Root, in_hand: &RefCell<HashSet<S
                     .map(|at| format!(", until {at:.0} at most"))
                     .unwrap_or_default();
                 context.out.note(safe(&format!(
-                    "{}  is claimed by {who}, who is waited for{until}",
+                    "{}  is claimed by worker {who}; waiting for it{until}",
                     task.id
                 )));
             }
@@ -232,7 +238,7 @@ fn line(event: &Event, id: &str) -> Option<String> {
             Some(format!("session {session}"))
         }
         Event::TaskBegun { list, task, dispatch, .. } if list == id => {
-            Some(format!("{task}  begun by {dispatch}"))
+            Some(format!("{task}  started by {dispatch}"))
         }
         Event::TaskEnded { list, task, status, message, .. } if list == id => {
             let color = state_color(status);
@@ -308,7 +314,7 @@ pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result
             .on(&id)
             .is_some();
         if !unfinished {
-            return Err(Failure::new("E_NOT_FOUND", "no run works on this list"));
+            return Err(Failure::new("E_NOT_FOUND", "no run is working on this list"));
         }
     }
     match context.ask(Request::TasksStop { id, now: args.now }).await? {
@@ -316,8 +322,7 @@ pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result
             context.out.document(&json!({"run_id": ended.id, "now": args.now}))?;
         }
         Reply::TasksEnded(ended) => {
-            let what =
-                if args.now { "is being ended" } else { "ends when the tasks in hand are done" };
+            let what = if args.now { "is being stopped" } else { "stops after the running tasks" };
             context.out.note(format!("run {} {what}", ended.id));
         }
         other => return Err(unexpected(&other)),

@@ -30,25 +30,24 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Check the list, or run a task's validation without recording anything
+/// Check the list, or run a task's validation without recording the result
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-        muleteer tasks validate             the list: exits 2 if something in it is wrong\n  \
-        muleteer tasks validate task-002    run its command: exits 4 if it fails")]
+#[command(after_help = "Examples:\n  muleteer tasks validate             the list: exits 2 if it \
+        is invalid\n  muleteer tasks validate task-002    run its command: exits 4 if it fails")]
 pub struct Validate {
     /// The task
     id: Option<String>,
 }
 
-/// Take a task, or the next one, for a worker; prints its id
+/// Claim a task, or the next one, for a worker; prints its id
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks claim --worker me\n  \
-        muleteer tasks claim task-002 --json\n\n\
-        Exits 3 if there is nothing to take. A claim lasts 15 minutes unless it is renewed.")]
+#[command(after_help = "Examples:\n  muleteer tasks claim --worker me\n  muleteer tasks claim \
+        task-002 --json\n\nExits 3 if no task can be claimed. A claim lasts 15 minutes unless it \
+        is renewed.")]
 pub struct Claim {
     /// The task [default: the next one]
     id: Option<String>,
-    /// Who takes it [default: HARNESS_WORKER_ID, or `local`]
+    /// The worker [default: HARNESS_WORKER_ID, or `local`]
     #[arg(
         long,
         value_name = "NAME",
@@ -60,38 +59,40 @@ pub struct Claim {
     lease: Option<Duration>,
 }
 
-/// Prolong a claim
+/// Renew a claim
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  muleteer tasks renew task-002")]
 pub struct Renew {
     /// The task
     id: String,
-    /// Whose claim it is [default: HARNESS_WORKER_ID, or `local`]
+    /// The worker [default: HARNESS_WORKER_ID, or `local`]
     #[arg(
         long,
         value_name = "NAME",
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     worker: Option<String>,
-    /// How long it lasts from now [default: 15m, or what is left of it]
+    /// How long the claim lasts from now [default: 15m, or the remaining time]
     #[arg(long, value_name = "TIME", value_parser = span)]
     lease: Option<Duration>,
 }
 
-/// Note that a step of a task is done, and prolong its claim
+/// Record that a step of a task is done, and renew its claim
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  \
-        muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\"")]
+#[command(
+    after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests \
+        pending\""
+)]
 pub struct Checkpoint {
     /// The task
     id: String,
-    /// Which step of how many
+    /// The step, and the number of steps
     #[arg(value_name = "M/N", value_parser = step)]
     step: (u64, u64),
-    /// What was done
+    /// A description of the step
     #[arg(required = true, num_args = 1.., value_name = "TEXT")]
     text: Vec<String>,
-    /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
+    /// The worker [default: HARNESS_WORKER_ID, or `local`]
     #[arg(
         long,
         value_name = "NAME",
@@ -100,15 +101,16 @@ pub struct Checkpoint {
     worker: Option<String>,
 }
 
-/// Have a task validated, and if it passes, committed and completed
+/// Validate a task; if it passes, commit and complete it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  muleteer tasks complete task-002\n\n\
-        Exits 4 if the validation fails; the task stays in progress then, to be mended or given up \
-        with `fail`.")]
+#[command(
+    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation \
+        fails. The task then stays in progress: fix it, or give up with `fail`."
+)]
 pub struct Complete {
     /// The task
     id: String,
-    /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
+    /// The worker [default: HARNESS_WORKER_ID, or `local`]
     #[arg(
         long,
         value_name = "NAME",
@@ -117,23 +119,23 @@ pub struct Complete {
     worker: Option<String>,
 }
 
-/// Give an attempt up: everything since its beginning is saved, then rolled back
+/// Give up an attempt: save all changes since its start, then roll them back
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  muleteer tasks fail task-002 \"Redis connection refused\"\n  \
-        muleteer tasks fail task-002 --category TEST_FAIL \"2 of 14 fail\"\n\n\
-        `muleteer tasks undo task-002` brings the work back."
+        muleteer tasks fail task-002 --category TEST_FAIL \"2 of 14 fail\"\n\n`muleteer tasks undo \
+        task-002` restores the work."
 )]
 pub struct Fail {
     /// The task
     id: String,
-    /// Why
+    /// The reason
     #[arg(required = true, num_args = 1.., value_name = "TEXT")]
     text: Vec<String>,
     /// ENV_SETUP, CONFIG, TASK_EXEC, TEST_FAIL, TIMEOUT, DEPENDENCY or SESSION_TIMEOUT
     #[arg(long, value_name = "NAME", value_parser = category, default_value = "TASK_EXEC")]
     category: Category,
-    /// Whose task it is [default: HARNESS_WORKER_ID, or `local`]
+    /// The worker [default: HARNESS_WORKER_ID, or `local`]
     #[arg(
         long,
         value_name = "NAME",
@@ -142,38 +144,39 @@ pub struct Fail {
     worker: Option<String>,
 }
 
-/// Deal with a task that was interrupted, by what is there
+/// Recover an interrupted task: complete it, resume it, or roll it back
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  muleteer tasks recover task-002\n  \
-        muleteer tasks recover task-002 --force    its worker is gone, though its lease is not \
-        over\n\nLooks at uncommitted changes, commits that name the task, and checkpoints; then \
-        completes it, has it\nresumed, or rolls it back. What somebody else has claimed is left \
-        alone until the lease is over.")]
+#[command(after_help = "Examples:\n  muleteer tasks recover task-002\n  muleteer tasks recover \
+        task-002 --force    the worker is gone, its claim has not expired\n\nInspects uncommitted \
+        changes, commits that name the task, and checkpoints; then completes, resumes or rolls \
+        back the task. A task that another worker has claimed is left alone until the claim \
+        expires.")]
 pub struct Recover {
     /// The task [default: every interrupted one]
     id: Option<String>,
-    /// Who goes on with it [default: HARNESS_WORKER_ID, or `local`]
+    /// The worker that resumes the task [default: HARNESS_WORKER_ID, or `local`]
     #[arg(
         long,
         value_name = "NAME",
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     worker: Option<String>,
-    /// Also if somebody else has claimed it and the lease is not over: that worker is known to be
+    /// Recover it even if another worker's claim has not expired; that worker must be
     /// gone
     #[arg(long, requires = "id")]
     force: bool,
 }
 
-/// Bring back what a rollback took away
+/// Restore the changes that a rollback removed
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  muleteer tasks undo                 the newest rollback\n  \
-        muleteer tasks undo task-002\n  muleteer tasks undo refs/muleteer/rollback/task-002/1\n\n\
-        What is there now is saved first, under a name that is printed.")]
+        muleteer tasks undo task-002\n  muleteer tasks undo \
+        refs/muleteer/rollback/task-002/1\n\nSaves the current state first, and prints the name of \
+        the saved copy.")]
 pub struct Undo {
     /// A task, or the name of a ref from the log
     what: Option<String>,
-    /// Only list what was saved
+    /// Only list the saved changes
     #[arg(long)]
     list: bool,
 }
@@ -182,7 +185,7 @@ fn span(text: &str) -> Result<Duration, String> {
     let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
     Some(Duration::from_secs(span.as_secs()))
         .filter(|span| !span.is_zero())
-        .ok_or_else(|| "at least a second".into())
+        .ok_or_else(|| "expected at least 1 second".into())
 }
 
 fn step(text: &str) -> Result<(u64, u64), String> {
@@ -202,7 +205,7 @@ fn words(text: &[String]) -> Result<String, Failure> {
 
 fn category(text: &str) -> Result<Category, String> {
     let names = || Category::ALL.map(Category::as_str).join(", ");
-    Category::parse(text).ok_or_else(|| format!("one of {} is wanted", names()))
+    Category::parse(text).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 /// Returns a function that reports whether the user has interrupted since now (Ctrl-C, TERM, a
@@ -215,7 +218,7 @@ fn interrupt() -> Result<impl Fn() -> bool, Failure> {
 }
 
 fn stopped(id: &str) -> Failure {
-    Failure::new("E_CANCELLED", format!("{id}: its validation was stopped; nothing is recorded"))
+    Failure::new("E_CANCELLED", format!("{id}: its validation was stopped; no result is recorded"))
 }
 
 pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
@@ -226,7 +229,7 @@ pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Resu
     let Some(id) = &args.id else {
         let mut checked = list.clone();
         let damaged =
-            "harness-tasks.json is damaged: this is its backup, and the next change restores it";
+            "harness-tasks.json is damaged; checking its backup, which the next change restores";
         let damaged = read.from_backup.then(|| (String::new(), damaged.to_string()));
         let unmet = select::validate_dependencies(&mut checked, Timestamp::now()).into_iter();
         let unmet = unmet.map(|one| (one.task, format!("[DEPENDENCY] {}", one.message)));
@@ -304,11 +307,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     tx.forget_ended_holder(&worker);
     root.end_leases(&mut tx.list, now);
     for id in claims::expire(&mut tx.list, &worker, now, &[]) {
-        tx.log(Entry::error(
-            Some(&id),
-            Category::SessionTimeout,
-            "the lease of its worker is over",
-        ));
+        tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the worker's claim has expired"));
     }
     for marked in select::validate_dependencies(&mut tx.list, now) {
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
@@ -375,9 +374,9 @@ fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<St
     }
     let next = select::next(list, &root.failure_times(list)).map(|at| list.tasks[at].id.clone());
     next.ok_or_else(|| {
-        Failure::new("E_TASK_NONE", "no task can be taken now").hint(
-            "all are done, failed for good, or wait for what others have in hand: `muleteer \
-                tasks status`",
+        Failure::new("E_TASK_NONE", "no task can be claimed now").hint(
+            "run `muleteer tasks status`: all tasks are done, failed for good, or wait for claimed \
+                tasks",
         )
     })
 }
@@ -443,9 +442,9 @@ fn not_of_a_run() -> Result<(), Failure> {
         None => Ok(()),
         Some(run) => Err(Failure::new(
             "E_FORBIDDEN",
-            format!("run {run} decides by the validation when you have ended"),
+            format!("run {run} validates the task after your turn"),
         )
-        .hint("end your turn; `muleteer tasks checkpoint` notes what is done")),
+        .hint("end your turn; record progress with `muleteer tasks checkpoint`")),
     }
 }
 
@@ -486,8 +485,8 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
     }
     let file = root.output(&id, "last");
     let failure = Failure::new(code, format!("{id}: {message}")).hint(format!(
-        "it is still in progress: mend it and try again, or give up with `muleteer tasks fail {id} \
-         --category {category} \"why\"`"
+        "fix it and try again, or give up with `muleteer tasks fail {id} --category {category} \
+         \"why\"`"
     ));
     Err(if output.is_empty() { failure } else { failure.file(file) })
 }
@@ -512,7 +511,10 @@ fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failur
     } else {
         context.out.line(format!("{id} {status}"))?;
         context.out.note(
-            next.map_or_else(|| "nothing else can be taken".into(), |next| format!("next: {next}")),
+            next.map_or_else(
+                || "no other task can be claimed".into(),
+                |next| format!("next: {next}"),
+            ),
         );
     }
     Ok(Exit::Done)
@@ -535,8 +537,8 @@ fn in_other_hands(error: &claims::Refused) -> Failure {
     let failure = refused(error);
     match error {
         claims::Refused::Held { by, .. } => failure.hint(format!(
-            "wait until the lease is over; if {by} is known to be gone, `--force` recovers the \
-             task at once"
+            "wait until the claim expires; if {by} is known to be gone, recover the task with \
+             `--force`"
         )),
         _ => failure,
     }
@@ -586,7 +588,7 @@ pub fn recover(args: &Recover, said: Option<&Path>, context: &Context) -> Result
     if context.out.json {
         context.out.document(&json!({"recovered": said}))?;
     } else if said.is_empty() {
-        context.out.note("nothing was interrupted");
+        context.out.note("no interrupted task");
     }
     Ok(Exit::Done)
 }
@@ -611,8 +613,8 @@ pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit,
         return Ok(Exit::Done);
     }
     let Some(chosen) = work.newest(&saved) else {
-        return Err(Failure::new("E_NOT_FOUND", "no rollback has saved anything by this name")
-            .hint("ROLLBACK lines of harness-progress.txt name the refs"));
+        return Err(Failure::new("E_NOT_FOUND", "no rollback has saved changes under this name")
+            .hint("find the ref in a ROLLBACK line of harness-progress.txt"));
     };
     // The lock is held meanwhile: the files of a session that works here must not be moved.
     let mut tx = begin(&root)?;
@@ -621,7 +623,7 @@ pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit,
     let task = chosen.task();
     tx.log(Entry::warn(
         task.as_deref(),
-        &format!("undone: {} is back in the working directory", chosen.name),
+        &format!("undone: restored {} in the working directory", chosen.name),
     ));
     tx.commit().map_err(|error| listed(&error))?;
     if context.out.json {
@@ -631,7 +633,7 @@ pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit,
     } else {
         context.out.line(&chosen.name)?;
         if let Some(kept) = kept {
-            context.out.note(format!("what was there before is saved as {kept}"));
+            context.out.note(format!("saved the state before that as {kept}"));
         }
     }
     Ok(Exit::Done)

@@ -274,7 +274,7 @@ impl State {
             .snapshot()
             .get(&self.id)
             .cloned()
-            .ok_or("the dispatch has vanished from the ledger")?;
+            .ok_or("the ledger no longer has the dispatch")?;
         Ok(())
     }
 
@@ -433,7 +433,7 @@ impl State {
                 tracing::error!(
                     id = %self.id,
                     request = id,
-                    "this backend cannot be told an answer"
+                    "this backend does not accept answers"
                 )
             }
         }

@@ -93,7 +93,7 @@ impl Actor for Link {
                 {
                     tracing::warn!(
                         id = %state.id,
-                        "a command came too late or too often for its shim"
+                        "the shim rejected a command that came too late or twice"
                     );
                 }
             }
@@ -139,7 +139,7 @@ impl Session {
             .snapshot()
             .get(&self.id)
             .cloned()
-            .ok_or_else(|| "the dispatch has vanished".into())
+            .ok_or_else(|| "the ledger no longer has the dispatch".into())
     }
 
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) -> Result<(), String> {
@@ -244,8 +244,7 @@ impl Session {
         }
         self.trim();
         if drain.survivors > 0 {
-            let message =
-                format!("{} processes of {} could not be ended", drain.survivors, self.id);
+            let message = format!("failed to kill {} processes of {}", drain.survivors, self.id);
             self.daemon.fault(&self.id, "survivors", message);
         }
         Ok(())
@@ -281,7 +280,7 @@ impl Session {
         if let Err(error) =
             muleteer_shim::spool::trim(&dir, self.daemon.settings.retention.output_bytes())
         {
-            tracing::warn!(id = %self.id, %error, "the spool cannot be trimmed");
+            tracing::warn!(id = %self.id, %error, "failed to trim the spool");
         }
     }
 
@@ -368,7 +367,7 @@ impl Session {
             self.unanswered.retain(|sent| key_of(sent) != Some(idem));
             if outcome != Outcome::Ok {
                 // The effect shows in the spool (stdin closed, agent gone); life decides by that.
-                tracing::info!(id = %self.id, ?outcome, "the shim could not carry out a command");
+                tracing::info!(id = %self.id, ?outcome, "the shim failed to execute a command");
             }
         }
     }
@@ -399,7 +398,7 @@ impl Session {
     }
 
     async fn deliver(&self, steps: Vec<Step>) -> Result<Position, String> {
-        let life = self.slots.life.get().ok_or("life is not there")?;
+        let life = self.slots.life.get().ok_or("the life actor is missing")?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
             other => Err(format!("life did not take the output: {other:?}")),

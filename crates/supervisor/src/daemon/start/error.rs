@@ -9,11 +9,11 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("a daemon already runs on {}{}", .state_dir.display(), holder(.note))]
+    #[error("a daemon already uses {}{}", .state_dir.display(), holder(.note))]
     Running { state_dir: PathBuf, note: Option<Note> },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{} belongs to another user, or others may enter it", .path.display())]
+    #[error("{} belongs to another user, or other users can access it", .path.display())]
     NotPrivate {
         path: PathBuf,
         /// The environment variable that moves it elsewhere.
@@ -23,9 +23,9 @@ pub enum StartError {
     Config(Vec<ConfigError>),
     #[error(transparent)]
     Unreadable(#[from] settings::Unreadable),
-    #[error("the events cannot be recovered")]
+    #[error("failed to recover the events")]
     Events(#[from] StoreError),
-    #[error("the first event cannot be written: {0}")]
+    #[error("failed to write the first event: {0}")]
     Append(String),
     #[error("the supervision tree failed: {0}")]
     Tree(String),

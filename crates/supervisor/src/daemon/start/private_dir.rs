@@ -42,7 +42,7 @@ pub(crate) fn keep_private(path: &Path) -> Result<(), StartError> {
             tracing::warn!(
                 path = %path.display(),
                 mode,
-                "others could write to the state directory: its mode is 700 now"
+                "other users could write to the state directory: set its mode to 700"
             );
         }
         Ok(ours)

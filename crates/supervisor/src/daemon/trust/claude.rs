@@ -92,8 +92,8 @@ fn note_on(files: &[PathBuf], dir: &Path) -> Option<String> {
     let root = outermost(&dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()));
     Some(format!(
         "Claude Code starts without the settings, MCP servers, agents and skills of this \
-         repository: you have not \
-         trusted {first}{more} (read it, then run `muleteer trust {}`)",
+         repository, because you have not trusted {first}{more} (read it, then run `muleteer trust \
+         {}`)",
         root.display()
     ))
 }

@@ -398,7 +398,7 @@ mod tests {
         fs::remove_file(&config).expect("removed");
         rustix::fs::mkfifoat(rustix::fs::CWD, &config, rustix::fs::Mode::RWXU).expect("a pipe");
         let refused = |place: &Place| {
-            examine(&place.paths, &place.dir.path().join("shop")).expect_err("no file")
+            examine(&place.paths, &place.dir.path().join("shop")).expect_err("not a file")
         };
         assert!(refused(&place).to_string().contains("no regular file"));
         fs::remove_file(&config).expect("removed");

@@ -62,7 +62,7 @@ pub async fn stand(
     let mut stuck = Stuck::new();
     loop {
         match attach::probe(&dir)
-            .map_err(|error| format!("the agent's lock cannot be probed: {error}"))?
+            .map_err(|error| format!("failed to probe the agent's lock: {error}"))?
         {
             Liveness::Alive => match meta::read(&dir).map_err(|error| error.to_string())? {
                 Some(meta) if meta.epoch == epoch => {
@@ -141,7 +141,7 @@ async fn begin(
         let again = dispatch.distrusts_clone() && discard(worktree).await?;
         if again {
             let message =
-                "the machine was started anew before anybody worked in it, so it is made again";
+                "the machine restarted before the agent used it, so it is created again";
             daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
         }
         let branch =

@@ -44,7 +44,7 @@ pub async fn sweep(
             && meta.as_ref().is_none_or(|meta| meta.epoch != epoch)
             && let Err(error) = Launch::read(&dir, epoch)
         {
-            faults.push(format!("{}; what it started cannot be looked for", chain(&error)));
+            faults.push(format!("{}; its processes cannot be searched for", chain(&error)));
             swept.clean = false;
         }
         let cgroup = meta.and_then(|meta| meta.cgroup);

@@ -94,7 +94,7 @@ pub async fn prepare(
         return Err(fault(
             "E_PROJECT_NOT_FOUND",
             &message,
-            "name an existing directory, or a project of the configuration",
+            "name an existing directory, or a configured project",
         ));
     }
     if spawn.prompt.trim().is_empty() {
@@ -133,8 +133,8 @@ pub async fn prepare(
     let max_depth = config.pool.max_depth.min(daemon.settings.pool_limits.max_depth);
     admission::depth(Pool { max_depth, ..daemon.settings.pool_limits }, parent.as_ref(), parent_of)
         .map_err(|error| {
-            let hint = "let the dispatching agent do it itself, or raise pool.max_depth where the \
-                        daemon is started";
+            let hint = "do the task without another dispatch, or raise pool.max_depth in the \
+                        daemon's configuration";
             fault("E_TOO_DEEP", &error.to_string(), hint)
         })?;
 
@@ -169,7 +169,7 @@ pub async fn prepare(
                 parent = %above.id,
                 ?asked,
                 left = ?limits.budget_usd,
-                "a child's budget is what its parent has left"
+                "raise the parent's budget: a child can only use the rest of it"
             );
         }
     }
@@ -211,17 +211,17 @@ pub async fn prepare(
     } else if spawn.worktree {
         if let Some(why) = worktree::refusal(&project).await {
             let message = format!(
-                "--worktree needs a git repository, and that of {}: {why}",
+                "--worktree needs a git repository, but that of {}: {why}",
                 project.display()
             );
             return Err(fault("E_NOT_A_REPOSITORY", &message, ""));
         }
         let message =
-            format!("--worktree needs a git repository, and {} is in none", project.display());
+            format!("--worktree needs a git repository, but {} is not in one", project.display());
         return Err(fault(
             "E_NOT_A_REPOSITORY",
             &message,
-            "run `git init` there, or leave --worktree out",
+            "run `git init` there, or omit --worktree",
         ));
     }
     if spawn.worktree {
@@ -230,12 +230,11 @@ pub async fn prepare(
         })?;
     }
     if spawn.worktree && worktree::head(top).await.is_none() {
-        let message =
-            format!("--worktree makes a clone of a commit, and {} has none yet", top.display());
+        let message = format!("--worktree clones a commit, but {} has no commit", top.display());
         return Err(fault(
             "E_NOT_A_REPOSITORY",
             &message,
-            "commit something first, or leave --worktree out",
+            "commit something first, or omit --worktree",
         ));
     }
     if spawn.worktree {
@@ -410,8 +409,7 @@ async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
     let name = format!("muleteer/{id}");
     let Some(other) = worktree::branch_in_the_way(top, &name).await else { return Ok(()) };
     let message = format!(
-        "--worktree brings the work home as the branch {name}, and the branch {other} leaves git \
-         no room for it"
+        "--worktree creates the branch {name}, but git cannot create it beside the branch {other}"
     );
     let hint = format!("rename that branch: git branch -m {other} {}-old", other.replace('/', "-"));
     Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))
@@ -434,9 +432,12 @@ fn named(id: &DispatchId, what: &str, event: Event) -> Entry {
 pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
     match model.filter(|model| !config::is_model_name(model)) {
         None => Ok(()),
-        Some(_) => {
-            Err(fault("E_BAD_INPUT", "that is no name of a model", "leave it out for the default"))
-        }
+        Some(_) => Err(fault(
+            "E_BAD_INPUT",
+            "the name of the model is invalid",
+            "omit it to use the \
+                default",
+        )),
     }
 }
 
@@ -451,7 +452,7 @@ fn check_feature(feature: &str) -> Result<(), WireError> {
     }
     Err(fault(
         "E_BAD_INPUT",
-        &format!("`{feature}` cannot be a feature's name"),
+        &format!("`{feature}` cannot be the name of a feature"),
         "use letters, digits, `-`, `_` and `.`, at most 100, not beginning with `.`",
     ))
 }

@@ -49,7 +49,7 @@ pub(super) fn means(
         // Another program or another flag could bypass the policy, so only the user may choose
         // them.
         if spawn.command.is_some() {
-            return Err(unheld("which program it runs is not an agent's to say"));
+            return Err(unheld("an agent may not choose the program of a child dispatch"));
         }
         let own = load(daemon, None, None, vec![])?;
         config = Arc::new(config.with_backends_of(&own));
@@ -62,18 +62,16 @@ pub(super) fn means(
     if backend.name() == "rehearsal"
         && holder.is_some_and(|holder| !child_limits::is_rehearsed(holder))
     {
-        return Err(unheld("a rehearsal is held by no policy"));
+        return Err(unheld("a rehearsal cannot enforce a permission policy"));
     }
     let capabilities = backend.capabilities();
     if spawn.max_turns.is_some() && !(capabilities.multi_turn || capabilities.resumable) {
-        let message = format!(
-            "--max-turns cannot be kept: the {} backend has no turns to count",
-            backend.name()
-        );
+        let message =
+            format!("--max-turns cannot be enforced: the {} backend has no turns", backend.name());
         return Err(fault(
             "E_USAGE",
             &message,
-            "leave --max-turns out; --timeout ends a command that takes too long",
+            "omit --max-turns, and limit the command with --timeout",
         ));
     }
     let agent = if backend.by_calls() { acp_program::agent(spawn, &config, path)? } else { None };
@@ -115,13 +113,13 @@ pub(super) fn of_parent(
     if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| child_limits::loads_code(name))
     {
         let message = format!(
-            "{name} decides which code a child runs, and {parent} is held by a policy: it may not \
-             set it"
+            "{name} decides which code a child runs, and {parent} has a permission policy: it may \
+             not set this variable"
         );
         return Err(fault(
             "E_FORBIDDEN",
             &message,
-            "leave that variable out: the child gets its parent's value",
+            "omit the variable: the child inherits its parent's value",
         ));
     }
     let own =
@@ -240,30 +238,25 @@ pub(super) fn permissions(
         if policy.is_held() {
             return Err(unheld(&why));
         }
-        let hint = "name an agent that asks (`--backend acp:claude-agent-acp`) and leave out what \
-                    makes it not ask \
-                    (backends.acp.command, backends.acp.args, backends.acp.env or --command), \
-                    or give its role, category or the configuration an open policy (`permissions: \
-                    {mode: allow}` \
-                    without `ask` and `deny`)";
+        let hint = "name an agent that asks for permission (`--backend acp:claude-agent-acp`) and \
+                    remove settings that make it act without asking (backends.acp.command, \
+                    backends.acp.args, backends.acp.env or --command), or give its role, category \
+                    or the configuration an open policy (`permissions: {mode: allow}` without \
+                    `ask` and `deny`)";
         return Err(fault("E_UNSUPPORTED", &why, hint));
     }
     if backend.keeps(&policy) && !only_claude {
         return Ok(policy);
     }
-    let message =
-        format!("the {} backend can neither ask for permission nor be refused it", backend.name());
+    let message = format!("the {} backend does not support permission requests", backend.name());
     if policy.is_held() {
         return Err(unheld(&message));
     }
     if let Some(keys) = role.restricts() {
-        let message = format!(
-            "the {} backend cannot keep what role `{}` says of {keys}",
-            backend.name(),
-            role.name
-        );
+        let message =
+            format!("the {} backend cannot enforce {keys} of role `{}`", backend.name(), role.name);
         let hint = format!(
-            "name a backend that can (`--backend claude-code`), or take {keys} out of {}",
+            "name a backend that can (`--backend claude-code`), or remove {keys} from {}",
             role.file
         );
         return Err(fault("E_UNSUPPORTED", &message, &hint));
@@ -272,8 +265,7 @@ pub(super) fn permissions(
         "E_UNSUPPORTED",
         &message,
         "give the role, its category or the configuration `permissions: {mode: allow}` without \
-         `ask` and `deny`, and \
-         bound the agent by its CLI's own means (backends.<name>.args)",
+         `ask` and `deny`, and restrict the agent with options of its CLI (backends.<name>.args)",
     ))
 }
 
@@ -298,17 +290,13 @@ fn check_arguments(
     ] {
         let Some(found) = backend.loosened_by(policy, &words) else { continue };
         let name = &role.name;
-        let message = format!(
-            "`{found}` in {key} would let the agent do what the permissions of role `{name}` \
-             restrict"
-        );
+        let message = format!("`{found}` in {key} would bypass the permissions of role `{name}`");
         if policy.is_held() {
             return Err(unheld(&message));
         }
         let hint = format!(
-            "take it out of {key}, or give the role, its category and the configuration an open \
-             policy \
-             (`permissions: {{mode: allow}}` without `ask` and `deny`)"
+            "remove it from {key}, or give the role, its category and the configuration an open \
+             policy (`permissions: {{mode: allow}}` without `ask` and `deny`)"
         );
         return Err(fault("E_UNSUPPORTED", &message, &hint));
     }
@@ -332,8 +320,8 @@ fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Optio
 
 /// Returns the error for a request that would bypass the policy of the requesting agent.
 fn unheld(message: &str) -> WireError {
-    let hint = "whoever dispatches it is held by a policy, and so must be whom it dispatches: name \
-                a backend that asks";
+    let hint = "the parent has a permission policy, so its child needs a backend that supports \
+                permission requests: claude-code or acp";
     fault("E_UNSUPPORTED", message, hint)
 }
 
@@ -370,7 +358,7 @@ pub(crate) fn load(
             .map_or_else(|| internal("the configuration is invalid"), located);
         if count > 1 {
             wire.message = format!(
-                "{} (and {} more: `muleteer config check` lists them)",
+                "{} (and {} more: run `muleteer config check` to list them)",
                 wire.message,
                 count - 1
             );
@@ -423,12 +411,12 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
         in_file(fault(
             "E_SCENARIO_INVALID",
             &format!("cannot read {path}: {why}"),
-            "docs/rehearsal.md describes the format",
+            "see docs/rehearsal.md for the format",
         ))
     };
     let text = settings::read_if_there(Path::new(path))
         .map_err(|error| unreadable(&error.source))?
-        .ok_or_else(|| unreadable(&"there is no such file"))?;
+        .ok_or_else(|| unreadable(&"the file does not exist"))?;
     match Scenario::parse(&text, path) {
         Ok(_) => Ok(()),
         Err(error) => Err(in_file(WireError {
@@ -438,7 +426,7 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
             ..fault(
                 "E_SCENARIO_INVALID",
                 &error.message,
-                error.hint.as_deref().unwrap_or("docs/rehearsal.md describes the format"),
+                error.hint.as_deref().unwrap_or("see docs/rehearsal.md for the format"),
             )
         })),
     }

@@ -118,7 +118,7 @@ impl Shims {
             Asked::Refused(error) => return Err(error),
             Asked::Unheard => self.adopt(start::launch(dir, &self.program, lock, epoch)?.id()),
             Asked::Lost => {
-                tracing::warn!(dir = %dir.display(), epoch, "the zygote died with a request")
+                tracing::warn!(dir = %dir.display(), epoch, "the zygote died during a request")
             }
         }
         Ok(())
@@ -143,7 +143,7 @@ impl Shims {
             Ask { number, epoch, agent, dir: folder.as_fd(), lock: lock.as_fd(), log: log.as_fd() };
         let asked = match zygote::ask(port.socket.as_fd(), &ask) {
             Err(error) => {
-                tracing::warn!(%error, "the zygote cannot be asked");
+                tracing::warn!(%error, "failed to send a request to the zygote");
                 Asked::Unheard
             }
             Ok(()) => match timeout(DEADLINE, self.answer(port)).await {
@@ -181,7 +181,7 @@ impl Shims {
         match self.spawn().await {
             Ok(port) => zygote.port = Some(port),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-            Err(error) => tracing::warn!(%error, "no zygote: each shim is started by an exec"),
+            Err(error) => tracing::warn!(%error, "no zygote: starting each shim with exec"),
         }
     }
 
@@ -198,7 +198,7 @@ impl Shims {
             _ => {}
         }
         let _ = port.zygote.signal(Signal::KILL.as_raw());
-        Err(io::Error::other("it does not say that it is ready"))
+        Err(io::Error::other("it did not become ready"))
     }
 
     /// Kills a zygote that does not answer. It might wake up later and start a shim that another

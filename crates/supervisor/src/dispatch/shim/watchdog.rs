@@ -57,18 +57,14 @@ impl Stuck {
             Act::GoOn { tell } => (
                 Signal::CONT,
                 tell,
-                format!("process {pid} was stopped by a signal: it is told to go on"),
+                format!("process {pid} was stopped by a signal: sending SIGCONT"),
             ),
             Act::Kill { why, tell } => {
                 let why = match why {
-                    Why::StoppedAgain => "was stopped by a signal again and again",
-                    Why::Silent => "was told to end its agent and does not answer",
+                    Why::StoppedAgain => "was stopped by signals repeatedly",
+                    Why::Silent => "did not answer when asked to stop its agent",
                 };
-                (
-                    Signal::KILL,
-                    tell,
-                    format!("process {pid} {why}: it is killed, and its agent with it"),
-                )
+                (Signal::KILL, tell, format!("process {pid} {why}: killing it and its agent"))
             }
         };
         if tell {

@@ -57,7 +57,7 @@ pub async fn begin(
         false => error,
     };
     let key = key_of(&run_id)
-        .ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is no run's id"), ""))?;
+        .ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is not the id of a run"), ""))?;
     let outcome = match request.resume {
         true => resume(daemon, request, key, trace).await,
         false => create(daemon, request, key, trace).await,
@@ -101,15 +101,15 @@ async fn create(
         return Err(fault("E_NOT_A_REPOSITORY", &format!("{}: {why}", repo.display()), ""));
     }
     if top.is_none_or(|top| top != repo) {
-        let message = format!("{} is not the top of a git repository", repo.display());
+        let message = format!("{} is not the top directory of a git repository", repo.display());
         return Err(fault(
             "E_NOT_A_REPOSITORY",
             &message,
-            "a run works in a git repository: `git init` makes one",
+            "create a git repository with `git init`: a run needs one",
         ));
     }
     if worktree::head(&repo).await.is_none() {
-        let message = format!("{} has no commit yet", repo.display());
+        let message = format!("{} has no commit", repo.display());
         return Err(fault(
             "E_NOT_A_REPOSITORY",
             &message,
@@ -133,11 +133,11 @@ async fn create(
     if let Some(path) = &settings.acceptance_path
         && !repo.join(path).is_dir()
     {
-        let message = format!("the acceptance criteria {path} are no directory");
+        let message = format!("the acceptance criteria {path} are not a directory");
         return Err(fault(
             "E_ACCEPTANCE_MISSING",
             &message,
-            "it is `run.acceptance.path`, relative to the repository",
+            "set `run.acceptance.path` to a directory, relative to the repository",
         ));
     }
     for dir in [&places.private, &places.sealed] {
@@ -201,8 +201,8 @@ async fn resume(
     let missing = || {
         fault(
             "E_NOT_FOUND",
-            &format!("there is no run {}", request.run_id),
-            "`muleteer runs` lists them",
+            &format!("no run {}", request.run_id),
+            "run `muleteer runs` to list them",
         )
     };
     if !places.saved().exists() {
@@ -222,8 +222,8 @@ async fn resume(
         Some("maintain") => Some(GoOn::Maintain),
         Some("judge" | JUDGE_ONLY) => Some(GoOn::Judge),
         Some(other) => {
-            let message = format!("`{other}` is no phase to go on from");
-            return Err(fault("E_BAD_INPUT", &message, "implement, maintain or judge"));
+            let message = format!("a run cannot continue from the phase `{other}`");
+            return Err(fault("E_BAD_INPUT", &message, "use implement, maintain or judge"));
         }
     };
     let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
@@ -235,10 +235,14 @@ async fn resume(
         let settled = settled(store, run)?;
         match from.map(|from| spec_run::may_go_on(run, from, request.yes, &settled)) {
             Some(Err(barred)) => {
-                let message =
-                    format!("run {} cannot go on from there: {}", request.run_id, barred.message);
-                let hint =
-                    format!("`muleteer run --resume {}` goes on where it stands", request.run_id);
+                let message = format!(
+                    "run {} cannot continue from there: {}",
+                    request.run_id, barred.message
+                );
+                let hint = format!(
+                    "continue it from its current phase with `muleteer run --resume {}`",
+                    request.run_id
+                );
                 Err(fault(barred.code, &message, &hint))
             }
             _ => Ok(settled),
@@ -274,7 +278,7 @@ async fn resume(
                 return Err(fault(
                     "E_RUN_LOCKED",
                     &message,
-                    "`muleteer run --status` shows how it stands",
+                    "check it with `muleteer run --status`",
                 ));
             }
             (hosted, settled, false)
@@ -287,13 +291,13 @@ async fn resume(
             let settled = look(&run)?;
             crate::spec_run::steps::verified_spec(&places, &run).map_err(|error| WireError {
                 file: Some(places.frozen_spec().display().to_string()),
-                ..fault(&error.code, &error.message, "put it back")
+                ..fault(&error.code, &error.message, "restore it")
             })?;
             crate::spec_run::criteria::check(&run).await.map_err(|error| {
                 fault(
                     &error.code,
                     &error.message,
-                    "put them back; a second copy is in the sealed tree of the state directory",
+                    "restore them; the sealed tree of the state directory has a second copy",
                 )
             })?;
             let hosted = host(daemon, &places, key, Some(lock))?;
@@ -369,10 +373,10 @@ async fn go_on(
 }
 
 fn not_taken(run_id: &str) -> WireError {
-    let hint = "`muleteer run --status` shows how it stands; try again";
+    let hint = "check it with `muleteer run --status`, then try again";
     fault(
         "E_BUSY",
-        &format!("run {run_id} has moved on meanwhile, and was not told to go on"),
+        &format!("the state of run {run_id} changed meanwhile, so it was not resumed"),
         hint,
     )
 }
@@ -458,11 +462,11 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
         return Err(fault(
             "E_CHECKPOINT_CORRUPT",
             &format!(
-                "{} has version {}, this muleteer knows {SAVED_VERSION}",
+                "{} has version {}, but this muleteer knows {SAVED_VERSION}",
                 path.display(),
                 saved.v
             ),
-            "a newer muleteer wrote it: use that one",
+            "use the newer muleteer that wrote it",
         ));
     }
     Ok(saved)
@@ -475,7 +479,7 @@ pub fn obstacle(paths: &Paths, run_id: &str) -> String {
     if !private.exists() {
         let dir = paths.state_dir.display();
         return format!(
-            "its state directory, {dir}, has no such run: it was begun with another one"
+            "use the state directory with which the run was started: {dir} does not have it"
         );
     }
     match saved(&private.join("run.json")) {
@@ -483,7 +487,7 @@ pub fn obstacle(paths: &Paths, run_id: &str) -> String {
             format!("{}; {}", error.message, error.hint.unwrap_or_default())
         }
         Err(error) => error.message,
-        Ok(_) => "its events say why: `muleteer events` shows the faults".into(),
+        Ok(_) => "read its faults with `muleteer events`".into(),
     }
 }
 
@@ -506,18 +510,17 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
         file: Some(path.display().to_string()),
         ..match &error {
             StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
-            _ => fault(
-                "E_CHECKPOINT_CORRUPT",
-                &launch::chain(&error),
-                "the run cannot be gone on with as it stands",
-            ),
+            _ => fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be resumed"),
         }
     })?;
     let checkpoint = places.public.join("checkpoint.yml");
     if run.is_none() && checkpoint.exists() {
-        let message =
-            format!("{} has no events, but {} tells of some", path.display(), checkpoint.display());
-        let hint = "durable events are missing: restore the file from a backup";
+        let message = format!(
+            "{} has no events, but {} refers to some",
+            path.display(),
+            checkpoint.display()
+        );
+        let hint = "restore the file from a backup: durable events are missing";
         return Err(WireError {
             file: Some(path.display().to_string()),
             ..fault("E_EVENTS_SHORT", &message, hint)
@@ -534,8 +537,8 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
         let at_fault = if path.exists() { "checkpoint.yml" } else { "checkpoint.yml.tmp" };
         let last = match read(places) {
             Ok(Some(run)) => format!(
-                "the last good state, by events.jsonl, is event {} in phase {}: delete {at_fault} \
-                 to go on from it",
+                "delete {at_fault} to continue from the last valid state in events.jsonl: event \
+                 {} in phase {}",
                 run.seq,
                 run.phase().as_str()
             ),
@@ -551,7 +554,7 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
         Ok(text) => checkpoint::parse(&text).map(|_| ()).map_err(corrupt),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             if places.public.join("checkpoint.yml.tmp").exists() {
-                return Err(corrupt("it is missing, and only an unfinished one is there".into()));
+                return Err(corrupt("it is missing; only an incomplete copy exists".into()));
             }
             Ok(())
         }

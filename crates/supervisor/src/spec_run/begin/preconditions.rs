@@ -43,7 +43,7 @@ pub(super) fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
     let meta = std::fs::metadata(&path)
         .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
     if !meta.is_file() || meta.len() > SPEC_LIMIT {
-        return Err(bad(format!("the spec {path} is no file of at most {SPEC_LIMIT} bytes")));
+        return Err(bad(format!("the spec {path} is not a file of at most {SPEC_LIMIT} bytes")));
     }
     let text = std::fs::read_to_string(&path)
         .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
@@ -82,14 +82,14 @@ pub(super) async fn scope(
     let looked = looked.await.map_err(|error| internal(&error.to_string()))?;
     let (count, circle) = looked.map_err(|error| crate::spec_run::beads::wire(&error))?;
     if let Some(message) = circle {
-        let hint = "`muleteer bead dep rm ID DEPENDS_ON` takes one of these dependencies away";
+        let hint = "remove one of these dependencies with `muleteer bead dep rm ID DEPENDS_ON`";
         return Err(fault(spec_run::GRAPH_CYCLE, &message, hint));
     }
     match label {
         Some(label) if count.selected == 0 => Err(fault(
             "E_NOT_FOUND",
             &format!("no open bead has the label `{label}`"),
-            "`muleteer bead list` shows them; without --bead-label an agent makes them from the \
+            "run `muleteer bead list`, or omit --bead-label to let an agent create beads from the \
              spec",
         )),
         None if count.unscoped > 0 => Err(fault(
@@ -99,7 +99,7 @@ pub(super) async fn scope(
         )),
         None if !auto => Err(fault(
             "E_CONFIG_INVALID",
-            "run.phases.decompose.auto is false, and no label says which beads make up the run",
+            "run.phases.decompose.auto is false, but no label selects the beads of the run",
             "give --bead-label LABEL",
         )),
         _ => Ok(()),
@@ -108,8 +108,8 @@ pub(super) async fn scope(
 
 fn unscoped(count: usize) -> String {
     match count {
-        1 => "a bead is open, and nothing says whether the run is about it".into(),
-        _ => format!("{count} beads are open, and nothing says whether the run is about them"),
+        1 => "a bead is open, and no label says whether it belongs to the run".into(),
+        _ => format!("{count} beads are open, and no label says whether they belong to the run"),
     }
 }
 
@@ -129,8 +129,8 @@ pub(super) async fn check_base(repo: &Path, config: &Config) -> Result<(), WireE
         return Ok(());
     }
     let message =
-        format!("run.worktree.base_branch is `{name}`, which is no branch of the repository");
-    let hint = "name a branch that `git branch` lists, or leave it out";
+        format!("run.worktree.base_branch is `{name}`, which is not a branch of the repository");
+    let hint = "name a branch that `git branch` lists, or omit the key";
     Err(placed(config, "run.worktree.base_branch", fault(config::CODE, &message, hint)))
 }
 
@@ -140,8 +140,8 @@ pub(super) async fn check_branch(repo: &Path, target: &str) -> Result<(), WireEr
     }
     Err(fault(
         "E_BAD_INPUT",
-        &format!("`{target}` cannot be a branch"),
-        "`auto` makes one of the run's own",
+        &format!("`{target}` cannot be the name of a branch"),
+        "use `auto` to create a branch for the run",
     ))
 }
 
@@ -178,21 +178,21 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
     let (maintain, judge) = (run.phases.maintain, &run.phases.judge);
     if maintain.max_concurrency > 1 {
         let message = format!(
-            "run.phases.maintain.max_concurrency is {}: there is one at most",
+            "run.phases.maintain.max_concurrency is {}: at most 1 is supported",
             maintain.max_concurrency
         );
         return Err(fault(
             config::CODE,
             &message,
-            "triggers that come while it runs are taken together; leave it at 1",
+            "set it to 1: triggers during a maintenance run are combined",
         ));
     }
     for name in &run.phases.implement.guidelines {
         if crate::spec_run::job::guideline(Path::new(&request.repo), name).is_none() {
             let message = format!(
-                "run.phases.implement.guidelines names `{name}`, and there are no such guidelines"
+                "run.phases.implement.guidelines names `{name}`, but these guidelines do not exist"
             );
-            let hint = format!("they are .muleteer/guidelines/{name}.md in the repository");
+            let hint = format!("create .muleteer/guidelines/{name}.md in the repository");
             return Err(placed(
                 config,
                 "run.phases.implement.guidelines",
@@ -274,7 +274,7 @@ pub(super) async fn confine(
     // Committed criteria are in every clone, where they cannot be hidden.
     let committed = match &settings.acceptance_path {
         Some(path) if confined && worktree::has(repo, path).await => {
-            format!("the criteria in {path} are committed, so every agent's clone has them")
+            format!("the criteria in {path} are committed, so every agent's clone contains them")
         }
         _ => unconfined,
     };

@@ -157,7 +157,7 @@ fn go_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Result
 fn set_aside(daemon: &Daemon, hosted: Hosted, before: u32) -> Result<(), WireError> {
     let failed = |message: String| crate::dispatch::error::internal(&message);
     let why =
-        format!("{before} daemons crashed while they went on with this run, so it was set aside");
+        format!("{before} daemons crashed while they continued this run, so it was suspended");
     let run = hosted.open_log().map_err(|error| failed(crate::dispatch::error::chain(&error)))?;
     Mark { crashes: 0, is_waiting: false }.write(&keeping(&hosted.places))?;
     fault::point("aside.noted");
@@ -187,7 +187,7 @@ fn keep_on(daemon: &Daemon, run_id: &str, private: &Path, crashed: bool) -> Resu
     if now.crashes >= LIMIT {
         remove(&keeping(&places));
         let message = format!(
-            "{} daemons crashed while they brought its work into the repository; it is in {}",
+            "{} daemons crashed while they fetched its work into the repository; the work is in {}",
             now.crashes,
             places.repos().keep().display()
         );
@@ -241,7 +241,7 @@ pub fn keep_again(daemon: &Arc<Daemon>, repo: &Path, run_id: &str) {
             tasks.insert(run_id.into(), begin_aside(daemon, hosted));
         }
         Err(error) => {
-            tracing::warn!(run = %run_id, error = %error.message, "failed to keep the work again");
+            tracing::warn!(run = %run_id, error = %error.message, "failed to fetch the work again");
         }
     }
 }
@@ -271,9 +271,9 @@ impl Drop for Busy {
 async fn keep(daemon: Arc<Daemon>, hosted: Arc<Hosted>) {
     let _busy = Busy::new(&daemon);
     if let Err(message) = kept(&daemon, &hosted).await {
-        tracing::warn!(run = %hosted.run_id, %message, "failed to keep the work of a run");
+        tracing::warn!(run = %hosted.run_id, %message, "failed to fetch the work of a run");
         let what = format!("run {}", hosted.run_id);
-        let message = format!("its work was not brought into the repository: {message}");
+        let message = format!("its work was not fetched into the repository: {message}");
         daemon.note(Event::Fault { what, message });
     }
 }

@@ -134,7 +134,7 @@ pub(super) async fn prompt(
         (Purpose::Maintain, Some(id)) => {
             let make = Op::Create {
                 title: format!("Maintenance of {}", hosted.run_id),
-                description: "Mend what merges have broken.".into(),
+                description: "Repair the damage of merges.".into(),
                 issue_type: "chore".into(),
                 priority: 1,
                 labels: vec![run_label(&hosted.run_id), "maintenance".into()],
@@ -174,7 +174,7 @@ pub(super) async fn prompt(
                 .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
             prompts::structure(&scene, &run.observations.pending, &text)
         }
-        _ => return Err(Trouble::new("E_INTERNAL", "an agent for no known purpose")),
+        _ => return Err(Trouble::new("E_INTERNAL", "an agent with an unknown purpose")),
     })
 }
 

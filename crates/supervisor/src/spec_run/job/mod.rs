@@ -84,7 +84,7 @@ pub async fn end(
             Trouble::new(
                 "E_BUSY",
                 format!(
-                    "dispatch {id} had not ended {} s after it was killed",
+                    "dispatch {id} was still running {} s after it was killed",
                     KILL_PATIENCE.as_secs()
                 ),
             )
@@ -158,7 +158,7 @@ async fn begin(
         // Agents that still run have spent it, so the run does not know of it yet.
         return Err(Trouble::new(
             "E_BUDGET",
-            format!("{spent:.2} USD of {:.2} are spent", purse.usd),
+            format!("spent ${spent:.2} of its budget of ${:.2}", purse.usd),
         ));
     }
     let spawn = v1::Spawn {
@@ -310,7 +310,7 @@ async fn settle(
         .snapshot()
         .get(id)
         .cloned()
-        .ok_or_else(|| Trouble::new("E_INTERNAL", format!("dispatch {id} is gone")))?;
+        .ok_or_else(|| Trouble::new("E_INTERNAL", format!("dispatch {id} no longer exists")))?;
     let mut end = outcome(&dispatch, job);
     if matches!(&dispatch.stop, Some(Stop::Limit { limit: Limit::Budget, .. })) {
         let spent = daemon.snapshot().purse_usd(&hosted.run_id);
@@ -331,7 +331,7 @@ async fn settle(
     if outlived && only_word && end.outcome == Outcome::Success {
         // Its output and files were not synced, and nothing shows whether they are complete.
         (end.outcome, end.reason) =
-            (Outcome::Failure, "the machine went down before what it left was looked at".into());
+            (Outcome::Failure, "the machine stopped before its work was inspected".into());
     }
     let git = |message: String| Trouble::new("E_GIT", message);
     match job.start.purpose {
@@ -385,7 +385,7 @@ async fn settle(
             .count();
             if made == 0 {
                 (end.outcome, end.reason) =
-                    (Outcome::Failure, "it ended well and made no beads".into());
+                    (Outcome::Failure, "it succeeded without creating beads".into());
                 end.empty = true;
             }
         }
@@ -436,7 +436,7 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     let timed_out = matches!(
         &dispatch.stop,
         Some(Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. })
-    ) || reason.starts_with("timeout");
+    ) || reason.ends_with("(`timeout`)");
     let limited = matches!(&dispatch.stop, Some(Stop::Limit { .. }));
     let outcome = match state {
         _ if timed_out => Outcome::Timeout,

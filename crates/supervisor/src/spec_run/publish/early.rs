@@ -28,7 +28,7 @@ const TRESPASSED: &str = "E_REMOTE_CHANGED";
 /// ending.
 pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
-        let trouble = Some(format!("{why}; it is in {}", hosted.repos.paths.keep().display()));
+        let trouble = Some(format!("{why}; the work is in {}", hosted.repos.paths.keep().display()));
         Some(Event::RunWorkKept(KeptWork { trouble, ..KeptWork::default() }))
     })
 }
@@ -48,7 +48,7 @@ async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     fault::point("run.after_kept");
     if let Err(why) = outcome {
         kept.branch = None;
-        kept.trouble = Some(format!("{why}; it is in {}", hosted.repos.paths.keep().display()));
+        kept.trouble = Some(format!("{why}; the work is in {}", hosted.repos.paths.keep().display()));
     }
     Some(Event::RunWorkKept(kept))
 }
@@ -83,12 +83,17 @@ async fn bring(
         Ok(None) => {}
         // Pushes that were gathered before are in the private repository.
         Err(error) => {
-            tracing::warn!(run = %hosted.run_id, %error, "failed to look at what was pushed last")
+            tracing::warn!(run = %hosted.run_id, %error, "failed to inspect the last push")
         }
     }
     let tip = hub::commit(&hosted.repos, &target)
         .await
-        .ok_or_else(|| format!("the branch {target} is gone"))?;
+        .ok_or_else(|| {
+        format!(
+            "the branch {target} is \
+            missing"
+        )
+    })?;
     kept.commits = publish::count_commits(&hosted.repos, base, &tip).await?;
     if kept.commits == 0 {
         return Ok(());

@@ -46,7 +46,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     }
     let commit = hub::commit(&hosted.repos, &target)
         .await
-        .ok_or_else(|| failed(format!("the branch {target} is gone")))?;
+        .ok_or_else(|| failed(format!("the branch {target} is missing")))?;
     let base = run.frozen.as_ref().map(|frozen| frozen.base_branch.clone()).unwrap_or_default();
     let remote = Remote::find(&hosted.repo, &base).await;
     if let Some(message) =
@@ -157,7 +157,7 @@ pub async fn trespassed(hosted: &Hosted, run: &Run, now: Option<String>) -> Opti
     let ours = publish::is_only_of_run(&hosted.repos, &now).await;
     let first = now.get(..12).unwrap_or(&now);
     ours.then(|| {
-        format!("an agent has pushed {first} to {base} of the remote by itself; look at it first")
+        format!("an agent pushed {first} to {base} of the remote on its own; check it first")
     })
 }
 
@@ -173,7 +173,7 @@ async fn sweep(hosted: &Hosted, run: &Run) {
         if entry.file_name().to_str().is_some_and(is_partial) {
             // It was being made when the run was stopped.
             if let Err(error) = clones::remove(&entry.path()).await {
-                tracing::warn!(%error, "a clone that was never whole is left");
+                tracing::warn!(%error, "failed to remove an incomplete clone");
             }
             continue;
         }
@@ -186,7 +186,7 @@ async fn sweep(hosted: &Hosted, run: &Run) {
         if !entry.file_name().to_str().is_some_and(blocked)
             && let Err(error) = hub::discard(&hosted.repos, &entry.path(), &run.target()).await
         {
-            tracing::warn!(%error, path = %entry.path().display(), "a worktree is left");
+            tracing::warn!(%error, path = %entry.path().display(), "failed to remove a worktree");
         }
     }
     let _ = std::fs::remove_dir(&hosted.places.worktrees);
@@ -243,7 +243,7 @@ impl Place {
             create.args([
                 "pr", "create", "--head", head, "--base", base, "--title", &title, "--body", &body,
             ]);
-            self.out(create.args(more), GH_PATIENCE, "the pull request could not be made").await
+            self.out(create.args(more), GH_PATIENCE, "the pull request could not be created").await
         };
         // A repository may lack these labels, and `gh` rejects unknown ones.
         let made = match ask(&["--label", "muleteer-run", "--label", "automated"]).await {
@@ -281,7 +281,7 @@ async fn pushed(
     let (commit, conflicts) = match run.settings.pull_request {
         true => connection.rebased(&hosted.repos, &target, base).await?,
         false => {
-            (hub::commit(&hosted.repos, &target).await.ok_or("the branch is gone")?, String::new())
+            (hub::commit(&hosted.repos, &target).await.ok_or("the branch is missing")?, String::new())
         }
     };
     let branch = push_beside(connection, hosted, &commit, &target).await?;
@@ -322,7 +322,7 @@ fn body(run: &Run, conflicts: &str) -> String {
         run.verdicts.last().map_or("not asked", |verdict| verdict.verdict.as_str()),
     );
     if !conflicts.is_empty() {
-        text.push_str("\nIt could not be rebased by itself; these files conflict:\n\n");
+        text.push_str("\nAutomatic rebasing failed; these files conflict:\n\n");
         text.extend(conflicts.lines().map(|line| format!("- {line}\n")));
     }
     cut(&text, BODY_LIMIT)

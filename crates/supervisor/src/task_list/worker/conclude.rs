@@ -128,9 +128,8 @@ fn barred(place: &Place, task: &str, said: &str) -> String {
     let clone =
         place.git.top().strip_prefix(place.project.top()).unwrap_or(place.git.top()).display();
     format!(
-        "{task} has passed and cannot be brought home: {said}; commit that, stash it or move it \
-         away, and `muleteer tasks run` \
-         brings it home (its commits are kept in {clone})"
+        "{task} has passed, but merging it into the project failed: {said}; commit, stash or move \
+         these files, then run `muleteer tasks run` (its commits are in {clone})"
     )
 }
 
@@ -172,12 +171,12 @@ async fn land(
             Err(error) => {
                 return Ok(Landing::Failed(
                     Category::TaskExec,
-                    format!("cannot be brought home: {error}"),
+                    format!("cannot be merged into the project: {error}"),
                 ));
             }
         }
     }
-    unreachable!("the loop has no end")
+    unreachable!("the loop does not end")
 }
 
 /// Commits the remaining changes, rebases, and validates again if that changed anything. Returns
@@ -206,7 +205,7 @@ fn rebased(
     let tip = match place.git.rebase(project, &branch) {
         Ok(tip) => tip,
         Err(error) => {
-            let message = format!("conflict with what others completed meanwhile: {error}");
+            let message = format!("conflict with tasks that were completed meanwhile: {error}");
             return Ok(Err(Landing::Failed(Category::TaskExec, message)));
         }
     };
@@ -238,7 +237,7 @@ pub fn land_blocking(
             Err(Landing::Failed(category, message)) => {
                 return place.fail(task, category, &message, off).map(drop);
             }
-            Err(_) => return Err(StepError::Other("it was called off".into())),
+            Err(_) => return Err(StepError::Other("it was cancelled".into())),
             Ok(tip) => {
                 let branch = place.branch.clone().unwrap_or_default();
                 let landed =
@@ -255,7 +254,13 @@ pub fn land_blocking(
         }
     }
     place
-        .fail(task, Category::TaskExec, "cannot be brought home: the branch keeps moving", off)
+        .fail(
+            task,
+            Category::TaskExec,
+            "cannot be merged into the project: the branch keeps \
+            changing",
+            off,
+        )
         .map(drop)
 }
 

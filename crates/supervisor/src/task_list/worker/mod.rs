@@ -141,7 +141,7 @@ fn start_branch(driven: &Driven) -> Result<String, StepError> {
     let branch = driven.run().and_then(|run| run.started.branch.clone());
     branch.ok_or_else(|| {
         StepError::Other(
-            "concurrent workers need a branch to come back to: HEAD is detached".into(),
+            "concurrent workers need a branch to merge into, but HEAD is detached".into(),
         )
     })
 }
@@ -223,7 +223,7 @@ async fn take(driven: &Driven, worker: u32, place: &Place) -> Result<Taken, Step
                 tx.log(Entry::error(
                     Some(id),
                     Category::SessionTimeout,
-                    "the lease of its worker is over",
+                    "the worker's claim has expired",
                 ));
             }
             let marked = select::validate_dependencies(&mut tx.list, now);
@@ -293,7 +293,7 @@ fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     };
     let (found, began) = (name(found.as_deref()), name(place.branch.as_deref()));
     let reason = format!(
-        "HEAD is {found} now, and was {began} when the run began: go back, or begin another run \
+        "HEAD is {found} now, but was {began} when the run started: go back, or start a new run \
          here"
     );
     Ok(Some(End::Finished(Finished {
@@ -309,7 +309,7 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
         let message = "Missing validation.command";
         place.note(vec![Entry::error(Some(&task.id), Category::Config, message)]);
         let reason = format!(
-            "{}: {message}; `muleteer tasks edit {0} --validate CMD` gives it one",
+            "{}: {message}; add one with `muleteer tasks edit {0} --validate CMD`",
             task.id
         );
         let finished =
@@ -373,7 +373,7 @@ async fn go_on(
             let task = match claimed(driven, worker, place, work, task, ours).await? {
                 Some(task) => task,
                 None => {
-                    return close(driven, worker, work, "released", "somebody else has it", false)
+                    return close(driven, worker, work, "released", "another worker has it", false)
                         .await;
                 }
             };
@@ -384,7 +384,7 @@ async fn go_on(
                 return interrupted(driven, worker, place, work).await;
             }
             let Some(task) = claimed_again(driven, worker, place, task).await? else {
-                let why = "it is no longer in the list, or somebody else has it";
+                let why = "it is no longer in the list, or another worker has it";
                 return close(driven, worker, work, "released", why, false).await;
             };
             let (at, project, base) = (place.clone(), driven.project.clone(), work.base.clone());
@@ -545,7 +545,7 @@ async fn claimed_again(
         let said = match claim::put_back(&mut tx.list, &begun, &place.worker, now) {
             Ok(said) => said,
             Err(refused) => {
-                tracing::info!(task = %begun.id, %refused, "not ours any more");
+                tracing::info!(task = %begun.id, %refused, "the claim was lost");
                 return Ok(None);
             }
         };

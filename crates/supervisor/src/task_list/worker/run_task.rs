@@ -38,7 +38,7 @@ pub(super) async fn dispatched(
     let daemon = &driven.daemon;
     if daemon.snapshot().get(&work.dispatch).is_none() {
         if driven.stopping() == Some(true) {
-            return Err(StepError::Other("it was called off".into()));
+            return Err(StepError::Other("it was cancelled".into()));
         }
         let (at, of, resumed) = (place.clone(), task.clone(), work.resumed);
         let off = driven.called_off();
@@ -76,7 +76,7 @@ pub(super) async fn dispatched(
                     Ok(())
                 });
                 if let Err(error) = renewed.await? {
-                    tracing::warn!(task = %work.task, %error, "a lease was not renewed");
+                    tracing::warn!(task = %work.task, %error, "failed to renew a claim");
                 }
             }
         }
@@ -84,7 +84,7 @@ pub(super) async fn dispatched(
     let ended = daemon.snapshot().get(&work.dispatch).cloned();
     ended
         .map(|dispatch| Some((*dispatch).clone()))
-        .ok_or_else(|| StepError::Other("its dispatch has vanished".into()))
+        .ok_or_else(|| StepError::Other("its dispatch no longer exists".into()))
 }
 
 /// Kills the task's dispatch once the run is stopped at once. The worker does this, not the request
@@ -108,7 +108,7 @@ async fn kill_when_called_off(driven: &Driven, work: &Work) -> Infallible {
     )
     .await
     {
-        tracing::warn!(dispatch = %work.dispatch, %error.message, "a kill is tried again");
+        tracing::warn!(dispatch = %work.dispatch, %error.message, "retrying a kill");
     }
     std::future::pending().await
 }
@@ -127,7 +127,7 @@ async fn refused(
     let line = Entry::error(
         Some(&work.task),
         Category::EnvSetup,
-        &format!("no agent can be dispatched: {text}"),
+        &format!("failed to dispatch an agent: {text}"),
     );
     let released = driven.step(worker, move || -> Result<(), StepError> {
         let mut tx = at.begin()?;
@@ -156,7 +156,7 @@ fn brief(
             Verdict::Stopped => return Ok(None),
             Verdict::Passed { output } => {
                 let warning =
-                    "validation passes already, before any work on the task: it proves little";
+                    "the validation passes before any work on the task, so it proves little";
                 place.note(vec![Entry::warn(Some(&task.id), warning)]);
                 format!("{PASSED}{output}")
             }

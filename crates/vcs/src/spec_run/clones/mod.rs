@@ -118,12 +118,8 @@ pub async fn worktree(
             Err(why) if no_room(&why) => return Err(why),
             Err(why) => fault = Some(set_aside(dir, &why)?),
             Ok(kept) if !whole => {
-                let kept = kept.unwrap_or_else(|| {
-                    "nothing: there was nothing but what had been committed".into()
-                });
-                fault = Some(format!(
-                    "its agent took the git directory away; kept of its files is {kept}"
-                ));
+                let kept = kept.unwrap_or_else(|| "nothing: all files were committed".into());
+                fault = Some(format!("its agent removed the git directory; saved files: {kept}"));
             }
             Ok(_) => {}
         }
@@ -180,7 +176,7 @@ fn made_at(repos: &RunRepos, dir: &Path) -> Option<SystemTime> {
 fn set_aside(dir: &Path, why: &str) -> Result<String, String> {
     let aside = free_name(dir, "broken");
     std::fs::rename(dir, &aside).map_err(|error| format!("{}: {error}", dir.display()))?;
-    Ok(format!("it cannot be gone on with ({why}), and is put aside as {}", aside.display()))
+    Ok(format!("it cannot be reused ({why}); moved it to {}", aside.display()))
 }
 
 /// Returns the git directory that every clone of the run is copied from. It is made once: asking
@@ -298,8 +294,7 @@ async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String
         Err(why) => return Ok(Work { unreadable: Some(why), ..Work::new(0, false) }),
     };
     if others.len() > BRANCHES_LIMIT {
-        let why =
-            format!("it has {} branches, and at most {BRANCHES_LIMIT} are looked at", others.len());
+        let why = format!("it has {} branches; only {BRANCHES_LIMIT} are inspected", others.len());
         return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
     }
     let mut whole = on_target;
@@ -310,7 +305,7 @@ async fn look(repos: &RunRepos, dir: &Path, target: &str) -> Result<Work, String
         whole = false;
         let name = format!("{LEFT}/{clone}/{other}");
         if let Err(why) =
-            private_repo::fetch(repos, &git_dir, other, &[&name], "cannot keep a branch").await
+            private_repo::fetch(repos, &git_dir, other, &[&name], "cannot save a branch").await
         {
             return Ok(Work { unreadable: Some(why), ..Work::new(0, false) });
         }
@@ -425,7 +420,7 @@ fn only_branch(git_dir: &Path, branch: &str) -> Option<String> {
 /// there already.
 async fn bring(repos: &RunRepos, dir: &Path, there: &[&Option<String>]) -> Result<String, String> {
     let (clone, git_dir, what) =
-        (name_of(dir), dir.join(".git"), "cannot look at the agent's commits");
+        (name_of(dir), dir.join(".git"), "cannot inspect the agent's commits");
     let head = match private_repo::head(&git_dir) {
         Some(head) => head,
         None => private_repo::asked(repos, &git_dir, "HEAD")
@@ -454,7 +449,7 @@ pub async fn was_pushed(repos: &RunRepos, bead: &str, target: &str) -> Result<bo
         let Some(base) = known(repos, LOST, &clone) else { continue };
         let mut list = git(&repos.paths.keep());
         list.args(["rev-list", "--max-count=1", &format!("{base}..{target}")]);
-        if !run(&mut list, "cannot look for what was pushed").await?.is_empty() {
+        if !run(&mut list, "cannot inspect the pushes").await?.is_empty() {
             return Ok(true);
         }
     }
@@ -534,15 +529,13 @@ async fn rescue(repos: &RunRepos, dir: &Path) -> Result<(Option<String>, Vec<Lar
     let changes =
         changes(repos, dir, Some(&head)).await.map_err(|why| match lists_too_much(&why) {
             // The clone is the only place that has them, so it stays.
-            true => {
-                "it is dirty, and has too many untracked files to list and to keep elsewhere".into()
-            }
+            true => "it is dirty, and has too many untracked files to list or save".into(),
             false => why,
         });
     if changes?.is_empty() {
         return Ok((None, vec![]));
     }
-    let what = "cannot keep what was not committed";
+    let what = "cannot save the uncommitted changes";
     let index = Index::new(repos, dir);
     run(index.git(repos, dir).args(["read-tree", &head]), "cannot read the tree").await?;
     index.forget_submodules(repos, dir, &head).await?;
@@ -563,7 +556,7 @@ async fn rescue(repos: &RunRepos, dir: &Path) -> Result<(Option<String>, Vec<Lar
             .env(format!("GIT_{role}_NAME"), "Muleteer")
             .env(format!("GIT_{role}_EMAIL"), "rescue@muleteer.invalid");
     }
-    let message = format!("what {clone} had not committed");
+    let message = format!("uncommitted changes of {clone}");
     let commit =
         run(commit.args(["commit-tree", &tree, "-p", &head, "-m", &message]), what).await?;
     let name = format!("{RESCUE}/{clone}");
@@ -592,11 +585,10 @@ pub async fn discard(repos: &RunRepos, dir: &Path, target: &str) -> Result<Optio
     if !left_out.is_empty() {
         // It is the only place that has them, so it stays.
         let names = large_files::names(&left_out);
-        let rest =
-            kept.map(|kept| format!("; what else was not committed is {kept}")).unwrap_or_default();
-        return Err(format!(
-            "it holds files that are too large to be kept elsewhere: {names}{rest}"
-        ));
+        let rest = kept
+            .map(|kept| format!("; the other uncommitted changes are {kept}"))
+            .unwrap_or_default();
+        return Err(format!("it has files that are too large to save: {names}{rest}"));
     }
     let gone = dir.with_file_name(format!(".{name}{GONE}"));
     remove(&gone).await?;

@@ -35,7 +35,7 @@ pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), St
 /// Makes a new hub in a temporary folder, with the integration branch at the verified commit.
 async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
     let name = format!("refs/heads/{target}");
-    let tip = private_repo::at(repos, &name).await.ok_or("the integration branch is gone")?;
+    let tip = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
     let partial = repos.paths.private.join(".hub.partial");
     crate::spec_run::clones::remove(&partial).await?;
     private_repo::bare(repos, &partial).await?;
@@ -71,7 +71,7 @@ async fn build(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
     }
     run(git(&partial).args(["symbolic-ref", "HEAD", &name]), "cannot set the hub's branch").await?;
     // The ref is written before any agent can write here.
-    run(git(&partial).args(["update-ref", &name, &tip]), "cannot make the integration branch")
+    run(git(&partial).args(["update-ref", &name, &tip]), "cannot create the integration branch")
         .await?;
     repair::remember(&repos.paths, &partial)?;
     Ok(partial)
@@ -138,18 +138,17 @@ pub async fn guard(
     if let Pushed::Rewritten(now) = pushed {
         let kept = kept_as(now.as_deref());
         if let Some(now) = &now {
-            private_repo::set(repos, &kept, now, "cannot keep what was pushed").await?;
+            private_repo::set(repos, &kept, now, "cannot save the pushed commits").await?;
         }
         let said = format!(
-            "a push to {target} that was no fast-forward was undone: {kept} is what it brought"
+            "undid a push to {target} that was not a fast-forward: its commits are in {kept}"
         );
         return undo(repos, target, job, said).await.map(Some);
     }
     let noted = noted(repos, job)?;
     Ok(noted.or_else(|| {
-        led_away.then(|| {
-            "a file `commondir` that led the hub to another repository was taken away".into()
-        })
+        led_away
+            .then(|| "removed a file `commondir` that pointed the hub to another repository".into())
     }))
 }
 
@@ -185,17 +184,17 @@ pub async fn hold(
             &hub,
             now,
             &[&format!("+{kept}")],
-            "cannot keep what was pushed",
+            "cannot save the pushed commits",
         )
         .await
     {
         if no_room(&why) {
             return Err(why);
         }
-        kept = format!("nothing that can be read ({why})");
+        kept = format!("nothing readable ({why})");
     }
     let said = format!(
-        "a push to {target} while it was judged, or after, was undone: {kept} is what it brought"
+        "undid a push to {target} during or after the judgement: its commits are in {kept}"
     );
     undo(repos, target, job, said).await.map(Some)
 }
@@ -226,7 +225,7 @@ async fn undo(
 ) -> Result<String, String> {
     let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
-    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is gone")?;
+    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
     if let Some(job) = job {
         muleteer_store::atomic::write_atomic(&repos.paths.undone(job), said.as_bytes(), 0o600)
             .map_err(|error| crate::chain(&error))?;
@@ -258,7 +257,7 @@ pub async fn tip(repos: &RunRepos, target: &str) -> Result<String, String> {
     private_repo::ensure(repos, target, None).await?;
     repair::mend(repos, target, true).await?;
     take(repos, target).await?;
-    commit(repos, target).await.ok_or_else(|| format!("the branch {target} is gone"))
+    commit(repos, target).await.ok_or_else(|| format!("the branch {target} is missing"))
 }
 
 /// Fetches what was pushed, if it is a fast-forward. A hub that git cannot read is rebuilt, and the
@@ -274,7 +273,7 @@ async fn take(repos: &RunRepos, target: &str) -> Result<Pushed, String> {
 async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, String> {
     let hub = repos.paths.hub();
     let name = format!("refs/heads/{target}");
-    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is gone")?;
+    let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
     let now = match stands(repos, &name).await {
         Err(why) if !no_room(&why) => {
             repair::rebuild(repos, target, &why, Pushes::Taken).await?;
@@ -290,7 +289,7 @@ async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, Str
     let names = [name.as_str(), &format!("+{HUB}")];
     let mut why = String::new();
     for _ in 0..TAKE_TRIES {
-        why = match private_repo::fetch(repos, &hub, &now, &names, "cannot look at what was pushed")
+        why = match private_repo::fetch(repos, &hub, &now, &names, "cannot inspect the pushed commits")
             .await
         {
             Ok(()) => return Ok(Some(Pushed::Forward)),

@@ -84,7 +84,7 @@ async fn restore_fixed(repos: &RunRepos, target: &str) -> Result<(), String> {
         if let Err(error) = untrusted_path::replace(&hub, Path::new(name), &wanted) {
             return rebuild(repos, target, &format!("{name}: {error}"), Pushes::Taken).await;
         }
-        repos.note_repair(format!("the file {name} of the hub was changed, and is put back"));
+        repos.note_repair(format!("the file {name} of the hub was changed; restored it"));
     }
     // A hub that an earlier version made has no reference copy of this file.
     let Ok(wanted) = std::fs::read(repos.paths.private.join(FORM).join(SHALLOW)) else {
@@ -135,7 +135,7 @@ pub(super) async fn rebuild(
     }
     let hub = repos.paths.hub();
     let aside = free_name(&hub, "damaged");
-    let io = |error: std::io::Error| format!("cannot put the damaged hub aside: {error}");
+    let io = |error: std::io::Error| format!("cannot move the damaged hub aside: {error}");
     match std::fs::symlink_metadata(&hub) {
         Ok(meta) if meta.is_dir() => {
             std::fs::create_dir(&aside).map_err(io)?;
@@ -165,11 +165,11 @@ pub(super) async fn rebuild(
         Err(_) => put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?,
     }
     let what = match pushed {
-        Some(pushed) => format!("with the push of {pushed} that was in it"),
-        None => "a push that was not gathered by then is not in it".into(),
+        Some(pushed) => format!("with its push of {pushed}"),
+        None => "later pushes are lost".into(),
     };
     repos.note_repair(format!(
-        "the hub was damaged ({why}) and is built again from the harness's own repository; {what}"
+        "the hub was damaged ({why}); rebuilt it from the private repository; {what}"
     ));
     Ok(())
 }

@@ -41,7 +41,7 @@ pub(super) fn damage(paths: &RunPaths, target: &str) -> Option<String> {
     let at = |name: &str| std::fs::symlink_metadata(hub.join(name));
     match std::fs::symlink_metadata(&hub) {
         Ok(meta) if meta.is_dir() => {}
-        Ok(_) => return Some("it is no directory".into()),
+        Ok(_) => return Some("it is not a directory".into()),
         Err(error) => return Some(error.to_string()),
     }
     let name = format!("refs/heads/{target}");
@@ -49,7 +49,7 @@ pub(super) fn damage(paths: &RunPaths, target: &str) -> Option<String> {
     for folder in FOLDERS.map(String::from).into_iter().chain(above) {
         let needed = folder == "objects" || folder == "refs";
         match at(&folder) {
-            Ok(meta) if !meta.is_dir() => return Some(format!("{folder} is no directory")),
+            Ok(meta) if !meta.is_dir() => return Some(format!("{folder} is not a directory")),
             Err(error) if needed => return Some(format!("{folder}: {error}")),
             _ => {}
         }
@@ -60,7 +60,7 @@ pub(super) fn damage(paths: &RunPaths, target: &str) -> Option<String> {
     let lock = format!("{name}.lock");
     for file in FILES.into_iter().chain(fixed).chain([name.as_str(), lock.as_str()]) {
         if is_odd(at(file)) {
-            return Some(format!("{file} is no file"));
+            return Some(format!("{file} is not a file"));
         }
     }
     // A hub of an earlier version has no reference copies to compare with.
@@ -70,7 +70,7 @@ pub(super) fn damage(paths: &RunPaths, target: &str) -> Option<String> {
     if let Ok(Some(text)) = untrusted_path::read(&hub, Path::new(&name), FIXED_LIMIT)
         && private_repo::hash(&text).is_none()
     {
-        return Some(format!("{name} is no commit"));
+        return Some(format!("{name} is not a commit"));
     }
     misplaced(&hub).or_else(|| unreadable(&hub))
 }
@@ -80,15 +80,15 @@ fn misplaced(hub: &Path) -> Option<String> {
     let entries = |name: &str| std::fs::read_dir(hub.join(name)).into_iter().flatten().flatten();
     // git runs hooks for the agent that pushes, and only that agent's own sandbox confines them.
     if let Some(hook) = entries("hooks").next() {
-        return Some(format!("hooks/{} is there", hook.file_name().to_string_lossy()));
+        return Some(format!("hooks/{} exists", hook.file_name().to_string_lossy()));
     }
     if std::fs::symlink_metadata(hub.join(GRAFTS)).is_ok() {
-        return Some(format!("{GRAFTS} is there"));
+        return Some(format!("{GRAFTS} exists"));
     }
     for entry in entries("objects").take(ENTRIES_LIMIT) {
         let name = entry.file_name().to_string_lossy().into_owned();
         if is_fan_out(&name) && !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            return Some(format!("objects/{name} is no directory"));
+            return Some(format!("objects/{name} is not a directory"));
         }
     }
     let (mut folders, mut seen) = (vec![PathBuf::from("refs")], 0);
@@ -105,7 +105,7 @@ fn misplaced(hub: &Path) -> Option<String> {
             match kind {
                 kind if kind.is_dir() && !is_lock => folders.push(path),
                 kind if kind.is_file() => {}
-                _ => return Some(format!("{} is no file", path.display())),
+                _ => return Some(format!("{} is not a file", path.display())),
             }
         }
     }
@@ -180,7 +180,7 @@ pub(super) fn broken_object(hub: &Path, halt: &CancellationToken) -> Option<Stri
                 None => begins(&object.path(), is_zlib),
             };
             if !whole {
-                return Some(format!("objects/{name}/{file} is no object"));
+                return Some(format!("objects/{name}/{file} is not an object"));
             }
         }
     }

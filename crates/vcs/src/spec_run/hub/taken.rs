@@ -38,7 +38,7 @@ pub(super) async fn take(repos: &RunRepos, target: &str) -> Result<Option<String
             tracing::warn!(
                 run = %repos.run_id,
                 %why,
-                "failed to take a push out of a damaged hub"
+                "failed to fetch a push from a damaged hub"
             );
             Ok(None)
         }
@@ -82,6 +82,6 @@ async fn bring(repos: &RunRepos, dir: &Path, objects: &Path, now: &str) -> Resul
     std::fs::write(&lenders, format!("{known}{}\n{}\n", own.display(), objects.display()))
         .map_err(io)?;
     std::fs::write(dir.join("refs/heads/taken"), format!("{now}\n")).map_err(io)?;
-    private_repo::fetch(repos, dir, now, &[&format!("+{TAKEN}")], "cannot take what was pushed")
+    private_repo::fetch(repos, dir, now, &[&format!("+{TAKEN}")], "cannot fetch the pushed commits")
         .await
 }

@@ -121,7 +121,7 @@ impl Connection {
         target: &str,
         base: &str,
     ) -> Result<(String, String), String> {
-        let tip = hub::commit(repos, target).await.ok_or("the branch is gone")?;
+        let tip = hub::commit(repos, target).await.ok_or("the branch is missing")?;
         let kept = format!("{REBASED}/{tip}");
         if let Some(commit) = private_repo::at(repos, &kept).await {
             return Ok((commit, String::new()));
@@ -139,7 +139,7 @@ impl Connection {
             // The remote has no base branch yet, so there is nothing to rebase onto.
             return Ok((tip, String::new()));
         }
-        let onto = private_repo::at(repos, BASE).await.ok_or("the base branch was not brought")?;
+        let onto = private_repo::at(repos, BASE).await.ok_or("the base branch was not fetched")?;
         // The rebase runs where no agent can write, and without the person's filters and merge
         // drivers, because their input would be the agents' files.
         let dir = repos.paths.private.join("finish");
@@ -147,7 +147,7 @@ impl Connection {
         let outcome = match git_run(git(&dir).args(["rebase", "--quiet", &onto]), "").await {
             Ok(_) => {
                 let commit = worktree::head(&dir).await.ok_or("the rebase left nothing")?;
-                let what = "cannot keep the rebased branch";
+                let what = "cannot save the rebased branch";
                 private_repo::fetch(
                     repos,
                     &dir.join(".git"),
@@ -180,13 +180,13 @@ impl Connection {
         if !there.is_empty()
             && private_repo::at(repos, &ours).await.as_deref() != Some(there.as_str())
         {
-            return Err(format!("{name} is there already, and not by this run"));
+            return Err(format!("{name} already exists and does not belong to this run"));
         }
         let (lease, refspec) =
             (format!("--force-with-lease={full}:{there}"), format!("{commit}:{full}"));
         let push = ["push", "--quiet", &lease, to, &refspec];
         self.with_own(&push, TRANSFER, "cannot push the branch").await?;
-        private_repo::set(repos, &ours, commit, "cannot remember what was pushed").await
+        private_repo::set(repos, &ours, commit, "cannot record the push").await
     }
 
     /// Runs [`Self::git`] on the harness's private repository. It runs in the person's directory,

@@ -110,7 +110,7 @@ fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
     }
     assert_eq!(told.d.state(), "failed");
     assert!(
-        told.d.reason.as_deref().unwrap().starts_with("initialize: not answered in 1m"),
+        told.d.reason.as_deref().unwrap().starts_with("initialize: no answer within 1m"),
         "{:?}",
         told.d.reason
     );
@@ -217,7 +217,7 @@ fn a_turn_that_is_cancelled_unasked_has_failed() {
         told.d.phase
     );
     assert!(
-        told.d.reason.as_deref().unwrap().contains("nobody had interrupted it"),
+        told.d.reason.as_deref().unwrap().contains("although nothing interrupted it"),
         "{:?}",
         told.d.reason
     );

@@ -190,7 +190,7 @@ fn attempts_share_the_time_of_their_dispatch() {
     told.spawn();
     ends_after(&mut told, 6_000, ExitCause::Exited);
     assert_eq!(told.finished(), FinalState::Failed);
-    assert_eq!(told.reason(), "timeout: 10s of 10s used");
+    assert_eq!(told.reason(), "stopped after its time limit of 10s (`timeout`)");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn model_turns_are_counted_where_the_cli_does_not() {
     assert_eq!((told.d.model_turns, limit_reached(&told.d)), (2, None));
     done(&mut told, "c");
     tool(&mut told, "d");
-    assert_eq!(limit_reached(&told.d), Some((Limit::Turns, "3 of 2 model turns".into())));
+    assert_eq!(limit_reached(&told.d), Some((Limit::Turns, "its limit of 2 turns".into())));
 
     let mut told = Told::by_turns();
     Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
@@ -310,7 +310,7 @@ fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
             (FinalState::Partial, attempts),
             "{backend}"
         );
-        assert_eq!(told.d.reason.as_deref(), Some("turns limit reached: 1 of 1 model turns"));
+        assert_eq!(told.d.reason.as_deref(), Some("stopped at its limit of 1 turn"));
     }
     // The same holds after a crash.
     let mut told = Told::busy();

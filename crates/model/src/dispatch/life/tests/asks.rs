@@ -220,7 +220,7 @@ fn unattended_agents_are_denied_questions_at_once_and_permissions_in_time() {
     let mut told = unattended();
     told.line(question());
     assert_eq!((told.open(), told.d.state()), (vec![], "running"));
-    assert!(denied(&told).contains("Decide by yourself"), "{}", denied(&told));
+    assert!(denied(&told).contains("Decide yourself"), "{}", denied(&told));
     assert_eq!(told.hears_answers_to(), ["q1"]);
     assert!(!told.d.refused, "no person has refused anything");
 

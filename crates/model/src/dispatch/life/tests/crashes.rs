@@ -226,6 +226,7 @@ fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
 fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
     for capabilities in [MULTI, ONE_SHOT] {
         let mut told = Told::spawned(capabilities);
+        Arc::make_mut(&mut told.d.created).limits.timeout_s = Some(15);
         let (at, epoch) = (told.next(), told.d.epoch);
         let exit = Exit {
             code: None,
@@ -235,7 +236,10 @@ fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
         };
         told.feed(Input::Exited { at, epoch, exit, awake_ms: 0 });
         assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
-        assert_eq!(told.d.reason.as_deref(), Some("timeout: ended by its limits (memory)"));
+        assert_eq!(
+            told.d.reason.as_deref(),
+            Some("stopped after its time limit of 15s (`timeout`)")
+        );
         let timed_out = |event: &Event| {
             matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. })
         };
@@ -305,10 +309,7 @@ fn how_a_process_ended_is_said() {
         ),
         (exit(None, Some(11), ExitCause::Exited, ""), "killed by signal 11"),
         (exit(None, None, ExitCause::Exited, ""), "ended in an unknown way"),
-        (
-            exit(Some(0), Some(9), ExitCause::ShimLost, "gone"),
-            "its shim died while it worked: gone",
-        ),
+        (exit(Some(0), Some(9), ExitCause::ShimLost, "gone"), "its shim died while it ran: gone"),
     ] {
         let mut told = Told::busy();
         let (at, epoch) = (told.next(), told.d.epoch);
@@ -325,14 +326,17 @@ fn how_a_process_ended_is_said() {
 #[test]
 fn a_limit_that_the_cli_keeps_is_named() {
     for (error, said) in [
-        (TurnError::MaxTurns, "turns limit reached enough"),
-        (TurnError::Budget, "budget limit reached enough"),
+        (TurnError::MaxTurns, "stopped at its limit of 4 turns"),
+        (TurnError::Budget, "stopped at its budget of $0.50 ($12.00 spent)"),
     ] {
         let mut told = Told::busy();
+        let limits = &mut Arc::make_mut(&mut told.d.created).limits;
+        (limits.max_turns, limits.budget_usd) = (Some(4), Some(0.5));
         told.result(TurnResult {
             ok: false,
             error: Some(error),
             text: Some("enough".into()),
+            per_model: vec![cost("m", 12.0)],
             ..TurnResult::default()
         });
         told.exit(1);

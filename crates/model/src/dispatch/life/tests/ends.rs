@@ -55,7 +55,7 @@ fn beyond_its_budget_an_agent_is_ended_and_its_work_is_partial() {
     assert!(told.has(&Effect::Terminate));
     told.exit_by(None, ExitCause::Terminated);
     assert_eq!(told.finished(), FinalState::Partial);
-    assert!(told.d.reason.unwrap().starts_with("budget limit reached: $10.5"));
+    assert!(told.d.reason.unwrap().starts_with("stopped at its budget of $"));
 }
 
 #[test]

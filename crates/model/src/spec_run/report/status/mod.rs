@@ -105,7 +105,7 @@ impl Standing {
             waiting_for.push(Wait {
                 kind: WaitKind::Daemon,
                 dispatch_id: None,
-                reason: format!("a daemon: `muleteer run --resume {}` starts one", run.id()),
+                reason: format!("a daemon: start one with `muleteer run --resume {}`", run.id()),
                 since: recorded,
                 until: None,
             });
@@ -124,7 +124,7 @@ impl Standing {
         let Some(why) = why.filter(|_| self.abandoned) else { return self };
         for wait in self.waiting_for.iter_mut().filter(|wait| wait.kind == WaitKind::Daemon) {
             wait.reason = format!(
-                "a daemon that carries it on ({why}); `muleteer run --resume {}` tries again",
+                "a daemon that continues it ({why}): retry with `muleteer run --resume {}`",
                 run.id()
             );
         }
@@ -135,7 +135,7 @@ impl Standing {
     /// Returns the waits as one sentence, or `None` if the run waits for nothing.
     pub fn reason(&self) -> Option<String> {
         let reasons: Vec<_> = self.waiting_for.iter().map(|wait| wait.reason.as_str()).collect();
-        (!reasons.is_empty()).then(|| format!("it waits for {}", reasons.join("; for ")))
+        (!reasons.is_empty()).then(|| format!("it is waiting for {}", reasons.join("; for ")))
     }
 }
 
@@ -156,7 +156,7 @@ fn of_the_run(run: &Run, now: Timestamp) -> Option<Wait> {
     let (until, why) = (pause.until, &pause.reason);
     Some(wait(
         WaitKind::Backoff,
-        format!("{until:.0}, when agents are started again: {why}"),
+        format!("{until:.0}, when the run starts agents again: {why}"),
         Some(until),
     ))
 }
@@ -182,7 +182,7 @@ fn of_an_agent(d: &Dispatch, now: Timestamp) -> Option<Wait> {
             )
         }
         Phase::Queued => {
-            wait(WaitKind::Pool, "a free place in the pool of agents".into(), d.since, None)
+            wait(WaitKind::Pool, "a free slot in the pool of agents".into(), d.since, None)
         }
         _ if d.waits_for_an_answer() => {
             let first = d.asks.open().next()?;

@@ -97,7 +97,7 @@ fn agent_that_waits_for_the_model_api_tells_until_when() {
     );
     let reason = standing.reason().unwrap();
     assert!(
-        reason.starts_with("it waits for the model API until ") && reason.contains("HTTP 429"),
+        reason.starts_with("it waiting for the model API until ") && reason.contains("HTTP 429"),
         "{reason}"
     );
     let json: Value = serde_json::to_value(&standing).unwrap();
