@@ -172,7 +172,7 @@ fn no_crate_but_vcs_runs_git() {
 }
 
 #[test]
-fn the_top_level_holds_what_the_issue_names() {
+fn top_level_has_only_the_expected_entries() {
     let allowed = [
         "Cargo.toml",
         "Cargo.lock",

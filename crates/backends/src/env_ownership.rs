@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cli_has_its_own_keys_and_what_is_nobody_s() {
+    fn cli_gets_its_own_and_unowned_variables() {
         let names = [
             "ANTHROPIC_API_KEY",
             "OPENAI_BASE_URL",

@@ -133,7 +133,7 @@ fn an_end_anywhere_loses_nothing_before_it() {
 }
 
 #[test]
-fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
+fn new_parser_at_any_line_yields_the_same_events() {
     for (name, bytes) in fixtures() {
         let bytes = theirs(&bytes);
         let whole = parse([bytes.as_slice()]);
@@ -194,7 +194,7 @@ fn how_a_turn_ended() {
 }
 
 #[test]
-fn what_a_turn_used_and_what_its_session_cost() {
+fn usage_of_a_turn_and_cost_of_its_session() {
     let used = |name: &str| {
         let result = results(name).remove(0);
         let usage = result.per_model_turn.first().map(|u| (u.model.clone(), u.input, u.output));
@@ -208,7 +208,7 @@ fn what_a_turn_used_and_what_its_session_cost() {
 }
 
 #[test]
-fn the_past_of_a_loaded_session_tells_which_prompts_were_taken() {
+fn loaded_session_history_has_the_accepted_prompts() {
     for (name, taken) in [("claude_load", "one"), ("codex_load", "after")] {
         let all = events(&theirs(&fixture(name)));
         let opened = all
@@ -227,7 +227,7 @@ fn the_past_of_a_loaded_session_tells_which_prompts_were_taken() {
 }
 
 #[test]
-fn what_a_session_begins_with() {
+fn first_events_of_a_session() {
     for (name, loads, by) in [
         ("claude", true, "option model"),
         ("codex", true, "option model"),

@@ -117,7 +117,7 @@ fn cut_anywhere_is_the_same() {
 
 /// After a crash the supervisor continues at a line boundary with a new parser.
 #[test]
-fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
+fn new_parser_at_any_line_yields_the_same_events() {
     for (name, bytes) in fixtures() {
         let whole = parse([bytes.as_slice()]);
         for (n, line) in whole.iter().enumerate() {
@@ -189,7 +189,7 @@ fn why_a_turn_failed() {
 }
 
 #[test]
-fn success_is_told_by_is_error_alone() {
+fn success_depends_on_is_error_only() {
     for name in
         ["basic_success", "json_schema", "compact_manual", "f529_then_ok", "f_hangmid_default"]
     {
@@ -204,7 +204,7 @@ fn success_is_told_by_is_error_alone() {
 /// Totals continue from the numbers that the previous process wrote at a regular end, so they are
 /// wrong after a kill. The usage since the last result is always right.
 #[test]
-fn what_a_turn_cost_is_told_apart_from_the_total() {
+fn cost_of_a_turn_is_separate_from_the_total() {
     let cost = |usage: &[muleteer_model::agent::event::ModelUsage]| {
         usage.iter().map(|u| u.cost_usd).sum::<f64>()
     };

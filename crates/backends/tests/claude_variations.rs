@@ -437,7 +437,7 @@ fn a_subagents_lines_name_the_call_that_runs_it() {
 
 /// Each part of a message has the numbers of the whole call. A call without an id counts as well.
 #[test]
-fn what_a_call_used_is_told_once() {
+fn usage_of_a_call_is_reported_once() {
     let line = |id: Value, output: u64| {
         json!({"type": "assistant", "message": {"id": id,
             "content": [{"type": "text", "text": "x"}],

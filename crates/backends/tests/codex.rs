@@ -76,7 +76,7 @@ fn nothing_that_is_known_becomes_unknown() {
 }
 
 #[test]
-fn what_is_not_known_is_kept() {
+fn unknown_lines_are_preserved() {
     for line in [
         r#"{"type":"thread.renamed","name":"x"}"#,
         r#"{"type":"item.completed","item":{"id":"item_9","type":"dance"}}"#,
@@ -107,7 +107,7 @@ fn cut_anywhere_is_the_same() {
 
 /// After a crash the supervisor continues at a line boundary with a new parser.
 #[test]
-fn a_new_parser_at_any_line_gives_what_the_old_one_would_have() {
+fn new_parser_at_any_line_yields_the_same_events() {
     for (name, bytes) in fixtures() {
         let whole = parse([bytes.as_slice()]);
         assert_eq!(whole.last().unwrap().consumed, bytes.len() as u64, "{name}");
@@ -227,7 +227,7 @@ fn a_long_result_document_stays_whole() {
 
 /// The totals continue those of the resumed session, so a turn's usage is the difference.
 #[test]
-fn what_a_session_used_is_told_once_whichever_processes_it_had() {
+fn session_usage_is_reported_once_across_processes() {
     let process = |thread: &str, totals: &[u64]| {
         let turns = totals.iter().map(|total| {
             json!({"type": "turn.completed",
@@ -255,7 +255,7 @@ fn what_a_session_used_is_told_once_whichever_processes_it_had() {
 }
 
 #[test]
-fn a_line_may_lack_what_its_meaning_does_not_need() {
+fn line_without_optional_fields_is_parsed() {
     let one = |line: serde_json::Value| {
         let mut all = events(format!("{line}\n").as_bytes());
         assert_eq!(all.len(), 1, "{line}");

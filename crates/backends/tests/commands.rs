@@ -169,7 +169,7 @@ fn codex_gets_its_schema_in_a_file_and_its_prompt_on_stdin() {
 
 /// Configured permissions of Codex are not overruled, also with `resume`.
 #[test]
-fn codex_keeps_its_own_sandbox_where_it_is_configured() {
+fn codex_keeps_its_own_sandbox_if_configured() {
     let (_folder, path) = installed();
     let argv = |args: &[&str]| {
         let args = args.iter().map(|arg| (*arg).to_string()).collect();
@@ -299,7 +299,7 @@ fn a_command_runs_under_a_shell_or_as_it_is() {
 }
 
 #[test]
-fn a_rehearsal_runs_ourselves_and_keeps_its_sessions_with_the_agent() {
+fn rehearsal_runs_muleteer_and_stores_sessions_with_the_agent() {
     let line = Rehearsal
         .command_line(&LaunchSpec {
             scenario: Some("/s.yaml".into()),
@@ -318,7 +318,7 @@ fn a_rehearsal_runs_ourselves_and_keeps_its_sessions_with_the_agent() {
 }
 
 #[test]
-fn what_is_missing_and_how_to_get_it() {
+fn missing_programs_have_installation_hints() {
     let empty = tempfile::tempdir().unwrap();
     let path = Some(empty.path().to_string_lossy().into_owned());
     let missing = Command::Argv(vec!["aider".into()]);
@@ -346,7 +346,7 @@ fn what_is_missing_and_how_to_get_it() {
 }
 
 #[test]
-fn where_spans_go_is_told_and_what_is_configured_wins() {
+fn agent_gets_the_span_endpoint_unless_configured() {
     let (_folder, path) = installed();
     let env = vec![("OTEL_LOGS_EXPORTER".to_string(), "none".to_string())];
     let at = |path: &str| Some(format!("http://127.0.0.1:4318{path}"));
@@ -370,7 +370,7 @@ fn where_spans_go_is_told_and_what_is_configured_wins() {
 }
 
 #[test]
-fn claude_as_root_is_told_of_its_sandbox_and_only_then() {
+fn claude_as_root_gets_is_sandbox_only_in_a_container() {
     let (_folder, path) = installed();
     let set = |sandboxed_root: bool, env: &[(&str, &str)]| {
         let env =

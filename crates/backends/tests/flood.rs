@@ -9,7 +9,7 @@ use muleteer_backends::by_name;
 
 /// Parses 100 MB and more, half of it one line without a newline. Memory use must not grow.
 #[test]
-fn a_flood_keeps_memory_flat() {
+fn flood_of_output_keeps_memory_flat() {
     let resident = || -> u64 {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

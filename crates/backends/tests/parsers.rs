@@ -79,7 +79,7 @@ proptest! {
 
     /// A parser that passes over output returns the same other events at the same positions.
     #[test]
-    fn what_is_passed_over_is_output_and_nothing_else(lines in prop::collection::vec(line(), 0..12),
+    fn skipped_lines_are_output_events(lines in prop::collection::vec(line(), 0..12),
         cut in any::<prop::sample::Index>()) {
         let mut bytes = lines.join(&b'\n');
         bytes.push(b'\n');
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_can_be_read_back(lines in prop::collection::vec(line(), 0..12)) {
+    fn printed_events_round_trip(lines in prop::collection::vec(line(), 0..12)) {
         for name in NAMES {
             let mut out = Vec::new();
             parse_all(by_name(name).unwrap(), lines.join(&b'\n').as_slice(), &mut out).unwrap();
@@ -131,7 +131,7 @@ fn a_stretch_of_output_that_is_passed_over_is_one_line() {
 /// White space alone does not count as a line, however it is cut and whether it is passed over or
 /// not. A reader that waits for the last line depends on it.
 #[test]
-fn white_space_alone_is_told_from_a_line() {
+fn white_space_is_not_a_line() {
     let bytes = b"a\n \n{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n\r\n\t\n";
     for (passing, pieces, expected) in [
         (false, vec![&bytes[..]], vec![false, true, false, true, true]),
@@ -420,7 +420,7 @@ fn protocol_messages_in_an_agents_log_are_not_read_again() {
 }
 
 #[test]
-fn text_beside_an_object_is_told_too() {
+fn text_beside_an_object_is_reported() {
     let output = |text: &str| AgentEvent::Output { text: text.into() };
     let text = AgentEvent::Text { chars: 2, text: "hi".into() };
     for (line, expected) in [
@@ -603,7 +603,7 @@ fn every_event_of_ours_is_known_by_its_type() {
 }
 
 #[test]
-fn an_unknown_claude_line_is_kept_and_its_neighbours_are_read() {
+fn unknown_claude_line_is_preserved_and_neighbours_are_parsed() {
     let text = concat!(
         "Warning: something on stdout\n",
         r#"{"type":"brand_new","x":1}"#,

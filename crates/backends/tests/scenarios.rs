@@ -54,7 +54,7 @@ fn the_documented_scenarios_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
+fn scenario_faults_have_a_place_and_a_hint() {
     let cases = [
         "turns: []",
         "v: 2\nturns: [{steps: []}]",
@@ -89,7 +89,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
 }
 
 #[test]
-fn a_step_says_what_it_does_before_and_how_it_went_behind() {
+fn step_reports_its_action_before_and_its_outcome_after() {
     let vars = Vars::from_env([("MULETEER_BEAD_ID".to_string(), "b-1".to_string())]);
     let planned =
         plan(&step("{write: {path: '${bead}.txt', text: x}}"), "call-1-1", "m", &vars).unwrap();
@@ -141,7 +141,7 @@ fn a_loop_is_rounds_of_the_same_call_with_ids_of_their_own() {
 }
 
 #[test]
-fn noise_is_as_much_as_was_asked_for() {
+fn noise_has_the_requested_size() {
     let bytes = |noise: Noise| noise.pieces().map(|piece| piece.len() as u64).sum::<u64>();
     assert_eq!(bytes(Noise::LongLine { bytes: 200_000, newline: false }), 200_000);
     assert_eq!(bytes(Noise::LongLine { bytes: 0, newline: true }), 1);

@@ -33,7 +33,7 @@ fn seen(cli: &str, name: &str, key: &str) -> Seen {
 }
 
 #[test]
-fn each_real_transcript_tells_where_its_prompt_stands() {
+fn real_transcripts_yield_the_state_of_their_prompt() {
     use Standing::{Answered, MidTool, Unanswered};
     for (cli, name, standing) in [
         ("claude", "unanswered", Unanswered),
@@ -69,7 +69,7 @@ fn a_prompt_sent_into_a_turn_is_taken_once_it_is_part_of_it() {
 /// A process can be killed within any write. A prompt that is in the session stays there, and the
 /// answer is never unclear: the session does not contain a torn last line.
 #[test]
-fn cut_anywhere_a_transcript_is_read_for_what_it_holds() {
+fn truncated_transcript_is_read_up_to_the_cut() {
     for (cli, name) in
         [("claude", "folded"), ("claude", "answered"), ("codex", "mid_tool"), ("codex", "answered")]
     {
@@ -108,7 +108,7 @@ fn a_session_without_a_message_is_empty() {
 }
 
 #[test]
-fn a_damaged_record_of_the_prompt_is_unclear_and_any_other_is_passed_over() {
+fn damaged_prompt_record_is_unclear_and_others_are_skipped() {
     for (cli, name) in [("claude", "answered"), ("codex", "answered")] {
         let whole = String::from_utf8(fixture(cli, name)).unwrap();
         let damaged = |damage: &dyn Fn(&str) -> bool| {
@@ -186,7 +186,7 @@ fn a_record_beyond_all_size_is_read_as_it_comes() {
 }
 
 #[test]
-fn a_lost_session_is_known_by_the_last_words() {
+fn lost_session_is_detected_in_the_last_output() {
     let says =
         |name: &str, stderr: &str| by_name(name).unwrap().transcripts().unwrap().says_lost(stderr);
     assert!(says("claude-code", "No conversation found with session ID: c17293ce\n"));
@@ -218,7 +218,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_turn_of_a_prompt_used_is_told() {
+fn usage_of_a_prompts_turn_is_read() {
     for (cli, name, input, output) in [
         ("claude", "unanswered", 0, 0),
         ("claude", "answered", 100, 20),

@@ -244,7 +244,7 @@ fn states() {
 }
 
 #[test]
-fn what_passes_to_agents() {
+fn variables_that_pass_to_agents() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md"))
         .expect("docs/cli.md");
     let list = text

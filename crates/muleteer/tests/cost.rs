@@ -49,7 +49,7 @@ fn the_table() {
 }
 
 #[test]
-fn without_anything_it_says_so() {
+fn empty_cost_report_says_no_usage() {
     let user = User::new();
     let said = user.run(&["cost"]);
     assert_eq!((said.code, said.stdout.as_str()), (0, "no usage recorded\n"), "{said:?}");

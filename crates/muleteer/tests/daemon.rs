@@ -80,7 +80,7 @@ fn spawn_starts_a_daemon_and_prints_only_the_id() {
 }
 
 #[test]
-fn a_backend_that_is_not_there_is_told_by_one_code() {
+fn missing_backend_has_one_error_code() {
     let user = User::new();
     for backend in ["telepathy", "acp:telepathy", "codex:telepathy"] {
         let said = user.run(&["spawn", "developer", ".", "x", "--backend", backend, "--json"]);
@@ -93,7 +93,7 @@ fn a_backend_that_is_not_there_is_told_by_one_code() {
 }
 
 #[test]
-fn how_much_output_is_kept_is_configured() {
+fn retained_output_follows_the_configuration() {
     let user = User::new();
     user.write(".config/muleteer/config.yaml", "retention: {output_mib: 3}\n");
     let said = spawn(&user, "true", &["--wait"]);
@@ -106,7 +106,7 @@ fn how_much_output_is_kept_is_configured() {
 /// A daemon that cannot start for a reason of its own has not lost to another daemon. The verb
 /// reports the reason and tries no other daemon.
 #[test]
-fn why_no_daemon_can_start_is_told_by_the_verb_that_needs_one() {
+fn verb_reports_the_reason_of_a_failed_daemon_start() {
     let user = User::new();
     assert_eq!(spawn(&user, "true", &["--wait"]).code, 0);
     assert_eq!(user.run(&["daemon", "stop"]).code, 0);
@@ -226,7 +226,7 @@ fn a_wait_outlives_its_daemon() {
 }
 
 #[test]
-fn what_was_recorded_is_read_without_a_daemon() {
+fn recorded_state_is_read_without_a_daemon() {
     let user = User::new();
     let id = spawn(&user, "echo hello", &["--wait"]).stdout.trim().to_string();
     kill_9(daemon_pid(&user).expect("daemon"));
@@ -297,7 +297,7 @@ fn a_second_daemon_is_refused_and_names_the_first() {
 }
 
 #[test]
-fn stopping_says_how_long_the_agents_may_go_on() {
+fn daemon_stop_reports_the_lease_of_agents() {
     let user = User::new();
     let id = spawn(&user, "sleep 600", &[]).stdout.trim().to_string();
     until("it runs", || (state(&user, &id) == "running").then_some(()));

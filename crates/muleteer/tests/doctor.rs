@@ -62,7 +62,7 @@ fn said_of(user: &User, args: &[&str]) -> String {
 }
 
 #[test]
-fn what_fails_is_told_and_exits_4() {
+fn failed_check_is_reported_and_exits_4() {
     let user = User::new();
     program(&user, "claude", "echo broken >&2; exit 1");
     user.write(".config/muleteer/config.yaml", "pool:\n  max_agnts: 3\n");
@@ -91,7 +91,7 @@ fn a_configured_agent_that_is_missing_fails() {
 
 /// `doctor` fails for everything that `spawn` and `run` would reject.
 #[test]
-fn agents_of_the_configuration_are_looked_for_by_what_they_are() {
+fn configured_agents_are_looked_up_by_kind() {
     let user = User::new();
     program(&user, "claude", "echo 2.1.3");
     let found = |config: &str, name: &str| {
@@ -147,7 +147,7 @@ fn a_path_that_leads_nowhere_is_called_that() {
 }
 
 #[test]
-fn what_tells_no_version_is_in_doubt() {
+fn program_without_a_version_is_a_warning() {
     let user = User::new();
     for text in ["echo hello world", "head -c 300000 /dev/urandom"] {
         program(&user, "claude", text);
@@ -187,7 +187,7 @@ fn directories_that_others_may_enter_fail() {
 
 /// A directory may count as creatable only if the first daemon can create it.
 #[test]
-fn what_cannot_be_made_is_no_place_to_live() {
+fn directory_that_cannot_be_created_fails() {
     let user = User::new();
     user.write("file", "");
     let below = user.path("file").join("state").display().to_string();
@@ -208,7 +208,7 @@ fn what_cannot_be_made_is_no_place_to_live() {
 /// Without usable directories `doctor` reports that as one check of many, and verbs that need no
 /// state work.
 #[test]
-fn an_environment_without_places_is_told_and_not_died_of() {
+fn missing_directory_variables_are_reported() {
     let user = User::new();
     let deep = user.path(&"d".repeat(120)).display().to_string();
     let said = doctor(&user, &[("XDG_RUNTIME_DIR", &deep)]);

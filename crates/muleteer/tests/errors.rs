@@ -161,7 +161,7 @@ fn a_role_of_no_category_is_shown_with_its_place() {
 
 /// The key is set without effect, and a user who displays it is warned.
 #[test]
-fn what_a_project_says_of_the_daemon_is_shown_as_said_in_vain() {
+fn daemon_settings_of_a_project_are_shown_as_ignored() {
     let user = User::new();
     user.write("shop/.muleteer/config.yaml", "pool:\n  max_agents: 2\n  max_depth: 1\n");
     let project = user.path("shop").display().to_string();
@@ -242,7 +242,7 @@ fn colours_are_for_terminals_or_on_request() {
 }
 
 #[test]
-fn who_reads_only_the_beginning_is_no_error() {
+fn closed_pipe_of_a_reader_is_not_an_error() {
     let user = User::new();
     let mut child = user.command(&["config", "show"]).spawn().expect("spawn");
     drop(child.stdout.take());

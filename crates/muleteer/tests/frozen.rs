@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 #[test]
-fn verbs_and_flags_are_those_of_before() {
+fn verbs_and_flags_match_the_frozen_list() {
     let mut command = Cli::command();
     command.build();
     let mut lines = BTreeSet::new();
@@ -109,7 +109,7 @@ fn argument(command: &Command, arg: &Arg, position: usize) -> String {
 }
 
 #[test]
-fn codes_are_those_of_before() {
+fn codes_match_the_frozen_list() {
     let mut lines: BTreeSet<_> = exit::CODES
         .iter()
         .map(|(code, exit, _)| format!("{code}: exit {}", *exit as u8))
@@ -134,7 +134,7 @@ fn exits(command: &Command, path: &str, lines: &mut BTreeSet<String>) {
 
 /// `contract.rs` compares the page's words with the code.
 #[test]
-fn states_and_variables_are_those_of_before() {
+fn states_and_variables_match_the_frozen_list() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md");
     let text = std::fs::read_to_string(page).expect("docs/contract.md");
     let section = |heading: &str| {
@@ -161,7 +161,7 @@ fn states_and_variables_are_those_of_before() {
 
 /// Collects the names of variables that the programs read or set, wherever the sources name them.
 #[test]
-fn variables_of_the_sources_are_those_of_before() {
+fn variables_in_the_sources_match_the_frozen_list() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
     let mut lines = BTreeSet::new();
     while let Some(folder) = folders.pop() {

@@ -123,7 +123,7 @@ fn sixty_and_two_hundred_and_two_thousand_beads() {
 }
 
 #[test]
-fn a_run_that_failed_says_why_and_one_that_rests_how_to_go_on() {
+fn failed_run_shows_its_error_and_paused_run_its_command() {
     let page = shown("failed", &tale::failed());
     let told = text(&page);
     for word in
@@ -156,7 +156,7 @@ fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
 }
 
 #[test]
-fn what_others_wrote_is_text_and_is_cut() {
+fn foreign_text_is_escaped_and_shortened() {
     let evil = "</title></text><script>alert('x')</script><img src=x \
         onerror=alert(1)>\"'&\u{202e}\u{1b}[2J]]>";
     let long = "w".repeat(100_000);
@@ -207,7 +207,7 @@ fn what_others_wrote_is_text_and_is_cut() {
 
 /// The run's agents may be able to read a page.
 #[test]
-fn the_criteria_are_told_once_the_run_has_ended_and_not_before() {
+fn criteria_are_shown_only_after_the_run_has_ended() {
     let mut tale = Tale::new("Secrets");
     tale.beads(&[planned("a", "A", &[])]);
     tale.event(Event::JudgeFinished(Box::new(verdict(1, Verdict::Fail))));

@@ -68,7 +68,7 @@ fn under_way(agents: u32) -> (Tale, AtWork) {
 }
 
 #[test]
-fn beads_agents_tools_time_cost_and_what_is_left() {
+fn progress_shows_beads_agents_tools_time_and_cost() {
     let (tale, at_work) = under_way(3);
     insta::assert_snapshot!(
         "progress",

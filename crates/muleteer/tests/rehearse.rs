@@ -139,7 +139,7 @@ fn is_text(wanted: &str) -> impl Fn(&AgentEvent) -> bool {
 }
 
 #[test]
-fn a_killed_agent_goes_on_behind_its_last_step_and_its_session_is_never_played_twice() {
+fn killed_agent_continues_after_its_last_step_once() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "
   - steps:
@@ -228,7 +228,7 @@ fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
 }
 
 #[test]
-fn it_crashes_by_the_very_signal_and_also_one_it_was_deaf_to() {
+fn crash_step_uses_the_given_signal_even_if_ignored() {
     let folder = tempfile::tempdir().unwrap();
     for (name, signo) in [("SEGV", 11), ("ABRT", 6), ("TERM", TERM), ("INT", 2), ("KILL", KILL)] {
         let scenario = format!("  - steps: [ignore_term: true, crash: {{signal: {name}}}]\n");
@@ -244,7 +244,7 @@ fn it_crashes_by_the_very_signal_and_also_one_it_was_deaf_to() {
 }
 
 #[test]
-fn a_command_that_fails_is_told_with_its_end_and_what_it_printed() {
+fn failed_command_reports_its_end_and_output() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "
   - steps: [run: echo no; exit 3]
@@ -269,7 +269,7 @@ fn a_command_that_fails_is_told_with_its_end_and_what_it_printed() {
 }
 
 #[test]
-fn noise_does_not_hide_what_comes_behind_it() {
+fn noise_does_not_hide_later_output() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = "
   - steps:
@@ -303,7 +303,7 @@ fn with_the_end_of_stdin_the_turn_is_finished_first() {
 
 /// As for all verbs: one document on stdout, and the exit code of its error.
 #[test]
-fn errors_are_documents_where_that_is_asked_for() {
+fn errors_are_json_documents_with_json() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("scenario.yaml");
     let check = |text: &str, more: &[&str]| {

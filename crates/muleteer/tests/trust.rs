@@ -72,7 +72,7 @@ fn keys(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn fresh_clone_runs_nothing_and_says_so() {
+fn untrusted_clone_runs_nothing_and_warns() {
     let user = cloned(FOREIGN);
     for args in
         [&["bead", "list"][..], &["config", "show"], &["config", "check"], &["roles"], &["status"]]
@@ -150,7 +150,7 @@ fn trusted_configuration_counts_until_it_changes() {
 }
 
 #[test]
-fn trust_of_a_person_shows_what_it_allows() {
+fn trust_shows_the_allowed_settings() {
     let user = cloned(FOREIGN);
     let role = "---\nname: tester\npermissions: {allow: [Bash]}\n---\nYou test.\n";
     user.write("project/.muleteer/roles/tester.md", role);
@@ -163,7 +163,7 @@ fn trust_of_a_person_shows_what_it_allows() {
 }
 
 #[test]
-fn nothing_to_trust_and_what_cannot_be_shown() {
+fn trust_without_files_or_with_unreadable_files_fails() {
     let user = User::new();
     let said = user.run(&["trust", "--json"]);
     assert_eq!(

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_and_the_end_of_both_streams_are_told() {
+    fn exit_code_and_ends_of_both_streams_are_returned() {
         let ran = shell("echo out; echo err >&2; exit 3", 60, "bounded-1");
         assert_eq!((ran.code, ran.passed(), ran.output.as_str()), (Some(3), false, "out\nerr\n"));
         let long = shell("yes | head -c 100000; echo end", 60, "bounded-2");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_killed_with_all_it_started() {
+    fn timeout_kills_the_command_and_its_descendants() {
         let ran = shell("trap '' TERM; (setsid sleep 1000 &) ; sleep 1000", 1, "bounded-3");
         assert!(ran.timed_out && !ran.passed(), "{ran:?}");
         assert_eq!(group::by_nonce("bounded-3"), [] as [u32; 0]);

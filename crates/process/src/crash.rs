@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_and_a_stack_overflow_leave_word_and_signals_of_others_do_not() {
+    fn abort_and_stack_overflow_are_logged_and_foreign_signals_are_not() {
         if let Ok(said) = std::env::var(VAR) {
             let (way, file) = said.split_once(' ').unwrap();
             watch(Path::new(file)).unwrap();

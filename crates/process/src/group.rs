@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_of_all_its_nonces_also_where_one_has_looked_before() {
+    fn sweep_covers_all_nonces_after_an_earlier_search() {
         let nonces =
             ["one", "two", "three"].map(|name| format!("sweep-{name}-{}", std::process::id()));
         let [one, two, _] = nonces.each_ref().map(String::as_str);
@@ -302,7 +302,7 @@ mod tests {
     /// Both ways must find the same descendants.
     #[test]
     #[cfg(target_os = "linux")]
-    fn who_is_below_is_walked_to_and_searched_for_alike() {
+    fn descendants_by_walk_and_by_search_are_equal() {
         let mut shell = crate::command::helper("/bin/sh")
             .args(["-c", "sh -c 'sleep 60 & echo 1; sleep 60; :' & sleep 60 & read line"])
             .stdin(std::process::Stdio::piped())

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_opening_is_refused_and_dropping_a_share_keeps_the_lock() {
+    fn second_lock_is_refused_until_the_last_share_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let guard = try_lock(&path).unwrap().unwrap();
@@ -146,7 +146,7 @@ mod tests {
     /// Otherwise it would wait for an hour, and take over from a daemon that was told to stop
     /// meanwhile.
     #[test]
-    fn who_sees_no_use_in_waiting_does_not_wait() {
+    fn lock_wait_ends_when_the_caller_gives_up() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let held = try_lock(&path).unwrap().unwrap();

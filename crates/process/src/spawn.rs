@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_held_where_there_is_no_cgroup_to_be_in() {
+    fn child_is_contained_without_a_cgroup() {
         let dir = tempfile::tempdir().expect("a directory");
         for place in [None, Some(Path::new("/nowhere")), Some(dir.path())] {
             let child = held(place);

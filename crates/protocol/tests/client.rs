@@ -78,7 +78,7 @@ async fn against<F: Future<Output = ()>, T>(
 }
 
 #[tokio::test]
-async fn nobody_there_is_no_daemon() {
+async fn missing_socket_means_no_daemon() {
     let (_dir, path, listener) = socket();
     drop(listener);
     let error = Client::connect(&path, "test", None).await.expect_err("nobody listens");

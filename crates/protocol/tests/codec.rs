@@ -19,7 +19,7 @@ fn request(body: Request) -> ClientFrame {
 }
 
 #[test]
-fn what_a_newer_peer_adds_is_passed_over() {
+fn unknown_fields_of_a_newer_peer_are_ignored() {
     let unknown = [
         json!({"t": "telepathy", "strength": 9}),
         json!({"t": "request", "id": 1, "body": {"verb": "levitate", "height": [1, {"a": 2}]}}),
@@ -141,7 +141,7 @@ async fn a_half_open_frame_has_a_deadline_and_silence_between_frames_has_none() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_read_loses_nothing_and_its_deadline_goes_on() {
+async fn cancelled_read_loses_no_bytes_and_keeps_its_deadline() {
     let (mut theirs, ours) = duplex(1024);
     let mut reader = FrameReader::new(ours, HELLO_LIMIT);
     let bytes = encode(&request(Request::Ping)).expect("encode");
@@ -172,7 +172,7 @@ async fn a_peer_that_does_not_read_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_inside_a_frame_says_so() {
+async fn connection_that_ends_inside_a_frame_is_an_error() {
     let (mut theirs, ours) = duplex(1024);
     theirs
         .write_all(&encode(&request(Request::Ping)).expect("encode")[..7])

@@ -40,7 +40,7 @@ async fn bytes_pass_both_ways_and_the_listener_sees_the_process_that_connected()
 }
 
 #[tokio::test]
-async fn a_listener_takes_the_place_of_a_former_one_whose_drop_leaves_its_file() {
+async fn new_listener_replaces_the_old_one_and_survives_its_drop() {
     let dir = tempfile::tempdir().expect("dir");
     let path = dir.path().join("sock");
     assert!(!answers(&path));

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_looks_like_this() {
+    fn packet_layout_is_fixed() {
         let answer = Answer { number: 0x0102, outcome: Ok(7) };
         let packet = [1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0];
         assert_eq!(answer.encode(), packet);

@@ -54,7 +54,7 @@ fn a_shim_killed_after_release_takes_its_agent_along() {
 
 #[cfg(feature = "fault-points")]
 #[test]
-fn a_shim_killed_after_exited_has_told_it() {
+fn shim_killed_after_the_exit_record_has_reported_it() {
     let mut agent = Agent::script("echo all; exit 4");
     agent.start_faulty(Some("shim.exited_written")).gone();
     assert_eq!(agent.stdout(), "all\n");
@@ -62,7 +62,7 @@ fn a_shim_killed_after_exited_has_told_it() {
 }
 
 #[test]
-fn what_a_dead_shim_left_is_swept_by_nonce() {
+fn processes_of_a_dead_shim_are_swept_by_nonce() {
     let script = "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM PIPE HUP; echo up >> up; while \
         :; do sleep 1; done' & done; wait";
     let mut agent = Agent::script(script);
@@ -86,7 +86,7 @@ fn what_a_dead_shim_left_is_swept_by_nonce() {
 }
 
 #[test]
-fn a_cgroup_holds_even_what_hides_its_environment() {
+fn cgroup_contains_processes_with_a_hidden_environment() {
     let mut agent =
         Agent::script("env -i PATH=/usr/bin:/bin setsid sh -c 'echo $$ > pid; sleep 600' & wait");
     agent.start();

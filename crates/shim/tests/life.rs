@@ -33,7 +33,7 @@ fn an_agent_runs_prints_and_exits() {
 /// Processes that an agent leaves when it dies, some of them already dead, are ended at once, and
 /// the shim waits for no unneeded grace period.
 #[test]
-fn what_outlives_the_agent_goes_at_once_where_it_obeys() {
+fn remaining_processes_end_at_once_on_sigterm() {
     let mut agent =
         Agent::script("true & (sleep 60 & sleep 60) & echo up; while :; do sleep 60; done");
     agent.launch.timing.term_grace_ms = 600_000;
@@ -270,7 +270,7 @@ fn terminate_ends_a_grandchild_that_fled_and_ignores_term() {
 }
 
 #[test]
-fn what_an_agent_leaves_behind_does_not_delay_its_exit() {
+fn remaining_processes_do_not_delay_the_exit() {
     // The grandchild holds the pipes open and floods them.
     let mut agent = Agent::script(
         "setsid sh -c 'trap \"\" TERM; yes' & sleep 0.2; echo last words >&2; exit 5",
@@ -327,7 +327,7 @@ fn the_lease_ends_one_that_does_not_and_heartbeats_renew_it() {
 }
 
 #[test]
-fn limits_are_kept_without_any_daemon() {
+fn limits_are_enforced_without_a_daemon() {
     type Limit = fn(&mut Agent);
     let cases: [(&str, Limit); 3] = [
         ("sleep 60", |agent| agent.launch.limits.deadline_ms = 200),

@@ -78,7 +78,7 @@ fn private_kb_if_there(pid: u32) -> Option<u64> {
 }
 
 #[test]
-fn a_blocked_agent_can_still_be_ended_and_its_end_is_told() {
+fn blocked_agent_can_be_stopped_and_reports_its_exit() {
     let mut agent = Agent::script("yes");
     agent.launch.spool =
         SpoolLimits { segment_bytes: 64 << 10, cap_bytes: 256 << 10, retain_bytes: 0 };
@@ -119,7 +119,7 @@ impl Drop for TinyDisk {
 }
 
 #[test]
-fn a_full_disk_stops_reading_and_is_recovered_from() {
+fn full_disk_pauses_reading_until_space_returns() {
     let mut agent = Agent::script("yes | head -c 1500000; echo end >&2; exit 9");
     let Some(disk) = TinyDisk::mount(&agent.dir()) else {
         eprintln!("SKIPPED: a full disk needs the right to mount a small one");
@@ -144,7 +144,7 @@ fn a_full_disk_stops_reading_and_is_recovered_from() {
 }
 
 #[test]
-fn on_a_full_disk_the_last_words_fit() {
+fn exit_records_fit_on_a_full_disk() {
     let mut agent =
         Agent::script("trap 'echo going >&2; exit 6' TERM; yes & while :; do sleep 0.05; done");
     let Some(disk) = TinyDisk::mount(&agent.dir()) else {

@@ -55,7 +55,7 @@ fn lines(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_written_is_read_across_segments_and_epochs() {
+fn spool_round_trips_across_segments_and_epochs() {
     let dir = tempfile::tempdir().unwrap();
     let payloads = lines(400);
     write_some(dir.path(), 1, SMALL, &payloads[..200]);
@@ -101,7 +101,7 @@ fn a_reader_keeps_up_with_a_writer() {
 }
 
 #[test]
-fn an_older_epoch_is_never_appended_to() {
+fn older_epoch_cannot_append() {
     let dir = tempfile::tempdir().unwrap();
     write_some(dir.path(), 2, SMALL, &lines(3));
     for epoch in [1, 2] {
@@ -110,7 +110,7 @@ fn an_older_epoch_is_never_appended_to() {
 }
 
 #[test]
-fn at_the_cap_output_is_refused_and_the_last_words_fit() {
+fn spool_at_its_cap_refuses_output_but_fits_the_exit_records() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::create(dir.path(), 1, SMALL).unwrap();
     let mut accepted = 0;

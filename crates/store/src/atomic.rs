@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_meanwhile_stays_and_leaves_no_litter() {
+    fn changed_file_is_not_replaced_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("journal.md");
         write_atomic(&path, b"one", 0o644).expect("writes");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_first_may_be_written_again_and_is_whole() {
+    fn repeated_first_write_leaves_a_complete_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         fs::write(&one, "what a killed writer left, and longer").expect("writes");

@@ -151,7 +151,7 @@ fn killed_at_each_named_point_no_durable_record_is_lost_or_doubled() {
 /// A shell sets a limit on the size of files. This needs no privileges, and writes are short as on
 /// a full disk.
 #[test]
-fn at_the_file_size_limit_it_says_full_and_goes_on_later() {
+fn file_size_limit_reports_full_and_recovers_later() {
     let dir = tempfile::tempdir().expect("a directory");
     check(dir.path(), 0);
     let exe = std::env::current_exe().expect("has a path");
@@ -176,7 +176,7 @@ fn at_the_file_size_limit_it_says_full_and_goes_on_later() {
 
 /// A real full file system in its own mount namespace; skipped if that is not allowed.
 #[test]
-fn on_a_full_file_system_it_says_full_and_what_is_there_is_whole() {
+fn full_file_system_reports_full_and_keeps_events_intact() {
     let dir = tempfile::tempdir().expect("a directory");
     let (small, out) = (dir.path().join("small"), dir.path().join("out"));
     for path in [&small, &out] {

@@ -51,7 +51,7 @@ fn without_mark(log: &Log) {
 }
 
 #[test]
-fn what_is_appended_is_what_is_read() {
+fn appended_events_round_trip() {
     let log = log();
     let (records, again, recovery) = reopen(&log.path, RECORDS).expect("opens");
     assert_eq!(records, log.records);
@@ -169,7 +169,7 @@ fn a_flipped_bit_is_a_named_error_or_a_cut_tail_and_never_wrong_data() {
 }
 
 #[test]
-fn a_bad_line_that_was_durable_is_named_with_its_place_and_what_to_do() {
+fn damaged_durable_line_has_its_place_and_a_hint() {
     let log = log();
     let mut start = 0;
     for (number, line) in (1..).zip(log.bytes.split_inclusive(|b| *b == b'\n')) {
@@ -195,7 +195,7 @@ fn a_bad_line_that_was_durable_is_named_with_its_place_and_what_to_do() {
 }
 
 #[test]
-fn a_finished_bad_line_at_the_end_is_cut_and_its_bytes_are_kept() {
+fn complete_damaged_last_line_is_cut_and_saved() {
     let log = log();
     without_mark(&log);
     // However long the garbage is, within reason.

@@ -139,7 +139,7 @@ fn killed_between_append_and_apply_at_any_record_it_comes_out_the_same() {
 }
 
 #[test]
-fn what_was_read_once_is_not_read_again() {
+fn applied_events_are_not_read_again() {
     let place = place();
     let mut db = built(&place);
     let (mut log, _) = EventLog::open(&place.events, db.applied_seq(), |_| {}).expect("opens");
@@ -179,7 +179,7 @@ fn a_gap_is_refused() {
 }
 
 #[test]
-fn ahead_of_the_events_is_a_named_error_whoever_notices() {
+fn database_ahead_of_the_events_is_an_error() {
     let place = place();
     let mut db = built(&place);
     let applied = db.applied_seq();
@@ -196,7 +196,7 @@ fn ahead_of_the_events_is_a_named_error_whoever_notices() {
 }
 
 #[test]
-fn a_damaged_database_is_moved_aside_and_made_anew() {
+fn damaged_database_is_moved_aside_and_rebuilt() {
     let place = place();
     drop(built(&place));
     let wanted = contents(&place);
@@ -243,7 +243,7 @@ fn truncated_anywhere_it_opens_again_and_comes_out_the_same() {
 }
 
 #[test]
-fn a_newer_schema_is_refused_untouched_and_an_older_one_made_anew() {
+fn newer_schema_is_rejected_and_older_one_is_rebuilt() {
     let place = place();
     drop(built(&place));
     let wanted = contents(&place);

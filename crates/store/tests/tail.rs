@@ -41,7 +41,7 @@ fn ids(reader: &mut Reader) -> String {
 }
 
 #[test]
-fn it_begins_where_asked_and_goes_on() {
+fn tail_starts_at_the_given_place_and_follows() {
     let (_dir, path) = place();
     let mut early = Reader::follow(&path, Start::Beginning).expect("no file is needed");
     assert_eq!(ids(&mut early), "");
@@ -87,7 +87,7 @@ fn unfinished_lines_and_batches_are_not_there_yet() {
 }
 
 #[test]
-fn following_waits_for_durable_and_survives_what_is_cut_back() {
+fn tail_waits_for_durable_events_and_survives_a_cut() {
     let (_dir, path) = place();
     drop(three(&path));
     let mark = path.with_extension("mark");
@@ -133,7 +133,7 @@ fn following_from_a_cursor_waits_for_durable_too() {
 /// The new tail is shorter but has more records: none of them is lost, and no older one is
 /// repeated.
 #[test]
-fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
+fn reader_continues_by_seq_after_a_cut() {
     let (_dir, path) = place();
     drop(three(&path));
     let mark = path.with_extension("mark");
@@ -159,7 +159,7 @@ fn after_a_cut_a_reader_goes_on_by_seq_or_at_the_end_that_it_was_made_for() {
 
 /// A missing log may still appear. A log that cannot be opened is an error and not an empty log.
 #[test]
-fn what_is_missing_is_not_there_yet_and_what_cannot_be_opened_is_an_error() {
+fn missing_file_is_awaited_and_unreadable_file_is_an_error() {
     let (dir, _) = place();
     let (sub, moved) = (dir.path().join("sub"), dir.path().join("moved"));
     let path = sub.join("events.jsonl");
@@ -289,7 +289,7 @@ fn scanned(path: &Path) -> u64 {
 }
 
 #[test]
-fn the_newest_is_what_a_look_at_all_would_find() {
+fn newest_events_match_a_full_scan() {
     let (_dir, path) = place();
     assert_eq!(newest_seq(&path).expect("no file is needed"), 0);
     let mut log = three(&path);
@@ -328,7 +328,7 @@ fn the_newest_is_what_a_look_at_all_would_find() {
 
 /// More zeros than a test has time to read.
 #[test]
-fn the_newest_is_found_without_reading_what_is_before_it() {
+fn newest_events_are_found_without_a_full_read() {
     let (_dir, path) = place();
     drop(three(&path));
     let lines = fs::read(&path).expect("reads");

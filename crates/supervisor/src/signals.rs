@@ -54,7 +54,7 @@ mod tests {
 
     /// The second Ctrl-C of `muleteer run` has another meaning than the first.
     #[tokio::test]
-    async fn a_signal_after_one_that_was_heard_is_heard_too() {
+    async fn second_signal_is_received() {
         const PATIENCE: Duration = Duration::from_secs(20);
         let mut signals = AsyncSignals::catch(&[Signal::URG, Signal::WINCH]).unwrap();
         let mut other = AsyncSignals::catch(&[Signal::WINCH]).unwrap();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_is_said_is_heeded() {
+    fn other_otel_variables_are_used() {
         let pair = |a: &str, b: &str| (a.to_string(), b.to_string());
         let version = pair("service.version", env!("CARGO_PKG_VERSION"));
         let plain = of(&[(VARIABLE, "http://c")]).expect("good").expect("on");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_a_trace_asks_the_sampler_and_who_goes_on_with_one_the_caller() {
+    fn new_trace_uses_the_sampler_and_continued_trace_the_callers_flag() {
         let sampler = |name: &str, argument: &str| {
             let vars = [
                 (VARIABLE, "http://c"),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_heeded_is_told() {
+    fn ignored_otel_variables_are_reported() {
         let told = |vars: &[(&str, &str)]| {
             let vars: Vec<_> = vars.iter().copied().chain([(VARIABLE, "http://c")]).collect();
             of(&vars).expect("good").expect("on").unheeded

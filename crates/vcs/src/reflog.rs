@@ -56,7 +56,7 @@ mod tests {
 
     /// The messages are those of git 2.39 and 2.47.
     #[test]
-    fn what_only_goes_somewhere_is_not_made_there() {
+    fn reflog_checkout_is_not_a_new_commit() {
         for said in [
             "clone: from /somewhere",
             "checkout: moving from main to bead-one",
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_gives_its_new_commit_and_what_is_no_line_gives_none() {
+    fn reflog_line_has_its_new_commit_and_invalid_line_has_none() {
         let (old, new) = ("0".repeat(40), "a".repeat(40));
         let log = format!(
             "{old} {new} A Person <a@example.invalid> 1 +0000\tcommit: x\nnonsense\n\n\

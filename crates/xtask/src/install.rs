@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_the_programs_is_told() {
+    fn programs_that_hide_the_installed_ones_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
         for folder in [&old, &new] {

@@ -183,16 +183,13 @@ fn killed_in_the_middle(test: &str, agent: Agent) {
 }
 
 #[test]
-fn claude_killed_in_the_middle_goes_on_in_its_loaded_session() {
-    killed_in_the_middle(
-        "claude_killed_in_the_middle_goes_on_in_its_loaded_session",
-        Agent::Claude,
-    );
+fn killed_claude_continues_in_its_loaded_session() {
+    killed_in_the_middle("killed_claude_continues_in_its_loaded_session", Agent::Claude);
 }
 
 #[test]
-fn codex_killed_in_the_middle_goes_on_in_its_loaded_session() {
-    killed_in_the_middle("codex_killed_in_the_middle_goes_on_in_its_loaded_session", Agent::Codex);
+fn killed_codex_continues_in_its_loaded_session() {
+    killed_in_the_middle("killed_codex_continues_in_its_loaded_session", Agent::Codex);
 }
 
 fn interrupted(test: &str, agent: Agent) {
@@ -334,13 +331,13 @@ fn goes_on_with_another_model(test: &str, agent: Agent, model: &str) {
 }
 
 #[test]
-fn claude_goes_on_with_another_model() {
-    goes_on_with_another_model("claude_goes_on_with_another_model", Agent::Claude, "haiku");
+fn claude_switches_to_another_model() {
+    goes_on_with_another_model("claude_switches_to_another_model", Agent::Claude, "haiku");
 }
 
 #[test]
-fn codex_goes_on_with_another_model() {
-    goes_on_with_another_model("codex_goes_on_with_another_model", Agent::Codex, "gpt-6-astra");
+fn codex_switches_to_another_model() {
+    goes_on_with_another_model("codex_switches_to_another_model", Agent::Codex, "gpt-6-astra");
 }
 
 /// Returns an agent of a few lines: `script` answers each of our messages, which it gets as
@@ -390,7 +387,7 @@ fn a_call_that_is_never_answered_ends_its_process_by_rule() {
 }
 
 #[test]
-fn a_refused_call_says_why() {
+fn refused_call_reports_its_reason() {
     let refused = r#"*'"session/new"'*) echo '{"jsonrpc":"2.0","id":"session/new","error":{"code":-32000,"message":"Authentication required"}}';;"#;
     let world = World::new();
     let repo = world.repo("repo");
@@ -413,7 +410,7 @@ fn a_refused_call_says_why() {
 /// Muleteer immediately refuses unsupported requests of an agent and allows permitted ones, so that
 /// the agent never waits for ever.
 #[test]
-fn what_an_agent_asks_of_us_is_answered() {
+fn calls_of_an_agent_are_answered() {
     let asks = r#"*'"session/prompt"'*)
   echo '{"jsonrpc":"2.0","id":7,"method":"terminal/create","params":{"sessionId":"s1","command":"ls"}}';;
 *'"id":7,"error"'*-32601*|*'"error"'*'"id":7'*)
@@ -500,7 +497,7 @@ fn a_request_is_answered_under_the_name_that_is_shown() {
 /// Gemini does this: it sends the history after its answer. The history must not count as the
 /// answer to the next prompt.
 #[test]
-fn an_agent_that_tells_its_past_after_it_has_loaded_takes_a_further_turn() {
+fn agent_that_replays_its_session_after_the_load_accepts_a_turn() {
     let chunk = |kind: &str, text: &str| {
         format!(
             r#"echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"{kind}","content":{{"type":"text","text":"{text}"}}}}}}}}'"#
@@ -744,7 +741,7 @@ fn an_agent_that_never_asks_is_refused_under_a_closed_policy() {
 }
 
 #[test]
-fn an_agent_that_cannot_load_leaves_its_end_unknown_and_is_not_begun_anew() {
+fn agent_without_session_load_ends_unknown_and_is_not_restarted() {
     let greeted = GREETED.replace("true", "false");
     let dies = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"I begin"}}}}'; echo began >> effects; exit 1;;"#;
     let world = World::new();

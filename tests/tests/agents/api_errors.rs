@@ -48,7 +48,7 @@ const LIMITED: &str = "  - steps:
 const WELL: &str = "  - steps:\n      - result: {status: success, summary: well}\n";
 
 #[test]
-fn a_limit_is_waited_for_by_all_who_share_it_and_survives_the_daemon() {
+fn rate_limit_delays_all_agents_of_its_channel_across_daemons() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -173,8 +173,8 @@ fn claude_is_refused() {
 }
 
 #[test]
-fn claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up() {
-    let test = "claude_waits_for_its_limit_and_is_waited_for_when_it_gives_up";
+fn claude_waits_for_its_rate_limit_and_muleteer_waits_when_it_gives_up() {
+    let test = "claude_waits_for_its_rate_limit_and_muleteer_waits_when_it_gives_up";
     // The answer says when to retry, so the CLI waits by itself.
     let Some(scene) =
         Scene::claude(test, [Step::status(429).header("retry-after", "3"), Step::success("well")])
@@ -350,8 +350,8 @@ fn codex_meets_errors_and_silence() {
 /// Codex reports tokens and no cost. A price makes a cost of them; without one, Muleteer warns that
 /// it cannot keep a budget.
 #[test]
-fn codex_costs_what_its_tokens_cost() {
-    let test = "codex_costs_what_its_tokens_cost";
+fn codex_cost_is_computed_from_its_tokens() {
+    let test = "codex_cost_is_computed_from_its_tokens";
     let Some(scene) = Scene::codex(test, [Step::success("well").usage(1_000_000, 100_000)]) else {
         return;
     };

@@ -45,8 +45,8 @@ fn it_edits_a_file_commits_and_returns_a_result_with_its_cost() {
 }
 
 #[test]
-fn a_second_turn_goes_on_in_the_same_session() {
-    let test = "a_second_turn_goes_on_in_the_same_session";
+fn second_turn_continues_the_same_session() {
+    let test = "second_turn_continues_the_same_session";
     let steps = [
         Step::bash("echo one >> effects"),
         Step::success("one"),
@@ -109,8 +109,8 @@ fn a_prompt_that_begins_with_a_slash_reaches_the_model_and_a_cli_command_does_no
 /// Claude deduplicates by the prompt's id, and its transcript says which prompts it took. So the
 /// tool's effect happens once, whichever process dies.
 #[test]
-fn killed_in_the_middle_it_goes_on_in_the_same_session() {
-    let test = "killed_in_the_middle_it_goes_on_in_the_same_session";
+fn killed_agent_continues_in_the_same_session() {
+    let test = "killed_agent_continues_in_the_same_session";
     let steps = [
         Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("went on").times(3),
@@ -155,8 +155,8 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
 }
 
 #[test]
-fn an_interrupt_keeps_the_session_for_a_further_turn() {
-    let test = "an_interrupt_keeps_the_session_for_a_further_turn";
+fn interrupt_keeps_the_session_for_another_turn() {
+    let test = "interrupt_keeps_the_session_for_another_turn";
     let steps =
         [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
     let Some(scene) = Scene::claude(test, steps) else { return };

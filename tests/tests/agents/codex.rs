@@ -51,8 +51,8 @@ fn it_edits_a_file_commits_and_returns_a_result_with_its_tokens() {
 }
 
 #[test]
-fn a_second_turn_goes_on_in_the_same_session() {
-    let test = "a_second_turn_goes_on_in_the_same_session";
+fn second_turn_continues_the_same_session() {
+    let test = "second_turn_continues_the_same_session";
     let steps = [
         Step::bash("echo one >> effects"),
         Step::success("one"),
@@ -82,8 +82,8 @@ fn a_second_turn_goes_on_in_the_same_session() {
 /// Daemon and shim die while a tool runs. The session is resumed with a prompt to continue, and its
 /// first prompt is not sent again.
 #[test]
-fn killed_in_the_middle_it_goes_on_in_the_same_session() {
-    let test = "killed_in_the_middle_it_goes_on_in_the_same_session";
+fn killed_agent_continues_in_the_same_session() {
+    let test = "killed_agent_continues_in_the_same_session";
     let steps = [
         Step::bash("echo \"$$\" >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("went on").times(3),
@@ -159,8 +159,8 @@ fn a_result_of_the_wrong_shape_gets_one_repair_turn() {
 }
 
 #[test]
-fn an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session() {
-    let test = "an_interrupt_ends_the_turn_and_a_word_goes_on_in_its_session";
+fn interrupt_ends_the_turn_and_a_message_resumes_the_session() {
+    let test = "interrupt_ends_the_turn_and_a_message_resumes_the_session";
     let steps =
         [Step::bash("echo up >> effects; sleep 1000"), Step::success("after the interrupt")];
     let Some(scene) = Scene::codex(test, steps) else { return };

@@ -434,11 +434,11 @@ fn unknown_and_lost(cli: Cli, test: &str) {
 }
 
 #[test]
-fn claude_with_its_transcript_gone_is_asked_about() {
-    unknown_and_lost(Cli::Claude, "claude_with_its_transcript_gone_is_asked_about");
+fn claude_without_a_transcript_blocks_the_dispatch() {
+    unknown_and_lost(Cli::Claude, "claude_without_a_transcript_blocks_the_dispatch");
 }
 
 #[test]
-fn codex_with_its_transcript_gone_is_asked_about() {
-    unknown_and_lost(Cli::Codex, "codex_with_its_transcript_gone_is_asked_about");
+fn codex_without_a_transcript_blocks_the_dispatch() {
+    unknown_and_lost(Cli::Codex, "codex_without_a_transcript_blocks_the_dispatch");
 }

@@ -30,8 +30,8 @@ fn mcp_server(world: &World, repo: &Repo) -> (String, Vec<String>) {
 }
 
 #[test]
-fn claude_calls_an_mcp_server_and_tells_of_broken_ones() {
-    let test = "claude_calls_an_mcp_server_and_tells_of_broken_ones";
+fn claude_calls_an_mcp_server_and_reports_broken_ones() {
+    let test = "claude_calls_an_mcp_server_and_reports_broken_ones";
     let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("ponged")];
     let Some(scene) = Scene::claude(test, steps) else { return };
     let (command, args) = mcp_server(&scene.world, &scene.repo);
@@ -65,8 +65,8 @@ fn claude_calls_an_mcp_server_and_tells_of_broken_ones() {
 }
 
 #[test]
-fn codex_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
-    let test = "codex_calls_an_mcp_server_and_goes_on_without_a_broken_one";
+fn codex_calls_an_mcp_server_and_works_without_a_broken_one() {
+    let test = "codex_calls_an_mcp_server_and_works_without_a_broken_one";
     let steps = [Step::tool("mcp__sup__ping", json!({})), Step::success("done").times(2)];
     let Some(scene) = Scene::codex(test, steps) else { return };
     configure_codex(&scene);
@@ -124,17 +124,11 @@ fn acp_calls_one(test: &str, agent: Agent) {
 }
 
 #[test]
-fn claude_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
-    acp_calls_one(
-        "claude_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one",
-        Agent::Claude,
-    );
+fn acp_claude_calls_an_mcp_server_and_works_without_a_broken_one() {
+    acp_calls_one("acp_claude_calls_an_mcp_server_and_works_without_a_broken_one", Agent::Claude);
 }
 
 #[test]
-fn codex_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one() {
-    acp_calls_one(
-        "codex_behind_acp_calls_an_mcp_server_and_goes_on_without_a_broken_one",
-        Agent::Codex,
-    );
+fn acp_codex_calls_an_mcp_server_and_works_without_a_broken_one() {
+    acp_calls_one("acp_codex_calls_an_mcp_server_and_works_without_a_broken_one", Agent::Codex);
 }

@@ -51,8 +51,8 @@ impl Asks for Scene {
 const ASK: &str = "permissions:\n  mode: ask\n";
 
 #[test]
-fn one_is_allowed_one_is_denied_and_the_agent_is_told_why() {
-    let test = "one_is_allowed_one_is_denied_and_the_agent_is_told_why";
+fn allowed_and_denied_requests_reach_the_agent_with_the_reason() {
+    let test = "allowed_and_denied_requests_reach_the_agent_with_the_reason";
     let steps = [Step::bash("touch one"), Step::bash("touch two"), Step::success("as told")];
     let Some(scene) = claude(test, ASK, steps) else { return };
     let daemon = scene.world.daemon();
@@ -192,9 +192,8 @@ fn a_question_reaches_a_person_under_an_open_policy() {
 
 /// Nobody watches a task list, so its agent decides by itself and continues.
 #[test]
-fn questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there() {
-    let test =
-        "questions_and_permissions_of_a_task_list_s_agent_are_denied_because_nobody_is_there";
+fn unattended_task_agent_gets_requests_denied() {
+    let test = "unattended_task_agent_gets_requests_denied";
     let Some(binary) = muleteer_tests::claude::binary(test) else { return };
     let scene = muleteer_tests::task_list::Scene::new();
     muleteer_tests::claude::link(&scene.world, &binary);
@@ -383,7 +382,7 @@ fn another_model_is_seen_at_the_model_s_server() {
 }
 
 #[test]
-fn who_cannot_ask_is_not_dispatched_under_a_policy() {
+fn backend_without_permission_requests_is_rejected_under_a_policy() {
     let world = World::new();
     world.configure(ASK);
     let repo = world.repo("repo");
@@ -413,7 +412,7 @@ const LOOKER: &str =
 
 /// A backend that cannot keep the role's restrictions of tools does not run the role.
 #[test]
-fn a_role_s_tools_are_refused_where_they_cannot_be_kept() {
+fn role_tools_are_rejected_by_a_backend_that_cannot_enforce_them() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -548,7 +547,7 @@ fn claude_under_dont_ask_is_refused_by_the_policy() {
 
 /// The agent that made a dispatch may answer its child; another agent may not.
 #[test]
-fn a_parent_answers_what_its_child_asks() {
+fn parent_answers_requests_of_its_child() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -587,7 +586,7 @@ fn a_parent_answers_what_its_child_asks() {
 /// The daemon dies after it has recorded the answer and before it replies. The client repeats its
 /// request, and by then the agent asks something else.
 #[test]
-fn an_answer_that_is_repeated_says_what_it_said_and_answers_nothing_else() {
+fn repeated_answer_is_idempotent() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

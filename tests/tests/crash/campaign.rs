@@ -150,7 +150,7 @@ fn seeded_moments_of_an_agent_that_can_resume() {
 /// A slow machine found this: the agent began again under its old session id, and its CLI refused
 /// it.
 #[test]
-fn a_session_that_nobody_heard_of_is_gone_on_with() {
+fn unreported_session_is_resumed() {
     crash::session_nobody_heard_of();
 }
 

@@ -104,11 +104,11 @@ fn a_full_disk_is_a_state_that_passes() {
 /// There is room for a request and none for its agent's output. The reason of the failure must name
 /// the disk.
 #[test]
-fn what_a_shim_died_of_is_in_the_reason() {
+fn reason_names_the_cause_of_a_dead_shim() {
     let world = World::new();
     let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
         return skip(
-            "what_a_shim_died_of_is_in_the_reason",
+            "reason_names_the_cause_of_a_dead_shim",
             "a tmpfs cannot be mounted here (not root)",
         );
     };

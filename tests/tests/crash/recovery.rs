@@ -108,7 +108,7 @@ fn a_killed_agent_with_a_stubborn_grandchild_is_wholly_ended() {
 /// The zygote forks shims, which are the daemon's children as if the daemon had started them. No
 /// process depends on the zygote.
 #[test]
-fn a_zygote_is_nobody_s_parent_and_nobody_misses_it() {
+fn zygote_is_no_parent_and_its_death_is_harmless() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -185,7 +185,7 @@ fn a_living_agent_is_adopted_and_never_doubled() {
 
 /// The next daemon also answers requests of adopted agents.
 #[test]
-fn an_adopted_agent_is_heard_by_the_next_daemon() {
+fn next_daemon_reads_the_output_of_an_adopted_agent() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -204,7 +204,7 @@ fn an_adopted_agent_is_heard_by_the_next_daemon() {
 
 /// A daemon adopts all agents at once. Only its own link waits for an agent that cannot answer.
 #[test]
-fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_before() {
+fn agent_with_a_stopped_shim_is_adopted_after_the_others() {
     let world = World::new();
     let repos = ["one", "two", "three"].map(|name| world.repo(name));
     let mut daemon = world.daemon();
@@ -237,7 +237,7 @@ fn an_agent_whose_shim_is_stopped_is_adopted_when_it_goes_on_and_the_others_befo
 }
 
 #[test]
-fn an_agent_that_ends_while_no_daemon_lives_is_told_truly() {
+fn exit_without_a_daemon_is_reported_correctly() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -307,7 +307,7 @@ fn the_runtime_directory_may_vanish() {
 
 /// A logout does that with `/run/user/UID`, and so does a person who tidies up.
 #[test]
-fn a_living_daemon_whose_socket_was_removed_makes_it_again() {
+fn daemon_recreates_its_removed_socket() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -330,7 +330,7 @@ fn a_living_daemon_whose_socket_was_removed_makes_it_again() {
 }
 
 #[test]
-fn stopping_the_daemon_keeps_its_agents() {
+fn daemon_stop_keeps_its_agents() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -349,7 +349,7 @@ fn stopping_the_daemon_keeps_its_agents() {
 }
 
 #[test]
-fn a_shim_that_is_stopped_keeps_no_daemon_from_stopping() {
+fn stopped_shim_does_not_block_a_daemon_stop() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -471,7 +471,7 @@ fn after_a_power_cut_nothing_that_has_run_is_started_again() {
 /// The agent had begun, and the daemon died before it recorded that: the ledger has only the
 /// attempt.
 #[test]
-fn after_a_power_cut_an_attempt_nobody_had_heard_of_is_not_made_again() {
+fn unreported_attempt_is_not_repeated_after_a_power_cut() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon_with(&[
@@ -542,7 +542,7 @@ fn a_clone_left_in_part_is_made_again(killed: bool) {
 
 /// The daemon that made the clone records it, or the next one does.
 #[test]
-fn a_clone_that_was_made_is_told_once_whoever_finds_it() {
+fn created_clone_is_reported_once() {
     for point in ["clone.made", "start.before_shim", "start.after_shim"] {
         let world = World::new();
         let repo = world.repo("repo");
@@ -564,7 +564,7 @@ fn a_clone_that_was_made_is_told_once_whoever_finds_it() {
 /// Without the files that name them, nobody can look for processes that an agent left. So Muleteer
 /// starts nothing beside them.
 #[test]
-fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twice() {
+fn agent_with_an_emptied_directory_blocks_and_is_not_restarted() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -584,7 +584,7 @@ fn an_agent_whose_directory_was_emptied_under_it_is_blocked_and_not_started_twic
 }
 
 #[test]
-fn a_damaged_database_is_made_anew_or_named() {
+fn damaged_database_is_rebuilt_or_reported() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();

@@ -171,7 +171,7 @@ fn an_agent_under_a_policy_does_not_choose_its_childs_code() {
 
 /// An agent that must ask a person for an action must not be able to answer such a question itself.
 #[test]
-fn an_agent_allows_its_child_nothing_that_it_would_have_to_ask_for() {
+fn parent_cannot_allow_what_needs_its_own_permission() {
     let world = World::new();
     world.configure("permissions: {ask: [\"*\"]}\n");
     let repo = world.repo("repo");
@@ -196,7 +196,7 @@ fn an_agent_allows_its_child_nothing_that_it_would_have_to_ask_for() {
 }
 
 #[test]
-fn a_childs_budget_is_what_its_parent_has_left() {
+fn childs_budget_is_the_rest_of_its_parents() {
     let world = World::new();
     let repo = world.repo("repo");
     let rich = world.path().join("rich.yaml");

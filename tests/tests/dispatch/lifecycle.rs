@@ -34,7 +34,7 @@ fn succeeded(world: &World, repo: &Repo) -> String {
 }
 
 #[test]
-fn a_dispatch_succeeds_and_everything_says_so() {
+fn successful_dispatch_is_reported_everywhere() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -74,7 +74,7 @@ fn a_dispatch_succeeds_and_everything_says_so() {
 
 /// With `--json` the id is in the one document, which is the last output.
 #[test]
-fn who_stops_waiting_learns_whom_they_waited_for() {
+fn interrupted_wait_names_the_dispatches() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -98,7 +98,7 @@ fn who_stops_waiting_learns_whom_they_waited_for() {
 
 /// Nothing ends without a daemon, so `--follow` starts the next one, as `wait` does.
 #[test]
-fn who_follows_follows_through_daemons() {
+fn follow_continues_across_daemons() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut daemon = world.daemon();
@@ -247,7 +247,7 @@ fn spawn_answers_when_the_dispatch_is_durable() {
 }
 
 #[test]
-fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
+fn journal_is_written_and_agent_entries_are_read() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -276,7 +276,7 @@ fn the_journal_is_written_and_the_agents_own_lines_are_picked_up() {
 /// The agent rewrites the file in place, which empties it first: at once, and slowly while a line
 /// of ours is due. It also replaces the file as editors do.
 #[test]
-fn an_agent_that_rewrites_its_journal_keeps_its_lines() {
+fn agent_that_rewrites_its_journal_keeps_its_entries() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -345,7 +345,7 @@ fn an_id_is_known_by_any_unique_prefix() {
 }
 
 #[test]
-fn without_a_daemon_reading_works_and_says_so() {
+fn reading_verbs_work_without_a_daemon_and_say_so() {
     let world = World::new();
     let repo = world.repo("repo");
     let status = world.status();
@@ -364,7 +364,7 @@ fn without_a_daemon_reading_works_and_says_so() {
 
 /// An unreadable state is an error, and does not mean that there are no dispatches.
 #[test]
-fn what_cannot_be_read_without_a_daemon_is_an_error() {
+fn unreadable_state_without_a_daemon_is_an_error() {
     let world = World::new();
     std::fs::create_dir_all(world.state().parent().unwrap()).unwrap();
     std::fs::write(world.state(), "no directory").unwrap();
@@ -379,7 +379,7 @@ fn what_cannot_be_read_without_a_daemon_is_an_error() {
 
 /// An environment may have bytes that are no text; such a variable is no setting of ours.
 #[test]
-fn a_variable_that_is_no_text_keeps_no_daemon_from_starting() {
+fn variable_that_is_not_utf8_does_not_prevent_a_daemon_start() {
     use std::os::unix::ffi::OsStrExt as _;
     let world = World::new();
     let repo = world.repo("repo");
@@ -403,7 +403,7 @@ fn a_daemon_is_started_on_demand_and_outlives_its_client() {
 
 /// The case is `muleteer wait … | head -1 && deploy`, with `pipefail`.
 #[test]
-fn how_it_ended_does_not_hang_on_who_reads_it() {
+fn outcome_does_not_depend_on_the_reader() {
     let world = World::new();
     let repo = world.repo("repo");
     let id = world.spawn(&repo, "exit 1", &[]).ok();
@@ -436,7 +436,7 @@ fn a_second_daemon_is_refused_and_names_the_first() {
 }
 
 #[test]
-fn a_worktree_keeps_the_checkout_clean_and_its_branch_comes_home() {
+fn worktree_leaves_the_checkout_clean_and_returns_its_branch() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -638,7 +638,7 @@ fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
 /// The end of a dispatch is durable before its journal has it, and a client that follows the
 /// journal still sees it.
 #[test]
-fn who_follows_a_journal_sees_its_last_line() {
+fn journal_follow_shows_the_last_line() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -655,7 +655,7 @@ fn who_follows_a_journal_sees_its_last_line() {
 /// work continues. In a sandbox an agent may write its journal but not read our files, so the
 /// daemon does neither for it, and a pipe does not block anybody.
 #[test]
-fn what_an_agent_puts_in_place_of_its_journal_is_neither_followed_nor_waited_for() {
+fn link_or_pipe_instead_of_a_journal_is_ignored() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -739,7 +739,7 @@ fn from_a_directory_that_is_gone_a_project_can_be_named() {
 
 /// Another process may write the file between Muleteer's check and its own write.
 #[test]
-fn what_somebody_writes_as_a_journal_is_made_is_kept() {
+fn foreign_text_during_the_creation_of_a_journal_is_kept() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon_with(&[("MULETEER_FAULT", "journal.mid_batch=stop")]);
@@ -762,7 +762,7 @@ fn what_somebody_writes_as_a_journal_is_made_is_kept() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_holds_nothing_up() {
+fn unwritable_journal_does_not_block_a_dispatch() {
     let world = World::new();
     let repo = world.repo("repo");
     repo.write(".agents", "somebody's file");
@@ -806,7 +806,7 @@ fn plain_output_is_activity() {
 
 /// `--socket` is for people, whatever an agent has left in their environment.
 #[test]
-fn who_says_where_the_daemon_is_does_not_wait_for_it() {
+fn explicit_socket_does_not_wait_for_a_daemon() {
     let world = World::new();
     let nowhere = world.path().join("nowhere.sock");
     let asked = ["status", "--json", "--socket", nowhere.to_str().unwrap()];

@@ -41,7 +41,7 @@ const CIRCLE: &str = "  - steps:\n      - say: I begin\n      - loop: {name: Bas
 /// Muleteer warns of a looping agent, then ends it, and keeps its journal. A person's message makes
 /// it continue in another way.
 #[test]
-fn an_agent_in_a_circle_is_warned_of_and_ended_and_goes_on_when_somebody_speaks() {
+fn looping_agent_warns_and_stops_and_a_message_resumes_it() {
     let world = World::new();
     world.configure(STOP);
     let repo = world.repo("repo");
@@ -117,7 +117,7 @@ fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
 }
 
 #[test]
-fn edits_outside_of_a_roles_scope_are_told_and_end_nothing() {
+fn edits_outside_the_scope_warn_and_do_not_stop() {
     let world = World::new();
     let repo = world.repo("repo");
     let roles = repo.path.join(".muleteer/roles");
@@ -143,15 +143,15 @@ fn edits_outside_of_a_roles_scope_are_told_and_end_nothing() {
 
 /// The monitor recognises a loop by the tool output that the real CLIs print.
 #[test]
-fn a_real_claude_in_a_circle_is_ended_and_is_told_another_way() {
-    let test = "a_real_claude_in_a_circle_is_ended_and_is_told_another_way";
+fn looping_claude_is_stopped_and_a_message_resumes_it() {
+    let test = "looping_claude_is_stopped_and_a_message_resumes_it";
     let Some(scene) = Scene::claude(test, circle()) else { return };
     ended_in_its_circle(scene);
 }
 
 #[test]
-fn a_real_codex_in_a_circle_is_ended_and_is_told_another_way() {
-    let test = "a_real_codex_in_a_circle_is_ended_and_is_told_another_way";
+fn looping_codex_is_stopped_and_a_message_resumes_it() {
+    let test = "looping_codex_is_stopped_and_a_message_resumes_it";
     let Some(scene) = Scene::codex(test, circle()) else { return };
     ended_in_its_circle(scene);
 }

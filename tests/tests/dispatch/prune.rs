@@ -42,7 +42,7 @@ fn removals(world: &World, id: &str) -> usize {
 }
 
 #[test]
-fn what_has_ended_goes_and_is_known_as_before() {
+fn pruned_dispatch_stays_known() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -49,7 +49,7 @@ fn a_relative_program_is_looked_for_where_the_agent_works() {
 }
 
 #[test]
-fn a_repository_that_git_refuses_is_refused_in_its_words() {
+fn repository_rejected_by_git_reports_its_message() {
     let world = World::new();
     let repo = world.repo("repo");
     // The repository looks like another user's, and no configuration trusts every directory.
@@ -67,7 +67,7 @@ fn a_repository_that_git_refuses_is_refused_in_its_words() {
 
 /// git names the place of borrowed objects on one line of a file.
 #[test]
-fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
+fn repository_path_with_a_line_break_is_rejected_for_clones() {
     let world = World::new();
     let repo = world.repo("two\nlines");
     let daemon = world.daemon();
@@ -93,7 +93,7 @@ fn a_repository_whose_path_has_a_line_break_lends_to_no_clone_and_says_so() {
 
 /// A command makes hardly any events, so its output is what a person wants to see.
 #[test]
-fn who_follows_a_command_sees_what_it_prints() {
+fn spawn_follow_shows_the_output_of_a_command() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -122,7 +122,7 @@ fn who_follows_a_command_sees_what_it_prints() {
 
 /// Muleteer could accept these options, but it could not keep them.
 #[test]
-fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {
+fn unenforceable_limits_and_reserved_variables_are_rejected() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -146,7 +146,7 @@ fn a_limit_or_a_variable_that_would_not_be_kept_is_refused() {
 }
 
 #[test]
-fn who_names_a_program_that_is_not_there_is_refused_at_once() {
+fn missing_program_is_rejected_before_the_dispatch() {
     let world = World::new();
     world.configure("backends: {claude_code: {command: [surely-no-such-program]}}\n");
     let repo = world.repo("repo");
@@ -202,7 +202,7 @@ fn runs_are_refused_for_want_of_a_program_too() {
 
 /// Ctrl-C means that the user has seen enough. A client that is terminated has not seen the end.
 #[test]
-fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
+fn killed_follower_does_not_exit_with_success() {
     use rustix::process::Signal;
     let world = World::new();
     let repo = world.repo("repo");
@@ -227,7 +227,7 @@ fn who_is_ended_as_they_follow_does_not_say_that_all_is_well() {
 
 /// A refusal of the system is no bug of ours, and it may pass.
 #[test]
-fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
+fn unwritable_state_directory_is_named() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -246,7 +246,7 @@ fn a_state_directory_that_cannot_be_written_is_said_to_be_it() {
 
 /// `config show` says that these variables are in force, so they must be.
 #[test]
-fn variables_of_the_configuration_count_for_what_is_dispatched_and_are_no_agent_s() {
+fn configuration_variables_affect_dispatches_and_not_agents() {
     let world = World::new();
     world.configure("models: {default: from-the-file}\n");
     let repo = world.repo("repo");
@@ -270,7 +270,7 @@ fn variables_of_the_configuration_count_for_what_is_dispatched_and_are_no_agent_
 }
 
 #[test]
-fn who_stops_waiting_exits_by_that_and_is_told_what_goes_on() {
+fn interrupted_wait_exits_130_and_names_the_dispatch() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -360,7 +360,7 @@ fn a_clone_is_worked_in_where_the_project_is_and_made_of_a_commit() {
 
 /// git removes a working directory together with all files that it is told to ignore.
 #[test]
-fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
+fn journal_of_a_linked_worktree_survives_its_removal() {
     let world = World::new();
     let repo = world.repo("repo");
     let beside = world.path().join("beside");
@@ -379,7 +379,7 @@ fn what_is_noted_in_a_linked_working_directory_does_not_go_with_it() {
 }
 
 #[test]
-fn a_scenario_s_fault_is_told_with_what_to_do() {
+fn scenario_fault_has_a_hint() {
     let world = World::new();
     let repo = world.repo("repo");
     let scenario = world.path().join("scenario.yaml");
@@ -440,7 +440,7 @@ fn an_agent_is_started_where_there_is_no_clone3() {
 
 /// A further attempt would be refused with the same message.
 #[test]
-fn claude_that_refuses_root_fails_once_and_says_what_to_do() {
+fn claude_refusing_root_fails_once_with_a_hint() {
     let world = World::new();
     let repo = world.repo("repo");
     let refusal = "--dangerously-skip-permissions cannot be used with root/sudo privileges for \

@@ -31,7 +31,7 @@ fn ended(world: &World, id: &str) -> Value {
 }
 
 #[test]
-fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
+fn hanging_agent_stalls_and_a_message_resumes_it() {
     let world = impatient();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -64,7 +64,7 @@ fn an_agent_that_hangs_is_stalled_and_goes_on_when_somebody_speaks() {
 
 /// A person who kills an agent does not want its queued prompt done before the next message.
 #[test]
-fn what_waits_behind_a_turn_is_withdrawn_by_a_kill_which_says_so() {
+fn kill_withdraws_queued_prompts_and_reports_them() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -117,7 +117,7 @@ fn a_silent_tool_call_and_an_unanswered_question_are_no_stall() {
 
 /// Muleteer sees only the output of a plain command and the CPU time of its processes.
 #[test]
-fn a_command_is_stalled_when_it_neither_says_nor_does_anything() {
+fn silent_idle_command_stalls() {
     let world = impatient();
     let repo = world.repo("repo");
     let daemon = world.daemon();

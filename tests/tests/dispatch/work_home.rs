@@ -68,7 +68,7 @@ fn agent_commits_as_the_person_where_git_knows_them() {
 }
 
 #[test]
-fn uncommitted_work_is_kept_as_a_ref_and_named() {
+fn uncommitted_work_is_saved_as_a_named_ref() {
     let world = World::new();
     let repo = world.repo("repo");
     repo.write(".gitignore", "ignored\n");
@@ -152,7 +152,7 @@ fn commits_on_other_branches_stashes_and_a_detached_head_come_home() {
 }
 
 #[test]
-fn nothing_of_the_clone_runs_when_work_is_kept() {
+fn saving_work_runs_no_code_of_the_clone() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -185,7 +185,7 @@ fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
 /// An agent that can push can write the hub's refs. Muleteer undoes a push that is no fast-forward,
 /// and reports it.
 #[test]
-fn a_target_that_is_rewritten_is_put_back() {
+fn rewritten_target_branch_is_restored() {
     let stage = Stage::new(&attack(
         r#"
 test -e "$HOME/once" && exit 0
@@ -225,7 +225,7 @@ git --git-dir "$MULETEER_REMOTE" update-ref "refs/heads/$MULETEER_TARGET_BRANCH"
 /// The daemon works outside of any sandbox. An agent's files in the hub must not make it run
 /// programs, delete other files, or push commits that nobody judged.
 #[test]
-fn what_an_agent_puts_into_the_hub_is_neither_run_nor_believed() {
+fn files_in_the_hub_are_neither_run_nor_trusted() {
     let pushed = "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;";
     let script = r#"  (set +e
 evil=$(git commit-tree -m evil 'HEAD^{tree}')
@@ -306,9 +306,9 @@ fn an_agent_that_pushes_to_the_real_base_branch_stops_the_run() {
 /// A read-only socket can be connected to, and a container engine that listens there does anything
 /// outside of the sandbox.
 #[test]
-fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
+fn container_engine_is_hidden_unless_configured() {
     use std::os::unix::net::UnixListener;
-    let test = "a_container_engine_answers_no_agent_unless_the_configuration_says_so";
+    let test = "container_engine_is_hidden_unless_configured";
     if !confined() {
         return skip(test, "no namespaces");
     }
@@ -344,9 +344,9 @@ fn a_container_engine_answers_no_agent_unless_the_configuration_says_so() {
 /// All directories are below HOME, as they are for a person. An agent must not move the folders
 /// above a hidden path.
 #[test]
-fn no_parent_of_what_is_hidden_can_be_moved_away() {
+fn parents_of_hidden_paths_cannot_be_moved() {
     if !confined() {
-        return skip("no_parent_of_what_is_hidden_can_be_moved_away", "no namespaces");
+        return skip("parents_of_hidden_paths_cannot_be_moved", "no namespaces");
     }
     for linked in [false, true] {
         parents_stay(linked);
@@ -405,9 +405,9 @@ true
 /// If HOME is the repository, agents may write its files. Then the run claims no enforcement, and
 /// the files that git, the harness and the next run rely on are still read-only.
 #[test]
-fn a_repository_that_is_home_keeps_what_is_gone_by() {
+fn repository_in_home_protects_its_settings() {
     if !confined() {
-        return skip("a_repository_that_is_home_keeps_what_is_gone_by", "no namespaces");
+        return skip("repository_in_home_protects_its_settings", "no namespaces");
     }
     let mut stage = Stage::new(&attack(
         r#"

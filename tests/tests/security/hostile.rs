@@ -70,7 +70,7 @@ fn a_huge_frame_is_refused_before_its_body_is_read() {
 }
 
 #[test]
-fn slow_and_half_open_peers_hold_nobody_up() {
+fn slow_and_half_open_peers_do_not_block_others() {
     let world = World::new();
     let daemon = world.daemon();
     let silent: Vec<UnixStream> =
@@ -89,7 +89,7 @@ fn slow_and_half_open_peers_hold_nobody_up() {
 
 /// Peers that connect and send nothing, or stop in the middle, once took all places for ever.
 #[test]
-fn idle_peers_keep_nobody_out() {
+fn idle_peers_do_not_exclude_others() {
     const PEERS: usize = 300;
     let world = World::new();
     let repo = world.repo("repo");
@@ -179,7 +179,7 @@ fn the_sockets_are_the_users_own() {
 
 /// Another user gets nothing, even if somebody loosened the directories' modes by hand.
 #[test]
-fn another_user_is_refused_though_the_socket_stands_open() {
+fn another_user_is_rejected_on_an_open_socket() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
         skip::skip("another_user_is_refused", "only root can be another user");
@@ -216,7 +216,7 @@ fn another_user_is_refused_though_the_socket_stands_open() {
 
 /// A sandbox takes from its programs the way to more rights, and may hide whose they are.
 #[test]
-fn who_comes_from_a_sandbox_and_shows_no_key_may_only_read() {
+fn sandboxed_peer_without_a_key_may_only_read() {
     let deprived = std::fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t1");
     let setpriv = std::process::Command::new("setpriv").arg("--version").output();
     if deprived || !setpriv.is_ok_and(|output| output.status.success()) {
@@ -432,7 +432,7 @@ fn garbage_and_a_line_without_end() {
 
 /// People see names that an agent chooses, so these must not control the terminal.
 #[test]
-fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
+fn names_from_agents_are_escaped_for_the_terminal() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -455,7 +455,7 @@ fn what_an_agent_calls_itself_does_not_reach_the_terminal_s_controls() {
 
 /// Users who are not root run the doctor's check of the kernel too, and the sandbox works for them.
 #[test]
-fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
+fn unprivileged_user_gets_the_same_namespace_check() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
         skip::skip("a_user_who_is_not_root", "only root can be another user");
@@ -477,7 +477,7 @@ fn a_user_who_is_not_root_is_told_the_same_of_namespaces() {
 
 /// An agent's damage to its own journal must not affect others.
 #[test]
-fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
+fn endless_journal_does_not_block_other_journals() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -503,7 +503,7 @@ fn a_journal_that_never_ends_keeps_nobody_from_reading_the_others() {
 
 /// A limit that a command prints holds back only that command.
 #[test]
-fn limits_that_a_command_prints_are_nobody_else_s() {
+fn printed_rate_limits_of_a_command_affect_only_itself() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -574,7 +574,7 @@ fn an_agent_that_stops_its_shim_is_ended_all_the_same() {
 
 /// The shim has not yet written who it is, so the daemon does not know its process.
 #[test]
-fn a_shim_that_is_stopped_before_it_says_who_it_is_goes_on() {
+fn shim_stopped_before_its_hello_continues() {
     let world = World::new();
     let repo = world.repo("repo");
     let once = world.path().join("once");

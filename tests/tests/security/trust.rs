@@ -41,7 +41,7 @@ fn untrusted_command_is_not_run_and_a_trusted_one_is() {
 }
 
 #[test]
-fn spawn_warns_of_what_is_ignored_and_keeps_the_users_policy() {
+fn spawn_warns_about_ignored_settings_and_uses_the_users_policy() {
     let world = World::new();
     world.configure("permissions: {mode: ask}\n");
     let yaml = "permissions: {mode: allow, deny: [WebFetch]}\n";
@@ -220,7 +220,7 @@ fn hidden_trust_was_refused(world: &World, repo: &Repo) {
 }
 
 #[test]
-fn agent_that_hides_what_it_is_cannot_trust() {
+fn disguised_agent_cannot_trust_a_repository() {
     let world = World::new();
     let repo = configured(&world, "repo", COMMAND);
     let daemon = world.daemon();

@@ -33,13 +33,13 @@ fn a_run_killed_at_every_named_point_comes_to_the_same() {
 
 /// The person has checked out the branch that the run works on.
 #[test]
-fn a_run_killed_as_it_comes_home_to_what_is_checked_out_comes_to_the_same() {
+fn run_killed_during_its_checkout_update_ends_the_same() {
     runs::home_through(&["run.before_publish", "git.before_forward"].map(String::from));
 }
 
 /// One run, one of whose shims dies at each point in the order of its life.
 #[test]
-fn a_run_whose_shims_die_at_every_named_point_comes_to_the_same() {
+fn run_with_shims_killed_at_every_point_ends_the_same() {
     let points: Vec<&str> =
         POINTS.iter().copied().filter(|point| point.starts_with("shim.")).collect();
     runs::shims_through(&points);
@@ -91,14 +91,14 @@ fn a_run_killed_at_seeded_moments_comes_to_the_same() {
 
 /// Power cuts found this.
 #[test]
-fn a_word_that_the_machine_lost_is_asked_for_again() {
+fn verdict_lost_with_the_machine_is_requested_again() {
     for (nth, purpose) in [(1, "acceptance"), (7, "judge"), (8, "structure")] {
         runs::a_word_that_the_machine_lost(nth, purpose);
     }
 }
 
 #[test]
-fn of_two_who_resume_a_run_with_a_stopped_host_one_gets_it() {
+fn one_of_two_resumes_of_a_hostless_run_wins() {
     runs::two_resumes_of_a_stopped_host();
 }
 
@@ -128,7 +128,7 @@ fn try_all<T: Sync + std::fmt::Debug>(trials: &[T], trial: impl Fn(&T) + Sync) {
 /// Something in the run may crash each daemon that resumes it, and all other runs and agents would
 /// wait for ever.
 #[test]
-fn a_run_that_crashed_two_daemons_is_set_aside_and_goes_on_when_a_person_says_so() {
+fn run_that_crashed_two_daemons_is_suspended_until_resumed() {
     let stage = Stage::new(AGENT);
     let fault = ("MULETEER_FAULT", "run.before_worktree=abort");
     let killed = ("MULETEER_FAULT", "run.before_worktree");
@@ -232,7 +232,7 @@ fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
 /// Bringing the run's work home may itself crash daemons. Muleteer stops trying then, and the run
 /// can still be resumed.
 #[test]
-fn run_set_aside_whose_work_crashes_daemons_is_left_alone() {
+fn suspended_run_with_crashing_work_is_left_alone() {
     let stage = Stage::new(AGENT);
     stage.configure(ALONE);
     let mut daemon = stage.world.daemon_with(&[("MULETEER_FAULT", "run.before_worktree:3")]);

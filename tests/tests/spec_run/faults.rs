@@ -53,7 +53,7 @@ fn criteria_are_shown_and_wait_for_approval() {
 }
 
 #[test]
-fn who_waits_for_somebody_outside_is_named_and_goes_on_when_that_is_done() {
+fn bead_blocked_outside_the_run_is_named_and_continues_later() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     let daemon = stage.world.daemon();
@@ -80,7 +80,7 @@ fn who_waits_for_somebody_outside_is_named_and_goes_on_when_that_is_done() {
 }
 
 #[test]
-fn a_bead_that_takes_too_long_is_tried_in_a_fresh_worktree_then_blocked_with_who_waits_for_it() {
+fn slow_bead_is_retried_in_a_fresh_worktree_then_blocked_with_its_dependants() {
     let stage = Stage::new(&AGENT.replace(
         "  title=$(",
         "  test \"$MULETEER_BEAD_ID\" != \"$(cat \"$HOME/slow\")\" || sleep 600\n  title=$(",
@@ -151,7 +151,7 @@ fn the_clone_of_a_bead_that_is_blocked_at_the_end_stays_and_no_other() {
 
 /// A killed daemon's git holds its locks for a moment longer, which looks like this.
 #[test]
-fn what_may_pass_by_itself_is_tried_again_and_costs_no_run() {
+fn temporary_fault_is_retried_without_failing_the_run() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     let failed = stage.world.home().join("failed");
@@ -210,7 +210,7 @@ fn work_that_could_not_be_looked_at_is_not_done() {
 /// The agent is confined as agents of a run are: the shell that runs the command ends at once, and
 /// its child has its time to end.
 #[test]
-fn who_is_told_to_end_has_time_to_do_so() {
+fn terminated_agent_gets_its_grace_period() {
     let tail = "  trap 'sleep 1; echo flushed >> flushed.txt; exit 1' TERM; echo begun; sleep 600 \
         & wait; ;;";
     let stage =
@@ -234,7 +234,7 @@ fn who_is_told_to_end_has_time_to_do_so() {
 }
 
 #[test]
-fn a_run_goes_on_only_from_what_is_whole() {
+fn run_resumes_only_from_intact_state() {
     let stage = Stage::new(AGENT);
     let daemon = stage.world.daemon();
     let run = id(&begun(&stage, &["--dry-run"], 0));
@@ -277,7 +277,7 @@ fn a_run_goes_on_only_from_what_is_whole() {
 }
 
 #[test]
-fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
+fn foreign_branch_is_not_overwritten() {
     let stage = Stage::new(&AGENT.replace(
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
         "  git push --quiet \"$(dirname \"$HOME\")/origin.git\" \
@@ -317,7 +317,7 @@ fn a_branch_that_is_somebody_else_s_is_not_overwritten() {
 
 /// A person's commit on the result of a run stays, and a later result goes beside it.
 #[test]
-fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
+fn result_branch_with_new_commits_is_not_overwritten() {
     let stage = Stage::new(AGENT);
     let daemon = stage.world.daemon();
     let in_the_way = stage.repo.path.join("Base.txt");
@@ -347,7 +347,7 @@ fn a_result_that_a_person_goes_on_with_is_not_overwritten() {
 /// A person rewrites the commit from which the run began, and git forgets it. The run was stopped
 /// while a clone was being made.
 #[test]
-fn a_run_outlives_what_it_began_from() {
+fn run_survives_the_removal_of_its_start_branch() {
     let stage =
         Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if false; then"));
     let daemon = stage.world.daemon();

@@ -443,8 +443,8 @@ fn without_a_sandbox_the_real_clis_make_the_program_too_and_their_judges_cannot_
 /// The judge dies while it waits for the model: its transcript is where no other agent may read,
 /// and Muleteer finds it there.
 #[test]
-fn a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice() {
-    let test = "a_killed_daemon_and_a_killed_judge_have_no_prompt_said_twice";
+fn killed_daemon_and_judge_send_no_prompt_twice() {
+    let test = "killed_daemon_and_judge_send_no_prompt_twice";
     let Some(stage) = Stage::claude(test, Length::Killed) else { return };
     let mut daemon = stage.world.daemon();
     let told =

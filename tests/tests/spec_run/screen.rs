@@ -113,7 +113,7 @@ fn it_is_drawn_in_place_and_ctrl_c_stops_the_run_and_leaves_the_screen_clean() {
 
 /// A watching client neither starts nor needs a daemon, and draws nothing without a terminal.
 #[test]
-fn a_run_that_is_over_is_told_in_plain_lines() {
+fn finished_run_is_shown_in_plain_lines() {
     let stage = Stage::new(AGENT);
     let daemon = stage.world.daemon();
     let output = stage.begin(&[]).run().expect_code(0);

@@ -82,7 +82,7 @@ fn a_daemon_killed_in_the_middle_costs_no_attempt() {
 }
 
 #[test]
-fn what_keeps_a_run_from_beginning_is_said_with_its_code() {
+fn run_preconditions_fail_with_a_code() {
     let stage = Stage::new(AGENT);
     let daemon = stage.world.daemon();
     assert_eq!(
@@ -226,7 +226,7 @@ fn an_agent_that_changes_the_frozen_spec_stops_the_run() {
 }
 
 #[test]
-fn a_dry_run_shows_its_plan_and_goes_on_when_resumed_once() {
+fn dry_run_shows_its_plan_and_resumes_once() {
     let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  sleep 1\n"));
     let daemon = stage.world.daemon();
     let document = last(&stage.begin(&["--dry-run", "--json"]).run().expect_code(0).stdout);

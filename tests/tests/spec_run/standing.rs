@@ -58,7 +58,7 @@ fn text(stage: &Stage, run: &str) -> String {
 }
 
 #[test]
-fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
+fn status_after_a_killed_daemon_shows_an_abandoned_run_and_its_age() {
     let stage = held();
     let mut daemon = stage.world.daemon();
     let run = stage.begin(&["--detach"]).ok();
@@ -118,7 +118,7 @@ fn status_after_the_daemon_was_killed_claims_no_life_and_says_since_when() {
 
 /// No event of the run reports such a wait, because none comes meanwhile.
 #[test]
-fn status_of_a_run_that_waits_for_the_model_api_says_until_when() {
+fn status_of_a_run_waiting_for_the_model_api_names_the_end() {
     let stage = Stage::new(AGENT);
     let scenario = stage.world.path().join("limited.yaml");
     let turns = "v: 1\nturns:\n  - steps:\n      - emit: {type: rate_limit, resets_in_s: \
@@ -193,7 +193,7 @@ fn status_and_report_of_a_failed_run_give_the_reason() {
 
 /// The judge found something in each iteration.
 #[test]
-fn status_of_a_run_that_the_judge_never_passed_says_what_it_found() {
+fn status_of_a_failed_run_has_the_findings_of_the_judge() {
     let stage =
         Stage::new(&AGENT.replace("if test \"$MULETEER_ITERATION\" = 1; then", "if true; then"));
     stage.configure("run: {phases: {judge: {max_iterations: 1}}}\n");

@@ -16,7 +16,7 @@ fn content() -> String {
 }
 
 #[test]
-fn beads_wait_for_approval_and_yes_goes_on() {
+fn beads_wait_for_approval_and_yes_continues() {
     let stage = Stage::new(&content());
     stage.configure("run: {phases: {decompose: {human_review: true}}}\n");
     let daemon = stage.world.daemon();
@@ -40,7 +40,7 @@ fn beads_wait_for_approval_and_yes_goes_on() {
 
 /// A person who is asked for approval may change the beads first.
 #[test]
-fn what_a_person_changes_before_they_approve_is_what_is_done() {
+fn changes_before_the_approval_are_implemented() {
     let stage = Stage::new(&content());
     stage.configure("run: {phases: {decompose: {human_review: true}}}\n");
     let daemon = stage.world.daemon();
@@ -83,7 +83,7 @@ fn what_a_person_changes_before_they_approve_is_what_is_done() {
 }
 
 #[test]
-fn a_run_stops_at_its_time_and_goes_on_with_more_of_it() {
+fn run_stops_at_its_time_limit_and_resumes_with_a_higher_one() {
     let stage = Stage::new(
         &content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
     );
@@ -104,7 +104,7 @@ fn a_run_stops_at_its_time_and_goes_on_with_more_of_it() {
 }
 
 #[test]
-fn a_run_stops_at_its_budget_and_goes_on_from_a_phase() {
+fn run_stops_at_its_budget_and_resumes_from_a_phase() {
     let spend = "echo '{\"type\":\"usage\",\"input\":10,\"output\":10,\"cost_usd\":0.4}'\n";
     let stage = Stage::new(&content().replace("implement)\n", &format!("implement)\n  {spend}")));
     let daemon = stage.world.daemon();
@@ -170,7 +170,7 @@ fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
 }
 
 #[test]
-fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
+fn ctrl_c_stops_the_agents_and_resume_continues_in_their_worktrees() {
     let stage = Stage::new(&content().replace(
         "implement)\n",
         "implement)\n  echo half > half.txt\n  test -e \"$HOME/go\" || sleep 600\n",
@@ -218,7 +218,7 @@ fn ctrl_c_ends_the_agents_and_resume_goes_on_in_their_worktrees() {
 /// The run is stopped while eight agents begin, at several moments. Every agent that is reported as
 /// ended has ended, no agent begins afterwards, and the run resumes completely.
 #[test]
-fn nobody_who_was_about_to_begin_outlives_a_stop() {
+fn stop_ends_agents_that_are_starting() {
     let beads: String =
         (0..8).map(|n| format!("  muleteer bead create --title Part{n}\n")).collect();
     let agent = AGENT.replace("decompose)\n", &format!("decompose)\n{beads}  exit 0\n"));
@@ -274,7 +274,7 @@ fn nobody_who_was_about_to_begin_outlives_a_stop() {
 }
 
 #[test]
-fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
+fn run_status_and_report_work_without_a_daemon() {
     let stage =
         Stage::new(&AGENT.replace("maintain) ", "maintain) test -n \"$MULETEER_BEAD_ID\"; "));
     stage.configure("run: {phases: {maintain: {n: 2}}}\n");
@@ -305,7 +305,7 @@ fn a_run_can_be_looked_at_with_no_daemon_and_reported_on() {
 
 /// Exit code 0 says that the judge has passed the run.
 #[test]
-fn who_looks_on_hears_that_nobody_goes_on_and_goes_on_with_the_next_daemon() {
+fn follower_reports_a_missing_daemon_and_continues_with_the_next() {
     // One agent continues if `first` exists, all if `go` exists.
     let first = "test -e \"$HOME/first\" && mkdir \"$HOME/taken\" 2>/dev/null && break";
     let wait = format!("implement)\n  while [ ! -e \"$HOME/go\" ]; do {first}; sleep 0.05; done\n");
@@ -360,7 +360,7 @@ fn a_rate_limit_in_a_run_costs_no_attempt() {
 }
 
 #[test]
-fn a_pull_request_is_made_of_the_rebased_branch_and_lists_what_conflicts() {
+fn pull_request_has_the_rebased_branch_and_lists_conflicts() {
     let stage =
         Stage::new(&content().replacen("#!/bin/sh\n", "#!/bin/sh\nenv >> \"$HOME/seen\"\n", 1));
     let origin = stage.world.path().join("origin.git");
@@ -441,7 +441,7 @@ fn the_judge_alone_is_asked_once_more() {
 
 /// A client has started the daemon, so nobody else would end it.
 #[test]
-fn a_daemon_started_on_demand_goes_when_the_run_that_it_hosted_is_over() {
+fn on_demand_daemon_exits_after_its_run() {
     let stage = Stage::new(&content());
     let args = ["daemon", "--on-demand", "--idle-exit", "3s"];
     let daemon = stage.muleteer(&args).start();
@@ -456,7 +456,7 @@ fn a_daemon_started_on_demand_goes_when_the_run_that_it_hosted_is_over() {
 }
 
 #[test]
-fn nobody_jumps_the_judges_barrier() {
+fn judge_phase_cannot_be_skipped() {
     let stage = Stage::new(&content());
     let daemon = stage.world.daemon();
     let planned = last(&stage.begin(&["--json", "--dry-run"]).run().expect_code(0).stdout);
@@ -483,7 +483,7 @@ fn nobody_jumps_the_judges_barrier() {
 }
 
 #[test]
-fn a_person_who_closes_what_is_blocked_lets_the_run_go_on() {
+fn closing_a_blocked_bead_continues_the_run() {
     let cannot = "  test \"$title\" != Base || { echo I cannot; exit 3; }\n  echo \"$title\" > \
         \"$title.txt\"\n";
     let stage = Stage::new(&content().replace("  echo \"$title\" > \"$title.txt\"\n", cannot));
@@ -529,7 +529,7 @@ fn a_run_that_never_began_has_no_id() {
 }
 
 #[test]
-fn a_plan_that_goes_in_a_circle_is_made_anew_when_the_run_goes_on() {
+fn cyclic_plan_is_repeated_on_resume() {
     let circle = "  test -e \"$HOME/mended\" || muleteer bead dep add \"$a\" \"$c\" 2>/dev/null\n";
     let stage = Stage::new(&content().replace(
         "  muleteer bead dep add \"$c\" \"$a\"",
@@ -551,7 +551,7 @@ fn a_plan_that_goes_in_a_circle_is_made_anew_when_the_run_goes_on() {
 }
 
 #[test]
-fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
+fn verdict_without_requested_parts_is_unreadable() {
     let bare = r#"structure) echo '{"status":"success","newBeads":[{"title":"This must be done"}]}'; exit 0
 "#;
     let stage = Stage::new(&AGENT.replace("structure)\n", bare));
@@ -566,7 +566,7 @@ fn a_verdict_that_says_nothing_of_what_was_asked_is_none() {
 
 /// Every backend gets them, whether or not its CLI has a place for rules.
 #[test]
-fn every_coding_agent_is_told_the_guidelines() {
+fn every_coding_prompt_has_the_guidelines() {
     let script = "#!/bin/sh\ncat > \"$HOME/told\"\nmuleteer bead close \"$MULETEER_BEAD_ID\" \
         --reason seen --no-change\n";
     let stage = Stage::new(script);
@@ -676,7 +676,7 @@ fn a_branch_that_is_not_pushed_says_why() {
 
 /// No client follows the run, so there is no Ctrl-C.
 #[test]
-fn a_detached_run_is_stopped_whole_and_goes_on() {
+fn detached_run_stops_completely_and_resumes() {
     let stage = Stage::new(
         &content().replace("implement)\n", "implement)\n  test -e \"$HOME/go\" || sleep 600\n"),
     );
@@ -752,7 +752,7 @@ fn given_beads_that_wait_for_each_other_are_refused_before_anybody_works() {
 }
 
 #[test]
-fn a_decomposition_that_comes_to_no_beads_says_so() {
+fn decomposition_without_beads_fails() {
     let stage = Stage::new("#!/bin/sh\necho \"$MULETEER_PURPOSE\" >> \"$HOME/begun\"\n");
     stage.configure("run: {acceptance: {generate: false}, agent: {max_retries_per_bead: 1}}\n");
     let daemon = stage.world.daemon();
@@ -765,7 +765,7 @@ fn a_decomposition_that_comes_to_no_beads_says_so() {
 
 /// A script can open the file at fault.
 #[test]
-fn what_keeps_a_run_from_beginning_is_told_with_its_place() {
+fn run_preconditions_fail_with_a_place() {
     let stage = Stage::new(&content());
     let daemon = stage.world.daemon();
     let refused = |code: i32, error: &str| {

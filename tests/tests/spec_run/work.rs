@@ -130,7 +130,7 @@ fn failed_run_moves_no_branch_that_a_person_chose() {
 }
 
 #[test]
-fn run_without_a_commit_says_that_there_is_none() {
+fn run_without_a_commit_reports_no_commit() {
     let stage = Stage::new(&AGENT.replace("implement)\n", "implement)\n  exit 3\n"));
     stage.configure(ALONE);
     let daemon = stage.world.daemon();
@@ -192,7 +192,7 @@ fn passed_run_without_gh_is_pushed_and_names_the_page() {
 
 /// `gh` is not logged in, or the remote takes no push: neither is a failure of the run.
 #[test]
-fn passed_run_whose_pull_request_fails_is_completed_and_says_why() {
+fn passed_run_with_a_failed_pull_request_completes_with_the_reason() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     remote(&stage, "git@github.com:o/r.git");

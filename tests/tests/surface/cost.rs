@@ -116,7 +116,7 @@ fn is_all_of(world: &World, repo: &Repo, agents: usize) {
 }
 
 #[test]
-fn what_a_run_s_agents_spend_is_spent_on_its_repository() {
+fn cost_of_a_runs_agents_counts_for_its_repository() {
     let stage = SpecStage::new(&AGENT.replace("set -e\n", &format!("set -e\n{SPEND}\n")));
     let daemon = stage.world.daemon();
     stage.begin(&["--json"]).run().expect_code(0);
@@ -126,7 +126,7 @@ fn what_a_run_s_agents_spend_is_spent_on_its_repository() {
 }
 
 #[test]
-fn what_the_workers_of_a_task_list_spend_is_spent_on_its_repository() {
+fn cost_of_task_list_workers_counts_for_their_repository() {
     let scene = Scene::new();
     for id in ["task-001", "task-002"] {
         scene.add("A file", &format!("test -f {id}"), &[]);

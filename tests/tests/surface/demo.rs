@@ -87,7 +87,7 @@ fn json_is_the_events_as_lines_and_then_the_checks() {
 }
 
 #[test]
-fn a_kept_demo_can_be_looked_at() {
+fn kept_demo_can_be_inspected() {
     let world = World::new();
     let output = demo(&world, &["--keep", "--json"]).run().expect_code(0);
     let last: Value =
@@ -126,7 +126,7 @@ fn it_needs_no_home_and_no_shim_beside_it() {
 }
 
 #[test]
-fn interrupted_it_cleans_up() {
+fn interrupted_demo_cleans_up() {
     let world = World::new();
     let mut running = demo(&world, &["--keep"]).start();
     let pid = running.pid();

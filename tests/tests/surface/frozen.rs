@@ -47,7 +47,7 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn events_are_those_of_before() {
+fn events_match_the_frozen_list() {
     let mut lines = BTreeSet::new();
     for record in catalog::samples() {
         let event = record.entry.event;
@@ -94,7 +94,7 @@ const AGENT_EVENTS: &str = r#"
 "#;
 
 #[test]
-fn agent_events_are_those_of_before() {
+fn agent_events_match_the_frozen_list() {
     let mut lines = BTreeSet::new();
     for line in AGENT_EVENTS.trim().lines() {
         let mut value: Value = serde_json::from_str(line).unwrap();
@@ -117,7 +117,7 @@ fn fingerprint(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn frames_are_those_of_before() {
+fn frames_match_the_frozen_list() {
     let mut lines = BTreeSet::new();
     let shared = |body: &Request| *body != Request::Unknown;
     for path in files("crates/protocol/samples", ".bin") {
@@ -146,7 +146,7 @@ fn frames_are_those_of_before() {
 
 /// Databases and spools are binary; the sample's events may only grow.
 #[test]
-fn samples_of_files_are_those_of_before() {
+fn file_samples_match_the_frozen_list() {
     let mut lines = BTreeSet::new();
     for folder in ["crates/shim/samples", "crates/store/samples"] {
         for path in files(folder, "") {
@@ -168,7 +168,7 @@ fn samples_of_files_are_those_of_before() {
 }
 
 #[test]
-fn configuration_is_that_of_before() {
+fn configuration_matches_the_frozen_list() {
     let text = std::fs::read_to_string(root().join("config/schema.json")).unwrap();
     let mut lines = BTreeSet::new();
     leaves("", &serde_json::from_str(&text).unwrap(), &mut lines);

@@ -50,7 +50,7 @@ fn add_files(shapes: &mut Shapes, prefix: &str, folder: &Path) {
 }
 
 #[test]
-fn documents_without_a_daemon_have_the_shape_of_before() {
+fn documents_without_a_daemon_match_the_frozen_shape() {
     let world = World::new();
     let repo = world.repo("repo");
     let mut shapes = Shapes::new(MAPS);
@@ -146,7 +146,7 @@ fn add_tree(shapes: &mut Shapes, mut actor: Value) {
 }
 
 #[test]
-fn documents_of_dispatches_have_the_shape_of_before() {
+fn documents_of_dispatches_match_the_frozen_shape() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -214,7 +214,7 @@ fn documents_of_dispatches_have_the_shape_of_before() {
 }
 
 #[test]
-fn documents_of_task_lists_have_the_shape_of_before() {
+fn documents_of_task_lists_match_the_frozen_shape() {
     let scene = Scene::new();
     let mut shapes = Shapes::new(MAPS);
     let mut told = |name: &str, words: &[&str], code: i32| {
@@ -275,7 +275,7 @@ fn documents_of_task_lists_have_the_shape_of_before() {
 }
 
 #[test]
-fn documents_of_hooks_have_the_shape_of_before() {
+fn documents_of_hooks_match_the_frozen_shape() {
     let scene = Scene::new();
     scene.add("One", "false", &[]);
     let mut shapes = Shapes::new(MAPS);
@@ -291,7 +291,7 @@ fn documents_of_hooks_have_the_shape_of_before() {
 }
 
 #[test]
-fn documents_of_a_spec_run_have_the_shape_of_before() {
+fn documents_of_a_spec_run_match_the_frozen_shape() {
     let hold = "acceptance)\n  test ! -e \"$HOME/hold\" || { touch \"$HOME/held\"; sleep 600; }\n";
     let stage = SpecStage::new(&AGENT.replace("acceptance)\n", hold));
     let daemon = stage.world.daemon();

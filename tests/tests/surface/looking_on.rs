@@ -7,7 +7,7 @@ use muleteer_tests::{World, wait_until};
 /// No event follows the first line, so the client would not notice by a write that its reader has
 /// gone.
 #[test]
-fn who_follows_ends_when_its_reader_has_gone() {
+fn follow_ends_when_its_reader_exits() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -34,8 +34,7 @@ impl Manager {
 }
 
 #[test]
-fn a_manager_hears_that_the_daemon_is_ready_beside_a_shim_that_stands_still_and_that_it_lives_and_stops()
- {
+fn daemon_notifies_its_manager_beside_a_stopped_shim() {
     let world = World::new();
     let repo = world.repo("repo");
     let (mut manager, socket) = Manager::new(&world);

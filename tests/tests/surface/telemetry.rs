@@ -99,7 +99,7 @@ fn one_trace_from_the_command_to_the_tool() {
 }
 
 #[test]
-fn an_agent_is_told_its_place_in_the_trace() {
+fn agent_gets_its_trace_context() {
     let world = World::new();
     let repo = world.repo("project");
     let collector = Collector::start();
@@ -211,7 +211,7 @@ fn metrics_that_were_refused_are_offered_again() {
 
 /// Spans do not wait for metrics, whatever happens to those.
 #[test]
-fn metrics_that_nobody_has_time_for_hold_up_no_span() {
+fn slow_metrics_do_not_delay_spans() {
     let world = World::new();
     let repo = world.repo("project");
     let collector = Collector::start();
@@ -454,7 +454,7 @@ const THREE_BEADS: &str =
 
 /// The run has ended, and no collector has its spans, when the daemon is killed.
 #[test]
-fn spans_of_a_run_that_ended_under_a_killed_daemon_are_told_by_the_next() {
+fn next_daemon_exports_spans_of_a_run_that_ended_before() {
     let stage = SpecStage::new(AGENT);
     stage.configure(THREE_BEADS);
     let (mut daemon, silent) = Silent::daemon(&stage);
@@ -467,7 +467,7 @@ fn spans_of_a_run_that_ended_under_a_killed_daemon_are_told_by_the_next() {
 }
 
 #[test]
-fn a_run_that_was_over_before_the_export_looked_is_told() {
+fn run_finished_before_the_export_is_exported() {
     let stage = SpecStage::new(AGENT);
     stage.configure(THREE_BEADS);
     let (daemon, silent) = Silent::daemon(&stage);
@@ -478,7 +478,7 @@ fn a_run_that_was_over_before_the_export_looked_is_told() {
 
 /// The fault is recorded once, however often the export retries and whichever daemon retries.
 #[test]
-fn a_run_s_log_that_cannot_be_read_is_told_of_once() {
+fn unreadable_run_log_is_reported_once() {
     let stage = SpecStage::new(AGENT);
     stage.configure(THREE_BEADS);
     let (mut daemon, silent) = Silent::daemon(&stage);

@@ -45,7 +45,7 @@ fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
 /// An agent that begins with a clean-up passes its validation, and the files that it removed exist
 /// nowhere else.
 #[test]
-fn what_an_agent_swept_away_of_a_person_s_is_kept_and_said() {
+fn user_changes_removed_by_an_agent_are_saved_and_reported() {
     let scene = Scene::new();
     scene.repo.write("doc", "1\n2\n3\n");
     scene.repo.git(&["add", "doc"]);
@@ -105,7 +105,7 @@ fn an_agent_that_calls_its_own_task_completed_is_judged_all_the_same() {
 
 /// A formatter or another tool may write the same list in another way.
 #[test]
-fn a_list_that_an_agent_reformats_accuses_nobody() {
+fn list_reformatted_by_an_agent_is_not_tampering() {
     let scene = Scene::new();
     scene.add("Fails", "false", &["--max-attempts", "1", "--priority", "P0"]);
     scene.add("Blocked", "true", &["--depends-on", "task-001"]);
@@ -141,7 +141,7 @@ fn tracked(scene: &Scene, base: &str) -> String {
 /// An agent commits all files. The commit leaves the task list out, and neither a rollback nor a
 /// success fails by it.
 #[test]
-fn an_agent_that_commits_the_list_neither_wedges_its_run_nor_keeps_it_in_a_commit() {
+fn committed_list_is_removed_from_the_commit_and_does_not_block() {
     for (script, more) in [
         ("git add -A && git commit -qm all", &[][..]),
         (
@@ -223,7 +223,7 @@ fn a_repository_that_tracks_the_list_recovers_by_itself() {
 
 /// A validation is not the person: it may not change what its agent may not change.
 #[test]
-fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
+fn validation_cannot_change_tasks_or_validations() {
     for more in [&[][..], &["--concurrency", "2"]] {
         let scene = Scene::new();
         let program = scene.world.program().display().to_string();
@@ -252,7 +252,7 @@ fn a_validation_may_not_change_what_tasks_are_or_how_they_are_judged() {
 /// An agent may change neither the tasks nor their validation: with the verbs of this program, or
 /// with those of another agent that it dispatched.
 #[test]
-fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
+fn agent_cannot_change_tasks_or_validations() {
     let scene = Scene::new();
     scene.add("One", "test -f never", &["--max-attempts", "1"]);
     scene.add("Two", "test -f neither", &["--max-attempts", "1", "--depends-on", "task-001"]);
@@ -287,7 +287,7 @@ fn an_agent_may_not_change_what_tasks_are_or_how_they_are_judged() {
 /// Muleteer reports and reverts an agent's manual changes that are not its to make. While a session
 /// holds a list, nobody else may make them.
 #[test]
-fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
+fn overwritten_fields_are_restored_and_reported() {
     for more in [&[][..], &["--concurrency", "2"]] {
         let scene = Scene::new();
         let own = scene.add("One", "test -f never", &["--max-attempts", "2", "--priority", "P0"]);
@@ -353,7 +353,7 @@ fn what_an_agent_writes_over_of_the_list_is_put_back_and_said() {
 
 /// In a concurrent list others may complete tasks. They have claimed them, and the log says so.
 #[test]
-fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_by_hand() {
+fn unclaimed_task_of_a_concurrent_list_cannot_be_completed_by_hand() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
     for (number, priority) in [(1, "P0"), (2, "P1"), (3, "P1")] {
@@ -396,7 +396,7 @@ fn a_task_of_a_concurrent_list_that_nobody_has_claimed_is_not_called_completed_b
 
 /// This also holds if the daemon that wrote the list is dead.
 #[test]
-fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
+fn fields_overwritten_without_a_daemon_are_restored() {
     let scene = Scene::new();
     scene.add("One", "test -f f1", &["--priority", "P0"]);
     scene.add("Two", "test -f f2", &[]);
@@ -423,7 +423,7 @@ fn what_was_written_over_while_no_daemon_was_there_is_put_back() {
 
 /// An agent's work must be where the person looks for it, and after the person's own commits.
 #[test]
-fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
+fn rewritten_history_or_another_branch_fails_the_task() {
     let scene = Scene::new();
     scene.add("One", "test -f f1", &["--max-attempts", "3"]);
     scene.repo.write("precious", "p\n");
@@ -486,7 +486,7 @@ fn who_rewrites_history_or_leaves_the_branch_has_not_completed_a_task() {
 
 /// Whatever an agent leaves, its task ends and the next one begins.
 #[test]
-fn what_an_agent_leaves_behind_stops_no_list() {
+fn files_left_by_an_agent_do_not_block_the_list() {
     let scene = Scene::new();
     for file in ["f1", "f2", "f3"] {
         scene.add(file, &format!("test -f {file}"), &[]);
@@ -512,7 +512,7 @@ fn what_an_agent_leaves_behind_stops_no_list() {
 /// Whatever an agent does to the list and its backup, the run knows its last version and continues
 /// with it.
 #[test]
-fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
+fn damaged_list_is_restored_and_the_run_continues() {
     for mode in ["exclusive", "concurrent"] {
         let scene = Scene::new();
         scene.configure("concurrency_mode", json!(mode));
@@ -551,7 +551,7 @@ fn a_list_that_an_agent_wrecks_is_put_back_and_the_run_goes_on() {
 /// In many repositories git does not track the list, which is in the directory that an agent
 /// cleans.
 #[test]
-fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
+fn removed_list_is_restored_and_the_run_continues() {
     let scene = Scene::new();
     for number in 1..=3 {
         scene.add(&format!("Task {number}"), &format!("test -f f{number}"), &[]);
@@ -571,7 +571,7 @@ fn a_list_that_an_agent_cleans_away_is_put_back_and_the_run_goes_on() {
 /// This also holds if the daemon that wrote the list is dead. A person must repair a list that is
 /// invalid when a run begins.
 #[test]
-fn a_list_that_is_wrecked_while_no_daemon_was_there_is_put_back() {
+fn list_damaged_without_a_daemon_is_restored() {
     let text = "{\"version\": 2, \"tasks\": [{\"id\": 7}]}";
     for mode in ["exclusive", "concurrent"] {
         let scene = Scene::new();

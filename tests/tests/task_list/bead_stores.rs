@@ -279,13 +279,13 @@ fn every_rule(choice: BeadStoreChoice, test: &str) {
 }
 
 #[test]
-fn the_embedded_store_keeps_every_rule() {
-    every_rule(BeadStoreChoice::Embedded, "the_embedded_store_keeps_every_rule");
+fn embedded_store_follows_every_rule() {
+    every_rule(BeadStoreChoice::Embedded, "embedded_store_follows_every_rule");
 }
 
 #[test]
-fn tbd_keeps_every_rule() {
-    every_rule(BeadStoreChoice::Tbd, "tbd_keeps_every_rule");
+fn tbd_store_follows_every_rule() {
+    every_rule(BeadStoreChoice::Tbd, "tbd_store_follows_every_rule");
 }
 
 /// The export writes to the named file, whose kind stays: it follows links, and does not replace a

@@ -80,7 +80,7 @@ fn every_end_at_an_unreadable_list_is_refused_a_bounded_number_of_times() {
 /// JSON has no such name, so the list is not below the directory that the event names.
 #[cfg(target_os = "linux")]
 #[test]
-fn stop_in_a_directory_whose_name_is_not_utf8_finds_the_list() {
+fn stop_hook_finds_the_list_in_a_directory_that_is_not_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let scene = Scene::new();
     scene.add("One", "test -f one", &[]);
@@ -309,8 +309,8 @@ fn ask(scene: &Scene, server: &ModelServer, prompt: &str) {
 
 /// The real `claude` runs with the hooks in its settings, against the scripted model.
 #[test]
-fn the_real_claude_is_kept_at_it_until_the_list_is_done() {
-    let test = "the_real_claude_is_kept_at_it_until_the_list_is_done";
+fn stop_hook_keeps_claude_working_until_the_list_is_done() {
+    let test = "stop_hook_keeps_claude_working_until_the_list_is_done";
     let Some(binary) = claude::binary(test) else { return };
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);

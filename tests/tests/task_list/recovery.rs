@@ -67,7 +67,7 @@ fn the_recovery_matrix_in_real_repositories() {
 /// This also holds for an exclusive list: a worker with a lease is at work, and nobody rolls its
 /// work back.
 #[test]
-fn what_a_living_worker_has_claimed_was_not_interrupted() {
+fn task_of_a_live_worker_is_not_interrupted() {
     let scene = Scene::new();
     scene.add("First", "test -f one", &[]);
     scene.add("Second", "true", &[]);
@@ -139,7 +139,7 @@ fn checkpoints_alone_are_verified_by_the_files() {
 
 /// If nothing of a task is there, nothing is rolled back: later commits belong to somebody else.
 #[test]
-fn what_a_person_committed_since_a_task_was_interrupted_stays() {
+fn later_commits_of_the_user_survive_a_recovery() {
     let scene = Scene::new();
     scene.add("One", "test -f never", &["--max-attempts", "2"]);
     scene.interrupt("task-001");
@@ -158,7 +158,7 @@ fn what_a_person_committed_since_a_task_was_interrupted_stays() {
 }
 
 #[test]
-fn a_session_recovers_what_was_interrupted_and_sessions_are_counted_and_limited() {
+fn session_recovers_interrupted_tasks_and_sessions_are_limited() {
     let scene = Scene::new();
     scene.add("Uncommitted", "test -f done", &[]);
     scene.interrupt("task-001");

@@ -43,7 +43,7 @@ fn twelve() -> Scene {
 /// A completed task survives a power cut: the commit and the branch are on the disk before the list
 /// says so.
 #[test]
-fn what_is_completed_is_on_the_disk() {
+fn completed_task_is_durable() {
     let scene = Scene::new();
     scene.add("One", "test -f done", &[]);
     let trace = scene.world.path().join("git.trace");
@@ -260,7 +260,7 @@ fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
 /// Otherwise each task would fail by the missing part, one after the other, and each session would
 /// count.
 #[test]
-fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
+fn run_without_a_usable_agent_is_rejected_before_it_counts() {
     let scene = Scene::new();
     let refused = |args: &[&str]| {
         let args = [&["run", "--json"], args].concat();
@@ -288,7 +288,7 @@ fn a_run_that_nobody_could_work_for_is_refused_before_it_is_counted() {
 
 /// Exit code 0 says that all is done.
 #[test]
-fn whoever_stops_looking_at_a_run_does_not_hear_that_it_is_done() {
+fn interrupted_follow_of_a_run_exits_130() {
     let scene = Scene::new();
     scene.add("Slow", "test -f done", &[]);
     let args = [

@@ -160,7 +160,7 @@ fn every_verb_answers_in_json() {
 }
 
 #[test]
-fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
+fn init_creates_the_files_and_status_shows_the_list() {
     let scene = Scene::new();
     let there = |name: &str| scene.repo.path.join(name).exists();
     assert!(there(".harness-active") && !there("harness-init.sh"));
@@ -215,7 +215,7 @@ fn a_list_begins_with_its_files_and_status_tells_how_it_stands() {
 
 /// A shortened import would lack tasks, and nobody would notice.
 #[test]
-fn what_is_imported_is_whole_and_text() {
+fn import_rejects_partial_and_binary_files() {
     let scene = Scene::new();
     let line = format!("- [ ] {}\n", "x".repeat(1015));
     for (name, bytes, said) in [
@@ -247,7 +247,7 @@ fn a_damaged_list_is_no_valid_one() {
 }
 
 #[test]
-fn what_a_person_changes_is_what_a_list_may_hold() {
+fn add_and_edit_reject_invalid_values() {
     let scene = Scene::new();
     let id = scene.add("One", "true", &[]);
     let after = scene.add("After", "true", &["--depends-on", &id]);
@@ -279,7 +279,7 @@ fn what_a_person_changes_is_what_a_list_may_hold() {
 /// Agents run `git clean`: the files beside a list must stay, wherever in the repository the list
 /// is and whoever made it.
 #[test]
-fn git_clean_leaves_what_is_kept_beside_a_list() {
+fn git_clean_leaves_the_saved_files_of_a_list() {
     let scene = Scene::new();
     let list = scene.repo.read("harness-tasks.json");
     for folder in ["web", "by/hand"] {
@@ -338,7 +338,7 @@ fn a_task_is_named_by_the_beginning_of_its_id() {
 
 /// The validation runs in its own process group, so a key at the terminal does not reach it.
 #[test]
-fn a_validation_ends_with_whoever_asked_for_it() {
+fn validation_ends_with_its_caller() {
     let scene = Scene::new();
     let id = scene.add("One", "touch \"$HOME/begun\"; sleep 1000", &[]);
     scene.tasks(&["claim"]).expect_code(0);

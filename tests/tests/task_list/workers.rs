@@ -52,7 +52,7 @@ fn each_task_is_begun_by_one_worker() {
 
 /// Workers may share a directory: one worker's failure keeps the others' completed work.
 #[test]
-fn a_rollback_leaves_what_another_worker_has_completed_since() {
+fn rollback_keeps_tasks_completed_by_other_workers() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
     scene.add("Fails", "true", &[]);
@@ -82,7 +82,7 @@ fn a_rollback_leaves_what_another_worker_has_completed_since() {
 
 /// The person caused the obstacle, so no attempt counts, and no work is lost.
 #[test]
-fn what_a_person_has_in_the_way_of_a_clone_s_work_ends_the_run_and_costs_no_attempt() {
+fn user_changes_that_block_a_merge_end_the_run_without_an_attempt() {
     let scene = Scene::new();
     scene.repo.write("doc", "1\n2\n3\n");
     scene.repo.git(&["add", "doc"]);
@@ -185,7 +185,7 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
 /// A new run of a concurrent list recovers a dead worker's work on the branch, as a new run of an
 /// exclusive list does.
 #[test]
-fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_the_branch() {
+fn task_of_a_dead_concurrent_worker_is_recovered_from_the_branch() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
     for (title, validate) in
@@ -234,7 +234,7 @@ fn what_a_dead_worker_of_a_concurrent_list_has_left_is_recovered_by_what_is_on_t
 
 /// A claim lasts as long as its lease; a run that waits for it names the holder.
 #[test]
-fn a_run_that_waits_for_somebody_else_says_for_whom() {
+fn run_waiting_for_a_claim_names_the_worker() {
     let scene = Scene::new();
     scene.configure("concurrency_mode", json!("concurrent"));
     scene.add("Bob has it", "true", &[]);

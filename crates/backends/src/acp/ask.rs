@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_offers_no_way_to_allow_it_is_not_told_that_it_may() {
+    fn request_without_an_allow_option_is_never_allowed() {
         let mut message = permission();
         message["params"]["options"] = json!([]);
         let event = read(&message["id"], "session/request_permission", &message["params"]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_here_is_refused_under_the_callers_own_id() {
+    fn unsupported_call_is_rejected_with_the_callers_id() {
         for (id, shown, method) in [
             (json!("a b"), "a b", "terminal/create"),
             (json!(7), "7", "fs/write_text_file"),

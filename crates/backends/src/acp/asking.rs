@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn program_of_a_command_is_told_by_its_name() {
+    fn program_of_a_command_is_recognized_by_its_name() {
         let shell = |text: &str| program(None, Some(&Command::Shell(text.into())), &[]);
         for (command, name) in [
             ("npx -y @agentclientprotocol/claude-agent-acp@0.101.0", Some("claude-agent-acp")),

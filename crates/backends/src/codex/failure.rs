@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_retry_tells_its_number_and_what_it_can_of_the_reason() {
+    fn retry_has_its_number_and_reason() {
         let retry =
             retry("Reconnecting... 2/5 (exceeded retry limit, last status: 429 Too Many Requests)");
         assert_eq!(
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_read_from_words() {
+    fn error_reason_is_parsed_from_text() {
         for (said, error) in [
             ("Codex ran out of room in the model's context window.", TurnError::Context),
             ("You've hit your usage limit. Try again later.", TurnError::RateLimit),

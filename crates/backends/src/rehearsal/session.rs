@@ -164,7 +164,7 @@ turns:
     }
 
     #[test]
-    fn a_resumed_session_goes_on_behind_its_last_finished_step() {
+    fn resumed_session_continues_after_its_last_step() {
         let scenario = scenario(TWO);
         let vars = Vars::default();
         let mut session = Session::new("s");
@@ -184,7 +184,7 @@ turns:
     }
 
     #[test]
-    fn a_prompt_takes_the_first_turn_whose_condition_holds() {
+    fn prompt_takes_the_first_matching_turn() {
         let scenario = scenario(TWO);
         let vars = Vars::default();
         let mut session = Session::new("s");

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_tells_how_far_its_prompt_came() {
+    fn session_file_has_the_progress_of_its_prompt() {
         let scenario =
             Scenario::parse("{v: 1, turns: [{steps: [{say: a}, {say: b}]}]}", "test").unwrap();
         let mut session = Session::new("s");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_session_file_is_not_taken_for_an_empty_one() {
+    fn invalid_session_file_is_not_empty() {
         assert!(RehearsalTranscripts.read(&mut &b"{\"v\":1"[..], "k").is_err());
         let newer = Session { v: VERSION + 1, ..Session::new("s") };
         assert!(matches!(reading(&newer, "k").prompt, Seen::Unclear(_)));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_replaced_and_what_stands_for_nothing_is_named() {
+    fn variables_are_replaced_and_undefined_ones_are_named() {
         let mut vars = Vars::from_env([("MULETEER_BEAD_ID".to_string(), "b-7".to_string())]);
         vars.set("empty", "");
         for (text, wanted) in [

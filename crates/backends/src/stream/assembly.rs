@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_told_once_and_with_its_input() {
+    fn tool_call_is_reported_once_with_its_input() {
         let mut assembly = Assembly::default();
         let mut told = assembly.push([call("c", json!({}))]);
         told.extend(
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_given_out_all_the_same() {
+    fn unfinished_message_is_emitted_at_its_limit() {
         let mut assembly = Assembly::default();
         let piece = "x".repeat(1000);
         let given: Vec<_> = (0..1000).flat_map(|_| assembly.push([text(&piece)])).collect();

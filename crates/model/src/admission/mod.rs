@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_place_over_leaves_the_free_one_to_a_stranger() {
+    fn child_takes_its_parents_slot_and_leaves_the_free_one() {
         let mut yard = Yard::new();
         yard.create(&name(0), "rehearsal", None);
         yard.create(&name(1), "codex", None);
@@ -480,7 +480,7 @@ mod tests {
     /// A dispatch that was killed in the queue ends without ever having had a slot. Its ancestors
     /// must not get in because of it.
     #[test]
-    fn who_was_killed_in_the_queue_lets_nobody_in() {
+    fn kill_in_the_queue_admits_no_other_dispatch() {
         let mut yard = Yard::new();
         for n in 0..4 {
             yard.create(&name(n), "rehearsal", None);
@@ -506,7 +506,7 @@ mod tests {
 
     /// Its work is being fetched: it has no agent any more, and the fetch may take a while.
     #[test]
-    fn who_closes_leaves_its_place() {
+    fn closing_dispatch_frees_its_slot() {
         let mut yard = Yard::new();
         for n in 0..4 {
             yard.create(&name(n), "rehearsal", None);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_one_met_holds_back_those_who_share_it_and_nobody_else() {
+    fn rate_limit_holds_back_only_its_channel() {
         let mut yard = Yard::new();
         for n in 0..2 {
             yard.create(&name(n), "codex", None);
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_api_holds_no_place() {
+    fn dispatch_waiting_for_the_api_uses_no_slot() {
         let mut yard = Yard::new();
         for n in 0..4 {
             yard.create(&name(n), "codex", None);
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_goes_to_nobody_who_comes_first_in_the_queue_meanwhile() {
+    fn reserved_slot_is_not_given_to_the_head_of_the_queue() {
         let mut yard = Yard::new();
         for n in 0..4 {
             yard.create(&name(n), "rehearsal", None);
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_being_made_begins_at_once_where_there_is_a_place() {
+    fn new_dispatch_starts_at_once_with_a_free_slot() {
         let begins = vec![Event::AttemptStarted { attempt: 1, epoch: 1, resume: None }];
         let (mut yard, mut door) = (Yard::new(), Door::default());
         yard.create(&name(0), "rehearsal", None);

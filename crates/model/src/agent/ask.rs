@@ -383,7 +383,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_input_is_kept_whole_or_says_that_it_is_not() {
+    fn ask_input_is_complete_or_marked_as_cut() {
         let small = json!({"command": "ls", "n": 3});
         let ask = Ask::tool("Bash", small.clone());
         assert_eq!((ask.input, ask.input_cut, ask.target.as_str()), (small, false, "ls"));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_in_a_line() {
+    fn ask_is_described_in_one_line() {
         let ask = Ask::tool("Bash", json!({"command": "rm -rf x"}));
         assert_eq!(ask.describe(), "may it use Bash: rm -rf x?");
         assert_eq!(Ask::default().describe(), "it asks for permission");
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_read_as_the_ask_wants_it() {
+    fn answer_is_parsed_by_the_kind_of_ask() {
         let mut asks = Asks::default();
         let told = |asks: &Asks, request: Option<&str>, said: &str| {
             read_answer(asks, request, said)
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn answered_ones_are_kept_for_a_while_and_open_ones_as_long_as_it_takes() {
+    fn answered_asks_expire_and_open_asks_do_not() {
         let mut asks = Asks::default();
         for n in 0..60 {
             asks.request(&n.to_string(), &Ask::default(), Timestamp::UNIX_EPOCH);

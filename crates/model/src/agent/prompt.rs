@@ -253,12 +253,12 @@ mod tests {
     }
 
     #[test]
-    fn a_coding_agent_is_told_its_terms() {
+    fn coding_prompt_has_the_limits() {
         insta::assert_snapshot!(system_append(&briefing(&LIMITS, ResultForm::InText)));
     }
 
     #[test]
-    fn a_conversational_agent_is_told_less() {
+    fn conversational_prompt_is_shorter() {
         let limits = Limits {
             budget_usd: None,
             max_turns: None,
@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn an_enforced_result_needs_no_schema_in_words() {
+    fn enforced_result_needs_no_schema_in_the_prompt() {
         let text = system_append(&briefing(&LIMITS, ResultForm::Enforced));
         assert!(text.contains("### Result") && !text.contains("```json"), "{text}");
     }
 
     #[test]
-    fn a_task_is_passed_on_word_for_word() {
+    fn task_text_is_passed_on_unchanged() {
         assert_eq!(dispatch("  fix it\n", None), "  fix it\n");
         assert_eq!(
             dispatch("fix it\n", Some("You are.\n")),

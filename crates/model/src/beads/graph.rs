@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_bead_is_named() {
         let graph = Graph::new([("a", vec!["b", "gone"]), ("b", vec![])]);
         assert_eq!(graph.outside().collect::<Vec<_>>(), [("a", "gone")]);
     }

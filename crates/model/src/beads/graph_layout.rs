@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diamond_stands_upright_and_what_follows_is_left_out() {
+    fn diamond_layout_omits_implied_edges() {
         // 0 blocks 1 and 2, and both block 3, so the line from 0 to 3 is implied. 4 is alone.
         let picture = picture(&graph(5, &[(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)]));
         let layers: Vec<_> =

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_unblocks_the_most_goes_first_then_priority_then_age() {
+    fn schedule_orders_by_impact_then_priority_then_age() {
         let tasks = [
             task("late", 2, &[]),
             task("urgent", 0, &[]),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_outside_holds_back_until_it_is_closed() {
+    fn outside_dependency_blocks_until_closed() {
         let mut schedule = Schedule::new(&[task("a", 2, &["elsewhere"])], |_| false);
         assert_eq!((schedule.next(), schedule.waits_outside("a")), (None, true));
         schedule.close_outside("a");
@@ -277,7 +277,7 @@ mod tests {
     proptest! {
         /// Incremental updates give the same order as a new schedule of the same beads.
         #[test]
-        fn it_is_the_same_as_made_anew(
+        fn incremental_schedule_equals_a_rebuilt_one(
             edges in prop::collection::vec((1usize..20, 0usize..20), 0..40),
             steps in prop::collection::vec((0usize..20, 0u8..3), 0..40),
         ) {

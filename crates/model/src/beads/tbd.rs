@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_on_the_blocker_is_what_the_other_waits_for() {
+    fn tbd_blocks_become_dependencies() {
         let known = two();
         assert_eq!(known.beads.keys().collect::<Vec<_>>(), ["sup-007", "sup-1e3"]);
         let (a, b) = (&known.beads["sup-1e3"], &known.beads["sup-007"]);

@@ -85,7 +85,7 @@ fn labels_are_anded_staged_beads_are_hidden_and_keys_are_answered_not_repeated()
 }
 
 #[test]
-fn faults_name_what_is_wrong() {
+fn faults_name_the_invalid_field() {
     let mut beads = Beads::new();
     run(&mut beads, &create("one"), "aabb");
     run(&mut beads, &create("two"), "aacc");
@@ -100,7 +100,7 @@ fn faults_name_what_is_wrong() {
 }
 
 #[test]
-fn an_epic_is_kept_as_it_came_and_none_is_made() {
+fn imported_epic_is_preserved_and_none_is_created() {
     let mut beads = Beads::new();
     run(&mut beads, &create("here"), "bd-1");
     let kept = Bead { id: "bd-2".into(), issue_type: "epic".into(), ..beads["bd-1"].clone() };
@@ -133,7 +133,7 @@ fn an_epic_is_kept_as_it_came_and_none_is_made() {
 }
 
 #[test]
-fn what_is_imported_is_checked_and_never_older_than_what_is_here() {
+fn import_is_validated_and_keeps_newer_beads() {
     let mut beads = Beads::new();
     run(&mut beads, &create("here"), "bd-1");
     let here = beads["bd-1"].clone();
@@ -164,7 +164,7 @@ fn what_is_imported_is_checked_and_never_older_than_what_is_here() {
 }
 
 #[test]
-fn a_line_of_issues_jsonl_comes_out_as_it_went_in() {
+fn issues_jsonl_line_round_trips() {
     let line = r#"{"id":"bd-1","title":"T","description":"","status":"deferred","priority":1,"issue_type":"bug","labels":[],"dependencies":[{"issue_id":"bd-1","depends_on_id":"bd-2","type":"discovered-from","created_by":"me"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"estimated_minutes":30,"comments":[{"id":1}]}"#;
     let bead: Bead = serde_json::from_str(line).expect("parses");
     assert_eq!(serde_json::to_string(&bead).expect("writes"), line);

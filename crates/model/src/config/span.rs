@@ -203,7 +203,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_printed_reads_back(millis in 0_u64..1_000_000_000) {
+        fn printed_duration_parses_back(millis in 0_u64..1_000_000_000) {
             let span = Span(Duration::from_millis(millis));
             let back: Span = span.to_string().parse().unwrap();
             proptest::prop_assert_eq!(back.0.as_millis(), span.0.as_millis());

@@ -164,7 +164,7 @@ fn a_number_among_texts_is_a_text() {
 }
 
 #[test]
-fn what_is_wanted_instead_is_said() {
+fn wrong_value_names_the_expected_one() {
     for (text, said) in [
         ("pool: {max_depth: 4294967296}\n", "expected a number from 0 to 100, not 4294967296"),
         ("pool: {max_depth: -1}\n", "expected a number from 0 to 100, not -1"),
@@ -305,7 +305,7 @@ fn a_model_has_a_name() {
 }
 
 #[test]
-fn an_error_says_where_and_what_to_do() {
+fn error_has_a_place_and_a_hint() {
     let text = "\
 pool:
   max_agnets: 4
@@ -370,7 +370,7 @@ fn broken_yaml_is_located() {
 }
 
 #[test]
-fn an_empty_file_says_nothing() {
+fn empty_file_sets_nothing() {
     for text in ["", "\n", "# pool: {max_agents: 1}\n", "---\n", "{}\n", "~\n"] {
         assert_eq!(ok(&[user(text)]).to_json(), Config::defaults().unwrap().to_json(), "{text:?}");
     }

@@ -324,7 +324,7 @@ mod tests {
     /// The agent that first meets a limit is stopped, and each of the others is stopped at its next
     /// use.
     #[test]
-    fn who_work_at_once_are_held_to_what_they_may_spend_together() {
+    fn concurrent_children_share_one_budget() {
         let mut fleet = Fleet::default();
         made(&mut fleet, "aaaa", None, Some(10.0));
         for name in ["bbbb", "cccc"] {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purse_is_of_all_who_were_given_it_and_whom_they_dispatch() {
+    fn shared_budget_covers_all_descendants() {
         let mut fleet = Fleet::default();
         let purse = Some(Purse { of: "r1".into(), usd: 5.0 });
         for (name, parent) in [("aaaa", None), ("bbbb", None), ("cccc", Some("bbbb"))] {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_what_is_left_of_all_budgets_above_it() {
+    fn childs_budget_is_the_least_rest_of_its_ancestors() {
         let mut fleet = Fleet::default();
         made(&mut fleet, "aaaa", None, Some(10.0));
         made(&mut fleet, "bbbb", Some("aaaa"), None);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_an_agent_holds_all_that_descend_from_it() {
+    fn policy_of_an_agent_applies_to_its_descendants() {
         let first = parent(Mode::Ask, &["Read"], &[], &["WebFetch"]);
         let mut second =
             Policy { mode: Mode::Allow, deny: rules(&["Bash(rm *)"]), ..Policy::default() };

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_what_was_asked_for() {
+    fn cost_rows_match_the_grouping() {
         let row = |key: &str, cost, dispatches| (key.to_string(), cost, dispatches);
         assert_eq!(bill(By::Role, None), [row("tester", 4.5, 2), row("developer", 1.25, 1)]);
         assert_eq!(bill(By::Project, None), [row("/api", 4.0, 1), row("/web", 1.75, 2)]);
@@ -233,7 +233,7 @@ mod tests {
 
     /// A child dispatch in its parent's own clone works for the parent's repository.
     #[test]
-    fn what_is_done_in_a_clone_is_done_for_its_repository() {
+    fn cost_in_a_clone_counts_for_its_repository() {
         let record = created("aaaaaaaa", "developer", "/web");
         let Event::DispatchCreated(plain) = record.entry.event else { unreachable!() };
         let clone = "/web/.muleteer/worktrees/aaaaaaaa";
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn since_leaves_out_use_but_forgets_nobody() {
+    fn since_drops_usage_but_keeps_dispatches() {
         let rows = bill(By::Role, Some("2026-01-02T00:00:00Z"));
         assert_eq!(rows, [("tester".into(), 4.5, 2), ("developer".into(), 0.25, 1)]);
         assert!(bill(By::Role, Some("2027-01-01T00:00:00Z")).is_empty());

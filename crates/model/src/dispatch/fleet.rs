@@ -326,7 +326,7 @@ mod tests {
     /// A reopened dispatch returns to its old position in the order. An earlier snapshot is
     /// unchanged.
     #[test]
-    fn who_is_spoken_to_again_is_unfinished_again() {
+    fn message_reopens_a_finished_dispatch() {
         use crate::event::{FinalState, PromptKind};
         let mut fleet = fleet(&[("zzzz", "x"), ("aaaa", "x"), ("mmmm", "x")]);
         let unfinished = |fleet: &Fleet| {

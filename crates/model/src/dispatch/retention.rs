@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_long_ago_goes_but_for_a_run_at_work() {
+    fn prune_selects_old_dispatches_except_those_of_running_runs() {
         let fleet = fleet(&[
             ("aaaa", "operator", Some(100)),
             ("bbbb", "operator", None),

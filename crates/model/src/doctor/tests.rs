@@ -111,7 +111,7 @@ fn broken(name: &str, breaks: impl FnOnce(&mut Facts)) -> Check {
 }
 
 #[test]
-fn a_healthy_machine_has_nothing_to_complain_of() {
+fn healthy_machine_passes_every_check() {
     let checks = judge(&healthy());
     assert!(is_well(&checks));
     for check in &checks {
@@ -126,7 +126,7 @@ fn a_healthy_machine_has_nothing_to_complain_of() {
 }
 
 #[test]
-fn each_fault_is_told_with_what_to_do() {
+fn each_fault_has_a_message_and_a_hint() {
     type Break = fn(&mut Facts);
     let table: &[(&str, Status, &str, Break)] = &[
         ("git", Status::Fail, "not on PATH", |f| f.git = Program::Missing),
@@ -322,7 +322,7 @@ fn trust_is_a_check_only_where_the_repository_needs_it() {
 }
 
 #[test]
-fn a_program_is_missed_by_what_it_was_looked_for() {
+fn missing_program_is_named_as_it_was_looked_up() {
     let missing = |program: &str, named_by: &[&str]| {
         let mut facts = healthy();
         let named_by = named_by.iter().map(|key| (*key).to_string()).collect();
@@ -343,7 +343,7 @@ fn a_program_is_missed_by_what_it_was_looked_for() {
 }
 
 #[test]
-fn what_says_no_version_is_in_doubt_and_no_fault() {
+fn program_without_a_version_is_a_warning() {
     for (said, status) in [
         ("2.1.3 (Claude Code)", Status::Ok),
         ("codex-cli 0.46.0-alpha.4", Status::Ok),
@@ -367,7 +367,7 @@ fn what_says_no_version_is_in_doubt_and_no_fault() {
 /// The remedy must fit the cause: a read-only file system needs no permission, and a wrong mode
 /// needs no removal.
 #[test]
-fn a_directory_is_mended_by_what_can_mend_it() {
+fn hint_for_a_directory_matches_its_fault() {
     type Break = fn(&mut DirState);
     let read_only_fs: Break = |dir| dir.writable = read_only("is on a read-only file system");
     let table: &[(Break, &str, &str)] = &[
@@ -421,7 +421,7 @@ fn a_directory_is_mended_by_what_can_mend_it() {
 }
 
 #[test]
-fn telemetry_is_what_the_daemon_does() {
+fn telemetry_check_reports_the_running_daemon() {
     const HERE: &str = "http://127.0.0.1:4318";
     let with = |telemetry: TelemetryFacts, exports: Option<Exports>| {
         let found = broken("telemetry", |facts| {
@@ -476,7 +476,7 @@ fn a_git_that_cannot_wait_for_the_disk_is_best_effort() {
 }
 
 #[test]
-fn what_other_systems_lack_is_best_effort_and_no_fault() {
+fn missing_linux_features_are_best_effort_elsewhere() {
     let mut facts = healthy();
     facts.os = "macos".into();
     facts.sandbox = SandboxFacts { namespaces: None, landlock: None };
@@ -526,7 +526,7 @@ fn versions_of_git() {
 }
 
 #[test]
-fn an_answer_is_the_line_that_tells_the_version() {
+fn version_is_read_from_the_matching_line() {
     for (said, wanted) in [
         ("\n 1.2.3 \n", Some("1.2.3")),
         ("a newer one is there\n1.2.3 (Claude Code)\n", Some("1.2.3 (Claude Code)")),

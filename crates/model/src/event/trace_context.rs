@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_invalid_is_not() {
+    fn trace_context_round_trips_and_rejects_invalid_text() {
         let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let context = Context::parse(text).expect("valid");
         assert_eq!((context.to_string().as_str(), context.sampled), (text, true));

@@ -156,7 +156,7 @@ fn events_leave_lines() {
 }
 
 #[test]
-fn what_has_no_sessions_has_only_a_model() {
+fn session_without_an_id_shows_only_its_model() {
     let started = |id: &str, model: Option<&str>| {
         line(Event::SessionStarted { session_id: id.into(), model: model.map(String::from) })
     };
@@ -197,7 +197,7 @@ fn removed_lines_return_to_their_places() {
 }
 
 #[test]
-fn a_file_the_agent_rewrote_keeps_its_words_and_regains_ours() {
+fn rewritten_journal_keeps_agent_entries_and_restores_harness_entries() {
     let text = "I finished everything.\n\nStatus: completed\n\n- parser done\n- tests pass";
     let new = again(text, &ours(2), Status::Killed);
     insta::assert_snapshot!(new);
@@ -208,7 +208,7 @@ fn a_file_the_agent_rewrote_keeps_its_words_and_regains_ours() {
 }
 
 #[test]
-fn a_corrected_header_is_kept_but_its_status_is_ours() {
+fn corrected_header_is_kept_except_its_status() {
     let text = journal(&ours(1), Status::InProgress)
         .replace("Branch: muleteer/abcd2345", "Branch: feature/login")
         .replace("Status: in-progress", "Status: completed")
@@ -273,7 +273,7 @@ fn our_torn_line_is_completed_and_theirs_is_ended() {
 }
 
 #[test]
-fn a_summary_reads_what_is_there() {
+fn summary_reads_the_journal_file() {
     let text = format!(
         "{}- 13:00 — [agent] blocked: which port?\n{}\n",
         journal(&ours(1), Status::Blocked),

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewrite_that_was_over_before_it_was_told_holds_nothing_up() {
+    fn finished_rewrite_does_not_delay_appends() {
         let mut hand = Hand::default();
         told(&mut hand, &[Written, Written, Closed], false);
         assert_eq!(hand.act(Need::Append, false, false), Act::Append);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_hand_is_nobody_else_s() {
+    fn own_writes_are_not_foreign_writes() {
         let mut hand = Hand::default();
         hand.appended();
         told(&mut hand, &[Written], true);
@@ -193,7 +193,7 @@ mod tests {
 
     /// An adopted agent may be in the middle of a rewrite whose events were missed.
     #[test]
-    fn a_file_of_which_nothing_was_told_is_left_alone_for_longer() {
+    fn file_without_events_gets_a_longer_wait() {
         let mut hand = Hand::default();
         assert_eq!(hand.patience(), STILL_UNTOLD);
         told(&mut hand, &[], false);
@@ -208,7 +208,7 @@ mod tests {
 
     /// The journal exists before it is watched.
     #[test]
-    fn a_close_of_ours_that_is_never_told_is_not_waited_for() {
+    fn missing_event_for_an_own_close_is_not_awaited() {
         let mut hand = Hand::default();
         hand.appended();
         hand.watched();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_gone_is_not_waited_for() {
+    fn dead_agent_is_not_awaited() {
         let mut hand = Hand::default();
         told(&mut hand, &[Written], false);
         assert_eq!(hand.act(Need::Replace, false, true), Act::Replace);

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_but_for_what_always_differs_has_one_print() {
+    fn outcomes_that_differ_in_noise_have_one_fingerprint() {
         for (one, other) in [
             (
                 "test result: FAILED. 3 failed; finished in 0.42s",
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_of_progress_has_another_print() {
+    fn progress_changes_the_fingerprint() {
         for (one, other) in [
             ("4 failed, 10 passed", "3 failed, 11 passed"),
             ("Found 12 errors.", "Found 9 errors."),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_known_again_in_another_programs_words() {
+    fn same_fault_has_one_fingerprint_across_programs() {
         let (npm, npx) = (
             "> jest\n\nError: Cannot find module 'ts-node' (12)",
             "Error: Cannot find module 'ts-node' (7)",

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_trims_its_output_is_no_part_of_a_command() {
+    fn output_filters_are_not_part_of_a_command() {
         for trimmed in [
             "cargo test 2>&1 | tail -40",
             "cargo test || true",

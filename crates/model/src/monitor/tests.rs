@@ -79,7 +79,7 @@ use Monitor::{Budget, Drift, Loop, Spiral};
 
 /// The monitor warns first, and ends the agent when it continues.
 #[test]
-fn the_same_failure_is_told_and_then_ends_the_agent() {
+fn repeated_failure_warns_and_then_stops_the_agent() {
     let mut told = Told::new();
     let found = first(10, |n| {
         told.run("make", false, &format!("main.c:{n}: error: no such file (took {n} ms)"))
@@ -133,7 +133,7 @@ fn a_text_about_siblings_in_the_output_of_a_program_counts() {
 }
 
 #[test]
-fn what_alternates_is_a_circle_too() {
+fn alternating_calls_are_a_loop() {
     let mut told = Told::new();
     let found = first(10, |_| {
         [
@@ -153,7 +153,7 @@ fn what_alternates_is_a_circle_too() {
 
 /// Codex gives only the file name of an edit, and some agents not even that.
 #[test]
-fn of_what_is_not_told_nothing_is_the_same() {
+fn unreported_outcomes_are_never_equal() {
     let mut told = Told::new();
     let found = first(20, |_| {
         let patch =
@@ -185,7 +185,7 @@ fn edits_that_change_nothing_are_found_later() {
 }
 
 #[test]
-fn who_gets_somewhere_goes_in_no_circle() {
+fn progress_is_not_a_loop() {
     let mut told = Told::new();
     let found = first(30, |n| {
         [
@@ -218,7 +218,7 @@ fn different_calls_that_die_of_the_same_are_one_circle() {
 }
 
 #[test]
-fn what_is_looked_at_every_minute_is_told_after_a_while_and_left_alone() {
+fn polling_each_minute_warns_and_never_stops_the_agent() {
     let mut told = Told::new();
     let found = first(300, |_| {
         told.t += 58.0;
@@ -244,7 +244,7 @@ fn a_failure_that_is_waited_out_counts_half() {
 
 /// Repetition without a pause may be impatience at first.
 #[test]
-fn what_is_done_without_a_pause_is_told_after_minutes() {
+fn repetition_without_pause_warns_after_minutes() {
     for tool in ["Bash", "BashOutput", "mcp__ci__status"] {
         let mut told = Told::new();
         let found = first(400, |_| {
@@ -256,7 +256,7 @@ fn what_is_done_without_a_pause_is_told_after_minutes() {
 }
 
 #[test]
-fn a_person_who_speaks_to_it_begins_everything_anew() {
+fn message_of_a_person_resets_the_monitors() {
     let mut told = Told::new();
     let round = |told: &mut Told| first(5, |_| told.run("make", false, "error: it does not work"));
     assert_eq!(round(&mut told), [(4, Loop, Warn)]);
@@ -293,7 +293,7 @@ fn a_subagent_goes_in_circles_of_its_own() {
 }
 
 #[test]
-fn words_without_deeds_are_a_circle() {
+fn repeated_text_without_actions_is_a_loop() {
     let mut told = Told::new();
     let say = |told: &mut Told, n: u32| {
         told.hear(json!({"type": "text", "text": format!("Let me try again ({n}).")}))
@@ -305,7 +305,7 @@ fn words_without_deeds_are_a_circle() {
 }
 
 #[test]
-fn edits_outside_of_the_scope_are_told_when_there_are_several() {
+fn several_edits_outside_the_scope_warn() {
     let mut told = Told::within(&["src/api/**"], None);
     assert_eq!(first(5, |n| told.edit(&format!("/repo/src/api/{n}.rs"), "x")), []);
     assert_eq!(first(3, |n| told.edit(&format!("src/api/tests/{n}.rs"), "x")), []);
@@ -357,7 +357,7 @@ fn compactions_that_nothing_comes_between_are_a_spiral() {
 }
 
 #[test]
-fn a_budget_is_a_bound_and_a_flood_is_told_before() {
+fn budget_stops_and_a_cost_surge_warns_before() {
     let cost = |told: &mut Told, usd: f64| told.hear(json!({"type": "usage", "cost_usd": usd}));
     let mut told = Told::within(&[], Some(10.0));
     assert_eq!(first(78, |_| cost(&mut told, 0.1)), []);
@@ -409,7 +409,7 @@ mod streams {
     }
 
     #[test]
-    fn after_the_last_event_time_goes_on_for_an_hour() {
+    fn replay_continues_for_an_hour_after_the_last_event() {
         let begun = [
             json!({"t": 0, "type": "prompt", "text": "do it"}),
             json!({"t": 40, "type": "text", "text": "hm"}),
@@ -427,7 +427,7 @@ mod streams {
     }
 
     #[test]
-    fn what_keeps_an_agent_from_being_stalled_does_so_here() {
+    fn evidence_of_life_prevents_a_stall() {
         let begun = json!({"t": 0, "type": "prompt", "text": "do it"});
         let call = json!(
             {"t": 1, "type": "tool_call", "id": "1", "name": "Bash", "input": {"command": "make"}});
@@ -460,7 +460,7 @@ mod streams {
     }
 
     #[test]
-    fn who_is_stopped_does_nothing_more() {
+    fn stopped_agent_has_no_more_findings() {
         let fail = |n: u32| {
             [
                 json!({"t": n, "type": "tool_call", "id": n.to_string(), "name": "Bash",

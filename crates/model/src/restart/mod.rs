@@ -198,7 +198,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn each_strategy_takes_the_siblings_it_says() {
+    fn each_strategy_restarts_its_siblings() {
         for (strategy, failed, expected) in [
             (Strategy::OneForOne, 1, vec![1]),
             (Strategy::OneForAll, 1, vec![0, 1, 2, 3]),
@@ -213,7 +213,7 @@ mod tests {
 
     /// `tree --json` shows these names.
     #[test]
-    fn they_are_called_what_the_contract_calls_them() {
+    fn strategy_names_match_the_contract() {
         let strategies =
             [Strategy::OneForOne, Strategy::OneForAll, Strategy::RestForOne].map(Strategy::as_str);
         assert_eq!(strategies, ["one-for-one", "one-for-all", "rest-for-one"]);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_says_who_returns() {
+    fn restart_class_decides_the_restart() {
         for (class, after_failure, after_end) in [
             (RestartClass::Permanent, true, true),
             (RestartClass::Transient, true, false),

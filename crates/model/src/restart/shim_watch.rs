@@ -73,7 +73,7 @@ mod tests {
     const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
     #[test]
-    fn one_that_is_stopped_goes_on_three_times_and_is_then_killed() {
+    fn stopped_shim_is_continued_three_times_then_killed() {
         let mut watch = ShimWatch::default();
         assert_eq!(watch.look(false, None), Act::Nothing);
         for tell in [true, false, false] {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_silent_no_more() {
+    fn answer_ends_the_silence_of_a_shim() {
         let mut watch = ShimWatch::default();
         for _ in 0..100 {
             assert_eq!(watch.look(false, SECOND), Act::Nothing);

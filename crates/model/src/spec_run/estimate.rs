@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_partly_done_and_never_quite() {
+    fn running_beads_count_in_part() {
         assert_eq!(estimate(&[at_work(40)], &[100], 2), between(60, 60));
         assert_eq!(estimate(&[at_work(5000)], &[100], 2), between(10, 10));
         assert_eq!(estimate(&[at_work(40), open(&[0])], &[100], 2), between(160, 160));
@@ -174,7 +174,7 @@ mod tests {
     proptest! {
         /// Any greedy schedule ends within the estimate.
         #[test]
-        fn working_on_what_is_ready_ends_within_it(
+        fn estimate_bounds_the_work_on_ready_beads(
             edges in prop::collection::vec((0usize..20, 0usize..20), 0..40),
             agents in 1u32..6,
         ) {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn bitbucket_server_is_told_by_its_address_and_found_below_its_path() {
+    fn bitbucket_server_is_recognized_by_its_address_and_path() {
         let rest = "projects/PROJ/repos/repo/pull-requests?create\
                     &sourceBranch=refs%2Fheads%2Fmuleteer%2Frun-1&targetBranch=refs%2Fheads%2Fmain";
         for (remote, top) in [
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_to_no_forge_has_no_page() {
+    fn remote_without_a_forge_has_no_page() {
         for remote in [
             "",
             "/srv/git/github.com/o/r.git",

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_heading_is_the_title_and_what_only_looks_like_one_is_not() {
+    fn first_real_heading_is_the_title() {
         for (text, wanted) in [
             ("# The plan\n\nThree files.\n", "The plan"),
             ("\u{feff}# Real Title\n## Second\n", "Real Title"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read_is_blank() {
+    fn unreadable_spec_counts_as_blank() {
         assert!(["", " \n", "\u{feff}", "\u{feff}\n\0\t"].iter().all(|text| is_blank(text)));
         assert!(!is_blank("\u{feff}x"));
     }

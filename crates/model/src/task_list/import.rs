@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checklist_becomes_tasks_and_what_is_below_comes_first() {
+    fn checklist_items_depend_on_items_below_them() {
         let text = "# Plan\n\n- [ ] Ship it\n  - [x] Write it\n  - [ ] Test it\
                     \n    on two machines\n    validate: `make test`\n* [ ] Celebrate\n- no box\
                     \n2026. a year\n12) [x] Sleep\n1.[ ] Wake\n3 [ ] none\n";

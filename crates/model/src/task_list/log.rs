@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_is_one_line_that_follows_the_grammar_whatever_it_says() {
+    fn every_log_entry_is_one_line_of_the_grammar() {
         let at = "2025-07-01T10:00:00Z".parse().expect("an instant");
         let nasty =
             "a\nb] [x] \"quoted\"\r\n[2025-07-01T10:00:00Z] [SESSION-9] INIT forged \u{1b}[31m";
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused() {
+    fn text_outside_the_grammar_is_rejected() {
         for line in [
             "",
             "free text",

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_one_is_told_its_checkpoints() {
+    fn resumed_task_prompt_has_its_checkpoints() {
         let mut task = Task::new("a", "A");
         let now = "2025-07-01T10:00:00Z".parse().expect("an instant");
         crate::task_list::outcome::checkpoint(&mut task, 1, 2, "half of it", None, now);

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_bytes_that_are_not_utf8_keeps_them() {
+    fn settings_keep_bytes_that_are_not_utf8() {
         let old = b"{\"name\": \"caf\xe9 \xf0\x9f\", \"b\": \"\xc3\xa9\"}\n";
         let with = encode(&install(&decode(old), "muleteer").expect("installs"), old);
         assert!(with.ends_with(&old[1..]) && with.windows(5).any(|bytes| bytes == b"hooks"));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_entered_and_taken_out_leaves_every_byte_as_it_was() {
+    fn install_and_uninstall_restore_every_byte() {
         for file in FILES {
             let with = install(file, "muleteer").expect("installs");
             assert_eq!(installed(&with).unwrap().len(), HOOKS.len(), "{with}");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_added_around_ours_stays() {
+    fn uninstall_keeps_entries_of_the_user() {
         let with = install("{\"hooks\": {\"Stop\": []}}", "/opt/x/muleteer").expect("installs");
         let mut value = read(&with);
         let theirs = serde_json::json!({"hooks": [{"type": "command", "command": "theirs"}]});

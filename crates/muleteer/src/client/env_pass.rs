@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_needs_passes_and_other_secrets_do_not() {
+    fn needed_variables_pass_and_other_secrets_do_not() {
         let vars = [
             "PATH",
             "LC_ALL",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_push_is_given_no_agent_gets() {
+    fn push_credentials_are_withheld_from_agents() {
         let vars =
             || ["GH_TOKEN", "PATH", "GITHUB_TOKEN"].map(|name| (name.to_string(), "x".to_string()));
         let given: Vec<_> = for_push(vars()).into_iter().map(|(name, _)| name).collect();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_contract_gives_every_agent_is_ours() {
+    fn contract_variables_are_set_by_muleteer() {
         let contract = include_str!("../../../../docs/contract.md");
         let (_, section) =
             contract.split_once("## Variables every agent gets\n").expect("the section");

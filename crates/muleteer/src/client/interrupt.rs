@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_is_closed_when_its_reader_goes_and_not_by_what_is_in_it() {
+    fn output_closes_when_its_reader_exits() {
         let (reader, writer) = std::io::pipe().unwrap();
         std::io::Write::write_all(&mut &writer, b"a line").unwrap();
         let waiting = std::thread::spawn(move || closed(&writer));

@@ -227,7 +227,7 @@ mod tests {
 
     /// A run whose events were deleted is damaged; it must not look like a run that never existed.
     #[test]
-    fn a_run_whose_events_are_gone_is_damaged_and_not_unknown() {
+    fn run_without_its_events_is_damaged() {
         for (emptied, marked, checkpoint, expected) in [
             (true, false, true, "E_EVENTS_SHORT"),
             (true, true, false, "E_EVENTS_SHORT"),

@@ -103,7 +103,7 @@ mod tests {
     use muleteer_backends::rehearsal::scenario::Scenario;
 
     #[test]
-    fn the_scenario_is_sound_and_does_what_is_looked_for_afterwards() {
+    fn demo_scenario_is_valid_and_matches_the_checks() {
         let scenario = Scenario::parse(SCENARIO, "run").expect("a scenario");
         // The turns are the criteria, the decomposition, four beads, maintenance, the judge and its
         // two verdicts.

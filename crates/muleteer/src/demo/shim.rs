@@ -129,7 +129,7 @@ mod tests {
     use std::io::Write;
 
     #[tokio::test]
-    async fn shim_of_another_build_is_told_from_ours() {
+    async fn shim_of_another_build_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join(NAME);
         assert_eq!(look(&beside).await, Found::Nothing);

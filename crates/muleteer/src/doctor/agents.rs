@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_shell_s_line_only_a_program_is_looked_for() {
+    fn only_the_program_of_a_shell_line_is_looked_up() {
         let asked = |line: &str| of_command(&Command::Text(line.into()), "").program;
         for (line, wanted) in [
             ("./agent.sh --fast", "./agent.sh"),

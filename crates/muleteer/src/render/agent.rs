@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_shown_with_what_they_work_on_and_long_results_are_cut() {
+    fn tools_show_their_target_and_shortened_results() {
         let call = AgentEvent::ToolCall {
             id: "1".into(),
             name: "Bash".into(),

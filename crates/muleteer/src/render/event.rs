@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_sessions_has_only_a_model() {
+    fn session_without_an_id_shows_only_its_model() {
         let started = |id: &str, model: Option<&str>| {
             describe(&Event::SessionStarted {
                 session_id: id.into(),

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_what_is_under_way_and_what_ended_last() {
+    fn table_has_active_and_newest_ended_dispatches() {
         let all = [
             dispatch("old", "success", "2026-01-01T10:00:00Z"),
             dispatch("late", "failed", "2026-01-01T12:00:00.25Z"),

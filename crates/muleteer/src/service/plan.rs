@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_removed() {
+    fn uninstall_skips_missing_files() {
         for manager in [Manager::Systemd, Manager::Launchd] {
             assert_eq!(uninstall(&service(manager, Scope::System), &Present::default()), vec![]);
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn launchd_s_words() {
+    fn launchd_commands_are_exact() {
         let service = service(Manager::Launchd, Scope::User);
         let present = Present { file: Some("old".into()), active: true };
         let plist = "/home/ann/Library/LaunchAgents/dev.muleteer.daemon.plist";

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_systemd_says() {
+    fn systemd_state_is_parsed() {
         let said = "MainPID=42\nLoadState=loaded\nActiveState=active\nSubState=running\n\
             UnitFileState=enabled\nStatusText=3 agents run\n";
         let state = systemd(said).expect("loaded");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_launchd_says() {
+    fn launchd_state_is_parsed() {
         let running = "{\n\t\"Label\" = \"dev.muleteer.daemon\";\n\t\"PID\" = 4711;\n};\n";
         assert_eq!(launchd(running).pid, Some(4711));
         assert!(!launchd("{\n\t\"LastExitStatus\" = 0;\n};\n").is_active());

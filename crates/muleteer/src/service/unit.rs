@@ -149,7 +149,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn words_of_a_unit_are_quoted_where_they_must_be() {
+    fn unit_arguments_are_quoted() {
         for (word, wanted) in [
             ("/usr/bin/muleteer", "/usr/bin/muleteer"),
             ("/a b", "\"/a b\""),

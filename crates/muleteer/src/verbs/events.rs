@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_set_back_hides_nothing_of_what_happened_since() {
+    fn clock_set_back_hides_no_later_events() {
         let at = |second| Timestamp::from_second(second).ok();
         let since = Cell::new(at(100));
         let seen = [at(50), None, at(120), at(60), None, at(130)];

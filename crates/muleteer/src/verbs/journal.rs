@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_new_is_shown_whether_the_journal_grew_or_was_rewritten() {
+    fn new_entries_are_shown_after_growth_and_rewrites() {
         let mut seen = Seen::default();
         assert_eq!(
             seen.fresh("Status: in-progress\n- a\n- a\n- hal"),

@@ -201,7 +201,7 @@ mod tests {
 
     /// A process that is ending has no directory any more. That differs from an unknown directory.
     #[test]
-    fn where_a_process_stands_is_known_until_it_ends() {
+    fn process_identity_is_known_until_the_exit() {
         let dir = tempfile::tempdir().unwrap();
         let mut child =
             crate::command::helper("sleep").arg("60").current_dir(dir.path()).spawn().unwrap();

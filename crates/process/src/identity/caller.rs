@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_for_one_command_is_told_from_one_for_a_script() {
+    fn command_shell_is_distinguished_from_a_script_shell() {
         for (words, single) in [
             (&["sh", "-c", "'/opt/muleteer' hook stop\n"][..], true),
             (&["bash", "-lc", "muleteer hook stop"], true),

@@ -341,7 +341,7 @@ mod tests {
     /// The candidate began after this process, so the walk must not look above this process.
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_is_older_than_the_one_asked_about_is_not_below_it() {
+    fn older_process_is_not_a_descendant() {
         let me = ProcessId::current();
         let mut younger = loop {
             let mut child = crate::command::helper("sleep").arg("60").spawn().unwrap();

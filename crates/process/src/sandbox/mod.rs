@@ -546,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parents_come_before_what_is_in_them_and_what_is_shown_after_what_hides_it() {
+    fn mounts_are_ordered_parents_first_and_exceptions_last() {
         let place = |path: &str, what| Place { path: path.into(), what };
         let plan = Plan::new(vec![
             place("/a/b/c", What::Write),

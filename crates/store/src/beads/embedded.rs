@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_writes_another_reads() {
+    fn beads_written_by_one_store_are_read_by_another() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut writer, mut reader) = (BeadStore::new(dir.path()), BeadStore::new(dir.path()));
         assert!(reader.read().expect("reads").is_empty());

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_back_is_refused() {
+    fn event_that_cannot_be_read_back_is_rejected() {
         let usage = Event::UsageRecorded {
             model: "m".into(),
             input: 0,

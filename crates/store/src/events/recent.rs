@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_and_a_repeated_id_keeps_its_seq() {
+    fn oldest_id_is_dropped_and_a_repeated_id_keeps_its_seq() {
         let mut ids = RecentIds::new(2);
         ids.insert("a", 1);
         ids.insert("b", 2);

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_beside_a_writer_tries_again_and_not_for_ever() {
+    fn reader_beside_a_writer_retries_a_limited_number_of_times() {
         let gap = || StoreError::Gap { file: "f".into(), line: 2, offset: 9, wanted: 2, found: 3 };
         let io = || StoreError::io(Path::new("f"), "read")(io::ErrorKind::PermissionDenied.into());
         for (bad, error, calls) in

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_read_goes_on_and_any_other_error_is_told() {
+    fn interrupted_read_is_retried_and_other_errors_are_returned() {
         use io::ErrorKind::{Interrupted, InvalidData};
         let answers = vec![
             Err(Interrupted),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_kept_up_to_the_limit_and_counted_beyond_it() {
+    fn line_is_stored_up_to_the_limit_and_counted_beyond() {
         for (length, whole) in
             [(MAX_LINE - 1, true), (MAX_LINE, true), (MAX_LINE + 1, false), (3 * MAX_LINE, false)]
         {

@@ -198,7 +198,7 @@ fn a_line_may_have_megabytes() {
 }
 
 #[test]
-fn what_cannot_be_read_back_is_refused_and_harms_nothing() {
+fn unreadable_event_is_rejected_without_damage() {
     let mut b = bench();
     let bad = Entry { event: Event::Unknown, ..entry("bad", false) };
     let refused = b.log.append(&[entry("a", false), bad], Timestamp::UNIX_EPOCH);

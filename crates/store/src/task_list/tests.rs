@@ -90,7 +90,7 @@ fn before_every_write_the_current_file_is_the_backup_and_no_temporary_is_left() 
 }
 
 #[test]
-fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_stops() {
+fn corrupt_list_is_restored_from_its_backup_or_rejected() {
     let place = Place::new();
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
     tx.list.tasks[0].title = "Changed".into();
@@ -118,7 +118,7 @@ fn a_corrupt_list_is_restored_from_its_backup_and_without_one_it_says_so_and_sto
 
 /// The backup is one change behind, and the damage may come with a manual change.
 #[test]
-fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
+fn content_of_a_damaged_list_is_saved_and_reported() {
     let place = Place::new();
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
     tx.list.tasks[0].title = "Changed".into();
@@ -153,7 +153,7 @@ fn what_a_damaged_list_held_is_kept_beside_it_and_said() {
 /// A person who edits the file takes no lock, and always has time between the read and the
 /// replacement.
 #[test]
-fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
+fn concurrent_manual_edit_is_merged() {
     for (exchanges, anew) in [(true, false), (true, true), (false, false)] {
         let place = Place::new();
         let mut tx = place.root.begin(Right::Own, now()).expect("begins");
@@ -186,7 +186,7 @@ fn what_is_written_by_hand_while_a_change_is_made_is_in_the_list_too() {
 }
 
 #[test]
-fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the_list() {
+fn conflicting_manual_edit_is_saved_beside_the_list() {
     for exchanges in [true, false] {
         let place = Place::new();
         let mut tx = place.root.begin(Right::Own, now()).expect("begins");
@@ -206,7 +206,7 @@ fn what_is_written_by_hand_of_the_same_while_a_change_is_made_is_kept_beside_the
 }
 
 #[test]
-fn a_list_that_is_taken_away_while_a_change_is_made_is_written_anew() {
+fn list_removed_during_a_change_is_written_again() {
     for exchanges in [true, false] {
         let place = Place::new();
         let mut tx = place.root.begin(Right::Own, now()).expect("begins");
@@ -226,7 +226,7 @@ fn a_list_that_is_taken_away_while_a_change_is_made_is_written_anew() {
 
 /// Edits arrive at any time between the read and the replacement, and more than once.
 #[test]
-fn who_writes_by_hand_all_the_time_loses_nothing() {
+fn constant_manual_edits_are_not_lost() {
     let place = Place::new();
     let mut number = 0_u64;
     let by_hand = |list: &TaskList| list.tasks[0].unknown("by_hand").cloned();
@@ -259,7 +259,7 @@ fn who_writes_by_hand_all_the_time_loses_nothing() {
 
 /// The process is killed right after the exchange, before it has checked the replaced file.
 #[test]
-fn what_a_killed_change_has_not_looked_at_is_kept_by_the_next() {
+fn edit_during_a_killed_change_is_saved_by_the_next() {
     let place = Place::new();
     let text = fs::read_to_string(place.root.tasks()).expect("reads");
     let (new, theirs) = (text.replace("First", "New"), text.replace("First", "Theirs"));
@@ -375,7 +375,7 @@ fn the_log_is_only_appended_to_and_a_torn_line_gets_an_end() {
 }
 
 #[test]
-fn what_a_killed_change_had_to_say_is_said_once_by_the_next_and_only_if_it_was_made() {
+fn log_lines_of_a_killed_change_are_written_once_if_it_took_effect() {
     let place = Place::new();
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
     muleteer_model::task_list::outcome::complete(&mut tx.list.tasks[0], now());
@@ -409,7 +409,7 @@ fn the_marker_goes_when_nothing_is_left_to_do() {
 
 /// Agents work in this folder.
 #[test]
-fn a_pipe_in_place_of_the_list_holds_nobody_up() {
+fn pipe_instead_of_the_list_does_not_block() {
     let place = Place::new();
     fs::remove_file(place.root.tasks()).expect("goes");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -425,7 +425,7 @@ fn a_pipe_in_place_of_the_list_holds_nobody_up() {
 /// The list that a session wrote last wins over manual edits, also for the daemon that succeeds a
 /// killed one.
 #[test]
-fn what_a_session_wrote_last_is_put_back_and_its_successor_knows_it() {
+fn last_version_of_a_session_is_restored_and_known_to_the_next() {
     let place = Place::new();
     let forge = || {
         let text = fs::read_to_string(place.root.tasks()).expect("reads");

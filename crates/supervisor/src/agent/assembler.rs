@@ -105,7 +105,7 @@ mod tests {
     /// Wherever a daemon dies, the next one resumes at the durable position and gets the rest,
     /// whole.
     #[test]
-    fn whoever_begins_anew_at_a_durable_place_misses_nothing_and_hears_nothing_twice() {
+    fn restart_at_a_durable_position_loses_and_repeats_nothing() {
         let stream = [
             said("I l"),
             said("ook."),

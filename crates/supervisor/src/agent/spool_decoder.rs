@@ -372,7 +372,7 @@ mod tests {
     /// A line after a result is reported once; white space and stderr are no lines. This holds
     /// however the lines are cut into records, and wherever a daemon restarts.
     #[test]
-    fn a_line_after_a_result_is_told() {
+    fn line_after_a_result_is_reported() {
         let result = "{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n";
         let text = "{\"type\":\"text\",\"text\":\"a\"}\n";
         let told = |step: &Step| match &step.input {
@@ -441,7 +441,7 @@ mod tests {
     /// Events from stderr have a position of their own, or wait until the incomplete line of stdout
     /// has one. A restart at a durable position misses none of them.
     #[test]
-    fn what_stderr_tells_is_told_at_a_place() {
+    fn stderr_warnings_keep_their_position() {
         let broken =
             b"WARN codex_mcp::rmcp_client: MCP server startup failed server_name=\"x\" error=no\n";
         let text = b"{\"type\":\"item.completed\",\"item\":{\"id\":\"i\",\
@@ -488,7 +488,7 @@ mod tests {
     /// successor must read the agent's end, wherever the newest durable position is. Output in
     /// between is not the agent's.
     #[test]
-    fn an_end_that_is_held_back_is_read_by_whoever_begins_anew() {
+    fn withheld_exit_is_read_after_a_restart() {
         let result = b"{\"type\":\"result\",\"status\":\"success\",\"summary\":\"s\"}\n".as_slice();
         let failed = b"{\"type\":\"result\",\"status\":\"failure\",\"summary\":\"s\"}\n".as_slice();
         let exited = Control::Exited { code: Some(0), signal: None, cause: Cause::Exited };

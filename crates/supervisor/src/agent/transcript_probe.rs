@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_not_taken_for_absent() {
+    fn unreadable_transcript_is_not_absent() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a")).unwrap();
         std::fs::write(root.path().join("a/s-1.jsonl.zst"), "").unwrap();

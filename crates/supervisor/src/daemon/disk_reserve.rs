@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_given_up_once_and_kept_again() {
+    fn disk_reserve_is_used_once_and_recreated() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("reserve");
         let mut tried = 0;

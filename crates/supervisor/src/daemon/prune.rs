@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_much_to_remove_is_told_where_to_go_on() {
+    async fn large_prune_returns_a_continuation() {
         let dir = tempfile::tempdir().expect("a directory");
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         (0..BATCH + 3).for_each(|_| drop(make(&daemon, "operator")));
@@ -166,7 +166,7 @@ mod tests {
 
     /// The run may not have read the last output of its agents yet.
     #[tokio::test]
-    async fn what_the_agents_of_a_run_at_work_have_left_stays() {
+    async fn prune_keeps_files_of_a_running_run() {
         let dir = tempfile::tempdir().expect("a directory");
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         make(&daemon, "run/r1");

@@ -318,7 +318,7 @@ mod tests {
 
     /// The files of the dispatch may be about to be removed.
     #[tokio::test]
-    async fn who_speaks_to_a_dispatch_waits_for_who_is_at_its_files() {
+    async fn send_waits_for_a_prune_of_the_same_dispatch() {
         let dir = tempfile::tempdir().expect("a directory");
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let id = test_daemon::id("abcd2345");

@@ -139,7 +139,7 @@ mod tests {
     /// No other event might make the pool look.
     #[tokio::test]
     #[allow(clippy::disallowed_methods)]
-    async fn the_place_of_one_that_was_not_made_after_all_goes_to_who_waits() {
+    async fn slot_of_a_failed_dispatch_goes_to_the_queue() {
         let daemon =
             test_daemon::daemon("/nowhere".as_ref(), Limits { max_agents: 1, ..Limits::default() });
         let (pool, _) = Pool::spawn(None, Pool, daemon.clone()).await.expect("a pool");

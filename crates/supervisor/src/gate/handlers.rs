@@ -350,7 +350,7 @@ mod tests {
 
     /// The agents are without a daemon until somebody starts one again, which may take a night.
     #[tokio::test]
-    async fn who_stops_a_daemon_and_keeps_its_agents_gives_them_a_long_lease_first() {
+    async fn daemon_stop_with_kept_agents_renews_their_lease_first() {
         let dir = tempfile::tempdir().expect("a directory");
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let shim = test_daemon::Shim::of(&daemon, &test_daemon::id("abcd2345"));

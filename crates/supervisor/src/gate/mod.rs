@@ -253,7 +253,7 @@ mod tests {
     /// A socket file could be visible before it listened, or be missing for a moment. Then agents
     /// that called `muleteer` at once were rejected.
     #[tokio::test]
-    async fn a_socket_that_can_be_seen_can_be_connected_to() {
+    async fn visible_socket_accepts_connections() {
         const TIMES: usize = 300;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pub/sock");

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_are_served_are_waited_for() {
+    fn active_peers_are_awaited() {
         let places = Places::new(2, true);
         let (first, second) = (places.take(), places.take());
         assert!(first.busy() && second.busy());

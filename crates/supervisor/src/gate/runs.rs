@@ -167,7 +167,7 @@ mod tests {
 
     /// A daemon that was started to stop a run serves before it has read the run's state.
     #[tokio::test]
-    async fn a_run_that_nobody_drives_yet_is_stopped_as_soon_as_somebody_does() {
+    async fn stop_before_the_driver_starts_takes_effect_at_its_start() {
         let dir = tempfile::tempdir().unwrap();
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let samples = muleteer_store::events::catalog::samples();

@@ -430,7 +430,7 @@ mod tests {
     /// Found by the crash campaign: a resumption during the end of a run started the end a second
     /// time at once.
     #[test]
-    fn being_told_to_go_on_makes_no_effect_another_one() {
+    fn resume_request_keeps_the_keys_of_effects() {
         let samples = include_str!("../../../store/samples/events-v1.jsonl");
         let started =
             samples.lines().find(|line| line.contains(r#""event":"run_started""#)).unwrap();

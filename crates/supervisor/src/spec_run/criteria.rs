@@ -248,7 +248,7 @@ mod tests {
 
     /// Found by an audit: criteria in folders and behind links were silently left out.
     #[test]
-    fn criteria_are_found_in_folders_and_behind_a_person_s_links_and_what_is_left_is_said() {
+    fn criteria_are_found_in_folders_and_links_and_skipped_files_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let (folder, elsewhere) = (dir.path().join("criteria"), dir.path().join("elsewhere"));
         std::fs::create_dir_all(folder.join("features/deep")).unwrap();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_not_read_in_part() {
+    fn oversized_criteria_are_not_read_in_part() {
         let dir = tempfile::tempdir().unwrap();
         let deep = (0..DEPTH_LIMIT + 2).fold(dir.path().join("deep"), |path, _| path.join("d"));
         std::fs::create_dir_all(&deep).unwrap();

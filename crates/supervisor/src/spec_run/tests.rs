@@ -70,7 +70,7 @@ async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error
 
 /// The frozen spec is in a folder that agents may be able to write.
 #[tokio::test]
-async fn what_has_no_end_is_not_read_in_place_of_a_small_file() {
+async fn endless_file_is_not_read_instead_of_a_small_one() {
     let stage = Stage::empty();
     let public = &stage.hosted.places.public;
     std::fs::create_dir_all(public).unwrap();

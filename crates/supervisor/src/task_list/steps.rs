@@ -713,7 +713,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_of_a_command_is_its_first_word_unless_only_sh_can_tell() {
+    fn program_of_a_command_is_its_first_word_unless_it_needs_a_shell() {
         for (command, found) in [
             ("npm test -- x", Some("npm")),
             ("CI=1 FOO= cargo test", Some("cargo")),
@@ -729,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn a_validation_does_not_see_what_only_agents_need() {
+    fn validation_does_not_get_variables_of_agents() {
         let env = [
             ("PATH", "/bin"),
             ("ANTHROPIC_API_KEY", "k"),

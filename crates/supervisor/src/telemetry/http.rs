@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_told_and_may_be_tried_again() {
+    fn unreachable_collector_is_reported_and_retried() {
         let (target, thread) = collector("HTTP/1.1 200 OK\r\n\r\n");
         assert_eq!(post(&target, PATIENCE, &Value::Null).expect("taken"), 0);
         thread.join().expect("collector");

@@ -115,7 +115,7 @@ fn spans(records: &[Record]) -> Vec<Span> {
 }
 
 #[test]
-fn each_sitting_is_a_tree_below_who_asked_for_it() {
+fn each_run_session_is_a_tree_below_its_caller() {
     let spans = spans(&life());
     assert_eq!(
         tree(&spans, TRACE),
@@ -181,7 +181,7 @@ fn killed_anywhere_nothing_is_lost_or_doubled() {
 }
 
 #[test]
-fn who_says_nothing_of_a_trace_goes_on_in_the_one_there_is() {
+fn request_without_a_trace_continues_the_existing_one() {
     let mut life = life();
     life[14].entry.event = resumed(None);
     let traces: BTreeSet<_> = spans(&life).iter().map(|span| span.trace).collect();

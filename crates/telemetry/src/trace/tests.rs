@@ -237,7 +237,7 @@ fn spans_carry_the_conventions_attributes() {
 
 /// A failed span has a fixed word for the cause, and no quote of an agent.
 #[test]
-fn what_failed_says_how_and_quotes_nobody() {
+fn failed_span_has_a_reason_without_quoted_text() {
     let reason = || "exit code 1: token=sk-12345".to_string();
     let ended = |code: Option<i32>, signal: Option<i32>| Event::AgentExited {
         epoch: 1,
@@ -356,7 +356,7 @@ fn a_subagent_s_calls_are_below_the_call_that_runs_it_and_a_late_session_is_the_
 }
 
 #[test]
-fn what_has_no_sessions_has_no_conversation() {
+fn dispatch_without_a_session_has_no_conversation_id() {
     let spans = spans(&records(vec![
         created(Some(TRACE)),
         Event::AttemptStarted { attempt: 1, epoch: 1, resume: None },
@@ -375,7 +375,7 @@ fn what_has_no_sessions_has_no_conversation() {
 }
 
 #[test]
-fn a_task_list_s_run_stands_above_its_tasks() {
+fn task_list_run_is_the_parent_of_its_tasks() {
     let of_list = |mut records: Vec<Record>| {
         records.iter_mut().for_each(|record| record.entry.dispatch_id = None);
         records
@@ -458,7 +458,7 @@ fn no_context_no_spans_and_one_that_is_not_sampled_neither() {
 }
 
 #[test]
-fn a_dispatch_nobody_else_traces_is_the_root() {
+fn untraced_dispatch_is_a_root_span() {
     let own = Context::parse(TRACE)
         .expect("context")
         .below(muleteer_model::event::trace_ids::dispatch(&id(), 0));

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
+    async fn unconvertible_file_is_saved_byte_for_byte() {
         const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
         for attributes in [
             "*.txt working-tree-encoding=UTF-16\n",

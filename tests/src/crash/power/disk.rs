@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_synced_stays_and_the_rest_may_go() {
+    fn synced_data_survives_and_the_rest_may_be_lost() {
         let root = tempfile::tempdir().expect("a folder");
         let state = root.path().join("state");
         let (old, new) = (state.join("f"), state.join("f.tmp"));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_moved_is_in_one_place_and_a_journal_knows_names_before_what_is_in_them() {
+    fn moved_folder_exists_once_and_names_are_durable_before_contents() {
         let root = tempfile::tempdir().expect("a folder");
         let (state, repo) = (root.path().join("state"), root.path().join("repo"));
         std::fs::create_dir(&repo).expect("a folder");

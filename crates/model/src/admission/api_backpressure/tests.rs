@@ -36,7 +36,7 @@ fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
 /// Records that ask to leave the API alone, and the time until which; an agent's own trouble
 /// concerns no other dispatch.
 #[test]
-fn what_strikes_a_channel() {
+fn errors_that_slow_a_channel() {
     let said = |event| {
         let entry = Entry { id: String::new(), dispatch_id: None, at: None, more: false, event };
         let struck = strike(&Record { v: VERSION, seq: 1, ts: at(1_000), entry });
@@ -78,7 +78,7 @@ fn what_strikes_a_channel() {
 }
 
 #[test]
-fn a_place_comes_when_it_is_said_to() {
+fn slot_opens_at_the_announced_time() {
     let mut pressures = Pressures::new();
     struck(&mut pressures, 100, 4, 40);
     let pressure = &pressures["c"];
@@ -106,7 +106,7 @@ fn channels_are_bounded_and_forgotten() {
 
 proptest! {
     #[test]
-    fn nobody_is_locked_out_for_ever(
+    fn channel_never_closes_forever(
         strikes in prop::collection::vec((0..1000_i64, 0..1000_i64, 0..20_u32), 1..20),
         at_work in 0..20_u32
     ) {
@@ -125,7 +125,7 @@ proptest! {
 }
 
 #[test]
-fn who_looks_is_told_what_holds_them_back() {
+fn back_pressure_is_described_with_its_reason() {
     let mut pressures = Pressures::new();
     struck(&mut pressures, 100, 8, 40);
     let said = |now| pressures["c"].describe("anthropic", at(now));

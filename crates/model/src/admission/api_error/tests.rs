@@ -62,7 +62,7 @@ fn every_status_has_its_trouble_and_every_trouble_its_course() {
 }
 
 #[test]
-fn a_refusal_names_the_key_and_a_rejection_what_was_said() {
+fn refusal_names_the_key_and_rejection_quotes_the_api() {
     let Next::Stop { reason } = ended(TurnError::Auth, Some(401), None, 0) else { panic!() };
     assert_eq!(reason, "the model API refused the key ANTHROPIC_API_KEY (HTTP 401): scripted");
     let missing = "Missing environment variable: `OPENAI_API_KEY`.";
@@ -72,7 +72,7 @@ fn a_refusal_names_the_key_and_a_rejection_what_was_said() {
 }
 
 #[test]
-fn a_limit_is_waited_for_as_long_as_it_was_told() {
+fn rate_limit_wait_lasts_until_the_reported_time() {
     let told = outage(Trouble::RateLimit, at(3600), true, 0, 0);
     let Next::Wait { until, told, waits, spent_ms, reason } =
         ended(TurnError::RateLimit, Some(429), Some(&told), 50_000)
@@ -103,7 +103,7 @@ fn untold_it_is_waited_for_longer_each_time() {
 }
 
 #[test]
-fn patience_ends_and_says_whose_it_was() {
+fn exceeded_patience_names_its_setting() {
     for (before, used) in [
         // The API named a time that is too far away.
         (outage(Trouble::RateLimit, at(7 * 3600), true, 0, 0), 0),
@@ -125,7 +125,7 @@ fn patience_ends_and_says_whose_it_was() {
 }
 
 #[test]
-fn what_a_cli_tries_in_vain_is_cut_short() {
+fn retries_of_a_cli_are_cut_off_at_the_limit() {
     let of = |status, attempt, delay_s| {
         let trouble = Trouble::of_status(Some(status));
         hopeless(trouble, Some(status), attempt, delay_s, whose(&terms()))
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn told_times_are_believed_only_so_far(seconds: f64) {
+    fn reported_wait_times_are_capped(seconds: f64) {
         prop_assert!(wait(seconds) <= LONGEST_WAIT);
         let _ = moment(seconds);
     }

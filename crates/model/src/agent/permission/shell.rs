@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn line_tells_whether_it_writes_and_whether_all_of_it_is_seen() {
+    fn line_reports_writes_and_unparsed_parts() {
         for (text, writes, unseen) in [
             ("echo '>' \">\" 2>&1", false, false),
             ("echo a>f", true, false),

@@ -162,7 +162,7 @@ fn deny_counts_before_ask_and_ask_before_allow_and_the_mode_last() {
 }
 
 #[test]
-fn a_question_is_a_person_s_to_answer_unless_nobody_may_be_asked() {
+fn question_goes_to_a_person_unless_unattended() {
     let question =
         Ask { kind: AskKind::Question, ..Ask::tool("AskUserQuestion", json!({"questions": []})) };
     assert_eq!(Policy::default().decide(&question, "/"), None);
@@ -207,7 +207,7 @@ fn the_rules_of_all_layers_count_and_the_strongest_mode() {
 
 /// For each pair of policies, and requests on which they differ: the stricter verdict counts.
 #[test]
-fn within_another_policy_the_stricter_word_counts() {
+fn stricter_policy_of_parent_and_child_applies() {
     let some = [
         policy(Mode::Allow, &[], &[], &[]),
         policy(Mode::Allow, &["Bash(git *)"], &["Bash(git push *)"], &["Bash(rm *)"]),

@@ -63,7 +63,7 @@ fn a_role_is_read_in_either_spelling() {
 }
 
 #[test]
-fn a_file_of_words_only_is_a_role() {
+fn file_without_front_matter_is_a_role() {
     for text in
         ["You are.\n", "---\n---\nYou are.", "\u{feff}---\r\n# nothing\r\n---\r\nYou are.\r\n"]
     {
@@ -198,7 +198,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn tools_are_read_in_every_form_and_a_faulty_one_is_told() {
+fn tools_are_parsed_in_every_form_and_faults_are_named() {
     let claude = |front: &str| {
         parse(&RoleSource {
             layer: RoleLayer::ClaudeAgents,

@@ -279,7 +279,7 @@ fn trust_that_runs_nothing_lets_the_rest_count() {
 }
 
 #[test]
-fn stronger_layers_count_whatever_the_repository_says() {
+fn stronger_layers_override_an_untrusted_repository() {
     let sources = [
         Source::new(Layer::Project, "p", "sandbox: off"),
         Source::new(Layer::File, "ci.yaml", "backends: {codex: {command: ./mine}}"),

@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn command_looks_or_writes_or_is_neither() {
+    fn command_reads_writes_or_neither() {
         for (line, looks, surely_writes) in [
             ("ls -la src", true, false),
             ("git status && git diff | head -5", true, false),

@@ -151,7 +151,7 @@ fn the_table() {
 
 /// A silent tool is never terminated, and is reported once until it shows activity again.
 #[test]
-fn a_tool_that_hangs_is_told_of_once() {
+fn hanging_tool_is_reported_once() {
     let call = |told: &mut Told| {
         told.hear(json!({"type": "tool_call", "id": "t1", "name": "Bash", "input": {}}))
     };
@@ -200,7 +200,7 @@ fn a_limit_that_ends_at_a_time_is_waited_for_from_now() {
 }
 
 #[test]
-fn a_piece_of_what_the_model_says_is_not_its_word() {
+fn streamed_pieces_of_text_are_not_messages() {
     let piece = |event| mark_of_piece(&serde_json::from_value(event).unwrap(), 0.0);
     assert_eq!(piece(json!({"type": "text", "text": "I be"})), None);
     assert_eq!(piece(json!({"type": "prompt", "text": "do it"})), Some(Mark::Prompted));
@@ -209,7 +209,7 @@ fn a_piece_of_what_the_model_says_is_not_its_word() {
 }
 
 #[test]
-fn whatever_is_printed_begins_the_silence_anew() {
+fn any_output_restarts_the_silence() {
     let mut told = Told::new();
     for _ in 0..20 {
         assert_eq!(told.pass(290, 0), None);
@@ -219,7 +219,7 @@ fn whatever_is_printed_begins_the_silence_anew() {
 }
 
 #[test]
-fn what_a_busy_child_did_counts_from_its_end() {
+fn cpu_of_a_child_counts_from_its_end() {
     let mut told = Told::new();
     assert_eq!(told.pass(1000, 500), None);
     // The next poll counts ten seconds of CPU use by the busy child.
@@ -238,7 +238,7 @@ fn our_own_back_pressure_is_no_silence() {
 /// The daemon was stopped for an hour (by a debugger, or by a machine out of memory). The agent's
 /// output of that hour is still unread.
 #[test]
-fn time_nobody_observed_is_no_silence() {
+fn unobserved_time_is_not_silence() {
     let mut told = Told::new();
     assert_eq!(told.pass(120, 0), None);
     told.now += 3600;
@@ -262,7 +262,7 @@ fn after_a_restart_it_takes_longer() {
 
 /// A new daemon reconstructs the state of the turn from the events.
 #[test]
-fn after_a_restart_what_was_pending_is_pending() {
+fn pending_calls_stay_pending_after_a_restart() {
     let after = |known: Known| {
         let watch = Watch::new(TIMEOUT, &Terms::default(), false, s(1000)).knowing(known, s(1000));
         Told { watch, ..Told::new() }
@@ -305,7 +305,7 @@ fn after_a_restart_what_was_pending_is_pending() {
 }
 
 #[test]
-fn cpu_that_cannot_be_told_is_no_evidence() {
+fn unknown_cpu_use_is_not_evidence() {
     let mut watch = Watch::new(s(10), &Terms::default(), true, s(0));
     let verdicts: Vec<_> = (1..=10).map(|second| watch.look(Look::default(), s(second))).collect();
     assert_eq!(verdicts[8], Verdict::Quiet(s(9)));
@@ -313,7 +313,7 @@ fn cpu_that_cannot_be_told_is_no_evidence() {
 }
 
 #[test]
-fn looks_are_neither_many_nor_few() {
+fn checks_are_neither_too_many_nor_too_few() {
     let interval = |seconds| Watch::new(s(seconds), &Terms::default(), true, s(0)).interval();
     assert_eq!([1, 2, 10, 60, 300, 420, 86_400].map(interval), [1, 1, 1, 6, 30, 30, 30].map(s));
 }

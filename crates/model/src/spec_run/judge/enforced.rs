@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn run_without_a_sandbox_is_checked_and_says_why_there_is_none() {
+    fn run_without_a_sandbox_reports_the_reason() {
         let enforced = of(false, "the configuration says `sandbox: off`", "");
         assert_eq!((enforced.judge_read_only, enforced.acceptance_hidden), ("checked", "checked"));
         assert_eq!(enforced.reason.as_deref(), Some("the configuration says `sandbox: off`"));

@@ -306,7 +306,7 @@ mod tests {
     const PASS: &str = r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#;
 
     #[test]
-    fn a_document_is_found_wherever_it_stands() {
+    fn verdict_is_found_anywhere_in_the_text() {
         for text in [
             PASS.to_string(),
             format!("Here it is:\n```json\n{PASS}\n```\n"),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_was_held_to_decides_before_what_it_said_and_other_objects_are_no_verdicts() {
+    fn findings_decide_before_the_status_and_other_objects_are_ignored() {
         let failed = PASS.replace(r#""detected":false"#, r#""detected":true"#);
         assert!(!read([failed.as_str(), PASS]).expect("the first").passed());
         assert!(read([r#"{"status":"fine","newBeads":[]}"#, PASS]).is_err());
@@ -409,7 +409,7 @@ mod tests {
 
     /// The store once rejected an oversized bead, and the run failed again after each resume.
     #[test]
-    fn what_is_found_fits_into_a_bead_whatever_it_is() {
+    fn any_finding_fits_into_a_bead() {
         let long = format!("a\0b{}", "é".repeat(200_000));
         let bead = |title: &str| NewBead {
             title: title.into(),
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_done_comes_from_its_list_else_from_its_findings() {
+    fn new_beads_come_from_the_list_or_the_findings() {
         let mut result = parse(PASS).expect("a verdict");
         assert!(result.remedies().is_empty());
         result.spec_drift = Some(SpecDrift {

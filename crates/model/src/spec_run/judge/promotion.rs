@@ -97,7 +97,7 @@ mod tests {
 
     /// A promoted bead must not be worked on before its blockers.
     #[test]
-    fn what_is_promoted_waits_for_what_it_waited_for() {
+    fn promoted_observation_keeps_its_dependencies() {
         let play = Play::with(settings(), vec![bead("a", &[])]);
         let promoted = [bead("o1", &["o2", "a", "elsewhere", "done"]), bead("o2", &[])];
         assert_eq!(strangers(&play.run, &promoted), ["done", "elsewhere"]);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_will_ever_do_holds_back_nobody_and_is_said() {
+    fn dependency_on_a_dismissed_bead_is_dropped_and_reported() {
         let mut play = Play::with(settings(), vec![bead("a", &[])]);
         play.run.observations.pending.insert("noted".into());
         let promoted =

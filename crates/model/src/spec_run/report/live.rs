@@ -121,7 +121,7 @@ mod tests {
     use crate::event::Entry;
 
     #[test]
-    fn the_newest_open_call_is_what_it_does() {
+    fn newest_open_call_is_the_activity() {
         let mut at_work = AtWork::default();
         let id = DispatchId::try_from("abcd2345".to_string()).expect("an id");
         let mut tell = |event: Event| {

@@ -64,7 +64,7 @@ fn implement(checks: &[&str], reuse: bool, note: &str) -> String {
 const CHECKS: &[&str] = &["own-tests", "typecheck", "build", "lint"];
 
 #[test]
-fn a_coding_agent_is_told_its_bead_and_the_whole_spec() {
+fn coding_prompt_has_the_bead_and_the_spec() {
     let prompt = implement(CHECKS, false, "");
     assert!(prompt.contains(SPEC.trim_end()), "all of the spec, not a section");
     // The sections of the example prompt, in their order.
@@ -90,7 +90,7 @@ fn a_coding_agent_is_told_its_bead_and_the_whole_spec() {
 }
 
 #[test]
-fn a_second_attempt_is_told_of_the_first_and_the_checks_are_the_configured_ones() {
+fn second_attempt_prompt_has_the_first_failure_and_configured_checks() {
     let prompt = implement(
         &["build", "cargo xtask docs says nothing"],
         true,
@@ -109,7 +109,7 @@ fn a_second_attempt_is_told_of_the_first_and_the_checks_are_the_configured_ones(
 }
 
 #[test]
-fn the_judge_is_told_what_it_judges_by_and_nobody_else_where_that_is() {
+fn only_the_judge_prompt_names_the_criteria() {
     let mut noted = bead("obs1", &[]);
     noted.title = "The clock is read twice".into();
     let judge = prompts::judge(&scene(""), true, Some("/cache/acceptance"), &[noted]);

@@ -169,7 +169,7 @@ fn record(seq: u64, event: Event) -> Record {
 }
 
 #[test]
-fn beads_go_out_as_soon_as_a_place_is_free_and_what_they_wait_for_is_done() {
+fn beads_start_when_a_slot_is_free_and_dependencies_are_done() {
     let mut play = Play::with(
         settings(),
         vec![bead("a", &[]), bead("b", &["a"]), bead("c", &["a"]), bead("d", &[])],
@@ -213,7 +213,7 @@ fn a_crash_goes_to_a_fresh_worktree_and_then_blocks() {
 }
 
 #[test]
-fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_not() {
+fn interrupted_agent_that_pushed_everything_completes_its_bead() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
     let pushed = |end: &mut JobEnd| (end.commits, end.on_target, end.whole) = (2, true, true);
     play.end("a", Outcome::Failure, |end| {
@@ -228,7 +228,7 @@ fn who_pushed_everything_and_was_cut_off_has_done_it_and_who_said_it_failed_has_
 /// An agent was killed in the middle of a rebase: its clone was at the commits of others, and its
 /// own commit was lost.
 #[test]
-fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
+fn interrupted_agent_with_unpushed_work_does_not_complete_its_bead() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
     let stands = |end: &mut JobEnd| (end.commits, end.on_target, end.unknown) = (1, true, true);
     play.end("a", Outcome::Failure, stands);
@@ -249,7 +249,7 @@ fn who_was_cut_off_with_something_left_has_not_done_it_even_where_it_says_so() {
 
 /// An attempt pushed its work and then failed; the next one found nothing to commit.
 #[test]
-fn what_an_earlier_attempt_pushed_counts_for_who_closes_but_not_for_who_says_nothing() {
+fn commits_of_an_earlier_attempt_count_only_for_a_closed_bead() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &[])]);
     play.end("a", Outcome::Success, |end| (end.closed, end.pushed_before) = (true, true));
     assert_eq!(play.run.beads["a"].stage, Stage::Done);
@@ -281,7 +281,7 @@ fn a_cycle_is_refused_with_its_chain() {
 }
 
 #[test]
-fn what_waits_for_somebody_outside_is_looked_at_and_then_said() {
+fn beads_blocked_outside_the_run_are_checked_then_reported() {
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
     play.feed(Input::Outside { closed: vec![] });
     assert_eq!(
@@ -338,7 +338,7 @@ fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
 }
 
 #[test]
-fn criteria_wait_for_approval_and_whoever_approves_them_has_not_approved_the_beads() {
+fn approval_of_criteria_does_not_approve_the_beads() {
     let preview = RunSettings {
         acceptance: true,
         preview_acceptance: true,
@@ -472,7 +472,7 @@ fn content() -> JudgeResult {
 }
 
 #[test]
-fn a_verdict_that_leaves_out_what_was_asked_is_asked_for_once_more_and_is_no_pass() {
+fn incomplete_verdict_is_requested_again_and_never_passes() {
     let judged = || {
         let mut play = Play::with(settings(), vec![bead("a", &[])]);
         play.done("a");
@@ -564,7 +564,7 @@ fn triages(id: &str, action: &str) -> Vec<Observation> {
 
 /// The verdict once dismissed a blocked bead; the bead was closed, and the run completed.
 #[test]
-fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
+fn verdict_about_a_bead_in_progress_is_ignored() {
     for action in ["dismiss", "merge", "promote"] {
         for id in ["bad", "unknown"] {
             let play =
@@ -598,7 +598,7 @@ fn a_verdict_about_a_bead_that_is_worked_on_is_not_acted_on() {
 }
 
 #[test]
-fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_says_so() {
+fn contradictory_pass_fails_and_a_missing_observation_is_named() {
     let issue = Issue { severity: "critical".into(), ..Issue::default() };
     let play = told_twice(|_| JudgeResult {
         spec_drift: Some(SpecDrift { detected: false, issues: vec![issue.clone()] }),
@@ -625,7 +625,7 @@ fn a_pass_that_contradicts_itself_never_passes_and_one_that_leaves_a_note_out_sa
 }
 
 #[test]
-fn nobody_jumps_the_judges_barrier_or_an_approval() {
+fn no_phase_skips_the_judge_or_an_approval() {
     let mut play = Play::with(RunSettings { dry_run: true, ..settings() }, vec![bead("a", &[])]);
     assert_eq!(
         may_go_on(&play.run, GoOn::Judge, false, &[]).expect_err("a is open").code,
@@ -657,7 +657,7 @@ fn nobody_jumps_the_judges_barrier_or_an_approval() {
 }
 
 #[test]
-fn a_run_with_beads_left_is_partial_whoever_brought_it_to_its_end() {
+fn run_with_open_beads_ends_partial() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"])]);
     play.done("a");
     // An older version allowed this state.
@@ -735,7 +735,7 @@ fn a_branch_without_a_pull_request_names_the_page_for_one() {
 }
 
 #[test]
-fn a_run_that_ends_early_says_where_its_work_is_and_how_to_go_on() {
+fn early_end_names_the_work_and_the_next_step() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     assert_eq!(Whereabouts::of(&play.run), None, "it is under way");
     play.run.jobs.clear();
@@ -796,7 +796,7 @@ fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
 }
 
 #[test]
-fn what_the_last_iteration_left_is_worked_on_where_there_may_be_another() {
+fn raised_iteration_limit_continues_open_beads() {
     let mut play =
         Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
@@ -850,7 +850,7 @@ fn resumed_after(settled: Vec<Settled>) -> Input {
 }
 
 #[test]
-fn what_a_person_does_about_a_blocked_bead_counts_when_the_run_goes_on() {
+fn resume_uses_changes_to_blocked_beads() {
     let mut play = deadlocked();
     play.feed(resumed_after(vec![told("a", true)]));
     assert_eq!((play.run.beads["a"].stage, play.working_on()), (Stage::Done, vec!["b"]));
@@ -875,7 +875,7 @@ fn what_a_person_does_about_a_blocked_bead_counts_when_the_run_goes_on() {
 }
 
 #[test]
-fn a_plan_that_the_graph_refuses_is_made_anew_by_one_that_is_told_why() {
+fn invalid_plan_is_repeated_with_its_fault() {
     let mut play = Play::new(settings());
     play.run.started.bead_label = None;
     play.feed(Input::Frozen {
@@ -898,7 +898,7 @@ fn a_plan_that_the_graph_refuses_is_made_anew_by_one_that_is_told_why() {
 }
 
 #[test]
-fn an_agent_the_run_needs_is_not_kept_waiting_for_ever_by_rate_limits() {
+fn rate_limits_delay_a_needed_agent_only_for_a_time() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     play.done("a");
     for _ in 0..100 {
@@ -913,7 +913,7 @@ fn an_agent_the_run_needs_is_not_kept_waiting_for_ever_by_rate_limits() {
 }
 
 #[test]
-fn failures_are_counted_in_a_row_and_an_old_complaint_is_not_told_again() {
+fn only_consecutive_failures_count_and_old_complaints_are_dropped() {
     let mut play = Play::with(RunSettings { max_retries: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
     for iteration in 1..=2 {
@@ -1002,7 +1002,7 @@ fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() 
 }
 
 #[test]
-fn a_stopped_run_says_so_and_one_that_waits_for_a_person_has_no_error() {
+fn stopped_run_has_an_error_and_waiting_run_has_none() {
     let mut play = Play::with(settings(), vec![bead("a", &[])]);
     play.feed(Input::Stop { reason: "it was stopped".into() });
     play.end("a", Outcome::Failure, |_| ());

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_where_it_stands() {
+    fn field_position_is_found() {
         let text = "{\n  \"a\\\"]\": [1, {\"x\": \"}\"}],\n  \"tasks\": [\n    {\"id\": \"one\"},\
                     \n    {\"id\":\n 7}\n  ]\n}";
         for (path, place) in [

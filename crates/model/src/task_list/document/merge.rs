@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_either_has_changed_is_in_it() {
+    fn merge_contains_changes_of_both_sides() {
         let base = list();
         let (mut ours, mut theirs) = (base.clone(), base.clone());
         claim::claim(&mut ours, "a", "me", "abc", now(), claim::LEASE).expect("claimed");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn where_both_have_said_something_the_harness_s_word_stands_and_it_is_said() {
+    fn conflicting_field_keeps_the_harness_value_and_is_reported() {
         let base = list();
         let (mut ours, mut theirs) = (base.clone(), base.clone());
         outcome::complete(&mut ours.tasks[0], now());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_have_only_added_to_has_both() {
+    fn lists_appended_by_both_sides_are_joined() {
         let base = list();
         let (mut ours, mut theirs) = (base.clone(), base.clone());
         ours.tasks[0].depends_on = vec!["b".into()];
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_only_written_in_another_way_is_no_clash() {
+    fn reformatting_is_not_a_conflict() {
         let mut base = list();
         base.tasks[0].claimed_by = Some("w".into());
         outcome::fail(&mut base.tasks[1], crate::task_list::Category::TestFail, "x", now());

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tasks_are_how_they_are_judged_and_how_they_stand_is_put_back() {
+    fn changed_definition_validation_and_status_are_restored() {
         let written = list();
         let mut found = written.clone();
         assert_eq!(put_back(&mut found, &written), []);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_concurrent_list_only_who_has_claimed_a_task_says_that_it_is_completed() {
+    fn only_the_claiming_worker_completes_a_task_of_a_concurrent_list() {
         let mut known = list();
         known.tasks[2].depends_on.clear();
         known.tasks.extend(["d", "e"].map(|id| Task::new(id, id)));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_a_formatter_has_rewritten_accuses_nobody() {
+    fn reformatted_list_is_not_tampering() {
         let mut written = list();
         written.tasks.extend([
             Task::new("d", "Do d"),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_leases_and_new_tasks_are_an_agent_s_and_words_stay() {
+    fn agent_may_change_checkpoints_leases_and_texts() {
         let written = list();
         let mut found = written.clone();
         outcome::checkpoint(&mut found.tasks[0], 1, 2, "half", None, now());

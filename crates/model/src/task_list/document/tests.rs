@@ -67,7 +67,7 @@ fn the_reference_s_file_is_read_and_written_byte_for_byte() {
 }
 
 #[test]
-fn unknown_fields_and_the_order_of_keys_are_kept() {
+fn unknown_fields_and_key_order_are_preserved() {
     let text = r#"{"zeta":1,"tasks":[{"owner":{"b":1,"a":2},"title":"A","id":"a","validation":{"shell":"zsh","command":"true"},"checkpoints":[{"step":1,"total":2,"note":"kept","description":"d","timestamp":"t"}]}],"version":2,"alpha":[3]}"#;
     let mut list = TaskList::parse(text).expect("a list");
     let compact =
@@ -97,7 +97,7 @@ fn unknown_fields_and_the_order_of_keys_are_kept() {
 }
 
 #[test]
-fn a_new_list_and_a_new_task_read_as_the_reference_says() {
+fn new_list_and_task_match_the_reference() {
     let now = "2025-07-01T10:00:00Z".parse().expect("an instant");
     let mut list = TaskList::new(now);
     assert_eq!(list.next_id(), "task-001");
@@ -111,7 +111,7 @@ fn a_new_list_and_a_new_task_read_as_the_reference_says() {
 }
 
 #[test]
-fn faults_name_line_field_and_what_to_do() {
+fn faults_name_line_field_and_hint() {
     let text = "{\n \"version\": 3,\n \"session_config\": {\"concurrency_mode\": \"both\"},\
                 \n \"tasks\": [\n  {\"id\": \"a\", \"status\": \"blocked\",\
                 \n   \"attempts\": \"one\"},\n  {\"id\": \"b]c\"},\
@@ -141,7 +141,7 @@ fn an_id_twice_and_a_dependency_on_nothing_are_faults() {
 }
 
 #[test]
-fn what_cannot_be_parsed_is_corrupt_and_not_invalid() {
+fn unparsable_list_is_corrupt() {
     for text in ["", "{", "[]", "null", "{\"version\": 2, \"tasks\": [}", "\0\0\0"] {
         assert!(matches!(TaskList::parse(text), Err(Unreadable::Corrupt { .. })), "{text:?}");
     }
@@ -173,7 +173,7 @@ fn list_that_strict_json_refuses_is_repaired_and_can_be_written() {
 /// A validation or setting of the wrong shape must not be ignored: the task would have no
 /// validation, and the setting no effect.
 #[test]
-fn what_has_another_shape_is_refused_by_its_line_and_field() {
+fn wrong_shape_is_rejected_with_line_and_field() {
     for (wrong, line, field, hint) in [
         (
             "{\"version\": 2,\n\"tasks\": [{\"id\": \"a\",\n\"validation\": \"npm test\"}]}",

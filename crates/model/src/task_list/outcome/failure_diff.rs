@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_that_were_there_before_are_told_apart() {
+    fn earlier_failures_are_separated_from_new_ones() {
         let before = "test net::slow ... FAILED\ntest math::adds ... ok\
                       \ntest result: FAILED. 1 failed in 0.31s\n";
         let after = "test net::slow ... FAILED\ntest math::adds ... FAILED\

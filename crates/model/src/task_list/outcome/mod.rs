@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_frees_what_was_blocked_by_it_and_nothing_else() {
+    fn retry_unblocks_only_its_dependants() {
         let mut list = TaskList::new(now());
         list.tasks = ["a", "b", "c", "d"].map(|id| Task::new(id, id)).into();
         for (at, on) in [(1, "a"), (2, "b")] {

@@ -46,7 +46,7 @@ fn a_cycle_fails_every_task_in_it_and_names_the_way_round() {
 }
 
 #[test]
-fn what_is_completed_or_being_worked_on_is_not_marked() {
+fn completed_and_running_tasks_are_not_blocked() {
     let mut list = list(&[("a", &["b"]), ("b", &["a"]), ("c", &["a"])]);
     outcome::complete(&mut list.tasks[1], now());
     list.tasks[2].status = Status::InProgress;
@@ -212,7 +212,7 @@ fn lists() -> impl proptest::strategy::Strategy<Value = TaskList> {
 
 proptest! {
     #[test]
-    fn the_fast_way_marks_what_the_slow_way_marks(list in lists()) {
+    fn fast_blocking_matches_the_simple_algorithm(list in lists()) {
         let (mut fast, mut slow) = (list.clone(), list);
         validate_dependencies(&mut fast, now());
         slowly(&mut slow);
@@ -223,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_next_is_the_first_eligible_and_can_be_claimed(list in lists()) {
+    fn next_task_is_the_first_claimable(list in lists()) {
         let mut list = list;
         validate_dependencies(&mut list, now());
         let failures = FailureTimes::new();

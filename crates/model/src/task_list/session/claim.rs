@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_harness_says_of_a_task_in_hand_is_put_back() {
+    fn harness_fields_of_a_running_task_are_restored() {
         let now = at("2025-07-01T10:00:00Z");
         for mode in [Mode::Exclusive, Mode::Concurrent] {
             let mut list = list(mode);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_whole_seconds_and_what_was_written_is_what_is_read() {
+    fn times_are_whole_seconds_and_round_trip() {
         let now = at("2025-07-01T10:00:00.987654321Z");
         let mut list = list(Mode::Concurrent);
         claim(&mut list, "a", "me", "abc", now, MINUTE).expect("claimed");
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_in_hand_is_not_recovered() {
+    fn task_claimed_by_another_worker_is_not_recovered() {
         let now = at("2025-07-01T10:00:00Z");
         let later = at("2025-07-01T10:01:00Z");
         for mode in [Mode::Exclusive, Mode::Concurrent] {
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_taken_up_again_is_not_looked_after() {
+    fn reclaimed_task_is_not_supervised() {
         let (now, later) = (at("2025-07-01T10:00:00Z"), at("2025-07-01T11:00:00Z"));
         let mut list = list(Mode::Concurrent);
         claim(&mut list, "a", "gone", "abc", now, LEASE).expect("claims");

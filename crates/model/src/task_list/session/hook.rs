@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subagent_that_holds_a_claim_is_kept_and_others_are_not() {
+    fn only_a_subagent_with_a_claim_must_continue() {
         let (mut list, mut memory) = (list(), Memory::default());
         let workers = ["claude-1".to_string(), "agent-7".to_string()];
         assert_eq!(subagent_stop(&list, &mut memory, false, &workers), Answer::Silent);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_web_is_linked_to() {
+    fn only_web_addresses_become_links() {
         assert!(link("https://example.invalid/1").into_string().starts_with("<a href"));
         assert_eq!(link("javascript:alert(1)").into_string(), "javascript:alert(1)");
         assert!(!link("https://e/\"><script>").into_string().contains("<script>"));

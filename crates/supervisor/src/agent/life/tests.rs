@@ -175,7 +175,7 @@ async fn an_agent_that_does_not_leave_is_ended() {
 
 /// A link that restarts reads the unaccounted output again.
 #[tokio::test]
-async fn what_is_said_in_pieces_that_come_again_is_said_once() {
+async fn repeated_pieces_of_text_are_recorded_once() {
     let Event::DispatchCreated(mut acp) = created() else { unreachable!() };
     acp.backend = "acp".into();
     let past = ["attempt_started", "agent_spawned", "turn_started"].map(test_daemon::sample);

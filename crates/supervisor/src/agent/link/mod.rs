@@ -458,7 +458,7 @@ mod tests {
     /// A shim closes a connection on which a frame takes too long. This happens, for example, if
     /// its daemon is stopped in the middle of a frame.
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_was_not_answered_is_asked_again_on_the_next_connection() {
+    async fn unanswered_command_is_resent_on_the_next_connection() {
         let dir = tempfile::tempdir().unwrap();
         let daemon = test_daemon::daemon(dir.path(), Pool::default());
         let id = test_daemon::id("abcd2345");
@@ -488,7 +488,7 @@ mod tests {
     /// The supervisor restarts the link. A link that continued after the failure would never read
     /// its agent's output again.
     #[tokio::test]
-    async fn a_link_whose_session_fails_fails_itself() {
+    async fn failed_session_fails_its_link() {
         let daemon = test_daemon::daemon("/nowhere".as_ref(), Pool::default());
         #[allow(clippy::disallowed_methods)]
         let (link, ended) =

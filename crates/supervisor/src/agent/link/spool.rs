@@ -84,7 +84,7 @@ mod tests {
 
     /// A machine that is short of descriptors for a moment has lost no output of an agent.
     #[test]
-    fn what_passes_by_itself_does_not_make_a_spool_unreadable() {
+    fn temporary_error_does_not_make_a_spool_unreadable() {
         let spool = |refused| Spool {
             reader: Reader::open("/nowhere".as_ref()),
             cursor: Cursor { epoch: 1, offset: 0 },

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_is_kept_until_it_is_followed_finished_or_too_much() {
+    fn restart_events_are_kept_until_read_or_dropped() {
         let id = DispatchId::try_from("abcd2345".to_string()).expect("an id");
         let created: Vec<_> = muleteer_store::events::catalog::samples()
             .into_iter()

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn repository_without_such_files_counts_as_before() {
+    fn repository_without_claude_files_needs_no_trust() {
         let place = Place::new();
         place.write("shop/.git/HEAD", "");
         place.write("shop/CLAUDE.md", "text");

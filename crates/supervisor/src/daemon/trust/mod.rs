@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_and_duplicate_roles_are_shown_with_what_they_allow() {
+    fn hidden_and_duplicate_roles_are_listed_with_their_permissions() {
         let place = Place::new();
         let loose = |name: &str| {
             format!("---\nname: {name}\npermissions: {{allow: [Bash]}}\n---\nYou are.\n")

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_above_a_protected_path_is_pinned_and_the_repository_in_home_is_read_only() {
+    fn parents_of_protected_paths_are_pinned_and_home_repository_is_read_only() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let (home, state, repo) = (
@@ -385,7 +385,7 @@ mod tests {
 
     /// As `stow` makes it, with a link on the way to the target.
     #[test]
-    fn what_the_configuration_is_a_link_to_is_read_only_and_so_is_every_link_on_the_way() {
+    fn configuration_links_and_targets_are_read_only() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let (home, state, config) =
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_repository_that_home_is_what_others_go_by_is_read_only() {
+    fn shared_files_of_a_home_repository_are_read_only() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let (home, state) = (root.join("home"), root.join("state"));
@@ -547,7 +547,7 @@ mod tests {
     /// transcript must be searched there: a missing one would mean that its prompt was not
     /// accepted.
     #[test]
-    fn what_is_said_by_a_sealed_agent_lies_elsewhere_and_is_found_there() {
+    fn sealed_agent_transcript_has_its_own_place() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let (home, state, talk) = (root.join("home"), root.join("state"), root.join("sealed/talk"));

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_starts_many_looks_for_each_later_but_not_without_end() {
+    fn many_starts_are_checked_later_but_not_forever() {
         let count = AtomicU32::default();
         let begin = || {
             count.fetch_add(1, Ordering::Relaxed);

@@ -311,7 +311,7 @@ mod tests {
 
     /// A HOME counts wherever it is configured, because the agents can write it.
     #[test]
-    fn a_home_in_the_repository_is_told_whoever_says_it() {
+    fn home_inside_the_repository_is_detected_in_every_source() {
         let elsewhere = Config::defaults().unwrap();
         let source = config::Source::new(
             config::Layer::User,
@@ -358,7 +358,7 @@ mod tests {
 
     /// An agent that is chosen by name stays that agent when the run's agents are dispatched.
     #[test]
-    fn a_run_s_backend_is_what_its_agents_are_asked_for() {
+    fn backend_of_a_run_is_used_for_its_agents() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("gemini");
         std::fs::write(&program, "").unwrap();

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repository_s_guidelines_go_before_the_shipped_ones_and_a_cut_is_said() {
+    fn repository_guidelines_precede_the_built_in_ones_and_cuts_are_marked() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join(".muleteer/guidelines");
         std::fs::create_dir_all(&folder).unwrap();

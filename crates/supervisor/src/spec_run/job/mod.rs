@@ -561,7 +561,7 @@ mod tests {
 
     /// The stopped run does not record the bead as blocked, so its store must not either.
     #[tokio::test]
-    async fn a_bead_is_not_blocked_whose_run_is_stopped_while_the_store_opens_it_again() {
+    async fn stop_while_a_bead_is_reopened_does_not_block_it() {
         let dir = tempfile::tempdir().unwrap();
         let past =
             ["run_started", "beads_created", "beads_accepted", "bead_assigned", "agent_started"];

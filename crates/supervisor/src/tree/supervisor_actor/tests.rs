@@ -142,7 +142,7 @@ async fn one_for_one_restarts_the_failed_child_alone() {
 }
 
 #[tokio::test]
-async fn rest_for_one_takes_the_later_ones_along_and_keeps_the_earlier() {
+async fn rest_for_one_restarts_later_siblings_only() {
     static NODE: Node =
         branch(Strategy::RestForOne, 3, leaves!["b1" Permanent, "b2" Permanent, "b3" Permanent]);
     let names = ["b1", "b2", "b3"];
@@ -154,7 +154,7 @@ async fn rest_for_one_takes_the_later_ones_along_and_keeps_the_earlier() {
 }
 
 #[tokio::test]
-async fn one_for_all_restarts_everybody_in_order() {
+async fn one_for_all_restarts_all_children_in_order() {
     static NODE: Node = branch(Strategy::OneForAll, 3, leaves!["c1" Permanent, "c2" Permanent]);
     let names = ["c1", "c2"];
     let (actor, _, _) = run(&NODE).await;
@@ -195,7 +195,7 @@ async fn beyond_its_intensity_a_branch_fails_itself_and_every_restart_is_an_even
 
 /// A message to a dispatch that has just ended may arrive before the request to remove its actors.
 #[tokio::test]
-async fn a_dispatch_that_goes_on_is_not_taken_away() {
+async fn continuing_dispatch_is_not_removed() {
     static NODE: Node =
         Node { start: Start::PerDispatch(&LEAF), ..branch(Strategy::OneForOne, 3, &[]) };
     static LEAF: Node =

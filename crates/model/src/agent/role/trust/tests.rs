@@ -52,7 +52,7 @@ fn untrusted_role_loosens_nothing() {
 }
 
 #[test]
-fn untrusted_role_may_tighten_and_keeps_what_it_is() {
+fn untrusted_role_may_only_tighten_permissions() {
     let project = "---\ntools: [Read]\nmodel: opus\npermissions: {mode: ask, ask: [Read], deny: \
         [Bash]}\n---\nYou are.\n";
     let (role, ignored) = held("", "", project);
@@ -88,7 +88,7 @@ fn trusted_role_counts_as_it_is() {
 }
 
 #[test]
-fn untrusted_role_keeps_what_the_users_own_says() {
+fn untrusted_role_inherits_the_users_role() {
     let user = "---\ntools: [Read, \"Bash(git *)\"]\ndisallowedTools: [WebFetch]\npermissionMode: \
         default\n\
                 scope: [src/**]\npermissions: {ask: [Bash], deny: [Write]}\n---\n";

@@ -139,7 +139,7 @@ fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
 
 /// Gemini reports the past of a session after it has answered that the session is loaded.
 #[test]
-fn a_past_told_before_the_prompt_is_written_takes_no_prompt() {
+fn replayed_history_before_the_prompt_acknowledges_nothing() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.writes = false;
     told.greets(true);
@@ -224,7 +224,7 @@ fn a_turn_that_is_cancelled_unasked_has_failed() {
 }
 
 #[test]
-fn a_turn_that_is_cancelled_by_interrupt_or_refusal_waits_for_a_word() {
+fn cancelled_turn_waits_for_a_message() {
     let mut told = in_a_turn();
     told.feed(Input::Interrupt { key: "i".into(), by: "operator".into() });
     told.result(cancelled());
@@ -284,7 +284,7 @@ fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
 }
 
 #[test]
-fn an_agent_that_cannot_load_is_not_told_the_same_again() {
+fn agent_without_session_load_gets_no_prompt_twice() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(false);
     assert!(matches!(
@@ -319,7 +319,7 @@ fn an_interrupt_that_is_not_heeded_ends_the_process() {
 
 /// Some processes continue the count of a session's cost, some begin at zero.
 #[test]
-fn what_a_session_cost_is_counted_once_however_it_is_told() {
+fn session_cost_is_counted_once_in_every_form() {
     let mut told = Told::called();
     told.greets(true);
     told.opens(Some("s1"), None);
@@ -356,7 +356,7 @@ fn what_a_session_cost_is_counted_once_however_it_is_told() {
 /// The real codex-acp, killed in the middle of a turn, showed this: it names the model that it had,
 /// and uses another.
 #[test]
-fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
+fn model_is_set_again_on_a_loaded_session() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     Arc::make_mut(&mut told.d.created).model = Some("small".into());
     told.greets(true);
@@ -368,7 +368,7 @@ fn a_loaded_session_is_told_its_model_whatever_it_says_of_it() {
 }
 
 #[test]
-fn nobody_is_told_a_model_that_nobody_asked_for_or_that_it_has_already() {
+fn model_is_set_only_if_requested_and_different() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(true);
     told.opens(None, Some("option model"));
@@ -433,7 +433,7 @@ fn a_session_s_id_is_whole_or_there_is_none() {
 
 /// A loaded session is recorded once; a change of its reported model is recorded.
 #[test]
-fn what_is_known_of_a_session_is_not_told_again() {
+fn known_session_facts_are_not_repeated() {
     let opened_again = |model: &str| {
         let mut told = Told::dies_with_a_prompt_on_its_way();
         told.greets(true);
@@ -456,7 +456,7 @@ fn what_is_known_of_a_session_is_not_told_again() {
 
 /// Such an agent gives no receipt, so the stall monitor counts a written prompt as its turn.
 #[test]
-fn who_was_sent_a_prompt_by_a_call_owes_an_answer() {
+fn prompt_sent_by_a_call_needs_an_answer() {
     let owes = |told: &Told| crate::monitor::stall::Known::of(&told.d, told.now).model_owes;
     let mut told = Told::called();
     told.greets(true);

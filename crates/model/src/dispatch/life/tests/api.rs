@@ -68,7 +68,7 @@ fn a_rate_limit_is_no_failure_of_the_agent() {
 }
 
 #[test]
-fn a_limit_that_is_told_is_waited_for_until_then() {
+fn reported_limit_is_awaited_until_its_end() {
     let mut told = Told::busy();
     told.line(vec![AgentEvent::RateLimit {
         resets_in_s: 0.0,
@@ -93,7 +93,7 @@ fn a_warning_is_no_limit() {
 }
 
 #[test]
-fn beyond_its_patience_it_has_failed_and_can_be_gone_on_with() {
+fn exceeded_patience_fails_the_dispatch_and_allows_a_resume() {
     let mut told = Told::busy();
     told.line(vec![AgentEvent::RateLimit {
         resets_in_s: 86_400.0,
@@ -157,7 +157,7 @@ fn an_outage_that_lasts_too_long_is_given_up() {
 }
 
 #[test]
-fn a_kill_and_a_word_reach_who_waits_for_the_api() {
+fn kill_and_message_reach_a_dispatch_waiting_for_the_api() {
     let mut told = Told::busy();
     told.fails(ApiError, 529);
     assert!(told.send("p2"));
@@ -205,7 +205,7 @@ fn a_process_that_never_ran_used_no_time() {
 // ---- Stops
 
 #[test]
-fn a_word_to_an_agent_that_is_being_ended_for_its_silence_is_heard() {
+fn message_to_a_stalling_agent_is_delivered() {
     let stalled = Input::Stalled { epoch: 1, silent_s: 300, evidence: "no output".into() };
     for spoken in [false, true] {
         let mut told = Told::busy();
@@ -278,7 +278,7 @@ fn model_turns_are_counted_where_the_cli_does_not() {
 
 /// Otherwise the message would stay queued and be sent with the next message.
 #[test]
-fn what_is_said_to_an_agent_that_is_being_killed_is_withdrawn() {
+fn message_to_an_agent_being_killed_is_withdrawn() {
     let mut told = Told::by_turns();
     told.kill();
     told.send("late");
@@ -293,7 +293,7 @@ fn what_is_said_to_an_agent_that_is_being_killed_is_withdrawn() {
 /// No process starts with no model turns left, whether Muleteer or the CLI counts them within a
 /// turn.
 #[test]
-fn an_agent_whose_turns_are_used_up_begins_no_further_one() {
+fn agent_at_its_turn_limit_starts_no_turn() {
     for backend in ["claude-code", "codex"] {
         let mut told = Told::by_turns();
         Arc::make_mut(&mut told.d.created).limits.max_turns = Some(1);
@@ -402,7 +402,7 @@ fn trouble_is_timed_from_its_first_sign() {
 }
 
 #[test]
-fn a_price_makes_a_cost_of_tokens_where_none_is_told() {
+fn price_computes_a_missing_cost_from_tokens() {
     let price =
         crate::config::Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None };
     let usage = |cost_usd| ModelUsage {

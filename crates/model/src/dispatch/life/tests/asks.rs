@@ -40,7 +40,7 @@ impl Told {
 
 /// An id is returned to the agent unchanged, so a request whose id is too long is ignored.
 #[test]
-fn who_asks_by_an_id_that_cannot_go_back_is_not_heard() {
+fn ask_with_an_unusable_id_is_ignored() {
     let longest = "x".repeat(ID_LIMIT);
     for (id, heard) in
         [("r1", true), (longest.as_str(), true), ("", false), (&format!("{longest}x"), false)]
@@ -56,7 +56,7 @@ fn who_asks_by_an_id_that_cannot_go_back_is_not_heard() {
 }
 
 #[test]
-fn what_is_asked_twice_is_asked_once() {
+fn repeated_ask_is_recorded_once() {
     let mut told = Told::asking();
     assert_eq!(told.d.state(), "running");
     told.asks_as("r1");
@@ -82,7 +82,7 @@ fn a_question_is_for_people() {
 
 /// An unknown request is refused even if everything is allowed: it would wait for ever.
 #[test]
-fn what_is_not_known_is_refused_at_once() {
+fn unknown_ask_is_refused_at_once() {
     let mut told = Told::busy();
     told.line(vec![AgentEvent::Request { id: "r1".into(), what: "fs/read".into() }]);
     let (pending, answer) = told.d.asks.answered().next().expect("an answer");
@@ -92,7 +92,7 @@ fn what_is_not_known_is_refused_at_once() {
 }
 
 #[test]
-fn who_asks_too_much_at_once_is_refused() {
+fn too_many_open_asks_are_refused() {
     let mut told = Told::asking();
     for n in 0..=MOST_OPEN {
         told.asks_as(&format!("r{n}"));
@@ -103,7 +103,7 @@ fn who_asks_too_much_at_once_is_refused() {
 
 /// The agent has the answer from elsewhere, or has withdrawn the request.
 #[test]
-fn what_is_withdrawn_waits_for_nobody() {
+fn withdrawn_ask_is_closed() {
     let mut told = Told::asking();
     told.asks_as("r1");
     told.asks_as("r2");
@@ -134,7 +134,7 @@ fn the_first_answer_counts() {
 
 /// An agent that speaks by calls does not process an interrupt until its open request is answered.
 #[test]
-fn an_interrupt_answers_what_stands_in_its_way() {
+fn interrupt_closes_open_asks() {
     for (by_calls, refused) in [(true, vec!["r1".to_string()]), (false, vec![])] {
         let mut told = Told::asking();
         Arc::make_mut(&mut told.d.created).calls = by_calls.then_some(Calls { timeout_s: 60 });

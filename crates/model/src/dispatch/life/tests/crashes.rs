@@ -39,7 +39,7 @@ fn a_prompt_not_taken_is_sent_again_under_its_key() {
 }
 
 #[test]
-fn a_prompt_its_session_had_already_is_gone_on_with() {
+fn prompt_already_in_the_session_is_resumed() {
     let mut told = Told::spawned(MULTI);
     told.session("s1");
     told.exit(1);
@@ -66,7 +66,7 @@ fn a_taken_prompt_is_never_sent_again() {
 }
 
 #[test]
-fn where_a_person_is_to_be_asked_a_crash_blocks_and_a_word_goes_on_in_the_session() {
+fn crash_with_on_crash_ask_blocks_until_a_message() {
     let mut told = Told::busy();
     Arc::make_mut(&mut told.d.created).ask_on_crash = true;
     told.exit(1);
@@ -113,7 +113,7 @@ fn after_max_restarts_it_has_failed() {
 }
 
 #[test]
-fn a_dispatch_that_failed_with_words_unsaid_does_not_begin_again_by_itself() {
+fn failed_dispatch_with_queued_messages_is_not_restarted() {
     let mut told = Told::busy();
     told.send("s1");
     for _ in 0..2 {
@@ -155,7 +155,7 @@ fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
 }
 
 #[test]
-fn what_cannot_start_fails_at_once() {
+fn unstartable_agent_fails_at_once() {
     let mut told = Told::new(MULTI);
     told.admit();
     told.feed(Input::StartFailed {
@@ -193,7 +193,7 @@ fn a_lost_shim_of_a_resumable_agent_is_a_crash() {
 }
 
 #[test]
-fn what_a_dead_shim_left_and_nobody_could_end_blocks() {
+fn unkillable_processes_of_a_dead_shim_block() {
     let mut told = Told::busy();
     told.shim_lost(true, false);
     assert_eq!(told.finished(), FinalState::Blocked);
@@ -223,7 +223,7 @@ fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
 
 /// The shim enforced the limits while there was no daemon. Another attempt would exceed them.
 #[test]
-fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
+fn agent_ended_by_its_shims_limit_times_out_without_restart() {
     for capabilities in [MULTI, ONE_SHOT] {
         let mut told = Told::spawned(capabilities);
         Arc::make_mut(&mut told.d.created).limits.timeout_s = Some(15);
@@ -249,7 +249,7 @@ fn who_was_ended_by_its_limits_has_timed_out_and_is_not_started_again() {
 
 /// The next attempt would be rejected with the same error.
 #[test]
-fn refusal_as_root_fails_at_once_and_says_what_to_do() {
+fn refusal_as_root_fails_at_once_with_a_hint() {
     let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for \
         security reasons\n";
     for (backend, tail, retried) in [
@@ -298,7 +298,7 @@ fn each_pause_is_that_of_its_number() {
 
 /// A person has only the reason to go by.
 #[test]
-fn how_a_process_ended_is_said() {
+fn exit_is_described() {
     let exit =
         |code, signal, cause, tail: &str| Exit { code, signal, cause, stderr_tail: tail.into() };
     for (exit, said) in [
@@ -324,7 +324,7 @@ fn how_a_process_ended_is_said() {
 
 /// The reason names the limit; the CLIs report both limits in the same way.
 #[test]
-fn a_limit_that_the_cli_keeps_is_named() {
+fn limit_enforced_by_the_cli_is_named() {
     for (error, said) in [
         (TurnError::MaxTurns, "stopped at its limit of 4 turns"),
         (TurnError::Budget, "stopped at its budget of $0.50 ($12.00 spent)"),

@@ -5,7 +5,7 @@ use crate::dispatch::life::tests::*;
 // ---- Model API errors and limits
 
 #[test]
-fn a_limit_means_nothing_to_what_is_being_ended_or_has_ended() {
+fn stopping_or_finished_dispatch_ignores_a_limit() {
     let limit = || Input::Limit { limit: Limit::Budget, detail: "$11 of $10".into() };
     let mut told = Told::busy();
     told.kill();
@@ -29,7 +29,7 @@ fn a_refused_key_is_not_tried_again() {
 }
 
 #[test]
-fn an_api_error_is_tried_again_counted_and_gone_on_with() {
+fn api_error_counts_a_restart_and_resumes_the_session() {
     let mut told = Told::busy();
     for count in 1..=2 {
         told.result(failed(TurnError::ApiError));
@@ -74,7 +74,7 @@ fn stalled(epoch: u32) -> Input {
 }
 
 #[test]
-fn a_stalled_agent_is_ended_and_its_session_goes_on_when_somebody_speaks() {
+fn message_to_a_stalled_agent_resumes_its_session() {
     let mut told = Told::busy();
     assert!(told.feed(stalled(1)));
     assert!(!told.feed(stalled(1)), "once is enough");
@@ -93,7 +93,7 @@ fn a_stalled_agent_is_ended_and_its_session_goes_on_when_somebody_speaks() {
 }
 
 #[test]
-fn only_who_owes_an_answer_can_stall() {
+fn only_an_agent_with_an_open_turn_can_stall() {
     let mut told = Told::spawned(MULTI);
     assert!(!told.feed(stalled(0)), "that was another process");
     let mut mute = Told::spawned(MULTI);
@@ -154,7 +154,7 @@ fn admission_comes_too_late_for_the_killed() {
 }
 
 #[test]
-fn who_speaks_to_the_killed_does_not_restart_the_killed_work() {
+fn message_to_a_killed_dispatch_does_not_resume_the_killed_prompt() {
     let mut told = Told::busy();
     told.kill();
     told.exit_by(None, ExitCause::Terminated);
@@ -165,7 +165,7 @@ fn who_speaks_to_the_killed_does_not_restart_the_killed_work() {
 }
 
 #[test]
-fn a_kill_while_it_closes_overrides_a_word_said_then() {
+fn kill_while_closing_withdraws_a_new_message() {
     let mut told = Told::busy();
     Arc::make_mut(&mut told.d.created).worktree = Some("/w".into());
     told.result(well());
@@ -180,7 +180,7 @@ fn a_kill_while_it_closes_overrides_a_word_said_then() {
 // ---- Interrupt and send
 
 #[test]
-fn an_interrupted_session_waits_and_goes_on_in_the_same_process() {
+fn interrupted_session_continues_in_the_same_process() {
     let mut told = Told::busy();
     assert!(told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() }));
     assert!(told.has(&Effect::Interrupt { key: "i1".into() }));
@@ -200,7 +200,7 @@ fn an_interrupt_means_nothing_between_turns() {
 }
 
 #[test]
-fn an_interrupted_agent_that_dies_of_it_is_not_made_to_go_on() {
+fn agent_that_dies_of_an_interrupt_is_not_restarted() {
     let mut told = Told::busy();
     told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() });
     told.exit(130);
@@ -215,7 +215,7 @@ fn an_interrupted_agent_that_dies_of_it_is_not_made_to_go_on() {
 }
 
 #[test]
-fn what_is_said_while_it_is_busy_is_said_after_the_turn() {
+fn message_during_a_turn_is_delivered_after_the_turn() {
     let mut told = Told::busy();
     told.send("s1");
     assert_eq!(told.delivers(), None);
@@ -225,7 +225,7 @@ fn what_is_said_while_it_is_busy_is_said_after_the_turn() {
 }
 
 #[test]
-fn what_is_said_while_it_leaves_is_said_to_its_successor() {
+fn message_during_the_exit_is_delivered_to_the_next_process() {
     let mut told = Told::busy();
     told.result(well());
     told.send("s1");
@@ -256,7 +256,7 @@ fn a_send_after_the_end_begins_again_in_the_same_session() {
 }
 
 #[test]
-fn a_word_in_the_moment_of_the_end_is_not_lost() {
+fn message_at_the_end_of_a_turn_is_not_lost() {
     // The message arrives while the work is fetched.
     let mut told = Told::busy();
     Arc::make_mut(&mut told.d.created).worktree = Some("/w".into());

@@ -25,7 +25,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 #[test]
-fn what_was_read_before_is_not_read_again() {
+fn records_before_the_position_are_ignored() {
     let mut told = Told::busy();
     let before = told.d.position;
     let ahead = told.next();
@@ -52,7 +52,7 @@ fn only_a_process_that_lives_has_a_number() {
 }
 
 #[test]
-fn a_model_that_is_refused_leaves_the_one_that_was_wanted_before() {
+fn refused_model_keeps_the_previous_choice() {
     let mut told = Told::busy();
     told.fold(None, asked("m1", "large"));
     assert_eq!(told.d.model_wanted.as_deref(), Some("large"));
@@ -73,7 +73,7 @@ fn a_model_that_is_refused_leaves_the_one_that_was_wanted_before() {
 
 /// The CLI's answer decides which model it uses from now on.
 #[test]
-fn what_the_cli_answers_to_another_model_is_noted() {
+fn answer_to_a_model_change_is_recorded() {
     for (ok, event) in [
         (true, Event::ModelChanged { key: "m1".into(), model: "large".into() }),
         (false, Event::ModelRefused { key: "m1".into(), reason: "no such model".into() }),
@@ -90,7 +90,7 @@ fn what_the_cli_answers_to_another_model_is_noted() {
 }
 
 #[test]
-fn who_is_finished_cannot_be_killed_or_made_to_wait() {
+fn finished_dispatch_ignores_kills_and_waits() {
     let late = [
         Event::KillRequested { reason: "late".into(), by: "operator".into() },
         Event::ApiGivenUp { trouble: Trouble::Error, status: None, reason: "late".into() },
@@ -116,7 +116,7 @@ fn who_is_finished_cannot_be_killed_or_made_to_wait() {
 
 /// Two reasons to stop may be decided at once: the first one is reported. A kill overrides both.
 #[test]
-fn what_stops_it_first_is_why_unless_somebody_kills_it() {
+fn first_stop_is_the_reason_unless_a_kill_follows() {
     let stops = || {
         [
             Event::LimitReached { limit: Limit::Budget, detail: "spent".into() },
@@ -139,7 +139,7 @@ fn what_stops_it_first_is_why_unless_somebody_kills_it() {
 /// Use that is reported as a sum, or for a process that is gone, does not prove that the API
 /// answered.
 #[test]
-fn only_what_is_used_as_it_comes_ends_the_trouble() {
+fn only_fresh_usage_ends_an_outage() {
     let used = |cumulative| Event::UsageRecorded {
         model: "m".into(),
         input: 1,
@@ -192,7 +192,7 @@ fn a_prompt_without_a_receipt_waits_for_the_next_process() {
 
 /// To send the prompt again would do the work twice: the session has it, or the transcript decides.
 #[test]
-fn a_taken_prompt_waits_for_no_process_but_one_that_begins_anew() {
+fn acknowledged_prompt_waits_only_for_a_new_session() {
     for (resume, transcripts, state) in [
         (None, false, PromptState::Queued),
         (None, true, PromptState::Taken),
@@ -249,7 +249,7 @@ fn calls_are_open_from_their_beginning_to_their_end_each_once() {
 
 /// Open calls and requests end with the turn, and with the process.
 #[test]
-fn what_was_open_is_closed_with_the_turn_and_with_the_process() {
+fn open_requests_close_with_the_turn_and_the_process() {
     let ends = [
         Event::TurnFinished { turn: 1, ok: false, error: None, status: None, text: String::new() },
         Event::AttemptStarted { attempt: 2, epoch: 2, resume: None },
@@ -293,7 +293,7 @@ fn what_was_open_is_closed_with_the_turn_and_with_the_process() {
 
 /// The end of a limit that the API named overrides the CLI's guesses, and a newer one replaces it.
 #[test]
-fn a_limit_ends_when_the_api_said() {
+fn rate_limit_ends_at_the_reported_time() {
     let mut told = Told::busy();
     let said = |second| Event::RateLimited { until: Some(at(second)), wait_s: 0.0, awake_ms: None };
     let retried = |delay_s| Event::ApiRetried {
@@ -333,7 +333,7 @@ fn where_it_works_is_noted() {
 }
 
 #[test]
-fn what_is_told_twice_or_too_late_means_nothing() {
+fn repeated_and_late_events_change_nothing() {
     let mut told = Told::busy();
     let blocked = |told: &mut Told, epoch, on| {
         let at = Position { epoch, ..told.next() };
@@ -361,7 +361,7 @@ fn what_is_told_twice_or_too_late_means_nothing() {
 /// Events of another process may be read late, when a daemon restarts. They do not change the
 /// state.
 #[test]
-fn what_another_process_did_is_not_this_one_s() {
+fn events_of_another_epoch_change_nothing() {
     let mut told = Told::new(MULTI);
     told.admit();
     let late = Position { epoch: 7, offset: 1, skip: 0 };
@@ -423,7 +423,7 @@ fn keys_of_our_own_are_the_same_in_every_version() {
 
 /// This holds even before the reached limit is recorded.
 #[test]
-fn who_is_being_stopped_or_is_over_a_limit_is_told_nothing_more() {
+fn stopping_or_limited_agent_gets_no_prompts() {
     let waiting = || {
         let mut told = Told::busy();
         told.fold(

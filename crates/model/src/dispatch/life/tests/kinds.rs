@@ -14,7 +14,7 @@ fn a_one_shot_agent_is_prompted_and_ends_well() {
 }
 
 #[test]
-fn a_one_shot_agent_that_exits_badly_has_failed_and_says_how() {
+fn one_shot_agent_with_an_exit_code_fails_with_the_code() {
     let mut told = Told::spawned(ONE_SHOT);
     told.exit(3);
     assert_eq!(
@@ -24,7 +24,7 @@ fn a_one_shot_agent_that_exits_badly_has_failed_and_says_how() {
 }
 
 #[test]
-fn who_reports_success_and_then_crashes_has_no_successful_result() {
+fn crash_after_a_success_result_discards_the_result() {
     let mut told = Told::spawned(ONE_SHOT);
     told.result(well());
     told.exit(3);
@@ -37,7 +37,7 @@ fn who_reports_success_and_then_crashes_has_no_successful_result() {
 }
 
 #[test]
-fn who_reports_that_it_is_blocked_and_then_crashes_is_taken_at_its_word() {
+fn crash_after_a_blocked_result_keeps_the_result() {
     let mut told = Told::spawned(ONE_SHOT);
     told.result(TurnResult {
         structured: Some(json!({"status": "blocked", "summary": "no key"})),
@@ -96,7 +96,7 @@ fn a_result_that_is_not_the_last_line_decides_nothing() {
 }
 
 #[test]
-fn a_one_shot_agent_whose_shim_died_has_an_unknown_outcome() {
+fn one_shot_agent_with_a_dead_shim_has_an_unknown_outcome() {
     let mut told = Told::spawned(ONE_SHOT);
     told.shim_lost(true, true);
     assert_eq!(told.finished(), FinalState::Failed);
@@ -172,7 +172,7 @@ fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
 /// After a reboot, a clone in which nobody has worked is not trusted. An agent that has worked is
 /// told once what may be lost.
 #[test]
-fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
+fn files_are_doubtful_after_a_reboot_until_a_turn_ends() {
     let doubts = |told: &Told| (told.d.unsynced, told.d.distrusts_clone());
     let mut told = Told::new(MULTI);
     told.admit();
@@ -199,7 +199,7 @@ fn after_a_new_boot_what_was_written_last_is_in_doubt_until_a_turn_ends() {
 }
 
 #[test]
-fn a_one_shot_agent_ended_by_its_lease_says_so() {
+fn one_shot_agent_ended_by_its_lease_names_the_lease() {
     let mut told = Told::spawned(ONE_SHOT);
     told.exit_by(Some(143), ExitCause::LeaseExpired);
     assert_eq!(told.finished(), FinalState::Failed);
@@ -214,7 +214,7 @@ fn a_one_shot_agent_takes_no_second_prompt() {
 // ---- Agents of one process a turn
 
 #[test]
-fn its_last_words_are_its_result_and_its_end_needs_no_other() {
+fn final_message_of_a_turn_is_the_result() {
     let mut told = Told::spawned(BY_TURNS);
     assert!(told.has(&Effect::Prompt { key: "p1".into(), close: true }));
     told.begins("s1");
@@ -225,7 +225,7 @@ fn its_last_words_are_its_result_and_its_end_needs_no_other() {
 }
 
 #[test]
-fn what_was_said_before_the_turn_is_not_its_answer() {
+fn text_before_the_turn_is_not_its_answer() {
     let mut told = Told::by_turns();
     told.answers(ANSWER);
     told.send("more");
@@ -237,7 +237,7 @@ fn what_was_said_before_the_turn_is_not_its_answer() {
 }
 
 #[test]
-fn to_say_nothing_is_not_its_last_word() {
+fn empty_text_does_not_replace_the_last_message() {
     let mut told = Told::by_turns();
     told.says(ANSWER);
     told.says(" \n");
@@ -247,7 +247,7 @@ fn to_say_nothing_is_not_its_last_word() {
 
 /// An invalid result document is a part of the agent's message.
 #[test]
-fn where_no_result_is_wanted_its_words_are_one() {
+fn text_counts_as_result_if_none_is_required() {
     for words in ["See for yourself:\n{\"status\": \"done\"}", "All done."] {
         let mut told = Told::by_turns();
         Arc::make_mut(&mut told.d.created).wants_result = false;
@@ -259,7 +259,7 @@ fn where_no_result_is_wanted_its_words_are_one() {
 }
 
 #[test]
-fn a_result_in_prose_is_mended_by_a_successor_in_the_same_session() {
+fn prose_result_is_repaired_by_the_next_process_in_the_same_session() {
     let mut told = Told::by_turns();
     told.answers("All done, believe me.");
     assert!(told.has(&Effect::EnsureShim { epoch: 2, resume: Some("s1".into()) }));
@@ -279,7 +279,7 @@ fn a_result_in_prose_is_mended_by_a_successor_in_the_same_session() {
 }
 
 #[test]
-fn it_takes_no_second_prompt_and_leaves_what_is_said_to_its_successor() {
+fn single_turn_process_leaves_messages_to_the_next_process() {
     let mut told = Told::by_turns();
     assert!(told.send("more"));
     told.says(ANSWER);
@@ -310,7 +310,7 @@ fn a_clock_that_was_set_back_prolongs_no_pause() {
 }
 
 #[test]
-fn a_process_killed_in_its_turn_is_gone_on_with_by_a_counted_restart() {
+fn process_killed_during_a_turn_resumes_with_a_counted_restart() {
     for well in [true, false] {
         let mut told = Told::by_turns();
         // An exit without a result ends no turn, whatever its code.
@@ -340,7 +340,7 @@ fn a_prompt_it_did_not_begin_on_is_sent_again() {
 }
 
 #[test]
-fn an_interrupt_ends_its_process_and_a_word_goes_on_in_its_session() {
+fn interrupt_ends_the_process_and_a_message_resumes_the_session() {
     let mut told = Told::by_turns();
     told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() });
     assert!(told.has(&Effect::Interrupt { key: "i1".into() }));
@@ -356,7 +356,7 @@ fn an_interrupt_ends_its_process_and_a_word_goes_on_in_its_session() {
 }
 
 #[test]
-fn use_told_for_the_session_is_counted_once_across_its_processes() {
+fn session_usage_is_counted_once_across_processes() {
     let used = |input: u64| {
         let usage = ModelUsage { input, output: input / 10, ..ModelUsage::default() };
         TurnResult { ok: true, per_session: vec![usage], ..TurnResult::default() }
@@ -374,7 +374,7 @@ fn use_told_for_the_session_is_counted_once_across_its_processes() {
 }
 
 #[test]
-fn use_told_for_a_session_that_is_begun_anew_is_new() {
+fn usage_of_a_new_session_is_counted_separately() {
     let mut told = Told::by_turns();
     told.d.session_id = None;
     told.d

@@ -341,7 +341,7 @@ fn a_session_ends_by_its_structured_result() {
 }
 
 #[test]
-fn text_where_a_result_is_wanted_is_mended_once_and_then_partial() {
+fn text_instead_of_a_result_is_repaired_once_then_partial() {
     let mut told = Told::busy();
     told.result(chat());
     let repair = told.delivers().unwrap();
@@ -355,7 +355,7 @@ fn text_where_a_result_is_wanted_is_mended_once_and_then_partial() {
 }
 
 #[test]
-fn a_result_that_is_not_whole_is_mended_and_its_fault_named() {
+fn incomplete_result_is_repaired_with_its_fault() {
     let mut told = Told::busy();
     told.result(TurnResult { structured: Some(json!({"status": "success"})), ..well() });
     assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Repair);
@@ -364,7 +364,7 @@ fn a_result_that_is_not_whole_is_mended_and_its_fault_named() {
 }
 
 #[test]
-fn a_mended_result_counts() {
+fn repaired_result_counts() {
     let mut told = Told::busy();
     told.result(chat());
     let repair = told.delivers().unwrap();
@@ -375,7 +375,7 @@ fn a_mended_result_counts() {
 }
 
 #[test]
-fn a_further_turns_result_may_be_mended_as_well() {
+fn result_of_a_later_turn_can_be_repaired() {
     let mut told = Told::busy();
     told.send("s1");
     told.result(chat());
@@ -393,7 +393,7 @@ fn a_further_turns_result_may_be_mended_as_well() {
 }
 
 #[test]
-fn an_agent_that_speaks_has_its_prompt() {
+fn output_of_an_agent_acknowledges_its_prompt() {
     let mut told = Told::spawned(MULTI);
     told.line(vec![AgentEvent::Text { chars: 2, text: "hm".into() }]);
     assert_eq!(told.d.prompt("p1").unwrap().state, PromptState::Taken);

@@ -52,7 +52,7 @@ impl Told {
 
 /// A CLI that resumes a session leaves out a cut turn's use, or includes it in its sums.
 #[test]
-fn what_a_turn_used_that_was_cut_off_is_counted_once() {
+fn usage_of_an_interrupted_turn_is_counted_once() {
     let tokens = |input| ModelUsage { model: "m".into(), input, ..ModelUsage::default() };
     for told_again in [false, true] {
         let mut told = Told::kept(MULTI);
@@ -73,7 +73,7 @@ fn what_a_turn_used_that_was_cut_off_is_counted_once() {
 }
 
 #[test]
-fn what_was_folded_into_a_turn_is_counted_with_it() {
+fn usage_of_folded_prompts_is_counted_with_the_turn() {
     let mut told = Told::kept(MULTI);
     told.receipt("p1");
     told.send("p2");
@@ -114,7 +114,7 @@ fn nothing_follows_a_death_before_the_transcript_has_been_read() {
 
 /// A person who kills the agent and sends it a message later does not want the old queue first.
 #[test]
-fn what_waits_is_withdrawn_by_a_kill_and_the_task_itself_is_not() {
+fn kill_withdraws_queued_messages_but_not_the_task() {
     let mut told = Told::busy();
     told.send("more");
     told.kill();
@@ -156,7 +156,7 @@ fn a_prompt_that_was_not_taken_is_sent_again_under_its_key() {
 /// The shim died before anybody read a line; the session with the id that we chose exists all the
 /// same.
 #[test]
-fn a_prompt_taken_in_a_session_nobody_heard_of_is_gone_on_with_there() {
+fn prompt_taken_in_an_unreported_session_is_resumed_there() {
     let mut told = Told::kept(MULTI);
     told.shim_lost(true, true);
     told.taken("p1", Standing::MidTool);
@@ -177,7 +177,7 @@ fn a_prompt_taken_in_a_session_nobody_heard_of_is_gone_on_with_there() {
 /// Codex prints `turn.started` before it writes the prompt down: the transcript counts, not the
 /// receipt.
 #[test]
-fn a_receipt_for_what_the_transcript_does_not_hold_is_no_receipt() {
+fn receipt_without_a_transcript_record_does_not_count() {
     let mut told = Told::kept(BY_TURNS);
     told.begins("s1");
     told.shim_lost(true, true);
@@ -193,7 +193,7 @@ fn a_receipt_for_what_the_transcript_does_not_hold_is_no_receipt() {
 }
 
 #[test]
-fn what_is_not_known_is_asked_about_and_never_sent() {
+fn prompt_with_an_unknown_fate_blocks_and_is_not_resent() {
     let unclear = || Seen::Unclear("the disk says no".into());
     for capabilities in [MULTI, BY_TURNS] {
         let mut told = Told::kept(capabilities);
@@ -238,7 +238,7 @@ fn a_session_that_was_worked_in_and_is_nowhere_is_not_one_that_never_was() {
 }
 
 #[test]
-fn an_end_that_the_agent_told_needs_no_transcript() {
+fn reported_end_of_a_turn_needs_no_transcript() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -257,7 +257,7 @@ fn an_end_that_the_agent_told_needs_no_transcript() {
 }
 
 #[test]
-fn a_kill_is_a_kill_but_what_was_not_taken_is_remembered() {
+fn kill_records_prompts_that_were_not_taken() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.kill();
@@ -292,7 +292,7 @@ fn a_continuation_that_was_not_taken_is_sent_again_and_no_second_one_is_made() {
 // ---- A session that is no longer there
 
 #[test]
-fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
+fn lost_session_blocks_without_counted_restarts() {
     let lost = || TurnResult { session_lost: true, ..failed(TurnError::Other) };
     let mut told = Told::kept(MULTI);
     told.session("s1");
@@ -325,7 +325,7 @@ fn a_session_its_cli_has_lost_is_said_plainly_and_burns_no_restarts() {
 }
 
 #[test]
-fn its_last_words_tell_it_where_no_line_does() {
+fn final_output_reports_a_lost_session() {
     let mut told = Told::kept(BY_TURNS);
     told.begins("s1");
     told.answers(ANSWER);
@@ -341,7 +341,7 @@ fn its_last_words_tell_it_where_no_line_does() {
 // ---- A prompt in the middle of a turn
 
 #[test]
-fn a_word_to_a_busy_agent_becomes_part_of_its_turn() {
+fn message_to_a_busy_agent_is_folded_into_its_turn() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -362,7 +362,7 @@ fn a_word_to_a_busy_agent_becomes_part_of_its_turn() {
 
 /// The receipt may be lost; the result names the prompts that it answers.
 #[test]
-fn a_word_that_only_the_result_tells_of_is_part_of_its_turn_as_well() {
+fn message_known_from_the_result_is_folded_into_the_turn() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -374,7 +374,7 @@ fn a_word_that_only_the_result_tells_of_is_part_of_its_turn_as_well() {
 }
 
 #[test]
-fn a_word_that_came_too_late_for_the_turn_has_its_own() {
+fn late_message_gets_its_own_turn() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -389,7 +389,7 @@ fn a_word_that_came_too_late_for_the_turn_has_its_own() {
 }
 
 #[test]
-fn what_was_folded_in_and_what_still_waited_part_at_a_crash() {
+fn crash_separates_folded_and_queued_messages() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -410,7 +410,7 @@ fn what_was_folded_in_and_what_still_waited_part_at_a_crash() {
 
 /// The turn had ended and the next one had begun without a receipt when the process died.
 #[test]
-fn a_turn_begun_unheard_after_a_good_one_is_gone_on_with() {
+fn unreported_turn_after_a_finished_one_is_resumed() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -423,7 +423,7 @@ fn a_turn_begun_unheard_after_a_good_one_is_gone_on_with() {
 }
 
 #[test]
-fn a_turn_that_is_to_stop_takes_nothing_more_in() {
+fn stopping_turn_folds_no_messages() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -436,7 +436,7 @@ fn a_turn_that_is_to_stop_takes_nothing_more_in() {
 
 /// A queued message is no answer to the question about the doubtful prompt.
 #[test]
-fn a_doubt_is_asked_about_before_anything_else_is_said() {
+fn doubtful_prompt_blocks_before_other_prompts() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");

@@ -5,7 +5,7 @@ use crate::dispatch::life::tests::*;
 // ---- Books
 
 #[test]
-fn cumulative_cost_is_counted_once_and_anew_for_each_process() {
+fn cumulative_cost_is_counted_once_for_each_process() {
     let mut told = Told::busy();
     told.send("s1");
     told.result(TurnResult { per_model: vec![cost("a", 1.0)], ..well() });
@@ -25,7 +25,7 @@ fn cumulative_cost_is_counted_once_and_anew_for_each_process() {
 }
 
 #[test]
-fn a_cli_that_tells_what_a_turn_used_is_believed() {
+fn usage_reported_for_a_turn_is_counted() {
     let mut told = Told::busy();
     told.send("s1");
     let turn = |used: f64, total: f64| TurnResult {
@@ -42,7 +42,7 @@ fn a_cli_that_tells_what_a_turn_used_is_believed() {
 }
 
 #[test]
-fn a_total_alone_is_counted_by_what_it_grew() {
+fn total_usage_is_counted_by_its_growth() {
     let mut told = Told::busy();
     told.send("s1");
     told.result(TurnResult { cost_usd: Some(1.0), ..well() });
@@ -52,7 +52,7 @@ fn a_total_alone_is_counted_by_what_it_grew() {
 }
 
 #[test]
-fn use_that_the_result_tells_again_is_not_counted_twice() {
+fn usage_repeated_in_the_result_is_not_counted_twice() {
     let mut told = Told::busy();
     let usage = |call: Option<&str>| AgentEvent::Usage {
         total_usd: None,
@@ -70,7 +70,7 @@ fn use_that_the_result_tells_again_is_not_counted_twice() {
 }
 
 #[test]
-fn a_total_has_in_it_what_was_told_call_by_call() {
+fn total_usage_includes_usage_of_single_calls() {
     let mut told = Told::busy();
     told.send("s1");
     let call = |cost_usd: f64| AgentEvent::Usage {
@@ -123,7 +123,7 @@ fn claims_beyond_all_sense_leave_the_books_readable() {
 // ---- Reading again
 
 #[test]
-fn what_was_read_once_decides_nothing_again() {
+fn repeated_records_decide_nothing() {
     let mut told = Told::spawned(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -154,7 +154,7 @@ fn what_was_read_once_decides_nothing_again() {
 
 /// A CLI reports its session at each turn.
 #[test]
-fn a_session_that_is_told_again_is_no_news() {
+fn repeated_session_report_is_ignored() {
     let mut told = Told::spawned(MULTI);
     let mut tells = |session: &str, model: Option<&str>| {
         let (session_id, model) = (Some(session.to_string()), model.map(String::from));
@@ -167,7 +167,7 @@ fn a_session_that_is_told_again_is_no_news() {
 
 /// Each notice to people is recorded once, and their number is bounded.
 #[test]
-fn a_notice_is_told_once_and_not_too_many_are() {
+fn notices_are_recorded_once_and_limited() {
     let mut told = Told::busy();
     let notice =
         |told: &mut Told, text: &str| told.line(vec![AgentEvent::Notice { text: text.into() }]);

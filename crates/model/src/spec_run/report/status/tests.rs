@@ -86,7 +86,7 @@ fn run_with_a_daemon_is_known_now_and_waits_for_nothing() {
 }
 
 #[test]
-fn agent_that_waits_for_the_model_api_tells_until_when() {
+fn wait_for_the_model_api_names_its_end() {
     let play = working();
     let fleet = fleet(&play.run, vec![limited(900)]);
     let standing = Standing::of(&play.run, Some(&fleet), true, at(500));
@@ -108,7 +108,7 @@ fn agent_that_waits_for_the_model_api_tells_until_when() {
 }
 
 #[test]
-fn run_that_slowed_down_tells_until_when_and_why() {
+fn slowed_run_names_the_end_and_the_reason() {
     let mut play = working();
     let slowed = Event::PoolSlowed { until: at(60), reason: "HTTP 429".into() };
     let entry =
@@ -139,7 +139,7 @@ fn failed_run_names_the_last_failure_of_its_beads() {
 }
 
 #[test]
-fn run_that_the_judge_failed_names_what_it_found() {
+fn failed_run_names_the_findings_of_the_judge() {
     let mut play = working();
     let mut finished: JudgeFinished = serde_json::from_value(serde_json::json!({
         "iteration": 1, "verdict": "fail", "new_beads": 0, "reason": "the exit code is 1",
@@ -155,7 +155,7 @@ fn run_that_the_judge_failed_names_what_it_found() {
 }
 
 #[test]
-fn run_that_waits_for_approval_says_so_without_a_daemon() {
+fn run_that_waits_for_approval_needs_no_daemon() {
     let mut settings = settings();
     settings.human_review = true;
     let play = Play::with(settings, vec![bead("a", &[])]);

@@ -24,7 +24,7 @@ fn sparse(path: &Path) {
 
 /// A pipe without a writer once held the lock of the whole run for half an hour.
 #[tokio::test]
-async fn a_pipe_in_a_clones_git_directory_is_told_at_once() {
+async fn pipe_in_a_git_directory_is_reported_immediately() {
     for name in [
         "objects/info/alternates",
         "HEAD",
@@ -67,7 +67,7 @@ async fn a_pipe_in_the_hub_is_replaced_at_once() {
 
 /// Git reads every byte that a file claims to have.
 #[tokio::test]
-async fn files_that_are_too_large_are_named_and_what_else_is_there_is_kept() {
+async fn oversized_files_are_named_and_others_are_saved() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     work(&stage.repos, &dir, TARGET).await.unwrap();
@@ -112,7 +112,7 @@ async fn files_too_large_of_any_name_and_number_are_left_out() {
 
 /// The length proves nothing about a file that is as long as the committed one.
 #[tokio::test]
-async fn a_large_tracked_file_that_was_changed_in_place_keeps_its_clone() {
+async fn changed_large_tracked_file_keeps_its_clone() {
     const BYTES: u64 = (16 << 20) + 1;
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
@@ -162,7 +162,7 @@ async fn a_clone_of_any_depth_is_taken_away() {
 
 /// One such file kept all others from being saved, or hid whether any of them had changed.
 #[tokio::test]
-async fn file_that_git_cannot_convert_is_kept_byte_for_byte_with_all_others() {
+async fn unconvertible_file_is_saved_byte_for_byte() {
     const ODD: &[u8] = b"\x00odd\r\nline\nend\xff";
     for attributes in [
         "*.txt working-tree-encoding=UTF-16\n",

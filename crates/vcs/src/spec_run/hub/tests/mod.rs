@@ -109,7 +109,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
+async fn pushed_commits_are_fetched_and_uncommitted_changes_are_saved() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     assert_eq!(git_in(&dir, &["log", "-1", "--format=%cn", "HEAD~1"]), "a");
@@ -137,7 +137,7 @@ async fn what_is_pushed_is_taken_and_what_is_not_committed_is_kept() {
 
 /// An agent whose push succeeded loses its clone, so the push must be on the hub's disk by then.
 #[tokio::test]
-async fn what_is_pushed_waits_for_the_disk() {
+async fn pushed_commits_are_flushed_to_disk() {
     let stage = Stage::new().await;
     let dir = stage.repos.paths.worktrees.join("bead-one-1");
     worktree(&stage.repos, &dir, TARGET, Some("one"), false).await.unwrap();
@@ -164,7 +164,7 @@ async fn what_is_pushed_waits_for_the_disk() {
 /// Found by the crash campaign: between the two halves of a rebase HEAD is at commits that others
 /// have pushed.
 #[tokio::test]
-async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
+async fn interrupted_rebase_is_saved_as_unpushed_work() {
     let stage = Stage::new().await;
     let dir = stage.repos.paths.worktrees.join("bead-two-1");
     worktree(&stage.repos, &dir, TARGET, Some("two"), false).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_rebase_that_was_broken_off_is_no_work_that_was_pushed_and_is_kept() {
 
 /// A real agent often begins with a pull. Commits that it pulls are not its own.
 #[tokio::test]
-async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is() {
+async fn pulled_commits_are_foreign_and_rebased_pushed_ones_are_own() {
     let stage = Stage::new().await;
     let dir = stage.repos.paths.worktrees.join("bead-two-1");
     worktree(&stage.repos, &dir, TARGET, Some("two"), false).await.unwrap();
@@ -217,7 +217,7 @@ async fn what_was_only_pulled_is_nobody_s_own_and_what_was_rebased_and_pushed_is
 
 /// A power cut may empty the reflog that distinguishes an agent's commits from those of others.
 #[tokio::test]
-async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
+async fn agent_without_a_reflog_may_have_pushed() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     std::fs::write(dir.join(".git/logs/HEAD"), "").unwrap();
@@ -239,7 +239,7 @@ async fn who_has_forgotten_what_it_made_may_have_pushed_it() {
 /// After a power cut the disk may have less of a clone than was written. Commits that can be read
 /// whole are reused.
 #[tokio::test]
-async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_in_it() {
+async fn clone_after_a_reboot_is_recreated_with_its_commits() {
     let stage = Stage::new().await;
     let again =
         async |dir: &Path| worktree(&stage.repos, dir, TARGET, Some("one"), true).await.unwrap();
@@ -284,7 +284,7 @@ async fn a_clone_that_outlived_the_machine_is_made_anew_with_what_was_committed_
 }
 
 #[tokio::test]
-async fn a_branch_that_nobody_pushed_is_told_and_kept() {
+async fn unpushed_branch_is_reported_and_saved() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     git_in(&dir, &["checkout", "--quiet", "-b", "aside/more"]);
@@ -302,7 +302,7 @@ async fn a_branch_that_nobody_pushed_is_told_and_kept() {
 
 /// Commits count as an agent's own however the agent pushed them.
 #[tokio::test]
-async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
+async fn commits_pushed_from_another_branch_are_own() {
     let stage = Stage::new().await;
     let push = |dir: &Path| {
         git_in(dir, &["push", "--quiet", stage.hub().to_str().unwrap(), &format!("HEAD:{TARGET}")]);
@@ -338,7 +338,7 @@ async fn what_is_pushed_from_elsewhere_in_a_clone_is_its_agent_s_own() {
 }
 
 #[tokio::test]
-async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
+async fn files_of_a_clone_without_a_git_directory_are_saved() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     std::fs::write(dir.join("more"), "more\n").unwrap();
@@ -357,7 +357,7 @@ async fn what_stands_in_a_clone_without_its_git_directory_is_kept() {
 }
 
 #[tokio::test]
-async fn what_is_pushed_while_the_target_is_judged_is_undone_and_kept() {
+async fn push_during_the_judgement_is_undone_and_saved() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
@@ -535,7 +535,7 @@ async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
 
 /// The hub's `refs/muleteer/rebased` was once pushed to the remote.
 #[tokio::test]
-async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
+async fn pushes_to_reserved_refs_are_ignored() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     let head = git_in(&dir, &["rev-parse", "HEAD"]);
@@ -572,7 +572,7 @@ async fn what_agents_push_to_the_hub_under_our_names_is_not_believed() {
 
 /// The state that version 0.1 left: no private repository, everything is in the hub.
 #[tokio::test]
-async fn a_run_that_was_begun_before_goes_on() {
+async fn run_of_an_earlier_version_continues() {
     let stage = Stage::empty();
     let repo = stage.repos.repo.clone();
     let (base, hub) = (git_in(&repo, &["rev-parse", "HEAD"]), stage.hub());
@@ -604,7 +604,7 @@ async fn a_run_that_was_begun_before_goes_on() {
 
 /// A daemon that is killed leaves a lock and half of the files that it was making.
 #[tokio::test]
-async fn what_a_killed_daemon_left_is_in_nobody_s_way() {
+async fn leftovers_of_a_killed_daemon_do_not_block() {
     let stage = Stage::new().await;
     for name in [".keep.partial", ".clone.partial", ".hub.partial"] {
         std::fs::create_dir_all(stage.repos.paths.private.join(name).join("objects")).unwrap();
