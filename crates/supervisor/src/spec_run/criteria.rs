@@ -10,7 +10,6 @@ use muleteer_model::config::trust::is_below;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::{Input, Run, Sealed};
 use muleteer_store::hash::sha256;
-use muleteer_vcs::untrusted_path::read_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -18,6 +18,7 @@ use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::session::{Finished, Run};
 use muleteer_model::task_list::stats::{self, Stop};
 use muleteer_protocol::v1::TasksRun;
+use muleteer_vcs::user_repo::Git;
 use muleteer_store::task_list::Root;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};

@@ -14,7 +14,6 @@ use muleteer_backends::ProjectSettings;
 use muleteer_model::config::Trust;
 use muleteer_model::config::trust::claude::{LOCAL_SETTINGS, SERVERS, SETTINGS, allows};
 use muleteer_model::dispatch::Dispatch;
-use muleteer_vcs::worktree;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -24,7 +24,6 @@ use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
-use muleteer_vcs::worktree;
 use preconditions::{
     check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec,
 };

@@ -490,7 +490,7 @@ async fn settle_bead(
         Some(Op::Close { id: bead.id.clone(), reason: reason.into(), no_change: !pushed })
     } else if !complete && maintained {
         // If the run was stopped, another maintenance bead will replace this one.
-        let reason = if newest().stopping.is_some() {
+        let reason = if newest().stopping().is_some() {
             "the run was stopped"
         } else {
             "maintenance has failed"
