@@ -1,7 +1,10 @@
-//! An OTLP collector over HTTP with JSON. It stores what it receives and returns it as plain
-//! values.
+//! An OTLP collector over HTTP, for JSON and protobuf. It stores what it receives and returns it as
+//! plain values.
 
-use crate::model_server::http;
+use crate::model_server::{Request, http};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use prost::Message;
 use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::{Value, json};
 use std::io::BufReader;
@@ -23,6 +26,8 @@ pub struct Collector {
 struct Shared {
     stop: AtomicBool,
     posts: Mutex<Vec<(String, Value)>>,
+    /// The number of accepted posts in protobuf.
+    binary: AtomicU32,
     /// The number of further metric reports to refuse.
     refusing: AtomicU32,
     /// The HTTP status of a refusal.
@@ -133,6 +138,14 @@ impl Collector {
         self.shared.refusing.load(Ordering::Relaxed)
     }
 
+    /// Returns how many accepted posts were protobuf, and how many were not.
+    pub fn posts_by_form(&self) -> (u32, u32) {
+        // In this order: a post is counted before it is stored.
+        let all = u32::try_from(self.posts().len()).unwrap_or(u32::MAX);
+        let binary = self.shared.binary.load(Ordering::Relaxed);
+        (binary, all.saturating_sub(binary))
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -190,7 +203,7 @@ impl Drop for Collector {
 
 fn serve(stream: &TcpStream, shared: &Shared) {
     let mut reader = BufReader::new(stream);
-    while let Ok(Some(request)) = http::read(&mut reader) {
+    while let Ok(Some((request, raw))) = http::read_raw(&mut reader) {
         let one_less = |count: u32| count.checked_sub(1);
         let refused = request.path == "/v1/metrics"
             && shared.refusing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
@@ -201,22 +214,45 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             }
             continue;
         }
+        let Some(body) = body(&request, &raw) else {
+            if http::json(stream, 400, &[], &json!({})).is_err() {
+                return;
+            }
+            continue;
+        };
         let breaking = shared.breaking.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if breaking.is_some_and(|text| request.body.to_string().contains(&text)) {
+        if breaking.is_some_and(|text| body.to_string().contains(&text)) {
             if http::json(stream, 500, &[], &json!({})).is_err() {
                 return;
             }
             continue;
         }
-        shared
-            .posts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((request.path, request.body));
+        if is_binary(&request) {
+            shared.binary.fetch_add(1, Ordering::Relaxed);
+        }
+        shared.posts.lock().unwrap_or_else(PoisonError::into_inner).push((request.path, body));
         if http::json(stream, 200, &[], &json!({})).is_err() {
             return;
         }
     }
+}
+
+fn is_binary(request: &Request) -> bool {
+    let kind = request.headers.iter().find(|(name, _)| name == "content-type");
+    kind.is_some_and(|(_, kind)| kind.starts_with("application/x-protobuf"))
+}
+
+/// Returns a document as JSON, whichever form it came in. Returns `None` if protobuf is invalid.
+fn body(request: &Request, raw: &[u8]) -> Option<Value> {
+    if !is_binary(request) {
+        return Some(serde_json::from_slice(raw).unwrap_or(Value::Null));
+    }
+    let document = match request.path.as_str() {
+        "/v1/traces" => serde_json::to_value(ExportTraceServiceRequest::decode(raw).ok()?),
+        "/v1/metrics" => serde_json::to_value(ExportMetricsServiceRequest::decode(raw).ok()?),
+        _ => return None,
+    };
+    document.ok()
 }
 
 fn list(value: &Value) -> Vec<Value> {

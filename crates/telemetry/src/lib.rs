@@ -7,7 +7,8 @@
 //! - [`trace::Tracer`] and, for a run's own log, [`run::RunTracer`]: from records to finished
 //!   spans;
 //! - [`metrics::Meter`]: from records to metrics;
-//! - [`otlp`]: both as OTLP's JSON; [`settings::Settings`]: OpenTelemetry's variables;
+//! - [`otlp`]: both as data of OpenTelemetry's packages; [`settings::Settings`]: OpenTelemetry's
+//!   variables;
 //! - [`Context`]: a trace context, as in `TRACEPARENT`.
 
 pub mod metrics;

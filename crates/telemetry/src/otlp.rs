@@ -1,142 +1,201 @@
-//! OTLP's JSON for `/v1/traces` and `/v1/metrics`.
+//! Spans and metrics as OpenTelemetry's packages want them.
 //!
-//! The JSON form of the protocol is as stable as its binary form, and every collector with OTLP
-//! over HTTP accepts it. Ids are hexadecimal; 64-bit numbers are strings.
+//! Spans become the SDK's [`SpanData`], which its exporter converts to OTLP. Its metric data cannot
+//! be constructed outside of the SDK, whose instruments count from the start of a process. So
+//! metrics become the messages of the protocol.
 
 use crate::metrics::{Meter, Sum};
 use crate::trace::{Span, SpanEvent, Status};
 use jiff::Timestamp;
-use muleteer_model::event::trace_context::{Context, hex};
-use serde_json::{Value, json};
+use muleteer_model::event::trace_context::Context;
+use opentelemetry::trace::{
+    Event, Link, SpanContext, SpanId, SpanKind, TraceFlags, TraceId, TraceState,
+};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::Attributes;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope as Scope;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value as Point;
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics,
+    Sum as SumOf,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource as ResourceOf;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use serde_json::Value;
+use std::time::SystemTime;
 
 const SCOPE: &str = "muleteer";
 
-/// Returns the body of a request to `/v1/traces`.
-pub fn traces(resource: &[(String, String)], version: &str, spans: &[Span]) -> Value {
-    let spans: Vec<_> = spans.iter().map(span).collect();
-    json!({ "resourceSpans": [{
-        "resource": { "attributes": strings(resource) },
-        "scopeSpans": [{ "scope": { "name": SCOPE, "version": version }, "spans": spans }],
-    }]})
+/// Returns the name and version of this program, as the origin of a span.
+pub fn scope() -> InstrumentationScope {
+    InstrumentationScope::builder(SCOPE).with_version(env!("CARGO_PKG_VERSION")).build()
 }
 
-/// Returns the body of a request to `/v1/metrics`. `dropped` counts spans that no collector
-/// accepted.
+pub fn resource(attributes: &[(String, String)]) -> Resource {
+    // Only what was configured: the SDK's detectors would read the environment again.
+    Resource::builder_empty().with_attributes(strings(attributes)).build()
+}
+
+pub fn spans(spans: &[Span]) -> Vec<SpanData> {
+    let scope = scope();
+    spans.iter().map(|span| data(span, &scope)).collect()
+}
+
+/// Returns the place of a span as OpenTelemetry's type.
+pub fn context(place: Context, is_remote: bool) -> SpanContext {
+    SpanContext::new(
+        TraceId::from_bytes(place.trace),
+        SpanId::from_bytes(place.span),
+        TraceFlags::default().with_sampled(place.sampled),
+        is_remote,
+        TraceState::default(),
+    )
+}
+
+fn data(span: &Span, scope: &InstrumentationScope) -> SpanData {
+    let place = Context { trace: span.trace, span: span.id, sampled: true };
+    let mut events = SpanEvents::default();
+    events.events = span.events.iter().map(event).collect();
+    events.dropped_count = span.dropped_events;
+    let mut links = SpanLinks::default();
+    links.links = span.links.iter().map(|to| Link::new(context(*to, true), vec![], 0)).collect();
+    SpanData {
+        span_context: context(place, false),
+        parent_span_id: span.parent.map_or(SpanId::INVALID, SpanId::from_bytes),
+        parent_span_is_remote: false,
+        span_kind: if span.is_client { SpanKind::Client } else { SpanKind::Internal },
+        name: span.name.clone().into(),
+        start_time: span.start.into(),
+        end_time: span.end.into(),
+        attributes: attributes(&span.attributes),
+        dropped_attributes_count: 0,
+        events,
+        links,
+        status: match &span.status {
+            Status::Unset => opentelemetry::trace::Status::Unset,
+            Status::Ok => opentelemetry::trace::Status::Ok,
+            Status::Error(kind) => opentelemetry::trace::Status::error(kind.clone()),
+        },
+        instrumentation_scope: scope.clone(),
+    }
+}
+
+fn event(event: &SpanEvent) -> Event {
+    Event::new(event.name, SystemTime::from(event.at), attributes(&event.attributes), 0)
+}
+
+fn attributes(all: &[(&'static str, Value)]) -> Vec<KeyValue> {
+    all.iter().map(|(key, value)| attribute(key, value)).collect()
+}
+
+fn attribute(key: &'static str, value: &Value) -> KeyValue {
+    match value {
+        Value::Bool(value) => KeyValue::new(key, *value),
+        Value::String(text) => KeyValue::new(key, text.clone()),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => KeyValue::new(key, whole),
+            (None, Some(float)) => KeyValue::new(key, float),
+            (None, None) => KeyValue::new(key, number.to_string()),
+        },
+        other => KeyValue::new(key, other.to_string()),
+    }
+}
+
+fn strings(all: &[(String, String)]) -> impl Iterator<Item = KeyValue> {
+    all.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()))
+}
+
+/// Returns the request with all metrics. `dropped` counts spans that no collector accepted.
 pub fn metrics(
     resource: &[(String, String)],
     version: &str,
     meter: &Meter,
     dropped: u64,
     now: Timestamp,
-) -> Value {
-    let since = nanos(meter.since.unwrap_or(now));
-    let now = nanos(now);
-    let point = |labels: &[(&'static str, String)], value: f64| {
-        let labels: Vec<_> =
-            labels.iter().map(|(key, value)| attribute(key, &json!(value))).collect();
-        json!({ "attributes": labels, "startTimeUnixNano": since, "timeUnixNano": now,
-            "asDouble": value })
-    };
-    let sum = |name: &str, unit: &str, meaning: &str, points: Vec<Value>| {
-        json!({ "name": name, "unit": unit, "description": meaning,
-            "sum": { "dataPoints": points, "aggregationTemporality": 2, "isMonotonic": true } })
-    };
-    let gauge = |name: &str, unit: &str, meaning: &str, value: usize| {
-        json!({ "name": name, "unit": unit, "description": meaning,
-            "gauge": { "dataPoints": [{ "timeUnixNano": now, "asInt": value.to_string() }] } })
-    };
+) -> ExportMetricsServiceRequest {
+    let times = (nanos(meter.since.unwrap_or(now)), nanos(now));
     let mut all: Vec<_> = Sum::ALL
         .into_iter()
-        .map(|of| {
+        .filter_map(|of| {
             let mut points: Vec<_> =
-                meter.of(of).map(|(labels, value)| point(labels, value)).collect();
+                meter.of(of).map(|(labels, value)| point(labels, value, times)).collect();
             // Sums start at 0. A query for growth would miss the first event if its point appeared
             // with 1.
             if points.is_empty() && !of.has_labels() {
-                points.push(point(&[], 0.0));
+                points.push(point(&[], 0.0, times));
             }
-            sum(of.name(), of.unit(), of.meaning(), points)
-        })
-        .filter(|metric| {
-            metric["sum"]["dataPoints"].as_array().is_some_and(|points| !points.is_empty())
+            let named = (of.name(), of.unit(), of.meaning());
+            (!points.is_empty()).then(|| sum(named, points))
         })
         .collect();
     #[allow(clippy::cast_precision_loss)] // A small count.
-    let lost = vec![point(&[], dropped as f64)];
-    all.push(sum(
-        "muleteer.telemetry.dropped_spans",
-        "{span}",
-        "spans that no collector accepted",
-        lost,
-    ));
-    all.push(gauge(
-        "muleteer.queue",
-        "{dispatch}",
-        "dispatches that wait for a free slot",
-        meter.queue(),
-    ));
-    all.push(gauge("muleteer.agents", "{agent}", "running dispatches", meter.active()));
-    json!({ "resourceMetrics": [{
-        "resource": { "attributes": strings(resource) },
-        "scopeMetrics": [{ "scope": { "name": SCOPE, "version": version }, "metrics": all }],
-    }]})
-}
-
-fn span(span: &Span) -> Value {
-    let status = match &span.status {
-        Status::Unset => json!({}),
-        Status::Ok => json!({ "code": 1 }),
-        Status::Error(message) => json!({ "code": 2, "message": message }),
-    };
-    let mut value = json!({
-        "traceId": hex(&span.trace),
-        "spanId": hex(&span.id),
-        "name": span.name,
-        // Client or internal.
-        "kind": if span.is_client { 3 } else { 1 },
-        "startTimeUnixNano": nanos(span.start),
-        "endTimeUnixNano": nanos(span.end),
-        "attributes": attributes(&span.attributes),
-        "events": span.events.iter().map(event).collect::<Vec<_>>(),
-        "status": status,
-    });
-    if let Some(parent) = span.parent {
-        value["parentSpanId"] = json!(hex(&parent));
+    let lost = vec![point(&[], dropped as f64, times)];
+    let named = ("muleteer.telemetry.dropped_spans", "{span}", "spans that no collector accepted");
+    all.push(sum(named, lost));
+    let named = ("muleteer.queue", "{dispatch}", "dispatches that wait for a free slot");
+    all.push(gauge(named, meter.queue(), times.1));
+    let named = ("muleteer.agents", "{agent}", "running dispatches");
+    all.push(gauge(named, meter.active(), times.1));
+    let scope = Scope { name: SCOPE.into(), version: version.into(), ..Scope::default() };
+    let resource =
+        ResourceOf { attributes: Attributes::from(strings(resource)).0, ..ResourceOf::default() };
+    ExportMetricsServiceRequest {
+        resource_metrics: vec![ResourceMetrics {
+            resource: Some(resource),
+            scope_metrics: vec![ScopeMetrics {
+                scope: Some(scope),
+                metrics: all,
+                ..ScopeMetrics::default()
+            }],
+            ..ResourceMetrics::default()
+        }],
     }
-    if !span.links.is_empty() {
-        let link = |to: &Context| json!({ "traceId": hex(&to.trace), "spanId": hex(&to.span) });
-        value["links"] = span.links.iter().map(link).collect();
+}
+
+/// A metric's name, unit and description.
+type Named = (&'static str, &'static str, &'static str);
+
+fn metric((name, unit, meaning): Named, data: Data) -> Metric {
+    Metric {
+        name: name.into(),
+        unit: unit.into(),
+        description: meaning.into(),
+        data: Some(data),
+        ..Metric::default()
     }
-    if span.dropped_events > 0 {
-        value["droppedEventsCount"] = json!(span.dropped_events);
+}
+
+fn sum(named: Named, data_points: Vec<NumberDataPoint>) -> Metric {
+    let aggregation_temporality = AggregationTemporality::Cumulative.into();
+    metric(named, Data::Sum(SumOf { data_points, aggregation_temporality, is_monotonic: true }))
+}
+
+fn gauge(named: Named, value: usize, now: u64) -> Metric {
+    let value = Point::AsInt(i64::try_from(value).unwrap_or(i64::MAX));
+    let point =
+        NumberDataPoint { time_unix_nano: now, value: Some(value), ..NumberDataPoint::default() };
+    metric(named, Data::Gauge(Gauge { data_points: vec![point] }))
+}
+
+/// Returns a point of a sum, between two times.
+fn point(
+    labels: &[(&'static str, String)],
+    value: f64,
+    (since, now): (u64, u64),
+) -> NumberDataPoint {
+    let labels = labels.iter().map(|(key, value)| KeyValue::new(*key, value.clone()));
+    NumberDataPoint {
+        attributes: Attributes::from(labels).0,
+        start_time_unix_nano: since,
+        time_unix_nano: now,
+        value: Some(Point::AsDouble(value)),
+        ..NumberDataPoint::default()
     }
-    value
 }
 
-fn event(event: &SpanEvent) -> Value {
-    json!({ "name": event.name, "timeUnixNano": nanos(event.at),
-        "attributes": attributes(&event.attributes) })
-}
-
-fn attributes(all: &[(&'static str, Value)]) -> Vec<Value> {
-    all.iter().map(|(key, value)| attribute(key, value)).collect()
-}
-
-fn strings(all: &[(String, String)]) -> Vec<Value> {
-    all.iter().map(|(key, value)| attribute(key, &json!(value))).collect()
-}
-
-fn attribute(key: &str, value: &Value) -> Value {
-    let value = match value {
-        Value::Bool(value) => json!({ "boolValue": value }),
-        Value::Number(number) if number.is_f64() => json!({ "doubleValue": number }),
-        Value::Number(number) => json!({ "intValue": number.to_string() }),
-        Value::String(text) => json!({ "stringValue": text }),
-        other => json!({ "stringValue": other.to_string() }),
-    };
-    json!({ "key": key, "value": value })
-}
-
-fn nanos(at: Timestamp) -> String {
-    at.as_nanosecond().max(0).to_string()
+fn nanos(at: Timestamp) -> u64 {
+    u64::try_from(at.as_nanosecond().max(0)).unwrap_or(u64::MAX)
 }

@@ -2,6 +2,8 @@
 
 use muleteer_model::config::otlp_endpoint::{BadEndpoint, Endpoint, VARIABLE};
 use muleteer_model::event::trace_context::Context;
+use opentelemetry::trace::{SpanKind, TraceContextExt, TraceId};
+use opentelemetry_sdk::trace::{Sampler as SdkSampler, SamplingDecision, ShouldSample};
 use std::time::Duration;
 
 /// The default interval between two exports of metrics.
@@ -33,6 +35,25 @@ pub struct Target {
     /// The path after the endpoint's prefix.
     pub path: &'static str,
     pub headers: Vec<(String, String)>,
+    pub protocol: Protocol,
+}
+
+/// The form of a document (`OTEL_EXPORTER_OTLP_PROTOCOL`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    #[default]
+    Json,
+    Protobuf,
+}
+
+impl Protocol {
+    fn named(name: &str) -> Option<Self> {
+        match name.to_ascii_lowercase().as_str() {
+            "http/json" => Some(Self::Json),
+            "http/protobuf" => Some(Self::Protobuf),
+            _ => None,
+        }
+    }
 }
 
 impl Target {
@@ -72,18 +93,30 @@ impl Sampler {
         Some(Self { parent_based, ratio })
     }
 
+    /// Returns OpenTelemetry's sampler. The caller of a command is not in this process, but
+    /// decides as a parent in this process does.
+    pub fn sdk(self) -> SdkSampler {
+        let root = SdkSampler::TraceIdRatioBased(self.ratio);
+        if self.parent_based { SdkSampler::ParentBased(Box::new(root)) } else { root }
+    }
+
     /// Returns whether to sample a trace that begins here. All participants decide alike.
     pub fn root(self, trace: [u8; 16]) -> bool {
-        // These seven bytes are random according to the trace context specification.
-        let [.., b, c, d, e, f, g, h] = trace;
-        #[allow(clippy::cast_precision_loss)] // 53 bits of precision are enough for a share.
-        let place = u64::from_be_bytes([0, b, c, d, e, f, g, h]) as f64 / (1u64 << 56) as f64;
-        place < self.ratio
+        self.samples(&opentelemetry::Context::new(), trace)
     }
 
     /// Returns whether to sample a trace that a caller began.
     pub fn below(self, caller: Context) -> bool {
-        if self.parent_based { caller.sampled } else { self.root(caller.trace) }
+        let above = opentelemetry::Context::new()
+            .with_remote_span_context(crate::otlp::context(caller, true));
+        self.samples(&above, caller.trace)
+    }
+
+    fn samples(self, above: &opentelemetry::Context, trace: [u8; 16]) -> bool {
+        let trace = TraceId::from_bytes(trace);
+        let kind = SpanKind::Internal;
+        let result = self.sdk().should_sample(Some(above), trace, "", &kind, &[], &[]);
+        result.decision == SamplingDecision::RecordAndSample
     }
 }
 
@@ -126,15 +159,23 @@ impl Settings {
             let headers =
                 of("HEADERS").or_else(|| value("OTEL_EXPORTER_OTLP_HEADERS")).unwrap_or_default();
             let headers = pairs(&headers);
-            Ok(match of("ENDPOINT") {
+            let known = |name: String| value(&name).and_then(|name| Protocol::named(&name));
+            let protocol = known(format!("OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"))
+                .or_else(|| known("OTEL_EXPORTER_OTLP_PROTOCOL".into()))
+                .unwrap_or_default();
+            let target = match of("ENDPOINT") {
                 // A signal's own endpoint is used without the default path.
                 Some(text) => {
                     let endpoint = Endpoint::parse(&text)?;
                     let path = if endpoint.prefix.is_empty() { "/" } else { "" };
-                    Some(Target { endpoint, path, headers })
+                    Some(Target { endpoint, path, headers, protocol })
                 }
-                None => base.clone().map(|endpoint| Target { endpoint, path, headers }),
-            })
+                None => base.clone().map(|endpoint| Target { endpoint, path, headers, protocol }),
+            };
+            // The exporter takes only what this parser takes.
+            let parsed = target.as_ref().map(|target| target.url().parse::<http::Uri>());
+            parsed.transpose().map_err(|error| BadEndpoint::NoUrl(error.to_string()))?;
+            Ok(target)
         };
         let (traces, metrics) =
             (target("TRACES", "/v1/traces")?, target("METRICS", "/v1/metrics")?);
@@ -144,24 +185,13 @@ impl Settings {
         let span = |name: &str, unset: Duration| {
             value(name).and_then(|value| value.parse().ok()).map_or(unset, Duration::from_millis)
         };
-        let mut unheeded = vec![];
-        let names = [
-            "OTEL_EXPORTER_OTLP_PROTOCOL",
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-            "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
-        ];
-        for name in names {
-            if let Some(protocol) = value(name).filter(|protocol| protocol != "http/json") {
-                unheeded.push(format!("{name}={protocol}: only http/json is supported"));
-            }
-        }
+        let mut unheeded = unheeded(&value);
         let sampler = value("OTEL_TRACES_SAMPLER").map_or(Some(Sampler::default()), |name| {
             Sampler::named(&name, value("OTEL_TRACES_SAMPLER_ARG").as_deref())
         });
         if sampler.is_none() {
             unheeded.push(
-                "OTEL_TRACES_SAMPLER is unknown, or its argument is not a ratio: exporting all \
-                 spans"
+                "OTEL_TRACES_SAMPLER is unknown, or its argument is not a ratio: exporting all spans"
                     .into(),
             );
         }
@@ -197,6 +227,23 @@ impl Settings {
             self.resource.push((KEY.into(), id.into()));
         }
     }
+}
+
+/// Returns what was requested of the export and is not supported.
+fn unheeded(value: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut unheeded = vec![];
+    for signal in ["", "TRACES_", "METRICS_"] {
+        let name = format!("OTEL_EXPORTER_OTLP_{signal}PROTOCOL");
+        if let Some(protocol) = value(&name).filter(|name| Protocol::named(name).is_none()) {
+            unheeded
+                .push(format!("{name}={protocol}: only http/json and http/protobuf are supported"));
+        }
+        let name = format!("OTEL_EXPORTER_OTLP_{signal}COMPRESSION");
+        if let Some(kind) = value(&name).filter(|kind| !kind.eq_ignore_ascii_case("none")) {
+            unheeded.push(format!("{name}={kind}: nothing is compressed"));
+        }
+    }
+    unheeded
 }
 
 /// Parses `a=b,c=d`, percent-encoded.
@@ -315,6 +362,35 @@ mod tests {
     }
 
     #[test]
+    fn protocol_of_a_signal_precedes_the_general_one_and_an_unknown_one_counts_as_unset() {
+        let protocols = |vars: &[(&str, &str)]| {
+            let vars: Vec<_> = vars.iter().copied().chain([(VARIABLE, "http://c")]).collect();
+            let settings = of(&vars).expect("good").expect("on");
+            [settings.traces, settings.metrics].map(|target| target.expect("on").protocol)
+        };
+        const ALL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+        const TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
+        let (json, protobuf) = (Protocol::Json, Protocol::Protobuf);
+        assert_eq!(protocols(&[]), [json, json]);
+        assert_eq!(protocols(&[(ALL, "HTTP/Protobuf")]), [protobuf, protobuf]);
+        assert_eq!(protocols(&[(TRACES, "http/protobuf")]), [protobuf, json]);
+        assert_eq!(protocols(&[(ALL, "http/protobuf"), (TRACES, "http/json")]), [json, protobuf]);
+        let unknown = [(ALL, "http/protobuf"), (TRACES, "grpc")];
+        assert_eq!(protocols(&unknown), [protobuf, protobuf]);
+        assert_eq!(protocols(&[(ALL, "grpc")]), [json, json]);
+    }
+
+    #[test]
+    fn address_that_no_exporter_takes_is_an_error() {
+        for address in ["http://c/a b", "http://c/<", "http://b\u{fc}cher.example"] {
+            assert!(matches!(of(&[(VARIABLE, address)]), Err(BadEndpoint::NoUrl(_))), "{address}");
+        }
+        for address in ["http://c_d", "http://[::1]:9/x", "http://c/a%20b"] {
+            assert!(of(&[(VARIABLE, address)]).is_ok(), "{address}");
+        }
+    }
+
+    #[test]
     fn new_trace_uses_the_sampler_and_continued_trace_the_callers_flag() {
         let sampler = |name: &str, argument: &str| {
             let vars = [
@@ -324,7 +400,7 @@ mod tests {
             ];
             of(&vars).expect("good").expect("on").sampler
         };
-        let trace = |half: u8| std::array::from_fn(|at| if at == 9 { half } else { 0 });
+        let trace = |half: u8| std::array::from_fn(|at| if at == 8 { half } else { 0 });
         let (low, high) = (trace(0x3f), trace(0xc0));
         let asked = |sampler: Sampler| (sampler.root(low), sampler.root(high));
         assert_eq!(asked(Sampler::default()), (true, true));
@@ -353,6 +429,9 @@ mod tests {
         };
         assert_eq!(told(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]), Vec::<String>::new());
         assert!(told(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")])[0].contains("grpc"));
+        assert!(told(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]).is_empty());
+        assert!(told(&[("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "gzip")])[0].contains("gzip"));
+        assert!(told(&[("OTEL_EXPORTER_OTLP_COMPRESSION", "none")]).is_empty());
         for (name, argument) in
             [("jaeger_remote", ""), ("traceidratio", "2"), ("traceidratio", "half")]
         {

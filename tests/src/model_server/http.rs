@@ -8,6 +8,14 @@ use std::io::{self, BufRead, Read, Write};
 /// Reads the next request. Returns `None` when the client closed the connection between two
 /// requests.
 pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
+    Ok(read_raw(reader)?.map(|(request, raw)| {
+        let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
+        Request { body, ..request }
+    }))
+}
+
+/// Reads the next request, and returns its body beside it.
+pub(crate) fn read_raw(reader: &mut impl BufRead) -> io::Result<Option<(Request, Vec<u8>)>> {
     let mut first = String::new();
     if reader.read_line(&mut first)? == 0 {
         return Ok(None);
@@ -27,8 +35,7 @@ pub(crate) fn read(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
         reader.read_exact(&mut body)?;
         body
     };
-    let body = serde_json::from_slice(&raw).unwrap_or(Value::Null);
-    Ok(Some(Request { method, path, headers, body, main: false }))
+    Ok(Some((Request { method, path, headers, body: Value::Null, main: false }, raw)))
 }
 
 fn headers(reader: &mut impl BufRead) -> io::Result<Vec<(String, String)>> {

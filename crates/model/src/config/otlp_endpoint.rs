@@ -29,6 +29,8 @@ pub enum BadEndpoint {
     NoHost,
     #[error("`{0}` is not a port")]
     Port(String),
+    #[error("it is no URL: {0}")]
+    NoUrl(String),
     #[error("a user name or password in it is not supported: use OTEL_EXPORTER_OTLP_HEADERS")]
     UserInfo,
 }

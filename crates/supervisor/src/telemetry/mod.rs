@@ -7,13 +7,15 @@
 //! daemon resumes where the last one was. Spans that were sent but not saved as sent are sent again
 //! under the same ids. Only batches that a collector rejects are dropped, and counted.
 
+pub mod exporter;
 pub mod http;
 pub mod mark;
+pub mod provider;
 
 use crate::daemon::context::{Daemon, random_key};
 use crate::daemon::owned_task::{own, survive};
 use crate::spec_run::host::{self, Places};
-use http::PostError;
+use exporter::Exporter;
 use jiff::Timestamp;
 use mark::Mark;
 use muleteer_model::event::{Event, Record};
@@ -220,6 +222,7 @@ impl<F: Fold> Source<F> {
 struct Worker {
     daemon: Arc<Daemon>,
     settings: Settings,
+    exporter: Exporter,
     ledger: Source<Ledger>,
     /// The running runs, and the ended ones that are not exported yet, by id.
     runs: BTreeMap<String, Source<RunTracer>>,
@@ -248,9 +251,11 @@ impl Worker {
         mark.write(&mark_file)?;
         let reader = Reader::follow(&daemon.paths.events(), Start::Beginning)
             .map_err(|error| error.to_string())?;
+        let exporter = Exporter::new(&settings).map_err(|error| error.to_string())?;
         let mut worker = Self {
             daemon: daemon.clone(),
             settings,
+            exporter,
             ledger: Source {
                 reader,
                 fold: Ledger::default(),
@@ -376,7 +381,7 @@ impl Worker {
         if self.settings.traces.is_none() {
             self.waiting.clear();
         }
-        let trouble = match self.post_spans() {
+        let trouble = match self.exporter.spans(otlp::spans(&self.waiting)) {
             Err(error) if !error.is_final() => {
                 return Ok(Step::Away(error.to_string(), error.after()));
             }
@@ -408,18 +413,18 @@ impl Worker {
     }
 
     fn offer_metrics(&mut self) -> Result<Step, String> {
-        let Some(target) = &self.settings.metrics else {
+        if self.settings.metrics.is_none() {
             self.metrics_at = Instant::now() + LAST_OFFER;
             return Ok(Step::Done);
-        };
+        }
         if Instant::now() < self.metrics_at {
             return Ok(Step::Done);
         }
         let (version, dropped) = (env!("CARGO_PKG_VERSION"), self.ledger.mark.dropped);
         let meter = &self.ledger.fold.meter;
-        let body =
+        let document =
             otlp::metrics(&self.settings.resource, version, meter, dropped, Timestamp::now());
-        match http::post(target, self.settings.timeout, &body) {
+        match self.exporter.metrics(&document) {
             // A collector for traces alone may reject metrics. Whatever the failure is, spans do
             // not wait for them.
             Err(error) => {
@@ -440,15 +445,5 @@ impl Worker {
             }
         }
         Ok(Step::Done)
-    }
-
-    /// Posts the waiting spans, and returns how many the collector rejected.
-    fn post_spans(&self) -> Result<u64, PostError> {
-        let Some(target) = self.settings.traces.as_ref().filter(|_| !self.waiting.is_empty())
-        else {
-            return Ok(0);
-        };
-        let body = otlp::traces(&self.settings.resource, env!("CARGO_PKG_VERSION"), &self.waiting);
-        http::post(target, self.settings.timeout, &body)
     }
 }

@@ -138,7 +138,7 @@ run 4s ok
     );
     let ids: BTreeSet<_> = spans.iter().map(|span| span.id).collect();
     assert_eq!(ids.len(), spans.len(), "every span has an id of its own");
-    let text = crate::otlp::traces(&[], "1", &spans).to_string();
+    let text = format!("{:?}", crate::otlp::spans(&spans));
     assert!(
         !text.contains("prose"),
         "what was said is nobody's business but the journal's: {text}"

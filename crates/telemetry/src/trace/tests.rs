@@ -9,6 +9,8 @@ use muleteer_model::event::trace_context::hex;
 use muleteer_model::event::{Entry, ExitCause, PromptKind};
 use muleteer_model::monitor::{Action, Monitor};
 use muleteer_model::task_list::session::{Finished, Started};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use std::collections::BTreeSet;
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -228,7 +230,7 @@ fn spans_carry_the_conventions_attributes() {
         "of both attempts"
     );
     assert_eq!(dispatch.events.iter().map(|event| event.name).collect::<Vec<_>>(), ["restart"]);
-    let text = otlp::traces(&[], "1", &spans).to_string();
+    let text = format!("{:?}", otlp::spans(&spans));
     assert!(
         !text.contains("ls\""),
         "what a tool was called with is nobody's business but the journal's"
@@ -315,7 +317,7 @@ fn failed_span_has_a_reason_without_quoted_text() {
                 "{span:?}"
             );
         }
-        let text = otlp::traces(&[], "1", &spans).to_string();
+        let text = format!("{:?}", otlp::spans(&spans));
         assert!(!text.contains("sk-12345"), "{text}");
     }
 }
@@ -529,6 +531,7 @@ fn figures_are_folded_too() {
         7,
         Timestamp::UNIX_EPOCH,
     );
+    let body = serde_json::to_value(&body).expect("JSON");
     let metrics = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
         .as_array()
         .expect("metrics")
@@ -552,7 +555,11 @@ fn figures_are_folded_too() {
 #[test]
 fn otlp_s_json() {
     let spans = spans(&life());
-    let body = otlp::traces(&[("service.name".into(), "muleteer".into())], "0.1.0", &spans);
+    let resource = otlp::resource(&[("service.name".into(), "muleteer".into())]);
+    let body = ExportTraceServiceRequest {
+        resource_spans: group_spans_by_resource_and_scope(otlp::spans(&spans), &(&resource).into()),
+    };
+    let body = serde_json::to_value(&body).expect("JSON");
     let resource = &body["resourceSpans"][0];
     assert_eq!(
         resource["resource"]["attributes"][0],
@@ -563,12 +570,14 @@ fn otlp_s_json() {
     let start = all.iter().find(|span| span["name"] == "start agent").expect("start");
     assert_eq!(start["traceId"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(start["spanId"].as_str().map(str::len), Some(16));
-    let linked =
-        all.iter().find(|span| !span["links"].is_null()).expect("one that somebody spoke to");
-    assert_eq!(
-        linked["links"],
-        json!([{"traceId": "1bf7651916cd43dd8448eb211c80319c", "spanId": "c7ad6b7169203331"}])
-    );
+    assert_eq!((&start["kind"], &start["droppedEventsCount"]), (&json!(1), &json!(0)));
+    let links: Vec<_> =
+        all.iter().flat_map(|span| span["links"].as_array().expect("list")).collect();
+    assert_eq!(links.len(), 1, "one span has a later sender");
+    assert_eq!(links[0]["traceId"], "1bf7651916cd43dd8448eb211c80319c");
+    assert_eq!(links[0]["spanId"], "c7ad6b7169203331");
+    let root = all.iter().find(|span| span["parentSpanId"] == "");
+    assert!(root.is_none(), "all are below the caller");
     assert_eq!(start["startTimeUnixNano"], "1795341602000000000");
     assert!(
         start["attributes"]

@@ -1,0 +1,61 @@
+//! The forms of the export.
+
+#![allow(clippy::unwrap_used)]
+
+use muleteer_tests::collector::{Collector, Span};
+use muleteer_tests::rotel::Rotel;
+use muleteer_tests::{PATIENCE, World, wait_until};
+
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+const PROTOBUF: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+/// A short interval, so that a test need not wait a minute for metrics.
+const SOON: (&str, &str) = ("OTEL_METRIC_EXPORT_INTERVAL", "200");
+
+fn span(collector: &Collector, name: &str) -> Span {
+    wait_until(name, PATIENCE, || {
+        collector.spans().into_iter().find(|span| span.name() == name)
+    })
+}
+
+#[test]
+fn daemon_and_command_send_protobuf_if_the_variable_says_so() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    let endpoint = collector.url();
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint), PROTOBUF, SOON]);
+    let command = world.spawn(&repo, "echo working", &["--wait"]);
+    let id = command.env(ENDPOINT, &endpoint).env(PROTOBUF.0, PROTOBUF.1).ok();
+    let (dispatch, command) =
+        (span(&collector, "dispatch developer"), span(&collector, "muleteer spawn"));
+    assert_eq!(dispatch.attribute("muleteer.dispatch.id").as_deref(), Some(id.as_str()));
+    assert_eq!((dispatch.trace(), dispatch.parent()), (command.trace(), command.id()));
+    wait_until("figures of the ended dispatch", PATIENCE, || {
+        collector.metrics().iter().any(|one| one["name"] == "muleteer.dispatches").then_some(())
+    });
+    let (binary, other) = collector.posts_by_form();
+    assert_eq!(other, 0, "{binary} posts are protobuf");
+    assert!(binary >= 3, "spans of both, and metrics");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn a_real_collector_takes_protobuf() {
+    let world = World::new();
+    let Some(rotel) = Rotel::start("a_real_collector_takes_protobuf", world.path()) else { return };
+    wait_until("rotel", PATIENCE, || rotel.answers().then_some(()));
+    let repo = world.repo("project");
+    let endpoint = rotel.url();
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint), PROTOBUF, SOON]);
+    let command = world.spawn(&repo, "echo working", &["--wait"]);
+    command.env(ENDPOINT, &endpoint).env(PROTOBUF.0, PROTOBUF.1).ok();
+    let output = wait_until("rotel to print the dispatch", PATIENCE, || {
+        let output = rotel.output();
+        output.contains("dispatch developer").then_some(output)
+    });
+    for name in ["muleteer spawn", "attempt 1", "invoke_agent developer"] {
+        assert!(output.contains(name), "no {name} in\n{output}");
+    }
+    drop(rotel);
+    world.finish(Some(daemon));
+}
