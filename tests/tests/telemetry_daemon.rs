@@ -1,4 +1,4 @@
-//! The forms of the export.
+//! The forms of the export, and the daemon's own spans.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,9 +12,7 @@ const PROTOBUF: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
 const SOON: (&str, &str) = ("OTEL_METRIC_EXPORT_INTERVAL", "200");
 
 fn span(collector: &Collector, name: &str) -> Span {
-    wait_until(name, PATIENCE, || {
-        collector.spans().into_iter().find(|span| span.name() == name)
-    })
+    wait_until(name, PATIENCE, || collector.spans().into_iter().find(|span| span.name() == name))
 }
 
 #[test]
@@ -57,5 +55,41 @@ fn a_real_collector_takes_protobuf() {
         assert!(output.contains(name), "no {name} in\n{output}");
     }
     drop(rotel);
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn slow_request_is_a_span_below_the_command_that_sent_it() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    let endpoint = collector.url();
+    let daemon = world.daemon_with(&[(ENDPOINT, &endpoint)]);
+    // A kill is answered when the agent has ended.
+    let script = "trap 'sleep 2; exit 0' TERM; touch ready; while :; do sleep 0.05; done";
+    let id = world.spawn(&repo, script, &[]).ok();
+    wait_until("the agent to run", PATIENCE, || repo.path.join("ready").exists().then_some(()));
+    world.muleteer(&["kill", &id]).env(ENDPOINT, &endpoint).ok();
+    let (request, command) = (span(&collector, "request kill"), span(&collector, "muleteer kill"));
+    assert_eq!((request.trace(), request.parent()), (command.trace(), command.id()));
+    assert_eq!(request.attribute("muleteer.request").as_deref(), Some("kill"));
+    assert_eq!(request.service, "muleteer");
+    world.finish(Some(daemon));
+}
+
+#[test]
+fn restart_of_an_actor_is_a_span_without_log_lines() {
+    let world = World::new();
+    let repo = world.repo("project");
+    let collector = Collector::start();
+    let faults = ("MULETEER_FAULT", "ledger.before_write:3=panic");
+    let daemon = world.daemon_with(&[(ENDPOINT, &collector.url()), faults]);
+    let id = world.spawn(&repo, "true", &["--wait"]).ok();
+    assert_eq!(world.dispatch(&id)["state"], "success");
+    let restart = span(&collector, "restart ledger");
+    assert_eq!(restart.attribute("muleteer.actor").as_deref(), Some("ledger"));
+    assert_eq!(restart.json["events"], serde_json::json!([]), "no log line is exported");
+    let dispatch = span(&collector, "dispatch developer");
+    assert_ne!(restart.trace(), dispatch.trace(), "the ledger is no dispatch's");
     world.finish(Some(daemon));
 }

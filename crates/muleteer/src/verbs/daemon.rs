@@ -15,9 +15,13 @@ use muleteer_process::identity::Pinned;
 use muleteer_protocol::v1::{Reply, Request};
 use muleteer_supervisor::daemon::paths::Paths;
 use muleteer_supervisor::daemon::{self, DaemonOptions, StartError};
+use muleteer_supervisor::telemetry::{outbox, provider};
 use serde_json::json;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// An on-demand daemon exits after this much idle time.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
@@ -201,20 +205,21 @@ fn log_to_stderr(context: &Context) {
             "warn,muleteer={level},muleteer_supervisor={level},muleteer_store={level}"
         ))
     };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(wanted.unwrap_or_else(ours))
-        .with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // The journal adds its own times.
     let in_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    let set = if in_journal && !context.out.json {
-        builder.without_time().with_ansi(false).try_init()
+    let lines = if in_journal && !context.out.json {
+        lines.without_time().with_ansi(false).boxed()
     } else if context.out.json {
-        builder.json().try_init()
+        lines.json().boxed()
     } else {
-        builder.with_ansi(context.out.color_on_stderr()).try_init()
+        lines.with_ansi(context.out.color_on_stderr()).boxed()
     };
+    // Exported spans would only lengthen the lines.
+    let logged = filter_fn(|metadata| !provider::is_exported(metadata));
+    let lines = lines.with_filter(wanted.unwrap_or_else(ours).and(logged));
     // A subscriber that was set before is used instead.
-    drop(set);
+    drop(tracing_subscriber::registry().with(lines).with(outbox::layer()).try_init());
 }
 
 /// Closes inherited descriptors. Otherwise a script that reads our caller's output to its end would

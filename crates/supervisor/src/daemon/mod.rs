@@ -21,6 +21,8 @@ pub use crate::daemon::start::error::{Note, StartError};
 use crate::daemon::start::private_dir::{check_private, keep_private, private_dir};
 use crate::ledger::log::Opened;
 use crate::signals::AsyncSignals;
+use crate::telemetry::outbox::outbox;
+use crate::telemetry::own_spans;
 use crate::tree::ROOT;
 use crate::tree::supervisor_actor::{Args, Branch};
 use jiff::Timestamp;
@@ -34,8 +36,7 @@ use muleteer_shim::start::ShimProgram;
 use muleteer_store::AppendError;
 use muleteer_store::db::Projection;
 use muleteer_store::events::tail::Cursor;
-use muleteer_telemetry as telemetry;
-use muleteer_telemetry::Settings;
+use muleteer_telemetry::{Settings, VARIABLE};
 use ractor::Actor;
 use rustix::process::Signal;
 use std::io;
@@ -100,6 +101,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         lock::write_note(&lock_path, &note)
     })
     .map_err(io(&lock_path))?;
+    let recovery = own_spans::recovery();
     let (mut log, settings, endpoint, fault) =
         match configuration(&paths, options.config.as_deref()) {
             Ok(config) => {
@@ -120,19 +122,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let muleteer = std::env::current_exe().map_err(io(Path::new("/proc/self/exe")))?;
     link_program(&paths.state_dir.join("bin"), &muleteer).map_err(io(&paths.state_dir))?;
     let shim = ShimProgram::locate().map_err(io(&muleteer))?;
-    // A wrong endpoint must not keep agents from being supervised.
-    let telemetry = Settings::with_default(endpoint.as_deref(), &|name| std::env::var(name).ok())
-        .unwrap_or_else(|error| {
-            tracing::warn!(
-                %error,
-                "telemetry is off: {} (or telemetry.endpoint) is invalid",
-                telemetry::VARIABLE
-            );
-            None
-        });
-    for what in telemetry.iter().flat_map(|settings| &settings.unheeded) {
-        tracing::warn!("telemetry: {what}");
-    }
+    let telemetry = telemetry(endpoint.as_deref());
     log.begin(&paths, &note, settings)?;
     let Log { opened, backlog, .. } = log;
     disk_reserve::keep(&paths.reserve());
@@ -159,6 +149,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         let message = format!("{}; retry with `muleteer run --resume {run}`", error.message);
         daemon.note(Event::Fault { what: format!("run {run}"), message });
     }
+    own_spans::recovered(recovery, &daemon);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -166,6 +157,23 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
     let outcome = runtime.block_on(serve(daemon, options.idle_exit));
     runtime.shutdown_timeout(Duration::from_secs(2));
     outcome
+}
+
+/// Returns the settings of the export, or `None` if nothing is exported. A wrong endpoint must not
+/// keep agents from being supervised.
+fn telemetry(endpoint: Option<&str>) -> Option<Settings> {
+    let settings = Settings::with_default(endpoint, &|name| std::env::var(name).ok())
+        .unwrap_or_else(|error| {
+            tracing::warn!(%error, "no telemetry: {VARIABLE} (or telemetry.endpoint) is wrong");
+            None
+        })?;
+    for what in &settings.unheeded {
+        tracing::warn!("telemetry: {what}");
+    }
+    if settings.traces.is_some() {
+        outbox().open(settings.sampler);
+    }
+    Some(settings)
 }
 
 /// Loads the daemon's own configuration, without that of any project.

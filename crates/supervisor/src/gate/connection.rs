@@ -6,6 +6,7 @@ use crate::dispatch::error::{fault, internal};
 use crate::gate::handlers;
 use crate::gate::peer::{self, Identity};
 use crate::gate::places::Place;
+use crate::telemetry::own_spans;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::codec::{
     FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate,
@@ -127,12 +128,15 @@ async fn talk(
 impl Connection {
     async fn answer(&mut self, body: Request, trace: Option<String>) -> Result<(), FrameError> {
         let id = self.request;
+        let span = own_spans::request(&self.daemon, &body, trace.as_deref());
         let frame = match handlers::handle(self, body, trace).await? {
             Ok(Some(body)) => ServerFrame::Reply { id, body },
             // The client has cancelled, and waits for nothing.
             Ok(None) => ServerFrame::Error { id, error: fault("E_CANCELLED", "cancelled", "") },
             Err(error) => ServerFrame::Error { id, error },
         };
+        own_spans::answered(&span, &frame);
+        drop(span);
         match self.writer.write(&frame).await {
             // The frame is too long, and no byte of it was written.
             Err(FrameError::TooLong { len, .. }) => return self.in_parts(frame, len).await,

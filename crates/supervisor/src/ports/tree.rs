@@ -9,8 +9,8 @@ pub enum BranchMsg {
     /// Starts the listed children. The actor sends it to itself first, so that a failing child has
     /// a supervisor.
     Boot,
-    /// Restarts the children at these places, in order, if they are down.
-    Start(Vec<usize>),
+    /// Restarts the children at these places, in order, if they are down. Then the span ends.
+    Start(Vec<usize>, tracing::Span),
     /// Adds a dynamic child: the subtree of one dispatch or run. Answered once it runs, or at once
     /// if it does already.
     Add(DispatchId, RpcReplyPort<()>),

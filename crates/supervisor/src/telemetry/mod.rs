@@ -6,10 +6,14 @@
 //! and memory holds one batch. A collector that was away gets what it missed, and a restarted
 //! daemon resumes where the last one was. Spans that were sent but not saved as sent are sent again
 //! under the same ids. Only batches that a collector rejects are dropped, and counted.
+//!
+//! The daemon's own spans ([`own_spans`]) are the exception: they wait in memory ([`mod@outbox`]).
 
 pub mod exporter;
 pub mod http;
 pub mod mark;
+pub mod outbox;
+pub mod own_spans;
 pub mod provider;
 
 use crate::daemon::context::{Daemon, random_key};
@@ -25,6 +29,8 @@ use muleteer_telemetry::metrics::Meter;
 use muleteer_telemetry::run::RunTracer;
 use muleteer_telemetry::trace::{Span, Tracer};
 use muleteer_telemetry::{Settings, otlp};
+use opentelemetry_sdk::trace::SpanData;
+use outbox::outbox;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -120,6 +126,7 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
                 tokio::select! {
                     outcome = changes.changed() => if outcome.is_err() { return Ok(()) },
                     outcome = moves.changed() => if outcome.is_err() { return Ok(()) },
+                    () = outbox().added() => {}
                     () = tokio::time::sleep_until(worker.metrics_at.into()) => {}
                 }
             }
@@ -229,6 +236,8 @@ struct Worker {
     /// Ended spans that the collector has not accepted yet: at most a batch and the spans that one
     /// record ends.
     waiting: Vec<Span>,
+    /// The daemon's own spans that the collector has not accepted yet.
+    own: Vec<SpanData>,
     metrics_at: Instant,
     /// The number of rejections of metrics since they were last accepted.
     refusals: u32,
@@ -266,6 +275,7 @@ impl Worker {
             },
             runs: BTreeMap::new(),
             waiting: vec![],
+            own: vec![],
             metrics_at: Instant::now(),
             refusals: 0,
         };
@@ -381,13 +391,17 @@ impl Worker {
         if self.settings.traces.is_none() {
             self.waiting.clear();
         }
-        let trouble = match self.exporter.spans(otlp::spans(&self.waiting)) {
+        self.take_own();
+        let mut spans = otlp::spans(&self.waiting);
+        spans.extend(self.own.iter().cloned());
+        let count = spans.len();
+        let trouble = match self.exporter.spans(spans) {
             Err(error) if !error.is_final() => {
                 return Ok(Step::Away(error.to_string(), error.after()));
             }
             Err(error) => {
-                self.ledger.mark.dropped += self.waiting.len() as u64;
-                Some(format!("the collector refused {} spans: {error}", self.waiting.len()))
+                self.ledger.mark.dropped += count as u64;
+                Some(format!("the collector refused {count} spans: {error}"))
             }
             Ok(rejected) => {
                 self.ledger.mark.dropped += rejected;
@@ -396,6 +410,7 @@ impl Worker {
         };
         let had_spans = !self.waiting.is_empty();
         self.waiting.clear();
+        self.own.clear();
         self.ledger.settle(had_spans)?;
         for source in self.runs.values_mut() {
             source.settle(had_spans)?;
@@ -410,6 +425,16 @@ impl Worker {
             return Ok(Step::More);
         }
         self.offer_metrics()
+    }
+
+    /// Takes the daemon's own spans, unless earlier ones still wait here: then more wait in the
+    /// outbox, which is bounded.
+    fn take_own(&mut self) {
+        if self.own.is_empty() {
+            let (spans, dropped) = outbox().take();
+            self.own = spans;
+            self.ledger.mark.dropped += dropped;
+        }
     }
 
     fn offer_metrics(&mut self) -> Result<Step, String> {

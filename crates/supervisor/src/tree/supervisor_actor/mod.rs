@@ -7,6 +7,7 @@ use crate::daemon::context::Daemon;
 use crate::ports::agent::LifeMsg;
 use crate::ports::gate::GateMsg;
 use crate::ports::tree::BranchMsg;
+use crate::telemetry::own_spans;
 use crate::tree::{Node, Start, process_status};
 use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
@@ -120,7 +121,7 @@ impl Actor for Branch {
                     Box::pin(state.start(&myself, at)).await?;
                 }
             }
-            BranchMsg::Start(places) => {
+            BranchMsg::Start(places, _restart) => {
                 for at in places {
                     if at < state.children.len() && state.children[at].actor.is_none() {
                         Box::pin(state.start(&myself, at)).await?;
@@ -240,6 +241,8 @@ impl State {
             });
             return Err(reason.into());
         };
+        let id = self.children[at].id.as_ref();
+        let span = own_spans::restart(&self.daemon, self.children[at].node.name, &actor, id);
         let restarts_in_window = self.window.restarts(now);
         let delay_ms = delay.as_millis() as u64;
         self.daemon.note(Event::ActorRestarted {
@@ -253,7 +256,7 @@ impl State {
             self.children[place].stop().await;
             self.children[place].state = "restarting";
         }
-        myself.send_after(delay, move || BranchMsg::Start(places.clone()));
+        myself.send_after(delay, move || BranchMsg::Start(places.clone(), span.clone()));
         Ok(())
     }
 

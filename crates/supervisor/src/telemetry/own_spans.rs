@@ -1,0 +1,114 @@
+//! The daemon's own spans: a slow request, a restart of an actor, a slow recovery. They tell where
+//! time went that no event tells.
+
+use crate::daemon::context::Daemon;
+use crate::telemetry::provider::{TARGET, set_failed, set_parent};
+use muleteer_model::event::id::DispatchId;
+use muleteer_protocol::v1::{Request, ServerFrame};
+use muleteer_telemetry::Context;
+use tracing::Span;
+use tracing::field::Empty;
+
+/// A request that is answered within this time has no span. Each request of a slow command would
+/// have one otherwise.
+const SLOW_REQUEST_MS: i64 = 1_000;
+/// A recovery that takes no longer has no span.
+const SLOW_RECOVERY_MS: i64 = 5_000;
+
+/// Begins the span of a request below the span that its client sent. Returns a disabled span if
+/// there is none.
+pub fn request(daemon: &Daemon, body: &Request, trace: Option<&str>) -> Span {
+    let above = trace.filter(|_| exports(daemon)).and_then(Context::parse);
+    let Some((above, name)) = above.zip(name(body)) else { return Span::none() };
+    let span = tracing::info_span!(
+        target: TARGET,
+        parent: None,
+        "request",
+        otel.name = format!("request {name}").as_str(),
+        otel.kind = "server",
+        muleteer.request = name,
+        muleteer.slow_ms = SLOW_REQUEST_MS,
+    );
+    set_parent(&span, above);
+    span
+}
+
+/// Marks the span of a request whose answer is an error.
+pub fn answered(span: &Span, frame: &ServerFrame) {
+    if let ServerFrame::Error { error, .. } = frame {
+        set_failed(span, &error.code);
+    }
+}
+
+/// Begins the span of a restart, from the failure of an actor until it and those that restart with
+/// it run again. It is in the trace of the actor's dispatch, if it has one.
+pub fn restart(daemon: &Daemon, node: &str, actor: &str, id: Option<&DispatchId>) -> Span {
+    if !exports(daemon) {
+        return Span::none();
+    }
+    let span = tracing::info_span!(
+        target: TARGET,
+        parent: None,
+        "restart",
+        otel.name = format!("restart {node}").as_str(),
+        muleteer.actor = actor,
+    );
+    let fleet = daemon.snapshot();
+    let trace = id.and_then(|id| fleet.get(id)?.created.trace.as_deref());
+    if let Some(above) = trace.and_then(Context::parse) {
+        set_parent(&span, above);
+    }
+    span
+}
+
+/// Begins the span of a daemon's start, which is recovery. Whether it is exported is not known
+/// before the configuration is read.
+pub fn recovery() -> Span {
+    tracing::info_span!(
+        target: TARGET,
+        parent: None,
+        "recovery",
+        muleteer.generation = Empty,
+        muleteer.events = Empty,
+        muleteer.slow_ms = SLOW_RECOVERY_MS,
+    )
+}
+
+/// Ends the span of a recovery.
+pub fn recovered(span: Span, daemon: &Daemon) {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    span.record("muleteer.generation", number(daemon.generation));
+    span.record("muleteer.events", number(daemon.snapshot().seq));
+}
+
+fn exports(daemon: &Daemon) -> bool {
+    daemon.telemetry.as_ref().is_some_and(|settings| settings.traces.is_some())
+}
+
+/// Returns the name of a request. A request that its client ends, or that lasts as long as the work
+/// of an agent, has none.
+fn name(body: &Request) -> Option<&'static str> {
+    match body {
+        Request::Wait { .. }
+        | Request::Events { .. }
+        | Request::RunEvents { .. }
+        | Request::TasksWait { .. }
+        | Request::Ping
+        | Request::Unknown => None,
+        Request::Spawn(_) => Some("spawn"),
+        Request::Status { .. } => Some("status"),
+        Request::Tree => Some("tree"),
+        Request::Send { .. } => Some("send"),
+        Request::Interrupt { .. } => Some("interrupt"),
+        Request::Kill { .. } => Some("kill"),
+        Request::Answer { .. } => Some("answer"),
+        Request::SetModel { .. } => Some("model"),
+        Request::Prune { .. } => Some("prune"),
+        Request::Stop { .. } => Some("stop"),
+        Request::Bead { .. } => Some("bead"),
+        Request::Run(_) => Some("run"),
+        Request::RunStop { .. } => Some("run stop"),
+        Request::TasksRun(_) => Some("tasks run"),
+        Request::TasksStop { .. } => Some("tasks stop"),
+    }
+}
