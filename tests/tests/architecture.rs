@@ -98,7 +98,7 @@ fn every_crate_has_its_place() {
 const LARGEST_CYCLE: usize = 8;
 
 /// The crates with a larger import cycle, and its size. A size may only shrink.
-const LARGER_CYCLES: &[(&str, usize)] = &[("supervisor", 56)];
+const LARGER_CYCLES: &[(&str, usize)] = &[("supervisor", 55)];
 
 #[test]
 fn modules_form_no_large_import_cycle() {

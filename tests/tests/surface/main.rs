@@ -8,3 +8,4 @@ mod frozen_json;
 mod looking_on;
 mod service;
 mod telemetry;
+mod telemetry_daemon;

@@ -26,19 +26,21 @@ pub mod otlp_endpoint;
 
 mod decode;
 mod error;
+mod key;
 mod layers;
-mod ranges;
+pub(crate) mod ranges;
 mod span;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
 pub mod trust;
-mod types;
+pub(crate) mod types;
 pub(crate) mod yaml;
 
 pub(crate) use decode::decode;
 pub(crate) use error::Place;
 pub use error::{CODE, ConfigError, NotFound, nearest};
+pub(crate) use key::canonical;
 pub use span::{BadSpan, Span};
 pub use trust::{Ignored, Trust};
 pub use types::*;
@@ -311,24 +313,4 @@ const MODEL_LIMIT: usize = 200;
 /// exists.
 pub fn is_model_name(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MODEL_LIMIT && !name.chars().any(char::is_control)
-}
-
-/// Returns one spelling for `maxAgents`, `max-agents` and `max_agents`.
-pub(crate) fn canonical(key: &str) -> String {
-    let mut text = String::with_capacity(key.len() + 4);
-    let mut after_lower = false;
-    for c in key.chars() {
-        match c {
-            '-' => text.push('_'),
-            c if c.is_ascii_uppercase() => {
-                if after_lower {
-                    text.push('_');
-                }
-                text.push(c.to_ascii_lowercase());
-            }
-            c => text.push(c),
-        }
-        after_lower = c.is_ascii_lowercase() || c.is_ascii_digit();
-    }
-    text
 }

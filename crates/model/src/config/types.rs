@@ -122,13 +122,13 @@ impl BackendChoice {
     ///
     /// # Errors
     /// The name is unknown; the error suggests the nearest known one.
-    pub fn parse(name: &str) -> Result<Self, crate::config::NotFound> {
-        let wanted = crate::config::canonical(name);
+    pub fn parse(name: &str) -> Result<Self, crate::config::error::NotFound> {
+        let wanted = crate::config::key::canonical(name);
         Self::ALL
             .into_iter()
-            .find(|choice| crate::config::canonical(choice.as_str()) == wanted)
+            .find(|choice| crate::config::key::canonical(choice.as_str()) == wanted)
             .ok_or_else(|| {
-                crate::config::NotFound::new("backend", name, Self::ALL.map(Self::as_str))
+                crate::config::error::NotFound::new("backend", name, Self::ALL.map(Self::as_str))
             })
     }
 }

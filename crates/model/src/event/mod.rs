@@ -16,7 +16,7 @@ use crate::agent::event::TurnError;
 use crate::agent::permission::Policy;
 use crate::agent::result::AgentResult;
 use crate::agent::transcript::{Session, Standing};
-use crate::config::InForce;
+use crate::config::types::InForce;
 use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
 use crate::monitor::{self, Action, Monitor};

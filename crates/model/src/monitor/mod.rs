@@ -25,7 +25,7 @@ mod tests;
 
 use crate::agent::event::{AgentEvent, cut, target};
 use crate::agent::permission::{EDITING, READING};
-use crate::config::Span;
+use crate::config::span::Span;
 use loops::{Done, Loops};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

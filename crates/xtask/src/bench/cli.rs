@@ -1,8 +1,8 @@
 //! Rows about the command line: its start, and `status`.
 
-use super::Options;
 use super::measure::{Samples, in_turns, timed};
 use super::place::Place;
+use super::row::Options;
 use std::process::{Command, Stdio};
 use xtask::Failure;
 

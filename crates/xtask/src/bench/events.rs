@@ -1,7 +1,7 @@
 //! Rows about the event log.
 
-use super::Options;
 use super::measure::{Samples, probed};
+use super::row::Options;
 use std::process::Command;
 use xtask::Failure;
 

@@ -1,8 +1,8 @@
 //! Rows about the spec run: its schedule, its log and snapshots, and whole runs.
 
-use super::Options;
 use super::measure::{Samples, in_turns, probed, timed, until};
 use super::place::{PATIENCE, Place};
+use super::row::Options;
 use super::{memory, peers};
 use std::path::Path;
 use std::process::Command;

@@ -2,8 +2,9 @@
 //! death until its successor's `main`.
 
 use super::measure::{Samples, Subject, in_turns, until};
+use super::peers;
 use super::place::{PATIENCE, Place};
-use super::{Options, peers};
+use super::row::Options;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;

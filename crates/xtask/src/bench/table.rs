@@ -1,7 +1,8 @@
 //! Prints the measured values for a person, a program, or `docs/performance.md`.
 
 use super::measure::{Judged, Samples, median};
-use super::{Options, Row, peers};
+use super::peers;
+use super::row::{Options, Row};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use xtask::Failure;

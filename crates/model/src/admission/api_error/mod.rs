@@ -15,7 +15,8 @@
 //! the CLI or Muleteer retries.
 
 use crate::agent::event::TurnError;
-use crate::config::{Price, Span};
+use crate::config::span::Span;
+use crate::config::types::Price;
 use crate::restart::{self, Backoff};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,5 @@
 //! The forms of the export, and the daemon's own spans.
 
-#![allow(clippy::unwrap_used)]
-
 use muleteer_tests::collector::{Collector, Span};
 use muleteer_tests::rotel::Rotel;
 use muleteer_tests::{PATIENCE, World, wait_until};
