@@ -175,17 +175,8 @@ async fn hub_with_garbage_in_a_list_of_refs_is_built_again_and_loses_no_push() {
     assert_eq!(stage.repos.take_repairs(), Vec::<String>::new());
 }
 
-#[tokio::test]
-async fn hub_with_a_directory_or_a_link_in_place_of_a_file_is_built_again_and_loses_no_push() {
-    let branch = format!("refs/heads/{TARGET}.lock");
-    for name in [
-        "packed-refs.lock",
-        "index.lock",
-        "HEAD.lock",
-        "config.lock",
-        "refs/heads/any.lock",
-        &branch,
-    ] {
+async fn loses_nothing_by_directories(names: &[&str]) {
+    for name in names {
         loses_nothing(name, |hub| std::fs::create_dir(hub.join(name)).unwrap()).await;
         loses_nothing(name, |hub| {
             std::fs::create_dir(hub.join(name)).unwrap();
@@ -193,6 +184,21 @@ async fn hub_with_a_directory_or_a_link_in_place_of_a_file_is_built_again_and_lo
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn hub_with_a_directory_in_place_of_a_lock_is_built_again_and_loses_no_push() {
+    loses_nothing_by_directories(&["packed-refs.lock", "index.lock", "HEAD.lock"]).await;
+}
+
+#[tokio::test]
+async fn hub_with_a_directory_in_place_of_a_config_or_ref_lock_is_built_again_and_loses_no_push() {
+    let branch = format!("refs/heads/{TARGET}.lock");
+    loses_nothing_by_directories(&["config.lock", "refs/heads/any.lock", &branch]).await;
+}
+
+#[tokio::test]
+async fn hub_with_a_directory_or_a_link_in_place_of_a_file_is_built_again_and_loses_no_push() {
     loses_nothing("a ref", |hub| {
         symlink(format!("{TARGET}-none"), hub.join("refs/heads/other")).unwrap()
     })
