@@ -28,8 +28,8 @@ mod decode;
 mod error;
 mod key;
 mod layers;
-pub(crate) mod ranges;
-mod span;
+mod ranges;
+pub(crate) mod span;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
