@@ -338,6 +338,8 @@ fn describe(event: &Event) -> Option<String> {
             format!("{} {}", state(ended.as_str()), text(reason))
         }
         Event::FilesRemoved { by } => format!("files removed by {by}"),
+        // The stream of events describes this one, because it knows the dispatches with a clone.
+        Event::DispatchClosing { .. } => return None,
         Event::OutputRead {} | task_list_events!() => event.name().replace('_', " "),
         spec_run_events!() => return crate::render::run::describe(event),
         Event::Unknown => return None,

@@ -269,6 +269,8 @@ pub fn describe(event: &Event) -> Option<String> {
         }
         Event::RunApproved { by } => format!("approved by {by}"),
         Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
+        // The stream of events describes these, because it knows titles and attempts.
+        Event::AgentStarted(_) | Event::AgentFinished(_) => return None,
         Event::AgentRetried { purpose, reason, .. } => {
             warn(format!("{} is retried: {}", purpose.as_str(), text(reason)))
         }

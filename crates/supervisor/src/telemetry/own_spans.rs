@@ -77,12 +77,12 @@ pub fn recovery() -> Span {
 /// Ends the span of a recovery.
 pub fn recovered(span: Span, daemon: &Daemon) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    span.record("muleteer.generation", number(daemon.generation));
+    span.record("muleteer.generation", number(daemon.settings.generation));
     span.record("muleteer.events", number(daemon.snapshot().seq));
 }
 
 fn exports(daemon: &Daemon) -> bool {
-    daemon.telemetry.as_ref().is_some_and(|settings| settings.traces.is_some())
+    daemon.settings.telemetry.as_ref().is_some_and(|settings| settings.traces.is_some())
 }
 
 /// Returns the name of a request. A request that its client ends, or that lasts as long as the work
