@@ -172,7 +172,10 @@ fn daemon_settings_of_a_project_are_shown_as_ignored() {
         let said = user.run(args);
         let told: Vec<_> = said.stderr.lines().collect();
         assert_eq!((said.code, told.len()), (0, 1), "{said:?}");
-        assert!(told[0].contains("config.yaml:2: pool.max_agents is the daemon's"), "{said:?}");
+        assert!(
+            told[0].contains("config.yaml:2: pool.max_agents is a setting of the daemon"),
+            "{said:?}"
+        );
     }
 }
 

@@ -81,7 +81,7 @@ async fn against<F: Future<Output = ()>, T>(
 async fn missing_socket_means_no_daemon() {
     let (_dir, path, listener) = socket();
     drop(listener);
-    let error = Client::connect(&path, "test", None).await.expect_err("nobody listens");
+    let error = Client::connect(&path, "test", None).await.expect_err("no listener");
     assert!(matches!(error, ClientError::NoDaemon { .. }) && error.is_lost(), "{error}");
     let error =
         Client::connect(&path.with_file_name("other"), "test", None).await.expect_err("no socket");

@@ -53,7 +53,7 @@ async fn new_listener_replaces_the_old_one_and_survives_its_drop() {
     drop(listener);
     assert_eq!(names(dir.path()), ["sock"], "it is for the next one to replace");
     assert!(!answers(&path));
-    let refused = connect(&path).await.expect_err("nobody listens");
+    let refused = connect(&path).await.expect_err("no listener");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 

@@ -357,18 +357,18 @@ fn codex_cost_is_computed_from_its_tokens() {
     };
     let mut daemon = scene.world.daemon();
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
-    assert!(run.stderr.contains("the budget of $1.50 cannot be kept"), "{run:?}");
+    assert!(run.stderr.contains("the budget of $1.50 cannot be enforced"), "{run:?}");
     assert_eq!(scene.world.dispatch(run.stdout.trim())["cost_usd"], 0.0);
     // Muleteer also warns about the category's budget.
     let made = scene.spawn(&["--json"]).json();
     assert!(
-        made["warnings"][0].as_str().unwrap().contains("the budget of $10.00 cannot be kept"),
+        made["warnings"][0].as_str().unwrap().contains("the budget of $10.00 cannot be enforced"),
         "{made}"
     );
     let id = made["dispatch_id"].as_str().unwrap();
     ended(&scene.world, id);
     let journal = scene.world.muleteer(&["journal", id]).ok();
-    assert!(journal.contains("the budget of $10.00 cannot be kept"), "{journal}");
+    assert!(journal.contains("the budget of $10.00 cannot be enforced"), "{journal}");
 
     scene.world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();

@@ -72,7 +72,7 @@ fn allowed_and_denied_requests_reach_the_agent_with_the_reason() {
     let table = scene.world.muleteer(&["status"]).ok();
     assert!(table.contains("waiting") && table.contains("touch one"), "{table}");
     let journal = scene.world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("waits for an answer: may it use Bash: touch one?"), "{journal}");
+    assert!(journal.contains("waiting for an answer: may it use Bash: touch one?"), "{journal}");
     assert!(!scene.has("one"), "it waits");
 
     let wrong =
@@ -108,6 +108,7 @@ fn allowed_and_denied_requests_reach_the_agent_with_the_reason() {
     assert_eq!(scene.answers(&id), [(json!("allow"), by()), (json!("text"), by())]);
     let late = scene.world.muleteer(&["answer", &id, "allow", "--json"]).run();
     assert_eq!((late.code, late.error_code().as_str()), (Some(3), "E_NOTHING_ASKED"), "{late:?}");
+    assert_eq!(late.json()["error"]["hint"], "it has ended (success)", "{late:?}");
     assert_eq!(scene.world.dispatch(&id)["waiting_for"], json!([]));
     scene.world.finish(Some(daemon));
 }

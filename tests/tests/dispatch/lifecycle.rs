@@ -458,7 +458,10 @@ fn worktree_leaves_the_checkout_clean_and_returns_its_branch() {
     // Submodule directories would be empty in a clone, and the user would not know why.
     repo.write(".gitmodules", "[submodule \"lib\"]\n\tpath = lib\n\turl = ../lib\n");
     let warned = world.spawn(&repo, "true", &["--wait", "--worktree"]).run().expect_code(0);
-    assert!(warned.stderr.contains("warning: the repository's submodules"), "{warned:?}");
+    assert!(
+        warned.stderr.contains("warning: the agent's clone does not contain the submodules"),
+        "{warned:?}"
+    );
     let here = world.spawn(&repo, "true", &["--wait"]).run().expect_code(0);
     assert!(!here.stderr.contains("submodules"), "{here:?}");
     world.finish(Some(daemon));

@@ -435,7 +435,7 @@ fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
         let stopped = begun(&stage, &[], 4);
         let message = stopped["error"]["message"].as_str().unwrap_or_default();
         assert_eq!(stopped["error"]["code"], "E_REMOTE_CHANGED", "{remotes:?}: {stopped}");
-        assert!(message.contains("to main of the remote by itself"), "{message}");
+        assert!(message.contains("to main of the remote on its own"), "{message}");
         let branches = stage.repo.git(&["branch", "--list", "muleteer/*"]);
         assert_eq!(branches, "", "nothing of it is a branch that somebody might merge");
         let kept = stopped["work"]["branch"].as_str().unwrap_or_default();

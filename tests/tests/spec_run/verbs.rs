@@ -659,11 +659,11 @@ fn a_branch_that_is_not_pushed_says_why() {
     let daemon = stage.world.daemon();
     let done = stage.begin(&[]).run().expect_code(0);
     assert!(
-        done.stderr.contains("it is not pushed: the run began from a commit"),
+        done.stderr.contains("it is not pushed: the run started from a commit"),
         "{}",
         done.stderr
     );
-    assert!(done.stdout.contains("not pushed: the run began from a commit"), "{}", done.stdout);
+    assert!(done.stdout.contains("not pushed: the run started from a commit"), "{}", done.stdout);
     let run = stage.status()["run_id"].as_str().unwrap().to_string();
     let events = stage.events(&run);
     let published = events.iter().find(|event| event["event"] == "branch_published").unwrap();

@@ -395,7 +395,7 @@ fn a_validation_is_run_by_the_harness_in_a_clean_environment_and_its_output_reac
     let log = scene.log();
     assert!(log.contains("ERROR [task-001] [TEST_FAIL] validation failed: exit 1"), "{log}");
     assert!(log.contains("(1 of its failures existed before)"), "{log}");
-    assert!(log.contains("WARN [task-002] validation passes already"), "{log}");
+    assert!(log.contains("WARN [task-002] the validation passes before any work"), "{log}");
     let prompt = |name: &str| std::fs::read_to_string(scene.home(name)).unwrap();
     assert!(
         prompt("prompt.task-002.1").contains("passes already"),
@@ -470,7 +470,7 @@ fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
     assert!(told.stderr.contains("is being stopped"), "{told:?}");
     wait_until("the run to end", RUN, || scene.log().contains("LOCK released").then_some(()));
     assert!(
-        scene.log().contains("WARN [task-001] on_failure.cleanup was called off"),
+        scene.log().contains("WARN [task-001] on_failure.cleanup was cancelled"),
         "{}",
         scene.log()
     );
@@ -532,10 +532,12 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     );
     let told = scene.run("true", &[]).expect_code(0).stderr;
     assert_eq!(scene.status("task-001"), "completed");
-    assert!(told.contains("warning: harness-tasks.json was corrupted"), "{told}");
+    assert!(told.contains("warning: harness-tasks.json was damaged"), "{told}");
     assert_eq!(scene.repo.read("harness-tasks.json.damaged"), "{\"version\": 2, \"tas");
     assert!(
-        scene.log().contains("what it held is kept as harness-tasks.json.damaged: "),
+        scene.log().contains(
+            "saved the damaged content, with the last change, as harness-tasks.json.damaged "
+        ),
         "{}",
         scene.log()
     );

@@ -21,7 +21,7 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
         echo line$n >> shared";
     scene.run(script, &["--concurrency", "2"]).expect_code(0);
     assert!(
-        scene.log().contains("[TASK_EXEC] conflict with what others completed meanwhile"),
+        scene.log().contains("[TASK_EXEC] conflict with tasks that were completed meanwhile"),
         "{}",
         scene.log()
     );
@@ -98,7 +98,7 @@ fn user_changes_that_block_a_merge_end_the_run_without_an_attempt() {
             "{barred:?}"
         );
         assert!(
-            barred.stderr.contains("task-001 has passed and cannot be brought home"),
+            barred.stderr.contains("task-001 has passed, but merging it into the project failed"),
             "{barred:?}"
         );
         assert!(
@@ -159,7 +159,7 @@ fn concurrent_mode_holds_the_lock_only_for_a_change() {
     let status = scene.tasks(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["run_id"].as_str(), Some(begun.trim()), "{status}");
     let told = scene.tasks(&["status"]).expect_code(0).stdout;
-    assert!(told.contains(&format!("run {} works on it", begun.trim())), "{told}");
+    assert!(told.contains(&format!("run {} is working on it", begun.trim())), "{told}");
     // While agents work, others change the list; a claimed task stays with its worker.
     scene.add("Another", "true", &[]);
     scene.tasks(&["claim", "task-001", "--worker", "other"]).expect_code(3);
@@ -216,7 +216,7 @@ fn task_of_a_dead_concurrent_worker_is_recovered_from_the_branch() {
     assert!(
         of("task-002")
             .1
-            .contains("[SESSION_TIMEOUT] interrupted, and what was there did not pass"),
+            .contains("[SESSION_TIMEOUT] interrupted, and the existing work did not pass"),
         "{log}"
     );
     assert!(of("task-003").1.contains("[SESSION_TIMEOUT] No progress detected"), "{log}");

@@ -42,8 +42,8 @@ pub fn system_append(briefing: &Briefing<'_>) -> String {
     let _ = writeln!(text, "## How you work here\n");
     let _ = writeln!(
         text,
-        "You are the `{}` agent of a dispatch supervised by Muleteer. Nobody watches your screen: \
-         people read your journal and your result.\n",
+        "You are the `{}` agent of a dispatch supervised by Muleteer. No person watches your \
+         screen: people read your journal and your result.\n",
         briefing.role
     );
     if let Some(worktree) = briefing.worktree {
@@ -70,8 +70,8 @@ fn limits(limits: &Limits) -> String {
     let silence = Span::from_secs(limits.inactivity_timeout_s);
     let _ = writeln!(
         text,
-        "- Inactivity: {silence} without any output or tool call counts as a stall. Before \
-         something that may take longer, say so in the journal."
+        "- Inactivity: {silence} without any output or tool call counts as a stall. Write into the \
+         journal before an action that may take longer."
     );
     if let Some(budget) = limits.budget_usd {
         let _ = writeln!(text, "- Budget: ${budget:.2} for the whole dispatch.");
@@ -84,7 +84,7 @@ fn limits(limits: &Limits) -> String {
     }
     if limits.budget_usd.is_some() || limits.max_turns.is_some() || limits.timeout_s.is_some() {
         text.push_str(
-            "\nAt a limit you are stopped where you are, so finish in small, complete steps.\n",
+            "\nYou are stopped at a limit without warning, so finish in small, complete steps.\n",
         );
     }
     text.push('\n');
@@ -93,14 +93,12 @@ fn limits(limits: &Limits) -> String {
 
 fn journal(path: &str) -> String {
     format!(
-        "### Journal\n\n\
-         Your journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; if it has \
-         entries from before, read them first: someone began this work. Append one line when you \
-         start or finish a step, decide something, or are blocked:\n\n\
-         ```\n- HH:MM — [agent] what happened, and why if it is not obvious\n```\n\n\
-         Append only. The header, the `Status:` line and the `[harness]` lines are kept by \
-         Muleteer, and come back when they are changed. If you die, whoever follows has only these \
-         lines and your commits.\n\n"
+        "### Journal\n\nYour journal is `{path}` (also in `$MULETEER_JOURNAL`). It exists already; \
+         if it has earlier entries, read them first: another agent began this work. Append one \
+         line when you start or finish a step, decide something, or are blocked:\n\n```\n\
+         - HH:MM — [agent] what happened, and why if it is not obvious\n```\n\nAppend only. Muleteer writes \
+         the header, the `Status:` line and the `[harness]` lines, and restores them when they are \
+         changed. If you die, the next agent has only these lines and your commits.\n\n"
     )
 }
 
@@ -135,10 +133,7 @@ pub fn dispatch(task: &str, system: Option<&str>) -> String {
 
 /// Returns a prompt that asks once more for the result and names every fault of the last one.
 pub fn repair(faults: &[String]) -> String {
-    let mut text = String::from(
-        "Your work is not in question, only the form of its result. What you returned is not \
-         valid:\n\n",
-    );
+    let mut text = String::from("Your work is fine, but the form of its result is not valid:\n\n");
     for fault in faults.iter().take(20) {
         let _ = writeln!(text, "- {fault}");
     }
@@ -159,25 +154,22 @@ pub fn repair(faults: &[String]) -> String {
 pub fn go_on(journal: &str, cut_at: Option<Standing>, unsynced: bool) -> String {
     let what = match cut_at {
         Some(Standing::Unanswered) => {
-            format!(
-                "You had not begun to answer. Do what was asked last; your journal is \
-                `{journal}`."
-            )
+            format!("You had not started to answer. Do the last task; your journal is `{journal}`.")
         }
         Some(Standing::Answered) => {
-            "Your answer was complete, but it was lost on its way: do no further work, and give \
-             the same final answer again, in the form it was asked for."
+            "Your answer was complete, but it was lost: do no further work, and give the same \
+             final answer again, in the requested form."
                 .into()
         }
         _ => format!(
-            "Your last tool call may have run fully, partly or not at all: look at the files (and \
-             `git status`) before you repeat it. Your journal is `{journal}`. Then go on with the \
-             task from where you were."
+            "Your last tool call may have run fully, partly or not at all: check the files (and \
+             `git status`) before you repeat it. Your journal is `{journal}`. Then continue the \
+             task."
         ),
     };
     let lost = if unsynced && cut_at != Some(Standing::Answered) {
-        " The whole machine was started anew: files that were written shortly before may be empty, \
-         old or missing, so look at what was changed last before you build on it."
+        " The whole machine restarted: files that were written shortly before may be empty, old or \
+         missing, so check the last changes before you build on them."
     } else {
         ""
     };

@@ -167,6 +167,9 @@ fn a_number_among_texts_is_a_text() {
 fn wrong_value_names_the_expected_one() {
     for (text, said) in [
         ("pool: {max_depth: 4294967296}\n", "expected a number from 0 to 100, not 4294967296"),
+        ("pool: {max_agents: four}\n", "`pool.max_agents`: expected a number from 1 to 1000"),
+        ("pool: {max_agents: 0}\n", "`pool.max_agents`: expected a number from 1 to 1000"),
+        ("backend: cluade-code\n", "`cluade-code` is not one of `auto`, "),
         ("pool: {max_depth: -1}\n", "expected a number from 0 to 100, not -1"),
         ("backend: null\n", "`backend`: expected one of `auto`, "),
         ("backend: [codex]\n", ", not a list"),

@@ -141,7 +141,7 @@ fn each_fault_has_a_message_and_a_hint() {
         }),
         ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
         ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
-        ("state_dir", Status::Fail, "open to others (mode 755)", |f| {
+        ("state_dir", Status::Fail, "accessible to other users (mode 755)", |f| {
             state(&mut f.state_dir).mode = 0o40_755
         }),
         ("state_dir", Status::Fail, "cannot be written", |f| {
@@ -161,7 +161,7 @@ fn each_fault_has_a_message_and_a_hint() {
         ("runtime_dir", Status::Fail, "cannot be created: / cannot be written", |f| {
             f.runtime_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
-        ("runtime_dir", Status::Fail, "/r/muleteer is open to others", |f| {
+        ("runtime_dir", Status::Fail, "/r/muleteer is accessible to other users", |f| {
             state(&mut f.runtime_parent).mode = 0o777
         }),
         ("events", Status::Fail, "line 3", |f| {
@@ -276,6 +276,10 @@ fn a_missing_cli_matters_only_where_it_is_wanted() {
     assert_eq!(with(there(), false), [Status::Ok, Status::Skip], "another one will do");
     assert_eq!(with(there(), true), [Status::Ok, Status::Fail], "the configuration names it");
     assert_eq!(with(Program::Missing, false), [Status::Fail, Status::Fail], "there is none at all");
+    let mut none = healthy();
+    none.backends[0].found = Program::Missing;
+    let found = check(&none, "backend.claude");
+    assert_eq!(found.message, "no agent CLI found (claude, codex): nothing can run");
     let mute = || Program::Silent { path: "/c".into(), after_s: 5 };
     assert_eq!(
         with(mute(), false),
@@ -313,10 +317,10 @@ fn trust_is_a_check_only_where_the_repository_needs_it() {
     };
     assert_eq!(trust(&[], &[]), None);
     let (status, message) = trust(&["sandbox"], &["backends.codex.command"]).expect("a check");
-    assert!(status == Status::Warn && message.ends_with("ignored are sandbox"), "{message}");
+    assert!(status == Status::Warn && message.ends_with("ignoring sandbox"), "{message}");
     let (status, message) = trust(&[], &["backends.codex.command"]).expect("a check");
     assert!(
-        status == Status::Ok && message.ends_with("not run by this check: backends.codex.command"),
+        status == Status::Ok && message.ends_with("this check does not run backends.codex.command"),
         "{message}"
     );
 }
@@ -450,7 +454,8 @@ fn telemetry_check_reports_the_running_daemon() {
     );
     let (status, message, _) = with(TelemetryFacts::Disabled, to(HERE));
     assert!(status == Status::Warn && message.contains(HERE), "{message}");
-    let unheeded = vec!["OTEL_EXPORTER_OTLP_PROTOCOL=grpc: http/json is spoken".to_string()];
+    let unheeded =
+        vec!["OTEL_EXPORTER_OTLP_PROTOCOL=grpc: only http/json is supported".to_string()];
     let (status, message, _) =
         with(TelemetryFacts::Reached { endpoint: HERE.into(), ms: 1, unheeded }, to(HERE));
     assert!(status == Status::Warn && message.contains("=grpc"), "{message}");

@@ -98,7 +98,7 @@ impl Stream {
         }
         if !(header.limits.inactivity_timeout > 0.0 && header.limits.inactivity_timeout.is_finite())
         {
-            return Err(bad(at, "`limits.inactivity_timeout` is no time".into()));
+            return Err(bad(at, "`limits.inactivity_timeout` is not a time".into()));
         }
         let mut events: Vec<Timed> = Vec::new();
         for (at, line) in lines {

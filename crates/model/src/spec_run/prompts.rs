@@ -160,8 +160,7 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
     before(scene, &mut text);
     if reuse {
         text.push_str(
-            "\nYou are in the same worktree as that attempt: look at what is there before you \
-             begin.\n",
+            "\nYou are in the same worktree as that attempt: check its state before you start.\n",
         );
     }
     spec(scene, &mut text);
@@ -179,21 +178,18 @@ pub fn implement(scene: &Scene<'_>, work: &Work<'_>) -> String {
         "{step}. Everything is committed, and pushed to the branch `{target}`:\n   ```\n   git \
          fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n   git \
          push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n   ```\n   You resolve the \
-         conflicts yourself. If the push is refused because somebody was faster, do it again, up \
-         to 3 times. Never force it.\n\
-         {}. The bead is closed: `{muleteer} bead close {} --reason \"what you did\"`. If nothing \
-         had to be changed, add `--no-change`.\n",
+         conflicts yourself. If the push is rejected because another agent was faster, repeat both \
+         commands, up to 3 times. Never force a push.\n{}. The bead is closed: `{muleteer} bead \
+         close {} --reason \"what you did\"`. If nothing had to be changed, add `--no-change`.\n",
         step + 1,
         bead.id,
     );
     let _ = write!(
         text,
-        "\n## What else you notice\n\nDo not fix what is not your bead's. Note it for the judge:\
-         \n\n```\n\
-         {muleteer} bead create --title \"Observation: …\" --type task --label observation\n```\
-         \n\n\
-         ## Not your business\n\n- Other beads\n- Tests that others broke (maintenance does that)\
-         \n- The frozen spec: it is not to be changed\n"
+        "\n## Other observations\n\nDo not fix faults outside your bead. Record them for the \
+         judge:\n\n```\n{muleteer} bead create --title \"Observation: …\" --type task --label \
+         observation\n```\n\n## Out of scope\n\n- Other beads\n- Tests that others broke \
+         (maintenance fixes them)\n- The frozen spec: do not change it\n"
     );
     text
 }
@@ -213,14 +209,13 @@ pub fn maintain(scene: &Scene<'_>, bead_id: &str, commands: &Commands) -> String
     };
     format!(
         "Several agents have merged their work into the branch `{target}`, which you have checked \
-         out. Run the whole test suite, the build, the type checker and the linter.{found} Mend \
-         what is broken. Change no behaviour and add no feature: only mend.\n\n\
-         Commit with the message \"chore: fix test/build breakage\", then:\n\n```\n\
-         git fetch \"$MULETEER_REMOTE\" \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\n\
-         git push \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"\n\
-         {muleteer} bead close {bead_id} --reason \"what you mended\"\n```\n\n\
-         If nothing is broken, close it with `--no-change`.\n\n\
-         The software is being built from this spec, {}, run {}.\n",
+         out. Run the whole test suite, the build, the type checker and the linter.{found} Fix the \
+         faults. Change no behaviour and add no feature.\n\nCommit with the message \"chore: fix \
+         test/build breakage\", then:\n\n```\ngit fetch \"$MULETEER_REMOTE\" \
+         \"$MULETEER_TARGET_BRANCH\" && git rebase FETCH_HEAD\ngit push \"$MULETEER_REMOTE\" \
+         HEAD:\"$MULETEER_TARGET_BRANCH\"\n{muleteer} bead close {bead_id} --reason \"what you \
+         fixed\"\n```\n\nIf nothing is broken, close it with `--no-change`.\n\nThe software is \
+         being built from this spec, {}, run {}.\n",
         scene.title, scene.run_id
     )
 }
@@ -297,7 +292,7 @@ pub fn structure(scene: &Scene<'_>, observations: &BTreeSet<String>, reasoning: 
          nothing was.\n\n",
     );
     let _ = match observations.is_empty() {
-        true => writeln!(text, "`observations` is empty: nobody has noted any."),
+        true => writeln!(text, "`observations` is empty: there are none."),
         false => {
             let shown: Vec<_> =
                 observations.iter().take(OBSERVATIONS).map(|id| format!("`{id}`")).collect();

@@ -58,19 +58,17 @@ pub fn prompt(brief: &Brief<'_>) -> String {
             let _ = writeln!(text, "- {}/{}: {}", done.step, done.total, done.description);
         }
         text.push_str(
-            "\nLook at what is there first, then go on with the step after the last one.\n",
+            "\nCheck the existing work first, then continue with the step after the last one.\n",
         );
     }
     let _ = write!(
         text,
-        "\n## How\n\n\
-         - After each significant step: `muleteer tasks checkpoint {id} M/N \"what was done\"`. \
-         Whoever follows if you die has only these lines and your commits.\n\
-         - Commit as you like, with `{id}` in each message; what you leave uncommitted is \
-         committed for you if the validation passes. If it does not, everything since the \
-         beginning is rolled back.\n\
-         - Work on this task only. Leave the harness-* files and .harness-active alone: the \
-         harness keeps them, and decides by the command above whether the task is done.\n",
+        "\n## How\n\n- After each significant step: `muleteer tasks checkpoint {id} M/N \"what was \
+         done\"`. If you die, the next worker has only these lines and your commits.\n- Commit as \
+         you like, with `{id}` in each message; what you leave uncommitted is committed for you if \
+         the validation passes. If it does not, everything since the beginning is rolled back.\n- \
+         Work on this task only. Leave the harness-* files and .harness-active alone: the harness \
+         keeps them, and decides by the command above whether the task is done.\n",
         id = task.id
     );
     if !brief.commits.trim().is_empty() {
@@ -101,7 +99,7 @@ fn attempts(text: &mut String, brief: &Brief<'_>) {
     let Some((before, false)) = brief.before else { return };
     let apart = failure_diff::tell(before, last);
     if !apart.old.is_empty() {
-        text.push_str("\nThese failed before the task was begun, too:\n\n");
+        text.push_str("\nThese also failed before the task started:\n\n");
         for line in &apart.old {
             let _ = writeln!(text, "- {line}");
         }

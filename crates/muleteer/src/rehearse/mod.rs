@@ -133,5 +133,5 @@ fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
 }
 
 fn invalid(message: String) -> Failure {
-    Failure::new("E_SCENARIO_INVALID", message).hint("docs/rehearsal.md describes the format")
+    Failure::new("E_SCENARIO_INVALID", message).hint("see docs/rehearsal.md for the format")
 }

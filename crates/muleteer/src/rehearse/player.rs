@@ -44,7 +44,7 @@ pub struct Part {
 #[derive(Debug, thiserror::Error)]
 enum End {
     /// The reader of our stdout has closed it.
-    #[error("nobody listens")]
+    #[error("no listener")]
     Unheard(#[from] io::Error),
     #[error(transparent)]
     Keep(#[from] KeepError),

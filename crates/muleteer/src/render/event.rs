@@ -215,7 +215,7 @@ fn describe(event: &Event) -> Option<String> {
         Event::PromptSent { .. } => "prompt sent".into(),
         Event::PromptWritten { .. } => return None,
         Event::TurnStarted { turn, .. } => format!("turn {turn}"),
-        Event::PromptFolded { turn, .. } => format!("prompt taken into turn {turn}"),
+        Event::PromptFolded { turn, .. } => format!("message folded into turn {turn}"),
         Event::PromptProbed { standing, detail, .. } if detail.is_empty() => {
             format!("transcript: {}", last_prompt(*standing))
         }
@@ -230,7 +230,7 @@ fn describe(event: &Event) -> Option<String> {
         Event::ToolFinished { .. } | Event::ToolSubject { .. } => return None,
         Event::PermissionRequested { answered: true, .. } => return None,
         Event::PermissionRequested { ask, .. } => {
-            warn(format!("waits for an answer: {}", text(&ask.describe())))
+            warn(format!("waiting for an answer: {}", text(&ask.describe())))
         }
         Event::PermissionAnswered { answer: Verdict::Allow, by, .. } => format!("allowed by {by}"),
         Event::PermissionAnswered { answer, text: why, by, .. } => {
@@ -385,6 +385,7 @@ pub(super) fn word(value: &impl serde::Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn session_without_an_id_shows_only_its_model() {
@@ -397,5 +398,72 @@ mod tests {
         assert_eq!(started("5f0c", Some("m")).as_deref(), Some("session 5f0c, m"));
         assert_eq!(started("", Some("m")).as_deref(), Some("model m"));
         assert_eq!(started("", None), None);
+    }
+
+    fn lines_of(events: &[serde_json::Value]) -> Vec<String> {
+        let lines = Lines::default();
+        let line = |event: &serde_json::Value| {
+            let mut entry = event.clone();
+            entry["id"] = "x".into();
+            entry["dispatch_id"] = "abcd2345".into();
+            let entry = serde_json::from_value(entry).expect("an event");
+            Some(anstream::adapter::strip_str(&lines.describe(&entry)?).to_string())
+        };
+        events.iter().filter_map(line).collect()
+    }
+
+    #[test]
+    fn agent_of_a_run_is_named_by_bead_and_attempt() {
+        let bead = json!({"id": "xk9e8v2e", "title": "Parse dates", "priority": 1,
+            "created_at": "2026-02-12T10:00:00.000Z"});
+        let start = |attempt: u32| {
+            json!({"event": "agent_started", "agent": 1, "purpose": "implement",
+                "bead_id": "xk9e8v2e", "workdir": "w", "dispatch": "abcd2345", "attempt": attempt})
+        };
+        let end = |status: &str| {
+            json!({"event": "agent_finished", "agent": 1, "purpose": "implement",
+                "bead_id": "xk9e8v2e", "status": status, "duration_ms": 1, "reason": "success"})
+        };
+        let beads = json!({"event": "beads_created", "count": 1, "dependency_edges": 0,
+            "beads": [bead]});
+        let lines = lines_of(&[beads, start(0), end("failure"), start(1), end("success")]);
+        assert_eq!(
+            lines[1..],
+            [
+                "agent 1 starts: implement \"Parse dates\" (xk9e8v2e): attempt 1 (dispatch abcd2345)",
+                "agent 1: implement \"Parse dates\" (xk9e8v2e): attempt 1 failed",
+                "agent 1 starts: implement \"Parse dates\" (xk9e8v2e): attempt 2 (dispatch abcd2345)",
+                "agent 1: implement \"Parse dates\" (xk9e8v2e): attempt 2 succeeded",
+            ]
+        );
+    }
+
+    #[test]
+    fn closing_dispatch_fetches_commits_only_with_a_worktree() {
+        let clone = json!({"event": "worktree_created", "path": "/w", "base": "9fceb02d"});
+        let closing = json!({"event": "dispatch_closing", "state": "success", "reason": ""});
+        assert_eq!(lines_of(&[closing.clone()]), [""; 0]);
+        assert_eq!(lines_of(&[clone, closing])[1..], ["fetching its commits"]);
+    }
+
+    #[test]
+    fn ends_of_agents_and_limits_are_described() {
+        let exit = |code: i32, cause: &str| {
+            json!({"event": "agent_exited", "epoch": 1, "code": code, "signal": null,
+                "cause": cause, "stderr_tail": "", "used_ms": 1})
+        };
+        let limit = json!({"event": "limit_reached", "limit": "turns",
+            "detail": "its limit of 4 turns"});
+        let probed = json!({"event": "prompt_probed", "key": "k1", "standing": "mid_tool",
+            "session": "held", "detail": ""});
+        assert_eq!(
+            lines_of(&[exit(0, "exited"), exit(1, "lease_expired"), limit, probed]),
+            [
+                "agent exited (code 0)",
+                "agent exited (code 1): terminated because no daemon renewed its lease",
+                "stopped at its limit of 4 turns",
+                "transcript: cut off in the middle of a tool call",
+            ]
+        );
     }
 }

@@ -28,16 +28,21 @@ pub fn status(run: &Run, standing: &Standing, now: Timestamp) -> String {
         let _ = writeln!(text, "  running when this was recorded; they may have ended since:");
     }
     for job in run.jobs.values() {
-        let bead = job.start.bead_id.as_deref().unwrap_or("-");
-        let title = run.beads.get(bead).map_or("", |task| task.planned.title.as_str());
+        let title = job.start.bead_id.as_ref().and_then(|id| run.beads.get(id));
+        let part = match (&job.start.bead_id, title) {
+            (Some(id), Some(task)) => {
+                format!(" \"{}\" ({id})", safe(&clip(&task.planned.title, 50)))
+            }
+            (Some(id), None) => format!(" {id}"),
+            (None, _) => String::new(),
+        };
         let _ = writeln!(
             text,
-            "  agent {} {} {bead} {} (dispatch {}, attempt {})",
+            "  agent {} {}{part}: attempt {} (dispatch {})",
             job.start.agent,
             job.start.purpose.as_str(),
-            clip(title, 50),
-            job.start.dispatch,
-            job.start.attempt
+            job.start.attempt + 1,
+            job.start.dispatch
         );
     }
     let ready: Vec<_> = run.schedule.ready().take(8).collect();
@@ -349,4 +354,22 @@ pub fn describe(event: &Event) -> Option<String> {
             event.name().replace('_', " ")
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_of_a_bead_are_listed_in_order() {
+        for (failures, stage, wanted) in [
+            (0, Stage::Open, ""),
+            (0, Stage::Done, ""),
+            (0, Stage::Taken, ": attempt 1 runs"),
+            (1, Stage::Done, ": attempt 1 failed, attempt 2 succeeded"),
+            (3, Stage::Blocked, ": attempts 1 to 3 failed"),
+        ] {
+            assert_eq!(attempts(failures, stage), wanted);
+        }
+    }
 }

@@ -108,9 +108,17 @@ pub fn ending(dispatch: &DispatchStatus) -> String {
     line
 }
 
-/// Returns everything known about one dispatch. With `verbose` it also says what terminates the
-/// agent together with its shim.
-pub fn detail(dispatch: &DispatchStatus, now: Timestamp, verbose: bool) -> String {
+/// Returns the details of one dispatch, with what terminates its agent together with the shim.
+pub fn verbose_detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
+    let mut text = detail(dispatch, now);
+    if let Some(containment) = &dispatch.containment {
+        let _ = writeln!(text, "{DIM}{:<14}{RESET}{}", "containment", safe(containment));
+    }
+    text
+}
+
+/// Returns the details of one dispatch.
+pub fn detail(dispatch: &DispatchStatus, now: Timestamp) -> String {
     let mut text = String::new();
     let mut put = |name: &str, value: String| {
         if !value.is_empty() {
@@ -160,9 +168,6 @@ pub fn detail(dispatch: &DispatchStatus, now: Timestamp, verbose: bool) -> Strin
     put("work", dispatch.work.as_ref().map(|work| safe(&work.summary)).unwrap_or_default());
     put("journal", opt(&dispatch.journal));
     put("pid", dispatch.pid.map(|pid| pid.to_string()).unwrap_or_default());
-    if verbose {
-        put("containment", opt(&dispatch.containment));
-    }
     if let Some(result) = &dispatch.result {
         put("result", format!("{}{}{RESET}", state_color(&result.status), result.status));
         let indented = safe(&result.summary).trim_end().replace('\n', "\n              ");
@@ -221,5 +226,16 @@ mod tests {
         assert_eq!(shown(0), ["lives", "waits", "4"]);
         let told = newest(&all, 1, Timestamp::UNIX_EPOCH);
         assert!(told.contains("3 more that ended earlier: --all shows them"), "{told}");
+    }
+
+    #[test]
+    fn containment_is_shown_only_with_verbose() {
+        let one = DispatchStatus {
+            containment: Some("cgroup+sweep".into()),
+            ..dispatch("one", "running", "2026-01-01T10:00:00Z")
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        assert!(!detail(&one, now).contains("cgroup+sweep"));
+        assert!(verbose_detail(&one, now).contains("cgroup+sweep"));
     }
 }

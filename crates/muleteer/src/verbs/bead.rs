@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   muleteer bead create --title \"Parse the header\" --priority 1 --label parser
-  muleteer bead dep add k3f9 x2ab            k3f9 waits for x2ab
+  muleteer bead dep add k3f9 x2ab            k3f9 depends on x2ab
   muleteer bead ready                        the beads that can start now
   muleteer bead list --label run:RUN --status open --json
   muleteer bead close k3f9 --reason \"Done in 1f2e3d\"
@@ -128,7 +128,7 @@ enum Verb {
     /// Add and remove dependencies between beads
     #[command(
         subcommand,
-        after_help = "Examples:\n  muleteer bead dep add k3f9 x2ab            k3f9 waits for \
+        after_help = "Examples:\n  muleteer bead dep add k3f9 x2ab            k3f9 depends on \
             x2ab\n  muleteer bead dep rm k3f9 x2ab"
     )]
     Dep(Dep),

@@ -6,7 +6,7 @@ use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
 use crate::client::offline;
 use crate::client::watch_report;
-use crate::render::status::{detail, newest, table};
+use crate::render::status::{detail, newest, table, verbose_detail};
 use jiff::Timestamp;
 use muleteer_protocol::v1::{Reply, Request, StatusReport};
 
@@ -70,7 +70,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 fn render(report: &StatusReport, args: &Args, verbose: bool) -> String {
     match (&args.id, report.dispatches.as_slice()) {
-        (Some(_), [one]) => detail(one, Timestamp::now(), verbose),
+        (Some(_), [one]) if verbose => verbose_detail(one, Timestamp::now()),
+        (Some(_), [one]) => detail(one, Timestamp::now()),
         (_, dispatches) if args.all || args.limit.is_some() || !args.state.is_empty() => {
             table(dispatches, Timestamp::now())
         }

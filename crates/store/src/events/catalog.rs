@@ -38,8 +38,9 @@ macro_rules! catalog {
 }
 
 catalog! {
-    DaemonStarted: "A daemon took the state directory over; `generation` fences the ones before it. It goes by `settings` until it \
-                    ends, and so does one after it that cannot read its configuration."
+    DaemonStarted: "A daemon took over the state directory; `generation` fences earlier daemons. \
+                    It uses `settings` until it ends; a later daemon that cannot read its \
+                    configuration uses them too."
         = Event::DaemonStarted {
             pid: 4711,
             generation: 3,
@@ -47,74 +48,89 @@ catalog! {
             boot_id: "3c8f1a52".into(),
             settings: Some(InForce { max_agents: 8, max_depth: 2, output_mib: 64 }),
         };
-    DaemonStopping: "It was asked to stop. `agents` is `keep` or `stop`; `lease_s` is how long kept ones go on alone."
+    DaemonStopping: "The daemon was asked to stop. `agents` is `keep` or `stop`; `lease_s` is how \
+                     long kept agents run without a daemon."
         = Event::DaemonStopping { agents: "keep".into(), alive: 2, lease_s: 28800 };
-    LogRecovered: "A torn tail was cut from the events at start-up."
+    LogRecovered: "At its start the daemon removed an incomplete last write from the events."
         = Event::LogRecovered { cut_bytes: 120 };
-    ActorRestarted: "A part of the supervisor failed and was started again."
+    ActorRestarted: "An actor of the supervisor failed and was restarted."
         = Event::ActorRestarted {
             actor: "journal".into(),
             reason: "panicked: index out of bounds".into(),
             restarts_in_window: 1,
             delay_ms: 100,
         };
-    ActorEscalated: "It failed too often: its parent was asked to restart the whole branch."
+    ActorEscalated: "An actor failed too often: its parent was asked to restart the whole branch."
         = Event::ActorEscalated { actor: "link".into(), reason: "5 restarts in 60 s".into() };
-    Fault: "Something went wrong that no other event names."
+    Fault: "A fault that has no event of its own."
         = Event::Fault { what: "watcher".into(), message: "inotify limit reached".into() };
-    DispatchCreated: "A role was put to a task. Everything decided then is in here: later configuration does not reach it."
+    DispatchCreated: "A dispatch was created. It contains every decision made then; later changes \
+                      of the configuration do not affect it."
         = Event::DispatchCreated(Box::new(created()));
-    PromptQueued: "A prompt waits for its turn; `kind` is `initial`, `send`, `repair` or `continue`."
+    PromptQueued: "A prompt was queued; `kind` is `initial`, `send`, `repair` or `continue`."
         = Event::PromptQueued { key: "k1".into(), kind: PromptKind::Initial, by: "operator".into(), trace: Some(TRACE.into()) };
-    WorktreeCreated: "The agent has a clone of its own, made at commit `base`."
+    WorktreeCreated: "The agent got its own clone, created at commit `base`."
         = Event::WorktreeCreated { path: "/repo/.muleteer/worktrees/abcdefgh".into(), base: "9fceb02d".into() };
-    AttemptStarted: "Written before the shim is started; `resume` is the CLI's session that goes on."
+    AttemptStarted: "Written before the shim starts; `resume` is the CLI session to resume."
         = Event::AttemptStarted { attempt: 1, epoch: 1, resume: Some("session-1".into()) };
-    AgentSpawned: "The agent's process runs; `containment` says what ends it with its shim, `awake_ms` is its shim's clock of awake time."
+    AgentSpawned: "The agent's process runs. `containment` names what terminates it together with \
+                   its shim; `awake_ms` is the shim's clock of awake time."
         = Event::AgentSpawned { pid: 4713, shim_pid: 4712, containment: "cgroup".into(), awake_ms: 86_400_000 };
-    AgentAdopted: "A living shim was found and taken over by this daemon."
+    AgentAdopted: "This daemon adopted a running shim."
         = Event::AgentAdopted { shim_pid: 4712, epoch: 1 };
     StartFailed: "The agent could not be started."
         = Event::StartFailed { epoch: 1, error: "no such file".into(), permanent: true };
-    SessionStarted: "The CLI named its session."
+    SessionStarted: "The CLI reported its session."
         = Event::SessionStarted { session_id: "session-1".into(), model: Some("sonnet".into()) };
-    AgentGreeted: "An agent that is spoken to by calls told who it is. `load` is the session it goes on with; null where one is made."
+    AgentGreeted: "An ACP agent identified itself. `load` is the session to load; null for a new \
+                   session."
         = Event::AgentGreeted { agent: "codex-acp 2.6.0".into(), load: Some("session-1".into()) };
-    SessionOpened: "Its session stands. `set_model_by`: the model that was asked for is set next, in that way. \
-        `model_by`: how the model can be changed later, where it can."
+    SessionOpened: "The session is open. `set_model_by`: how the requested model is set next. \
+        `model_by`: how the model can be changed later, if it can."
         = Event::SessionOpened {
             session_id: "session-1".into(),
             set_model_by: Some("option model".into()),
             model_by: Some("option model".into()),
             set_mode: None,
         };
-    SessionModeSet: "The agent has taken the mode that the policy needs."
+    SessionModeSet: "The agent accepted the mode that the policy requires."
         = Event::SessionModeSet { mode: "default".into() };
-    SessionModeKept: "Its session is in the mode that its policy needs. `by`: how it is set, should the agent leave it."
+    SessionModeKept: "The session is in the mode that the policy requires. `by`: how the mode is \
+                      set again if the agent leaves it."
         = Event::SessionModeKept { mode: "default".into(), by: "call".into() };
-    SessionModeChanged: "The agent went over to another mode. `back`: the one that is set again, because the agent does not ask in this one and has a policy."
+    SessionModeChanged: "The agent switched to another mode. `back`: the mode to restore, because \
+                         the new one does not ask for permission and the agent has a policy."
         = Event::SessionModeChanged { mode: "yolo".into(), back: Some("default".into()) };
-    SessionModeStays: "The agent does not leave a mode in which it does not ask, though it has a policy: it is stopped."
-        = Event::SessionModeStays { mode: "yolo".into(), reason: "it was set back, and the agent went there again".into() };
-    SessionModeRefused: "The agent refused a mode in which it would not have asked; `next` is tried instead. Its policy is open."
+    SessionModeStays: "The agent does not leave a mode that does not ask for permission, although \
+                       it has a policy: Muleteer stops it."
+        = Event::SessionModeStays { mode: "yolo".into(), reason: "Muleteer reset the mode, and the \
+            agent switched again".into() };
+    SessionModeRefused: "The agent refused a mode that does not ask for permission; Muleteer tries \
+                         `next`. The policy is open."
         = Event::SessionModeRefused { mode: "bypassPermissions".into(), reason: "not available".into(), next: Some("default".into()) };
-    SessionModelSet: "The agent has taken the model that was asked for."
+    SessionModelSet: "The agent accepted the requested model."
         = Event::SessionModelSet { model: "gpt-5.5".into() };
-    CallFailed: "A call of ours was refused or not answered in time, so the process is ended. `for_good`: no other is tried."
+    CallFailed: "The agent refused a call or did not answer in time, so Muleteer terminates the \
+                 process. `for_good`: Muleteer does not retry."
         = Event::CallFailed {
             call: "session/load".into(),
-            reason: "not answered in 2m".into(),
+            reason: "no answer within 2m".into(),
             for_good: false,
         };
     PromptSent: "Written before the shim receives the prompt."
         = Event::PromptSent { key: "k1".into() };
-    PromptWritten: "The shim acknowledged that it wrote the prompt to the agent's stdin: nothing that was printed before can be about it."
+    PromptWritten: "The shim acknowledged that it wrote the prompt to the agent's stdin; earlier \
+                    output does not belong to it."
         = Event::PromptWritten { key: "k1".into() };
-    TurnStarted: "The CLI has taken the prompt `key`."
+    TurnStarted: "The CLI accepted the prompt `key`."
         = Event::TurnStarted { turn: 1, key: "k1".into() };
-    PromptFolded: "The CLI has made the prompt `key`, sent in the middle of turn `turn`, part of it."
+    PromptFolded: "The CLI folded the prompt `key`, sent during turn `turn`, into that turn."
         = Event::PromptFolded { key: "k2".into(), turn: 1 };
-    PromptProbed: "After its process died: what the CLI's transcript says about a prompt. `standing` is `not_taken` (it is sent again), `unanswered`, `mid_tool`, `answered` (they are gone on with) or `unknown` (a person is asked); `session` is `held`, `empty`, `missing`, `lost` or `unread`. `counted`: what its turn has used stands in `usage_recorded` beside it."
+    PromptProbed: "The state of a prompt in the CLI's transcript after the process died. \
+                   `standing` is `not_taken` (it is sent again), `unanswered`, `mid_tool`, \
+                   `answered` (the session is resumed) or `unknown` (a person decides); `session` \
+                   is `held`, `empty`, `missing`, `lost` or `unread`. `counted`: a \
+                   `usage_recorded` beside it has the usage of its turn."
         = Event::PromptProbed {
             key: "k1".into(),
             standing: Standing::MidTool,
@@ -123,21 +139,28 @@ catalog! {
             counted: true,
             detail: String::new(),
         };
-    SessionLost: "The CLI no longer has the session that was to go on."
+    SessionLost: "The CLI no longer has the session to resume."
         = Event::SessionLost { session_id: "session-1".into() };
     ToolCalled: "The agent called a tool; `target` is its file or command, cut."
         = Event::ToolCalled { call_id: "t1".into(), tool: "Edit".into(), target: "src/lib.rs".into(), parent: Some("t0".into()) };
-    ToolSubject: "The whole of what the call just told works on, where `target` is its first line only. Of an agent that is watched because it has a policy."
+    ToolSubject: "The full target of the last tool call, if `target` has only its first line. \
+                  Recorded for agents with a policy."
         = Event::ToolSubject { call_id: "t1".into(), text: "ls\nrm -rf x".into() };
     ToolFailed: "The tool answered with an error."
         = Event::ToolFailed { call_id: "t1".into(), text: "old_string not found".into() };
-    ToolFinished: "The call came to an end, and not to an error."
+    ToolFinished: "The tool call ended without an error."
         = Event::ToolFinished { call_id: "t1".into() };
-    PolicyBroken: "The agent used a tool without asking, though its policy would have asked about it or refused it, by `rule`: it is stopped. `denied`: it had asked, and `rule` or whoever it names had denied it."
+    PolicyBroken: "The agent used a tool without asking, although `rule` of its policy asks or \
+                   denies: Muleteer stops it. `denied`: the agent had asked, and `rule`, or the \
+                   person that it names, had denied it."
         = Event::PolicyBroken { call_id: "t1".into(), tool: "Bash".into(), target: "touch x".into(), rule: "mode ask".into(), denied: true };
-    PermissionRequested: "The agent waits to be told. `kind` is `permission`, `question` or `other` (refused at once); `input` may be cut; `answered`: the answer is the next line, as nobody had to be asked."
+    PermissionRequested: "The agent requests an answer. `kind` is `permission`, `question` or \
+                          `other` (refused at once); `input` may be cut; `answered`: the next line \
+                          has the answer, as no person was needed."
         = Event::PermissionRequested { request_id: "r1".into(), answered: true, ask: Box::new(ask()) };
-    PermissionAnswered: "Written before the agent is told. `answer` is `allow`, `deny` or `text`; `rule` is what decided where `by` is `policy`; `key` is of the client's request."
+    PermissionAnswered: "Written before the agent gets the answer. `answer` is `allow`, `deny` or \
+                         `text`; `rule` decided if `by` is `policy`; `key` is the key of the \
+                         client's request."
         = Event::PermissionAnswered {
             request_id: "r1".into(),
             answer: Verdict::Deny,
@@ -146,11 +169,12 @@ catalog! {
             rule: Some("Bash(rm *)".into()),
             key: "k3f9".into(),
         };
-    PermissionClosed: "The agent no longer wants to know."
+    PermissionClosed: "The agent withdrew its request."
         = Event::PermissionClosed { request_id: "r1".into() };
     AgentSaid: "Text of the agent, cut."
         = Event::AgentSaid { text: "The test passes now.".into() };
-    AgentNotice: "It has to do without something: an MCP server, the model that was wanted, settings that are not trusted. Told once in each attempt."
+    AgentNotice: "The agent lacks something: an MCP server, the requested model, settings that are \
+                  not trusted. Recorded once in each attempt."
         = Event::AgentNotice { text: "MCP server `docs` does not work".into() };
     UsageRecorded: "Tokens and cost since the last such event."
         = Event::UsageRecorded {
@@ -163,7 +187,7 @@ catalog! {
             cumulative: true,
             total_usd: None,
         };
-    TurnFinished: "The agent is done with a prompt; `status` is an HTTP status, if one is to blame."
+    TurnFinished: "The agent finished a prompt; `status` is the HTTP status that caused a failure."
         = Event::TurnFinished {
             turn: 1,
             ok: false,
@@ -173,19 +197,24 @@ catalog! {
         };
     ResultReceived: "The agent returned a valid result."
         = Event::ResultReceived { result: result() };
-    ResultInvalid: "It returned something else; `repair`: it is asked once more."
+    ResultInvalid: "The agent returned an invalid result; `repair`: Muleteer asks for it once more."
         = Event::ResultInvalid { faults: vec!["`status` is missing".into()], repair: true };
-    ResultQuoted: "The result just received stands behind other text on its line. One that the program gives by itself counts in its place."
+    ResultQuoted: "The last result follows other text on its line. A result that the program \
+                   returns separately replaces it."
         = Event::ResultQuoted {};
-    ResultOvertaken: "A command printed more after its result, which is none then: only its last line is one."
+    ResultOvertaken: "A command printed more lines after its result, which therefore does not \
+                      count: only the last line can be a result."
         = Event::ResultOvertaken {};
-    JournalEntry: "The agent wrote this into its journal."
+    JournalEntry: "The agent wrote this entry into its journal."
         = Event::JournalEntry { text: "Chose a BTreeMap: order matters.".into() };
-    ApiRetried: "The CLI tries a call to its API again."
+    ApiRetried: "The CLI retries a call to the model API."
         = Event::ApiRetried { attempt: 1, max: 10, status: Some(529), delay_s: 2.5, awake_ms: Some(90_000) };
-    RateLimited: "A limit of the model API is reached, until `until`, or for `wait_s` seconds where only that is told."
+    RateLimited: "The model API reported a rate limit until `until`, or for `wait_s` seconds if it \
+                  reports only that."
         = Event::RateLimited { until: Some(time()), wait_s: 90.0, awake_ms: Some(90_000) };
-    ApiWaiting: "The model API is asked again at `until`; no process runs meanwhile, and no place is held. `told`: the API said when; `waits`: such waits in a row; `spent_ms`: what they took in all."
+    ApiWaiting: "The dispatch waits for the model API until `until`, without a process and without \
+                 a slot. `told`: the API reported the time; `waits`: the number of consecutive \
+                 waits; `spent_ms`: their total time."
         = Event::ApiWaiting {
             trouble: Trouble::RateLimit,
             status: Some(429),
@@ -194,39 +223,44 @@ catalog! {
             waits: 1,
             spent_ms: 90_000,
         };
-    ApiGivenUp: "The model API is not asked any more, and the agent is ended: its key is refused, or patience is over."
+    ApiGivenUp: "Muleteer gives up the model API and stops the agent: the API refused the key, or \
+                 the patience is exceeded."
         = Event::ApiGivenUp {
             trouble: Trouble::Refused,
             status: Some(401),
             reason: "the model API refused the key ANTHROPIC_API_KEY (HTTP 401)".into(),
         };
-    Compacted: "The CLI shortened its context, from and to so many tokens."
+    Compacted: "The CLI compacted its context, with the tokens before and after."
         = Event::Compacted { before: 180_000, after: 30_000 };
-    OutputRead: "Output was read up to `at`, and held nothing worth an event."
+    OutputRead: "Muleteer read the output up to `at`, without other events."
         = Event::OutputRead {};
-    BlockedByUs: "We stopped (or went on) reading the agent's output: its silence is ours."
+    BlockedByUs: "Muleteer paused or resumed reading the agent's output; during a pause, silence \
+                  is not a stall."
         = Event::BlockedByUs { on: true };
-    ModelRequested: "It is to go on with another model; a CLI that cannot change it gets it with its next process."
+    ModelRequested: "A client requested another model; a CLI that cannot switch gets it with its \
+                     next process."
         = Event::ModelRequested { key: "m1".into(), model: "haiku".into(), by: "operator".into() };
-    ModelChanged: "Its CLI goes on with that model."
+    ModelChanged: "The CLI switched to the model."
         = Event::ModelChanged { key: "m1".into(), model: "haiku".into() };
-    ModelRefused: "Its CLI would not, and goes on with the one it had."
+    ModelRefused: "The CLI refused the model and keeps the previous one."
         = Event::ModelRefused { key: "m1".into(), reason: "no such model".into() };
-    InterruptRequested: "Someone asked to stop the turn."
+    InterruptRequested: "A client requested to stop the turn."
         = Event::InterruptRequested { key: "i1".into(), by: "operator".into() };
-    KillRequested: "Someone asked to end the agent; it is never started again."
+    KillRequested: "A client requested to kill the agent, which is never restarted."
         = Event::KillRequested { reason: "wrong branch".into(), by: "operator".into() };
-    LimitReached: "`budget`, `turns` or `timeout`: the agent is ended."
+    LimitReached: "A limit is reached (`budget`, `turns` or `timeout`): Muleteer stops the agent."
         = Event::LimitReached { limit: Limit::Budget, detail: "$10.02 of $10.00".into() };
-    MonitorSpoke: "A monitor (`loop`, `drift`, `spiral`, `budget`) found that the agent works and is sick. `action` is what is done: `note`, `warn`, or `stop`, with which it is ended and its session kept."
+    MonitorSpoke: "A monitor (`loop`, `drift`, `spiral`, `budget`) found a fault in a running \
+                   agent. `action` is the reaction: `note`, `warn`, or `stop`, which stops the \
+                   agent and keeps its session resumable."
         = Event::MonitorSpoke {
             monitor: Monitor::Loop,
             action: Action::Warn,
             reason: "Bash cargo test failed in the same way 4 times".into(),
         };
-    StallDetected: "It gave no sign of life for too long, and `evidence` says where one was looked for: it is ended."
+    StallDetected: "The agent was silent and idle for too long, by `evidence`: Muleteer stops it."
         = Event::StallDetected { silent_s: 300, evidence: "no output, no tool call".into() };
-    AgentExited: "The agent's process is gone; `cause` says by whom. `used_ms`: awake time it lived."
+    AgentExited: "The agent's process exited; `cause` names the reason. `used_ms`: its awake time."
         = Event::AgentExited {
             epoch: 1,
             code: Some(0),
@@ -235,16 +269,18 @@ catalog! {
             stderr_tail: "warning: x".into(),
             used_ms: 61_500,
         };
-    SweepFinished: "What a dead shim left was looked for and ended."
+    SweepFinished: "Muleteer searched for processes of a dead shim and killed them."
         = Event::SweepFinished { killed: 1, clean: true };
-    AttemptFinished: "How the attempt ended, and whether it counts against `max_restarts`."
+    AttemptFinished: "The outcome of an attempt, and whether it counts for `max_restarts`."
         = Event::AttemptFinished { attempt: 1, outcome: Outcome::Failure, reason: "exit 1".into(), counted: true };
-    RestartScheduled: "The next attempt waits until then."
+    RestartScheduled: "The next attempt starts at `until`."
         = Event::RestartScheduled { until: time(), delay_ms: 2000 };
-    DispatchClosing: "The final state is decided; what is left is to bring the work home."
+    DispatchClosing: "The final state is decided; the work is fetched next."
         = Event::DispatchClosing { state: FinalState::Success, reason: "result".into() };
-    WorkFetched: "The work of the agent's clone came home: its commits as `branch`, of which `commit` is the tip (null where there is \
-                  none), the rest as refs (`left`). What is only in the clone is in `skipped`; `trouble` says why the commits are."
+    WorkFetched: "Muleteer fetched the work of the agent's clone: its commits as `branch` with the \
+                  tip `commit` (null if there is none), other changes as refs (`left`). `skipped` \
+                  lists work that remains in the clone; `trouble` is the reason why the commits \
+                  remain there."
         = Event::WorkFetched(WorkHome {
             branch: "muleteer/abcdefgh".into(),
             commit: Some("1a2b3c4d".into()),
@@ -256,36 +292,40 @@ catalog! {
             skipped: vec!["core.1234 (2 GiB, too large)".into()],
             trouble: None,
         });
-    DispatchFinished: "Nothing more happens to this dispatch."
+    DispatchFinished: "The dispatch has ended."
         = Event::DispatchFinished { state: FinalState::Success, reason: "result".into(), result: Some(result()) };
-    FilesRemoved: "Written before what was kept of its agent is removed: output, prompts, request. It cannot be spoken to any more."
+    FilesRemoved: "Written before the agent's files (output, prompts, request) are removed. The \
+                   dispatch accepts no more messages."
         = Event::FilesRemoved { by: "operator".into() };
-    RunStarted: "A run began. Who it is was decided once; `settings` may change when it is resumed."
+    RunStarted: "A run started. Its identity is fixed; `settings` may change when it is resumed."
         = Event::RunStarted(Box::new(run_started()));
-    RunResumed: "It goes on, with the configuration read again."
+    RunResumed: "The run was resumed with the configuration read again."
         = Event::RunResumed { run_id: RUN.into(), settings: Box::new(run_settings()), by: "operator".into(), trace: Some(TRACE.into()) };
     PhaseChanged: "`freeze`, `decompose`, `implement` (with maintenance beside it), `judge` or `finish`."
         = Event::PhaseChanged { phase: run::Phase::Implement };
-    SpecFrozen: "The spec was copied and hashed, and the integration branch made at `base_commit`."
+    SpecFrozen: "The spec was copied and hashed, and the integration branch created at \
+                 `base_commit`."
         = Event::SpecFrozen {
             sha256: "a1b2c3d4".into(),
             base_branch: "main".into(),
             base_commit: "9fceb02d".into(),
             target_branch: format!("muleteer/{RUN}"),
         };
-    AcceptanceSealed: "The acceptance criteria are there, and this is their hash; an empty path means that there are none."
+    AcceptanceSealed: "The acceptance criteria are sealed with this hash; an empty path means no \
+                       criteria."
         = Event::AcceptanceSealed { path: "/home/u/.cache/muleteer/run/acceptance".into(), sha256: "d4c3b2a1".into() };
-    Decomposed: "The decomposition agent is done; its beads are staged until they are accepted as a whole."
+    Decomposed: "The decomposition agent finished; its beads are staged until all are accepted."
         = Event::Decomposed {};
-    BeadsCreated: "The beads of the run, as it plans with them."
+    BeadsCreated: "The planned beads of the run."
         = Event::BeadsCreated { count: 1, dependency_edges: 0, beads: vec![planned()] };
-    BeadsAccepted: "They are no longer staged: everybody sees them."
+    BeadsAccepted: "The beads are no longer staged, so every agent sees them."
         = Event::BeadsAccepted {};
     RunApproved: "A person has approved the beads."
         = Event::RunApproved { by: "operator".into() };
     BeadAssigned: "A bead was given to an agent; `claim` is `run:iteration:attempt`."
         = Event::BeadAssigned { bead_id: "k3f9abcd".into(), agent: 1, claim: format!("{RUN}:1:0") };
-    AgentStarted: "Written before the agent is: its number, its part, its worktree and its dispatch."
+    AgentStarted: "Written before the agent starts: its number, its purpose, its worktree and its \
+                   dispatch."
         = Event::AgentStarted(Box::new(run::AgentStarted {
             agent: 1,
             purpose: run::Purpose::Implement,
@@ -295,7 +335,7 @@ catalog! {
             attempt: 0,
             reuse: true,
         }));
-    AgentFinished: "It ended: `success`, `failure` or `timeout`."
+    AgentFinished: "The agent ended: `success`, `failure` or `timeout`."
         = Event::AgentFinished(Box::new(run::AgentFinished {
             agent: 1,
             purpose: run::Purpose::Implement,
@@ -305,11 +345,13 @@ catalog! {
             reason: "exit code 1".into(),
             cost_usd: 0.12,
         }));
-    AgentRetried: "An agent the run cannot do without is started again."
+    AgentRetried: "An agent that the run needs is restarted."
         = Event::AgentRetried { purpose: run::Purpose::Judge, reason: "exit code 1".into(), counted: true };
-    BeadCompleted: "It is closed, by the agent or by the harness after it found its commits, and they are on the target."
+    BeadCompleted: "The bead is closed, by the agent or by the harness, and its commits are on the \
+                    target branch."
         = Event::BeadCompleted { bead_id: "k3f9abcd".into(), by: "agent".into(), no_change: false, commits: 2 };
-    BeadRetried: "Its agent did not finish it; `reuse` says that the next one goes on in the same worktree, `note` what it is told."
+    BeadRetried: "The agent did not finish the bead. `reuse`: the next agent continues in the same \
+                  worktree; `note`: the text for it."
         = Event::BeadRetried {
             bead_id: "k3f9abcd".into(),
             attempt: 1,
@@ -318,29 +360,37 @@ catalog! {
             counted: true,
             note: "incomplete".into(),
         };
-    BeadBlocked: "Out of retries: it waits for a person, and so do its dependants."
+    BeadBlocked: "The bead has no retries left: it and its dependants wait for a person."
         = Event::BeadBlocked { bead_id: "k3f9abcd".into(), reason: "exit code 1".into(), dependants: vec!["x2ab9999".into()] };
-    BeadReopened: "A person reopened what was blocked; it is worked on again, and its failures are forgotten."
+    BeadReopened: "A person reopened a blocked bead; its failure count is reset."
         = Event::BeadReopened { bead_id: "k3f9abcd".into(), by: "operator".into() };
-    OutsideClosed: "Something outside the run that a bead waited for was closed."
+    OutsideClosed: "A dependency outside the run was closed."
         = Event::OutsideClosed { bead_id: "k3f9abcd".into(), on: "bd-7".into() };
-    PoolSlowed: "The model's provider had no room: the run starts nobody before `until`, and no attempt is counted."
+    PoolSlowed: "The model API is overloaded or limited: the run starts no agent before `until`, \
+                 and counts no attempt."
         = Event::PoolSlowed { until: Timestamp::UNIX_EPOCH, reason: "rate limited".into() };
-    ObservationCreated: "An agent noted something for the judge."
+    ObservationCreated: "An agent recorded an observation for the judge."
         = Event::ObservationCreated { bead_id: "m4n5abcd".into(), created_by: "agent-1".into() };
-    MaintenanceStarted: "A maintenance run begins; the count of beads done in this iteration is what triggered it."
+    MaintenanceStarted: "A maintenance run starts, triggered by the count of beads done in this \
+                         iteration."
         = Event::MaintenanceStarted { maintenance: "maint-1".into(), bead_id: "a1b2c3m1".into(), trigger_completed_count: 5 };
-    PushUndone: "An agent pushed to the target what was no fast-forward; it is as it was before."
-        = Event::PushUndone { agent: 2, reason: "a push to main that was no fast-forward was undone".into() };
-    MaintenanceCoalesced: "It was due while another was under way, which takes care of it."
+    PushUndone: "Muleteer undid an agent's push to the target branch that was not a fast-forward."
+        = Event::PushUndone { agent: 2, reason: "undid a push to main that was not a \
+            fast-forward".into() };
+    MaintenanceCoalesced: "Maintenance was due while another maintenance run was running, which \
+                           covers it."
         = Event::MaintenanceCoalesced { completed_count: 10 };
-    MaintenanceFinished: "It ended: `success`, `failure`, `timeout`, or `stopped` with its run, to be triggered again."
+    MaintenanceFinished: "The maintenance run ended: `success`, `failure`, `timeout`, or `stopped` \
+                          with its run, to be triggered again."
         = Event::MaintenanceFinished { maintenance: "maint-1".into(), status: "success".into() };
-    JudgeStarted: "The judge begins; `round` 2 is after it wrote where it was to read."
+    JudgeStarted: "The judge starts; `round` 2 repeats a round in which it changed files that it \
+                   judged."
         = Event::JudgeStarted { iteration: 1, round: 1, observations: vec!["m4n5abcd".into()] };
-    JudgeReasoned: "Its first pass is done: the reasoning is kept, and is to be given structure."
+    JudgeReasoned: "The judge's first pass is done: its reasoning is stored and gets its structure \
+                    next."
         = Event::JudgeReasoned { round: 1 };
-    JudgeFinished: "`pass`, `fail`, `discarded` (it wrote where it was to read) or `unreadable`."
+    JudgeFinished: "The verdict: `pass`, `fail`, `discarded` (the judge changed files that it \
+                    judged) or `unreadable`."
         = Event::JudgeFinished(Box::new(run::JudgeFinished {
             iteration: 1,
             verdict: run::Verdict::Fail,
@@ -348,7 +398,8 @@ catalog! {
             reason: "see its result".into(),
             result: Some(verdict()),
         }));
-    VerdictApplied: "The verdict has become beads, and observations are promoted or dismissed."
+    VerdictApplied: "The verdict was turned into beads, and observations were promoted or \
+                     dismissed."
         = Event::VerdictApplied {
             iteration: 1,
             triage: Box::new(run::Triage {
@@ -357,43 +408,51 @@ catalog! {
                 dismissed: vec!["m4n5abce".into()],
             }),
         };
-    IterationStarted: "What the judge found is worked on."
+    IterationStarted: "The run starts an iteration on the findings of the judge."
         = Event::IterationStarted { iteration: 2, beads: vec![planned()] };
-    BranchPublished: "The integration branch is in the repository; `merge` is how to merge it, `unpushed` why it is nowhere else where there is a remote."
+    BranchPublished: "The integration branch is in the repository; `merge` is the command to merge \
+                      it, `unpushed` the reason why it was not pushed to the remote."
         = Event::BranchPublished { branch: format!("muleteer/{RUN}"), commit: "9fceb02d".into(), merge: "git merge".into(), unpushed: Some("2 of 15 beads are blocked".into()) };
-    PrCreated: "There is a pull request."
+    PrCreated: "The run created a pull request."
         = Event::PrCreated { url: "https://example.org/pull/1".into() };
-    BranchPushed: "The branch is at the remote under this name; `page` is where a pull request can be made, where that is known, `trouble` why `gh` made none."
+    BranchPushed: "The branch was pushed to the remote under this name; `page` is the page on \
+                   which to create a pull request, if known; `trouble` the reason why `gh` created \
+                   none."
         = Event::BranchPushed {
             branch: format!("muleteer/{RUN}"),
             page: Some(format!("https://github.com/o/r/compare/main...muleteer/{RUN}?expand=1")),
             trouble: Some("the pull request could not be made: gh: not logged in".into()),
         };
-    RunWorkKept: "The run ends before it passed, or is stopped: what there is of its branch is in the repository. `clones` are its \
-                  agents', `trouble` says why the branch could not be brought, and where it is."
+    RunWorkKept: "The run ended or stopped before it passed: its branch is in the repository. \
+                  `clones` are the clones of its agents; `trouble` is the reason why the branch \
+                  could not be fetched, and its place."
         = Event::RunWorkKept(run::KeptWork {
             branch: Some(format!("muleteer/{RUN}")),
             commit: Some("9fceb02d".into()),
             commits: 3,
             clones: Some(format!("/repo/.muleteer/worktrees/{RUN}")),
-            trouble: Some("cannot bring the branch home: disk full; it is in /state/runs/keep.git".into()),
+            trouble: Some("cannot fetch the branch into the repository: disk full; the work is in \
+                           /state/runs/keep.git".into()),
         });
-    RunStopping: "No agent is started any more, and those that live are ended. Without a code it is to rest."
-        = Event::RunStopping { code: "E_DEADLOCK".into(), message: "every bead left waits for one that is blocked".into() };
-    RunRested: "Nothing goes on until it is resumed."
+    RunStopping: "The run starts no more agents and stops the running ones. Without a code it \
+                  pauses."
+        = Event::RunStopping { code: "E_DEADLOCK".into(), message: "all remaining beads depend on \
+            blocked beads".into() };
+    RunRested: "The run is paused until it is resumed."
         = Event::RunRested {
             status: run::RunStatus::AwaitingApproval,
             reason: "waiting for approval of its beads".into()
         };
-    RunCompleted: "`completed`, or `partial` where a bead is blocked."
+    RunCompleted: "The run ended: `completed`, or `partial` if a bead is blocked."
         = Event::RunCompleted { status: run::RunStatus::Completed, total_beads: 15 };
-    RunFailed: "It ended before the judge passed it; the code is one of the contract's."
+    RunFailed: "The run ended before the judge passed it; the code is one of docs/contract.md."
         = Event::RunFailed {
             code: "E_MAX_ITERATIONS".into(),
-            message: "the judge found something in each of 3 iterations".into(),
+            message: "the judge found faults in each of 3 iterations".into(),
             status: run::RunStatus::Partial,
         };
-    TaskListStarted: "A run of a task list began; `list` is its id, `root` the directory of `harness-tasks.json`."
+    TaskListStarted: "A run of a task list started; `list` is its id, `root` the directory of \
+                      `harness-tasks.json`."
         = Event::TaskListStarted(Box::new(Started {
             list: "lstabcde".into(),
             root: "/repo".into(),
@@ -405,9 +464,10 @@ catalog! {
             by: "operator".into(),
             trace: Some(TRACE.into()),
         }));
-    TaskListSession: "Its session was counted; the log's lines say `SESSION-N`."
+    TaskListSession: "The session was counted; the log's lines have `SESSION-N`."
         = Event::TaskListSession { list: "lstabcde".into(), session: 2 };
-    TaskBegun: "A worker is about to claim a task and to have it done by `dispatch`; `resumed` after an interruption."
+    TaskBegun: "Written before a worker claims a task for `dispatch`; `resumed` after an \
+                interruption."
         = Event::TaskBegun {
             list: "lstabcde".into(),
             worker: 1,
@@ -416,14 +476,15 @@ catalog! {
             base: "9fceb02d".into(),
             resumed: false,
         };
-    TaskJudged: "What came of the attempt, by the task's own validation; committing or rolling back follows."
+    TaskJudged: "The outcome of the attempt by the task's validation; the commit or rollback \
+                 follows."
         = Event::TaskJudged {
             list: "lstabcde".into(),
             worker: 1,
             task: "task-001".into(),
             verdict: Judged { passed: false, category: Some("TEST_FAIL".into()), message: "exit 1".into() },
         };
-    TaskEnded: "The outcome stands in the list; `status` is `completed`, `failed` or `released`."
+    TaskEnded: "The outcome is in the list; `status` is `completed`, `failed` or `released`."
         = Event::TaskEnded {
             list: "lstabcde".into(),
             worker: 1,
@@ -432,9 +493,10 @@ catalog! {
             message: "[TEST_FAIL] exit 1".into(),
             counted: true,
         };
-    TaskListStopping: "The run was asked to stop: after the tasks in hand, or `now`."
+    TaskListStopping: "The run was asked to stop: after the running tasks, or `now`."
         = Event::TaskListStopping { list: "lstabcde".into(), now: false, by: "operator".into() };
-    TaskListFinished: "The run is over; `status` is `completed`, `failed`, `limit`, `interrupted`, `invalid`, `environment` or `error`."
+    TaskListFinished: "The run ended; `status` is `completed`, `failed`, `limit`, `interrupted`, \
+                       `invalid`, `environment` or `error`."
         = Event::TaskListFinished {
             list: "lstabcde".into(),
             finished: Finished { status: "completed".into(), reason: "all tasks are completed".into(), code: None },
@@ -624,7 +686,7 @@ fn verdict() -> JudgeResult {
 
 const INTRODUCTION: &str = r#"# Events
 
-<!-- Generated from crates/store/src/events/catalog.rs; a test compares them. Write it anew with
+<!-- Generated from crates/store/src/events/catalog.rs; a test compares them. Update it with
      UPDATE_DOCS=1 cargo test -p muleteer-store events_doc -->
 
 `events.jsonl` holds one JSON object a line. A line begins with `{"crc":"xxxxxxxx",`: the CRC-32C, in

@@ -103,7 +103,7 @@ fn corrupt_list_is_restored_from_its_backup_or_rejected() {
         drop(tx);
         assert!(!place.root.read().expect("reads").from_backup, "restored for good");
     }
-    assert!(place.log().contains("WARN harness-tasks.json was corrupted and is restored"));
+    assert!(place.log().contains("WARN harness-tasks.json was damaged; restored"));
     fs::write(place.root.tasks(), "{").expect("damages");
     fs::write(place.root.backup(), "{").expect("damages");
     let error = place.root.begin(Right::Own, now()).expect_err("unrecoverable");
@@ -130,7 +130,7 @@ fn content_of_a_damaged_list_is_saved_and_reported() {
         fs::write(place.root.tasks(), damage).expect("damages");
         let tx = place.root.begin(Right::Own, now()).expect("restores");
         let said = tx.restored.clone().expect("it is said");
-        assert!(said.contains(&format!("saved as {name}: ")) && said.contains("line 1"), "{said}");
+        assert!(said.contains(&format!("as {name} (")) && said.contains("line 1"), "{said}");
         assert!(place.log().contains(&said), "{}", place.log());
         assert_eq!(kept(name).as_deref(), Some(damage));
     }
@@ -143,7 +143,7 @@ fn content_of_a_damaged_list_is_saved_and_reported() {
     tx.commit().expect("commits");
     assert_eq!(kept("harness-tasks.json.damaged.3").as_deref(), Some("{,3"));
     assert!(
-        place.log().ends_with("what it held is kept as harness-tasks.json.damaged.3\n"),
+        place.log().ends_with("saved the damaged content as harness-tasks.json.damaged.3\n"),
         "{}",
         place.log()
     );
@@ -282,7 +282,7 @@ fn edit_during_a_killed_change_is_saved_by_the_next() {
     assert_eq!(place.stray(), ["harness-tasks.json.damaged"]);
     assert_eq!(fs::read_to_string(place.root.damaged(1)).expect("kept"), theirs);
     assert!(
-        place.log().ends_with("that is not in it, and is kept as harness-tasks.json.damaged\n"),
+        place.log().ends_with("that change is saved as harness-tasks.json.damaged\n"),
         "{}",
         place.log()
     );

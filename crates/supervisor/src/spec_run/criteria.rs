@@ -268,8 +268,8 @@ mod tests {
         assert_eq!(names, [&own[..2], &linked, &own[2..]].concat());
         for name in [
             ".hidden (it is hidden)",
-            "broken.md (it is a link that",
-            "features/up (it leads",
+            "broken.md (it is a ",
+            "features/up (it links",
             "zero.md (it is no",
         ] {
             assert!(

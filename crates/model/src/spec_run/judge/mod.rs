@@ -186,10 +186,7 @@ fn fitting(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }
-    let mark = format!(
-        "\n\n(cut: it was {} bytes long; the verdict that is kept has all of it)",
-        text.len()
-    );
+    let mark = format!("\n\n(cut: it had {} bytes; the stored verdict is complete)", text.len());
     match limit > mark.len() * 4 {
         true => crate::agent::event::cut(&text, limit - mark.len()) + &mark,
         false => crate::agent::event::cut(&text, limit),
@@ -440,7 +437,7 @@ mod tests {
         for (at, bead) in found.into_iter().enumerate() {
             assert!(
                 bead.description.starts_with("a\u{fffd}b")
-                    && bead.description.contains("(cut: it was ")
+                    && bead.description.contains("(cut: it had ")
             );
             assert!(bead.title.len() <= TITLE, "a line, without a mark of two");
             let make = crate::beads::Op::Create {

@@ -305,7 +305,7 @@ mod tests {
                 .starts_with("its status, attempts, completed_at in harness-tasks.json changed")
         );
         assert!(
-            told[2].1.ends_with("for only theirs can know")
+            told[2].1.ends_with("because only theirs can know")
                 && told[3].1.contains("only the worker that claimed it")
         );
     }

@@ -78,8 +78,8 @@ mod tests {
                 true,
                 Some("HEAD on branch `side`; the task began with HEAD detached"),
             ),
-            (on("main"), Some("main"), false, Some("took commit abc out of HEAD's history")),
-            (Stand::Detached, None, false, Some("took commit abc out of HEAD's history")),
+            (on("main"), Some("main"), false, Some("removed commit abc from HEAD's history")),
+            (Stand::Detached, None, false, Some("removed commit abc from HEAD's history")),
         ] {
             let found = astray(&wanted, branch, "abc", has_base);
             let fits = match said {

@@ -50,7 +50,7 @@ impl Display for Repair {
             Self::NotUtf8 => "bytes that are not UTF-8 were replaced by U+FFFD",
             Self::ByteOrderMark => "a byte order mark was skipped",
             Self::NumberOutOfRange => "a number out of range was read as null",
-            Self::TooDeep => "values nested deeper than 127 levels were left out",
+            Self::TooDeep => "values nested deeper than 127 levels were dropped",
             Self::ControlCharacter => "unescaped control characters were accepted",
             Self::Shortened => "it was very long and is shortened",
         })

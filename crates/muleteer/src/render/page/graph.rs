@@ -125,7 +125,7 @@ fn drawn(chronicle: &Chronicle, anchors: &Anchors<'_>) -> Markup {
                 role="img" aria-labelledby="graph-name graph-text" {
                 title #graph-name { "Dependency graph of " (graph.len()) " beads" }
                 desc #graph-text {
-                    "Beads from left to right, each to the right of those it waits for. "
+                    "Beads from left to right, each to the right of its dependencies. "
                     (graph.edges()) " dependencies in " (picture.layers) " layers."
                 }
                 g.lines {

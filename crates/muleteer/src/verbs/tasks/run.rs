@@ -131,7 +131,7 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
         )
         .await;
     }
-    let goes_on = format!("run {id} goes on (stop it with `muleteer tasks stop`)");
+    let goes_on = format!("run {id} continues (stop it with `muleteer tasks stop`)");
     until_interrupted(context, &goes_on, Exit::Interrupted, following).await
 }
 

@@ -104,8 +104,8 @@ pub struct Checkpoint {
 /// Validate a task; if it passes, commit and complete it
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation \
-        fails. The task then stays in progress: fix it, or give up with `fail`."
+    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation fails. \
+        The task then stays in progress: fix it, or give up with `fail`."
 )]
 pub struct Complete {
     /// The task

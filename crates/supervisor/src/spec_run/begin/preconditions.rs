@@ -305,7 +305,10 @@ mod tests {
 
     #[test]
     fn one_bead_is_no_beads() {
-        assert!(unscoped(1).starts_with("a bead is open, ") && unscoped(1).ends_with("about it"));
+        assert!(
+            unscoped(1).starts_with("a bead is open, ")
+                && unscoped(1).ends_with("belongs to the run")
+        );
         assert!(unscoped(2).starts_with("2 beads are open, "));
     }
 

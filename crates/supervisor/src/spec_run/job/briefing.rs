@@ -164,10 +164,7 @@ pub(super) async fn prompt(
         }
         (Purpose::Structure, _) => {
             let Some(&JudgeStage::Structure { round, .. }) = run.judge() else {
-                return Err(Trouble::new(
-                    "E_INTERNAL",
-                    "there is no reasoning to give structure to",
-                ));
+                return Err(Trouble::new("E_INTERNAL", "the reasoning of the judge is missing"));
             };
             let path = reasoning(hosted, run, round);
             let text = std::fs::read_to_string(&path)

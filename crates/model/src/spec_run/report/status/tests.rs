@@ -57,7 +57,7 @@ fn run_without_a_daemon_is_abandoned_and_known_until_its_newest_event() {
     assert_eq!(standing.waiting_for[0].kind, WaitKind::Daemon);
     assert!(standing.reason().unwrap().contains("run --resume"), "{standing:?}");
     let known = standing.clone().with_obstacle(&play.run, Some("run.json is newer".into()));
-    assert!(known.reason().unwrap().contains("carries it on (run.json is newer)"), "{known:?}");
+    assert!(known.reason().unwrap().contains("continues it (run.json is newer)"), "{known:?}");
     assert_eq!(known.obstacle.as_deref(), Some("run.json is newer"));
     let hosted =
         Standing::of(&play.run, None, true, at(500)).with_obstacle(&play.run, Some("no".into()));
