@@ -78,7 +78,7 @@ fn every_fixture_is_understood() {
 }
 
 #[test]
-fn nothing_that_is_known_becomes_unknown() {
+fn known_lines_never_become_unknown() {
     for (name, bytes) in fixtures() {
         for event in events(&theirs(&bytes)) {
             assert!(!matches!(event, AgentEvent::Unknown { .. }), "{name}: {event:?}");
@@ -103,7 +103,7 @@ fn byte_by_byte_is_the_same() {
 
 /// Cuts short streams at every place, long ones at every 997th byte.
 #[test]
-fn cut_anywhere_is_the_same() {
+fn input_cut_anywhere_yields_the_same_events() {
     for (name, bytes) in fixtures() {
         let bytes = theirs(&bytes);
         let whole = parse([bytes.as_slice()]);
@@ -117,7 +117,7 @@ fn cut_anywhere_is_the_same() {
 
 /// A stream may end anywhere: the events before its end stay the same.
 #[test]
-fn an_end_anywhere_loses_nothing_before_it() {
+fn truncated_input_keeps_earlier_events() {
     for (name, bytes) in fixtures() {
         let bytes = theirs(&bytes);
         let whole = parse([bytes.as_slice()]);
@@ -149,7 +149,7 @@ fn new_parser_at_any_line_yields_the_same_events() {
 }
 
 #[test]
-fn the_order_of_keys_means_nothing() {
+fn key_order_does_not_matter() {
     fn reversed(value: Value) -> Value {
         match value {
             Value::Object(map) => map.into_iter().rev().map(|(k, v)| (k, reversed(v))).collect(),

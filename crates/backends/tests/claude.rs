@@ -87,7 +87,7 @@ fn every_fixture_is_understood() {
 }
 
 #[test]
-fn nothing_that_is_known_becomes_unknown() {
+fn known_lines_never_become_unknown() {
     for (name, bytes) in fixtures() {
         for event in events(&bytes) {
             assert!(!matches!(event, AgentEvent::Unknown { .. }), "{name}: {event:?}");
@@ -104,7 +104,7 @@ fn byte_by_byte_is_the_same() {
 
 /// Cuts short streams at every place, long ones at every 997th byte.
 #[test]
-fn cut_anywhere_is_the_same() {
+fn input_cut_anywhere_yields_the_same_events() {
     for (name, bytes) in fixtures() {
         let whole = parse([bytes.as_slice()]);
         let step = if bytes.len() < 4000 { 1 } else { 997 };
@@ -141,7 +141,7 @@ fn consumed_counts_every_byte() {
 
 /// The CLI's order of keys changes between two lines of the same kind.
 #[test]
-fn the_order_of_keys_means_nothing() {
+fn key_order_does_not_matter() {
     fn reversed(value: serde_json::Value) -> serde_json::Value {
         match value {
             serde_json::Value::Object(map) => {
@@ -216,7 +216,7 @@ fn cost_of_a_turn_is_separate_from_the_total() {
 }
 
 #[test]
-fn a_prompt_the_session_holds_is_acknowledged_as_such() {
+fn prompt_already_in_the_session_is_acknowledged() {
     let prompts = |name: &str| -> Vec<(String, bool)> {
         let of = |event| match event {
             AgentEvent::Prompt { key, repeated, .. } => Some((key.unwrap(), repeated)),

@@ -146,7 +146,7 @@ fn every_end_of_a_turn() {
 }
 
 #[test]
-fn a_part_that_is_not_understood_costs_no_other_its_meaning() {
+fn unknown_part_does_not_affect_other_parts() {
     let message =
         |content: Value| json!({"type": "assistant", "message": {"id": "m", "content": content}});
     let all = events(&message(json!([

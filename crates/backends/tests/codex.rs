@@ -67,7 +67,7 @@ fn every_fixture_is_understood() {
 }
 
 #[test]
-fn nothing_that_is_known_becomes_unknown() {
+fn known_lines_never_become_unknown() {
     for (name, bytes) in fixtures() {
         for event in events(&bytes) {
             assert!(!matches!(event, AgentEvent::Unknown { .. }), "{name}: {event:?}");
@@ -95,7 +95,7 @@ fn byte_by_byte_is_the_same() {
 }
 
 #[test]
-fn cut_anywhere_is_the_same() {
+fn input_cut_anywhere_yields_the_same_events() {
     for (name, bytes) in fixtures() {
         let whole = parse([bytes.as_slice()]);
         for at in 0..=bytes.len() {

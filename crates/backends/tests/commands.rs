@@ -48,7 +48,7 @@ fn told(error: &BackendError) -> String {
 }
 
 #[test]
-fn claude_gets_everything_asked_for_and_no_prompt_in_its_arguments() {
+fn claude_arguments_have_all_options_and_no_prompt() {
     let (_folder, path) = installed();
     let line = ClaudeCode
         .command_line(&LaunchSpec {
@@ -395,7 +395,7 @@ fn claude_as_root_gets_is_sandbox_only_in_a_container() {
 
 /// The role's tools reach the CLI as flags, and the stricter of mode and policy applies.
 #[test]
-fn a_role_s_tools_reach_the_cli() {
+fn tools_of_a_role_reach_the_cli() {
     use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
     let (_folder, path) = installed();
     let flags = |policy: &Policy| {

@@ -591,7 +591,7 @@ fn a_result_line_is_the_document_or_the_event() {
 }
 
 #[test]
-fn every_event_of_ours_is_known_by_its_type() {
+fn native_events_are_recognized_by_type() {
     use std::collections::BTreeSet;
     let wrong = serde_json::from_value::<AgentEvent>(json!({"type": "?"})).unwrap_err().to_string();
     // Answers to our own calls to an ACP agent, and events that `parse` prints with a `parent`. No

@@ -61,7 +61,7 @@ fn real_transcripts_yield_the_state_of_their_prompt() {
 
 /// A prompt in the CLI's own queue is lost with the process; a folded one is in the session.
 #[test]
-fn a_prompt_sent_into_a_turn_is_taken_once_it_is_part_of_it() {
+fn prompt_folded_into_a_turn_counts_as_taken() {
     assert_eq!(seen("claude", "queued", SECOND), Seen::Absent);
     assert_eq!(seen("claude", "folded", SECOND), Seen::Present(Standing::MidTool));
 }
@@ -168,7 +168,7 @@ fn a_record_that_needs_repair_is_read() {
 }
 
 #[test]
-fn a_record_beyond_all_size_is_read_as_it_comes() {
+fn oversized_record_is_read_in_a_stream() {
     let long = "x".repeat(17 * 1024 * 1024);
     let huge = format!(
         "{{\"type\":\"user\",\"x\":\"{long}\",\"uuid\":\"{FIRST}\",\"sessionId\":\"s\"}}\n"

@@ -94,7 +94,7 @@ fn verbs_and_their_options() {
 
 /// Users cannot depend on JSON that is not documented.
 #[test]
-fn every_verb_s_json_is_shown() {
+fn every_json_document_is_in_the_contract() {
     let text = contract();
     let section = text
         .split("## Output\n")

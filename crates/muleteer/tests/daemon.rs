@@ -215,7 +215,7 @@ fn follow_shows_it_to_the_end() {
 }
 
 #[test]
-fn a_wait_outlives_its_daemon() {
+fn wait_continues_across_daemons() {
     let user = User::new();
     let id = spawn(&user, "sleep 2; echo done", &[]).stdout.trim().to_string();
     until("it runs", || (state(&user, &id) == "running").then_some(()));
@@ -365,7 +365,7 @@ fn a_daemon_started_on_demand_holds_nothing_of_its_caller() {
 }
 
 #[test]
-fn an_idle_daemon_goes() {
+fn idle_daemon_exits() {
     let user = User::new();
     let daemon = user.command(&["daemon", "--idle-exit", "1"]).spawn().expect("daemon");
     let ended = said(daemon.wait_with_output().expect("wait"));

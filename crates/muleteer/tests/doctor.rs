@@ -131,7 +131,7 @@ fn configured_agents_are_looked_up_by_kind() {
 }
 
 #[test]
-fn a_path_that_leads_nowhere_is_called_that() {
+fn broken_path_is_reported_as_broken() {
     let user = User::new();
     user.write(
         ".config/muleteer/config.yaml",

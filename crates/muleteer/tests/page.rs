@@ -139,7 +139,7 @@ fn failed_run_shows_its_error_and_paused_run_its_command() {
 }
 
 #[test]
-fn a_run_that_has_just_begun_and_one_with_no_beads_are_pages_too() {
+fn new_run_and_run_without_beads_have_pages() {
     let told = text(&shown("begun", &Tale::new("Begun").chronicle));
     for word in
         ["There are no beads.", "No agent was started.", "The judge has not reported yet.", "None."]

@@ -99,7 +99,7 @@ fn it_fits_whatever_there_is_to_fit_into() {
 }
 
 #[test]
-fn before_anything_is_known_nothing_is_claimed() {
+fn progress_without_data_shows_no_estimate() {
     let tale = Tale::new("Begun");
     let shown = plain(&picture(&tale.chronicle, &AtWork::default(), tale.now, 80, 24));
     assert!(shown.contains("no beads yet") && !shown.contains("left"), "{shown}");

@@ -203,7 +203,7 @@ fn an_interrupt_ends_a_command_and_everything_it_started() {
 }
 
 #[test]
-fn an_agent_can_be_deaf_to_term_and_leak_a_grandchild_that_outlives_it() {
+fn rehearsal_can_ignore_sigterm_and_leak_a_grandchild() {
     let folder = tempfile::tempdir().unwrap();
     let scenario =
         "  - steps: [ignore_term: true, leak: {for: 60s}, say: ready, hang: {deaf: true}]\n";

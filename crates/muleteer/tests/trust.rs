@@ -107,7 +107,7 @@ fn untrusted_clone_runs_nothing_and_warns() {
 }
 
 #[test]
-fn trusted_configuration_counts_until_it_changes() {
+fn trusted_configuration_applies_until_it_changes() {
     let user = cloned(FOREIGN);
     let only_shown = user.run(&["trust", "--dry-run", "--json"]).json();
     assert_eq!(

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_background_child_that_holds_the_output_open_does_not_hold_us() {
+    fn background_child_with_open_output_does_not_block() {
         let ran = shell("setsid sleep 1000 & echo started", 600, "bounded-4");
         assert!(ran.passed() && ran.output == "started\n", "{ran:?}");
         assert_eq!(group::by_nonce("bounded-4"), [] as [u32; 0]);

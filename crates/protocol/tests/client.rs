@@ -89,7 +89,7 @@ async fn missing_socket_means_no_daemon() {
 }
 
 #[tokio::test]
-async fn a_socket_deeper_than_the_kernel_takes_is_reached() {
+async fn client_connects_to_a_socket_with_a_long_path() {
     let above = tempfile::tempdir().expect("dir");
     let dir = above.path().join("d".repeat(120));
     std::fs::create_dir(&dir).expect("dir");
@@ -98,7 +98,7 @@ async fn a_socket_deeper_than_the_kernel_takes_is_reached() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_daemon_comes_as_it_is() {
+async fn daemon_error_reaches_the_client_unchanged() {
     let error = WireError {
         code: "E_NOT_FOUND".into(),
         message: "no dispatch `x`".into(),
@@ -117,7 +117,7 @@ async fn an_error_of_the_daemon_comes_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_known_as_lost() {
+async fn lost_answer_is_reported_as_lost() {
     let script = |mut peer: Peer| async move {
         peer.request().await;
     };
@@ -128,7 +128,7 @@ async fn a_lost_answer_is_known_as_lost() {
 /// An ending daemon's error says no more than a lost connection, so the request may be sent to the
 /// next daemon.
 #[tokio::test]
-async fn a_daemon_that_is_ending_is_as_good_as_lost() {
+async fn stopping_daemon_counts_as_lost() {
     for (code, lost) in [(ENDING, true), ("E_BUSY", false)] {
         let script = move |mut peer: Peer| async move {
             let (id, _) = peer.request().await;
@@ -164,7 +164,7 @@ async fn dispatches_that_came_ahead_are_part_of_the_answer() {
 }
 
 #[tokio::test]
-async fn credits_are_granted_as_items_are_taken() {
+async fn stream_credits_follow_consumed_items() {
     const ITEMS: u64 = 1000;
     let script = |mut peer: Peer| async move {
         let (id, _) = peer.request().await;

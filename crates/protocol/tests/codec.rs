@@ -93,7 +93,7 @@ fn only_prompts_may_be_long() {
 }
 
 #[tokio::test]
-async fn frames_come_whole_however_they_are_cut() {
+async fn fragmented_frames_are_reassembled() {
     let frames: Vec<_> = client_samples().into_iter().map(|(_, frame)| frame).collect();
     let bytes: Vec<u8> = frames.iter().flat_map(|frame| encode(frame).expect("encode")).collect();
     for chunk in [1, 3, 4, 5, 1000, bytes.len()] {
@@ -162,7 +162,7 @@ async fn cancelled_read_loses_no_bytes_and_keeps_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_does_not_read_is_given_up() {
+async fn write_to_a_stuck_peer_times_out() {
     let (_theirs, ours) = duplex(16);
     let error = FrameWriter::new(ours)
         .write(&request(Request::Spawn(Box::new(spawn()))))
@@ -207,7 +207,7 @@ proptest! {
     }
 
     #[test]
-    fn a_spawn_comes_back_as_it_was(prompt in ".*", n in any::<u64>(), usd in 0.0..1e9) {
+    fn spawn_request_round_trips(prompt in ".*", n in any::<u64>(), usd in 0.0..1e9) {
         let spawn = Spawn { prompt, timeout_s: Some(n), budget_usd: Some(usd), ..spawn() };
         let frame = request(Request::Spawn(Box::new(spawn)));
         prop_assert_eq!(decode::<ClientFrame>(&body(&frame)).expect("frame"), frame);

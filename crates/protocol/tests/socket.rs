@@ -59,7 +59,7 @@ async fn new_listener_replaces_the_old_one_and_survives_its_drop() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_socket_deeper_than_the_kernel_takes_is_bound_and_reached() {
+async fn socket_with_a_long_path_is_bound_and_reached() {
     let dir = tempfile::tempdir().expect("dir");
     let deep = dir.path().join("d".repeat(90)).join("e".repeat(90));
     std::fs::create_dir_all(&deep).expect("folders");

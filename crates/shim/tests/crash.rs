@@ -38,7 +38,7 @@ fn a_shim_killed_before_release_leaves_no_agent() {
 
 #[cfg(feature = "fault-points")]
 #[test]
-fn a_shim_killed_after_release_takes_its_agent_along() {
+fn shim_killed_after_release_takes_its_agent_down() {
     for point in ["shim.released", "shim.record_written", "shim.record_written:2"] {
         let mut agent = Agent::script("echo one; sleep 0.1; echo two; sleep 60");
         agent.start_faulty(Some(point)).gone();

@@ -118,7 +118,7 @@ fn the_environment_is_the_launchs_and_the_lock_is_not_inherited() {
 }
 
 #[test]
-fn prompts_go_in_and_answers_come_out() {
+fn prompts_and_answers_pass_through_the_shim() {
     let mut agent = Agent::script("cat; until [ -e stop ]; do sleep 0.02; done");
     agent.start();
     let mut client = agent.attached();
@@ -143,7 +143,7 @@ fn prompts_go_in_and_answers_come_out() {
 }
 
 #[test]
-fn a_prompt_of_megabytes_does_not_stop_the_loop() {
+fn large_prompt_does_not_block_the_shim() {
     let mut agent = Agent::script("read first; echo got $first; wc -c");
     agent.start();
     let mut client = agent.attached();

@@ -190,7 +190,7 @@ fn half_a_record_before_the_next_segment_is_no_damage() {
 }
 
 #[test]
-fn a_spool_that_is_not_there_is_empty() {
+fn missing_spool_is_empty() {
     let dir = tempfile::tempdir().unwrap();
     let batch = Reader::open(&dir.path().join("none")).read(Cursor::default(), 100).unwrap();
     assert_eq!((batch.records.len(), batch.state), (0, State::CaughtUp));
@@ -202,7 +202,7 @@ proptest! {
     })]
 
     #[test]
-    fn a_cut_spool_gives_a_prefix(count in 1usize..40, cut in 0usize..4000) {
+    fn truncated_spool_yields_a_prefix(count in 1usize..40, cut in 0usize..4000) {
         let dir = tempfile::tempdir().unwrap();
         let payloads = lines(count);
         write_some(dir.path(), 1, SpoolLimits::default(), &payloads);
@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn flips_anywhere_lose_no_other_record(
+    fn bit_flips_lose_only_their_record(
         flips in proptest::collection::vec((any::<usize>(), 0u8..8), 1..4)
     ) {
         let dir = tempfile::tempdir().unwrap();
@@ -328,7 +328,7 @@ fn bless(samples: &Path) {
 
 /// Segments are deleted as a whole, so the spool keeps at most one of them more than requested.
 #[test]
-fn where_little_is_retained_segments_are_small() {
+fn small_retention_uses_small_segments() {
     let segment =
         |retain_bytes| SpoolLimits { retain_bytes, ..SpoolLimits::default() }.sane().segment_bytes;
     assert_eq!([0, 1 << 20, 8 << 20, 64 << 20].map(segment), [1 << 20, 1 << 20, 4 << 20, 32 << 20]);

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_each_is_replaced_by_itself_and_the_results_are_in_their_order() {
+    fn several_files_are_replaced_independently_in_order() {
         let dir = tempfile::tempdir().expect("a directory");
         let paths = ["one", "taken", "two"].map(|name| dir.path().join(name));
         fs::create_dir_all(paths[1].join("full")).expect("creates");

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_takes_too_long_ends() {
+    fn removal_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top");
         nest(&top, 200);

@@ -92,7 +92,7 @@ fn built(place: &Place) -> Projection {
 }
 
 #[test]
-fn usage_is_asked_for_by_dispatch_model_and_day() {
+fn usage_is_queried_by_dispatch_model_and_day() {
     let place = place();
     let db = built(&place);
     let id = samples().last().and_then(|record| record.entry.dispatch_id.clone()).expect("an id");
@@ -115,7 +115,7 @@ fn usage_is_asked_for_by_dispatch_model_and_day() {
 }
 
 #[test]
-fn killed_between_append_and_apply_at_any_record_it_comes_out_the_same() {
+fn database_is_the_same_after_a_kill_at_any_record() {
     let whole = place();
     drop(built(&whole));
     let wanted = contents(&whole);
@@ -228,7 +228,7 @@ fn damaged_database_is_moved_aside_and_rebuilt() {
 }
 
 #[test]
-fn truncated_anywhere_it_opens_again_and_comes_out_the_same() {
+fn database_is_the_same_after_a_truncation() {
     let place = place();
     drop(built(&place));
     let wanted = contents(&place);

@@ -76,7 +76,7 @@ fn every_event_has_a_sample_in_order_and_survives_the_round_trip() {
 }
 
 #[test]
-fn events_v1_load_for_ever() {
+fn events_v1_still_load() {
     let file = "events-v1.jsonl";
     update_events();
     let (_dir, path) = copy(file);
@@ -106,7 +106,7 @@ fn events_v1_load_for_ever() {
 }
 
 #[test]
-fn a_v1_database_loads_for_ever() {
+fn v1_database_still_loads() {
     let file = "muleteer-v1.db";
     update_events();
     let (_events_dir, events) = copy("events-v1.jsonl");

@@ -65,7 +65,7 @@ fn tail_starts_at_the_given_place_and_follows() {
 }
 
 #[test]
-fn unfinished_lines_and_batches_are_not_there_yet() {
+fn incomplete_lines_and_batches_are_not_returned() {
     let (_dir, path) = place();
     drop(three(&path));
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
@@ -253,7 +253,7 @@ fn a_record_that_is_missing_is_named() {
 }
 
 #[test]
-fn beside_a_busy_writer_every_record_comes_once_and_in_order() {
+fn tail_beside_a_writer_yields_every_record_once_in_order() {
     const LAST: u64 = 400;
     let (_dir, path) = place();
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");
@@ -339,7 +339,7 @@ fn newest_events_are_found_without_a_full_read() {
 }
 
 #[test]
-fn a_seq_is_gone_to_in_a_long_log() {
+fn tail_seeks_a_seq_in_a_long_log() {
     const LAST: u64 = 4000;
     let (_dir, path) = place();
     let (mut log, _) = EventLog::open(&path, 0, |_| {}).expect("opens");

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_may_have_a_place_of_its_own() {
+    fn traces_and_metrics_can_have_separate_endpoints() {
         let own = of(&[
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:1/custom"),
             ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "k=traces"),

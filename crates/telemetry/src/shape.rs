@@ -31,7 +31,7 @@ fn below(spans: &[&Span], parent: [u8; 8], depth: usize, text: &mut String) {
 
 /// Checks that a tracer makes the same spans after a kill at any record. Each span ends at one
 /// record, so a daemon that knows the last sent record can continue with the spans after it.
-pub fn killed_anywhere_nothing_is_lost_or_doubled<F: FnMut(&Record) -> Vec<Span>>(
+pub fn export_killed_anywhere_loses_and_repeats_no_span<F: FnMut(&Record) -> Vec<Span>>(
     life: &[Record],
     fold: impl Fn() -> F,
 ) {

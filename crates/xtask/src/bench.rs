@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_asked_for_by_their_beginning() {
+    fn benchmark_rows_are_selected_by_prefix() {
         let all = asked("").expect("nothing");
         assert!(ROWS.iter().all(|row| all.wants(row.name)));
         let some = asked("start_ append --rounds 3 --json").expect("some");

@@ -140,13 +140,13 @@ fn a_prompt_that_begins_with_a_slash_reaches_codex_s_model() {
 }
 
 #[test]
-fn claude_takes_a_further_turn_in_its_session() {
-    a_further_turn("claude_takes_a_further_turn_in_its_session", Agent::Claude);
+fn claude_runs_a_second_turn_in_its_session() {
+    a_further_turn("claude_runs_a_second_turn_in_its_session", Agent::Claude);
 }
 
 #[test]
-fn codex_takes_a_further_turn_in_its_session() {
-    a_further_turn("codex_takes_a_further_turn_in_its_session", Agent::Codex);
+fn codex_runs_a_second_turn_in_its_session() {
+    a_further_turn("codex_runs_a_second_turn_in_its_session", Agent::Codex);
 }
 
 fn killed_in_the_middle(test: &str, agent: Agent) {
@@ -214,13 +214,13 @@ fn interrupted(test: &str, agent: Agent) {
 }
 
 #[test]
-fn claude_interrupted_takes_a_further_turn() {
-    interrupted("claude_interrupted_takes_a_further_turn", Agent::Claude);
+fn interrupted_claude_runs_another_turn() {
+    interrupted("interrupted_claude_runs_another_turn", Agent::Claude);
 }
 
 #[test]
-fn codex_interrupted_takes_a_further_turn() {
-    interrupted("codex_interrupted_takes_a_further_turn", Agent::Codex);
+fn interrupted_codex_runs_another_turn() {
+    interrupted("interrupted_codex_runs_another_turn", Agent::Codex);
 }
 
 /// The agent asks us before an action that it may not do by itself.
@@ -535,7 +535,7 @@ fn agent_that_replays_its_session_after_the_load_accepts_a_turn() {
 }
 
 #[test]
-fn a_turn_that_the_agent_cancels_by_itself_has_failed() {
+fn turn_cancelled_by_the_agent_fails() {
     let cancels = r#"*'"session/prompt"'*) echo '{"jsonrpc":"2.0","id":"prompt/x","result":{"stopReason":"cancelled"}}';;"#;
     let world = World::new();
     let repo = world.repo("repo");
@@ -602,7 +602,7 @@ fn the_mode_that_a_policy_needs_is_set_after_new_and_after_load() {
 /// An agent that uses a denied or restricted tool without asking is ended, whatever it says about
 /// its turn.
 #[test]
-fn a_tool_used_unasked_under_a_closed_policy_ends_its_agent() {
+fn tool_used_without_asking_under_a_closed_policy_stops_the_agent() {
     let uses = |command: &str, status: &str| {
         format!(
             r#"*'"session/prompt"'*) {command}; echo '{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s1","update":{{"sessionUpdate":"tool_call","toolCallId":"t1","kind":"execute","title":"{command}","status":"{status}","rawInput":{{"command":"{command}"}}}}}}}}'
@@ -762,7 +762,7 @@ fn agent_without_session_load_ends_unknown_and_is_not_restarted() {
 }
 
 #[test]
-fn an_unknown_agent_is_refused_with_the_names_there_are() {
+fn unknown_acp_agent_is_rejected_with_known_names() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

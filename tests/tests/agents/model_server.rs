@@ -55,8 +55,8 @@ fn a_schema_is_answered_through_its_tool() {
 }
 
 #[test]
-fn an_overloaded_api_is_asked_again() {
-    let Some(binary) = claude::binary("an_overloaded_api_is_asked_again") else { return };
+fn overloaded_api_is_retried() {
+    let Some(binary) = claude::binary("overloaded_api_is_retried") else { return };
     let world = World::new();
     let server = ModelServer::start([
         Step::status(529).header("retry-after", "0"),

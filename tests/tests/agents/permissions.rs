@@ -232,8 +232,8 @@ fn unattended_task_agent_gets_requests_denied() {
 }
 
 #[test]
-fn a_question_outlives_the_daemon_and_is_answered_to_its_successor() {
-    let test = "a_question_outlives_the_daemon_and_is_answered_to_its_successor";
+fn question_survives_the_daemon_and_is_answered_later() {
+    let test = "question_survives_the_daemon_and_is_answered_later";
     let question = json!({"questions": [{"question": "Which colour?", "header": "Colour",
         "multiSelect": false,
         "options": [{"label": "Red", "description": "warm"}, {"label": "Blue",
@@ -312,8 +312,8 @@ fn a_waiting_agent_is_killed_like_any_other_and_interrupted_too() {
 
 /// The agent's question dies with it; the resumed session asks again, under a new id.
 #[test]
-fn an_agent_that_dies_while_it_waits_asks_again() {
-    let test = "an_agent_that_dies_while_it_waits_asks_again";
+fn agent_killed_with_an_open_request_asks_again() {
+    let test = "agent_killed_with_an_open_request_asks_again";
     let steps = [Step::bash("touch one").times(2), Step::success("in the end").times(2)];
     let Some(scene) = claude(test, ASK, steps) else { return };
     let daemon = scene.world.daemon();
@@ -341,8 +341,8 @@ fn an_agent_that_dies_while_it_waits_asks_again() {
 }
 
 #[test]
-fn another_model_is_seen_at_the_model_s_server() {
-    let test = "another_model_is_seen_at_the_model_s_server";
+fn model_change_reaches_the_model_api() {
+    let test = "model_change_reaches_the_model_api";
     let steps = [
         Step::bash("echo up >> effects; while [ ! -e go ]; do sleep 0.05; done"),
         Step::success("changed").times(2),
@@ -497,8 +497,8 @@ fn claude_has_no_tool_that_its_role_does_not_name() {
 }
 
 #[test]
-fn claude_has_no_tools_where_its_role_names_none() {
-    let test = "claude_has_no_tools_where_its_role_names_none";
+fn claude_has_no_tools_if_its_role_lists_none() {
+    let test = "claude_has_no_tools_if_its_role_lists_none";
     let Some(scene) =
         claude(test, "", [Step::bash("touch one"), Step::success("as far as it may")])
     else {

@@ -22,8 +22,8 @@ fn passings(point: &str) -> &'static [u32] {
 
 /// A dispatch that asks nothing and has no clone does not reach the points of task lists, clones
 /// and answers. `tests/tests/task_list/`, `recovery.rs` and
-/// [`an_answer_is_neither_lost_nor_given_twice`] try them, and
-/// [`a_zygote_that_dies_takes_nothing_along`] the zygote's.
+/// [`answer_is_delivered_exactly_once`] try them, and
+/// [`zygote_death_ends_no_agent`] the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {
     let elsewhere = |point: &str| {
         ["tasks.", "git.", "zygote.", "prune.", "clone."].iter().any(|of| point.starts_with(of))
@@ -81,7 +81,7 @@ fn a_panic_at_every_named_point_of_the_daemon() {
 }
 
 #[test]
-fn a_zygote_that_dies_takes_nothing_along() {
+fn zygote_death_ends_no_agent() {
     let points: Vec<_> = POINTS.iter().filter(|point| point.starts_with("zygote.")).collect();
     assert_eq!(points.len(), 2);
     for point in points {
@@ -93,7 +93,7 @@ fn a_zygote_that_dies_takes_nothing_along() {
 }
 
 #[test]
-fn an_answer_is_neither_lost_nor_given_twice() {
+fn answer_is_delivered_exactly_once() {
     let points: Vec<_> = POINTS.iter().filter(|point| point.ends_with("_answer")).collect();
     assert_eq!(points.len(), 2);
     for point in points {

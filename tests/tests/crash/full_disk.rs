@@ -131,12 +131,12 @@ fn reason_names_the_cause_of_a_dead_shim() {
 /// The user must be able to end the agent that fills the disk, also by a daemon that was started
 /// afterwards.
 #[test]
-fn an_agent_is_ended_however_full_the_disk_is() {
+fn agent_can_be_killed_on_a_full_disk() {
     for daemon_dies in [false, true] {
         let world = World::new();
         let Some(disk) = SmallDisk::mount(&world.path().join("state")) else {
             return skip(
-                "an_agent_is_ended_however_full_the_disk_is",
+                "agent_can_be_killed_on_a_full_disk",
                 "a tmpfs cannot be mounted here (not root)",
             );
         };

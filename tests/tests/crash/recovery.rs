@@ -59,7 +59,7 @@ fn only_the_daemon_is_left(world: &World, daemon: &Daemon) {
 }
 
 #[test]
-fn a_shim_killed_in_the_middle_of_a_tool_takes_everything_with_it() {
+fn shim_killed_during_a_tool_ends_all_its_processes() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -491,7 +491,7 @@ fn unreported_attempt_is_not_repeated_after_a_power_cut() {
 
 /// git does not wait for the disk with files that it checks out.
 #[test]
-fn a_clone_that_a_power_cut_left_in_part_is_made_again_before_anybody_works_in_it() {
+fn partial_clone_after_a_power_cut_is_recreated() {
     for killed in [false, true] {
         a_clone_left_in_part_is_made_again(killed);
     }

@@ -44,7 +44,7 @@ fn parent(world: &World, repo: &Repo, script: &str) -> String {
 }
 
 #[test]
-fn no_configuration_takes_a_childs_parents_policy_away() {
+fn configuration_cannot_remove_the_parents_policy_from_a_child() {
     let world = World::new();
     world.configure("permissions: {deny: [\"*\"]}\n");
     program::write(&world.bin().join("codex"), "#!/bin/sh\nexec sleep 60\n");

@@ -332,7 +332,7 @@ fn agent_that_rewrites_its_journal_keeps_its_entries() {
 }
 
 #[test]
-fn an_id_is_known_by_any_unique_prefix() {
+fn dispatch_id_can_be_any_unique_prefix() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -469,7 +469,7 @@ fn worktree_leaves_the_checkout_clean_and_returns_its_branch() {
 
 /// A reported success survives a power cut: its commit, tree, file and branch are on the disk.
 #[test]
-fn work_that_came_home_is_on_the_disk() {
+fn fetched_work_is_durable() {
     let world = World::new();
     let repo = world.repo("repo");
     let trace = world.path().join("git.trace");
@@ -514,7 +514,7 @@ fn one_that_ends_leaves_its_place_to_the_next() {
 
 /// Another git holds the repository's locks for a moment.
 #[test]
-fn work_that_cannot_come_home_at_once_comes_home_a_moment_later() {
+fn failed_fetch_of_work_is_retried() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -559,7 +559,7 @@ echo $? > "$DEPTH.code"
 
 /// Twenty results of half a megabyte do not fit into one frame.
 #[test]
-fn an_answer_too_long_for_one_frame_comes_in_parts() {
+fn long_answer_is_split_into_frames() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -587,7 +587,7 @@ fn an_answer_too_long_for_one_frame_comes_in_parts() {
 }
 
 #[test]
-fn an_agent_has_muleteer_on_its_path_and_no_other_cli_s_keys() {
+fn agent_has_muleteer_on_path_and_no_keys_of_other_clis() {
     let world = World::new();
     world.configure("env: {pass: [GEMINI_API_KEY]}\n");
     let repo = world.repo("repo");
@@ -691,7 +691,7 @@ fn link_or_pipe_instead_of_a_journal_is_ignored() {
 /// Each line of an agent's journal becomes a permanent event, so a flood of lines is cut at a
 /// limit.
 #[test]
-fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
+fn flood_of_journal_entries_is_limited() {
     const MOST: usize = 10_000;
     let world = World::new();
     let repo = world.repo("repo");
@@ -707,7 +707,7 @@ fn a_flood_in_a_journal_is_taken_up_to_a_limit() {
 
 /// A removed working directory names no project; a project that is given explicitly works.
 #[test]
-fn from_a_directory_that_is_gone_a_project_can_be_named() {
+fn project_can_be_named_from_a_removed_directory() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -96,7 +96,7 @@ fn a_circle_without_configuration_is_warned_of_once_and_ends_nothing() {
 
 /// The next daemon has not seen the agent's earlier calls, and finds the loop again.
 #[test]
-fn a_circle_is_found_by_the_daemon_after_the_one_that_was_killed() {
+fn loop_is_found_across_a_daemon_restart() {
     let world = World::new();
     world.configure(STOP);
     let repo = world.repo("repo");

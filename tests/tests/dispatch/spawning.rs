@@ -17,7 +17,7 @@ fn own_program(repo: &Repo, name: &str) {
 }
 
 #[test]
-fn a_relative_program_is_looked_for_where_the_agent_works() {
+fn relative_program_is_resolved_in_the_agents_directory() {
     let world = World::new();
     let repo = world.repo("repo");
     own_program(&repo, "prog");
@@ -295,7 +295,7 @@ fn interrupted_wait_exits_130_and_names_the_dispatch() {
 }
 
 #[test]
-fn a_configuration_that_is_not_there_is_refused_whatever_is_asked() {
+fn missing_configuration_file_is_rejected_by_every_verb() {
     let world = World::new();
     for verb in [&["status"][..], &["roles"], &["events"], &["runs"], &["cost"]] {
         let asked = [verb, &["--config", "/nonexistent.yaml", "--json"]].concat();
@@ -307,7 +307,7 @@ fn a_configuration_that_is_not_there_is_refused_whatever_is_asked() {
 }
 
 #[test]
-fn an_agent_s_own_lines_need_not_say_more_than_they_have() {
+fn native_event_lines_need_only_their_fields() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -325,7 +325,7 @@ fn an_agent_s_own_lines_need_not_say_more_than_they_have() {
 }
 
 #[test]
-fn a_clone_is_worked_in_where_the_project_is_and_made_of_a_commit() {
+fn clone_starts_in_the_project_folder_at_a_commit() {
     let world = World::new();
     let repo = world.repo("repo");
     let project = repo.path.join("web/shop");

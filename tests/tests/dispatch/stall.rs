@@ -140,7 +140,7 @@ fn silent_idle_command_stalls() {
 
 /// If the agent was started or prompted a moment ago, the turn to interrupt may not have begun.
 #[test]
-fn an_interrupt_right_behind_a_prompt_is_meant_for_its_turn() {
+fn interrupt_after_a_prompt_waits_for_its_turn() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -112,7 +112,7 @@ fn uncommitted_work_is_saved_as_a_named_ref() {
 }
 
 #[test]
-fn commits_on_other_branches_stashes_and_a_detached_head_come_home() {
+fn commits_on_other_branches_stashes_and_detached_head_are_fetched() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -216,7 +216,7 @@ fn branch_in_the_way_is_refused_before_the_work() {
 }
 
 #[test]
-fn branch_that_comes_into_the_way_leads_to_another_name() {
+fn conflicting_branch_leads_to_another_name() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();
@@ -240,7 +240,7 @@ fn branch_that_comes_into_the_way_leads_to_another_name() {
 }
 
 #[test]
-fn work_that_cannot_come_home_is_no_success_and_names_the_clone() {
+fn failed_fetch_of_work_is_partial_and_names_the_clone() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -108,8 +108,8 @@ true
 /// The judge's agent runs a program that a coding agent left in HOME. The criteria leak, and the
 /// run says that it could not prevent that.
 #[test]
-fn a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement() {
-    let test = "a_program_left_in_home_runs_with_the_judge_and_the_run_claims_no_enforcement";
+fn program_in_home_runs_with_the_judge_so_enforcement_is_not_claimed() {
+    let test = "program_in_home_runs_with_the_judge_so_enforcement_is_not_claimed";
     if !confined() {
         return skip(test, "no namespaces");
     }
@@ -152,7 +152,7 @@ fn a_confined_judge_cannot_write_and_reads_the_criteria() {
 /// Muleteer judges by a copy of a person's own criteria, and no coding agent sees the copy or the
 /// original.
 #[test]
-fn criteria_that_are_given_are_hidden_and_judged_by_as_they_were() {
+fn handwritten_criteria_are_hidden_and_judged_unchanged() {
     // The criteria are beside HOME, as this test places them.
     let attempt = "cat $(dirname $HOME)/repo/criteria/*.md && through read\nls -A $(dirname \
         $HOME)/repo/criteria | grep . && through listed\ntrue";

@@ -139,7 +139,7 @@ fn a_process_with_an_unknown_nonce_may_only_read() {
 /// Without a limit, a flood of connections from one agent would make all other agents and people
 /// wait.
 #[test]
-fn an_agent_may_hold_so_many_connections_and_no_more() {
+fn connections_of_an_agent_are_limited() {
     const PER_AGENT: usize = 16;
     let world = World::new();
     let repo = world.repo("repo");
@@ -303,7 +303,7 @@ fn a_repeated_create_is_answered_and_not_repeated() {
 /// Many clients want one id at the same moment for different work. One gets it, and only its work
 /// runs.
 #[test]
-fn creates_of_one_id_at_once_have_one_winner() {
+fn concurrent_creates_of_one_id_have_one_winner() {
     let world = World::new();
     let repo = world.repo("repo");
     let daemon = world.daemon();

@@ -233,7 +233,7 @@ fn disguised_agent_cannot_trust_a_repository() {
 }
 
 #[test]
-fn agent_cannot_trust_while_its_daemon_is_gone() {
+fn agent_cannot_trust_a_repository_without_a_daemon() {
     let world = World::new();
     let repo = configured(&world, "repo", COMMAND);
     let mut daemon = world.daemon();

@@ -23,7 +23,7 @@ fn variable(name: &str) -> Option<String> {
 
 /// One run, whose daemon dies at each point in the order of its life.
 #[test]
-fn a_run_killed_at_every_named_point_comes_to_the_same() {
+fn run_killed_at_every_point_ends_the_same() {
     let points: Vec<String> = match variable("MULETEER_RUN_POINT") {
         Some(one) => vec![one],
         None => RUN_POINTS.iter().map(|point| (*point).to_string()).collect(),
@@ -47,7 +47,7 @@ fn run_with_shims_killed_at_every_point_ends_the_same() {
 
 /// Another program stores the beads. Calls that it has carried out are not repeated.
 #[test]
-fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
+fn tbd_run_killed_around_its_calls_ends_the_same() {
     let points = [
         "tbd.after_call:1",
         "tbd.before_call:2",
@@ -56,7 +56,7 @@ fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
         "tbd.after_call:6",
     ];
     runs::through_with_tbd(
-        "a_run_on_tbd_killed_around_its_calls_comes_to_the_same",
+        "tbd_run_killed_around_its_calls_ends_the_same",
         &points.map(String::from),
     );
 }
@@ -64,7 +64,7 @@ fn a_run_on_tbd_killed_around_its_calls_comes_to_the_same() {
 /// Each point alone, and at later passings, for `cargo xtask crash --runs`.
 #[test]
 #[ignore = "takes minutes; `cargo xtask crash --runs` runs it"]
-fn a_run_killed_at_each_point_alone_comes_to_the_same() {
+fn run_killed_at_each_single_point_ends_the_same() {
     let passings =
         |point: &str| if point.contains("commit") || point.contains("checkpoint") { 30 } else { 1 };
     let trials: Vec<String> = RUN_POINTS
@@ -75,7 +75,7 @@ fn a_run_killed_at_each_point_alone_comes_to_the_same() {
 }
 
 #[test]
-fn a_run_killed_at_seeded_moments_comes_to_the_same() {
+fn run_killed_at_seeded_moments_ends_the_same() {
     let seeds: Vec<u64> = match variable("MULETEER_CRASH_SEED") {
         Some(seed) => vec![seed.parse().expect("a seed is a number")],
         None => {

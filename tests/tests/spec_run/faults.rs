@@ -173,7 +173,7 @@ fn temporary_fault_is_retried_without_failing_the_run() {
 
 /// The harness cannot read the agent's clone, though the agent has closed its bead.
 #[test]
-fn work_that_could_not_be_looked_at_is_not_done() {
+fn uninspected_work_is_not_done() {
     let stage = Stage::new(&AGENT.replace(
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done ;;",
         "  muleteer bead close \"$MULETEER_BEAD_ID\" --reason done\n  while [ ! -e \"$HOME/go\" ]; \
@@ -378,7 +378,7 @@ fn run_survives_the_removal_of_its_start_branch() {
 }
 
 #[test]
-fn a_branch_is_pushed_to_where_the_person_pushes() {
+fn branch_is_pushed_to_the_users_push_remote() {
     let stage = Stage::new(AGENT);
     stage.configure(UNJUDGED);
     for name in ["origin.git", "push.git"] {
@@ -409,7 +409,7 @@ fn a_branch_is_pushed_to_where_the_person_pushes() {
 /// Nobody has judged the pushed commits, and the run's own branch would be rebased onto them. The
 /// remote is the base branch's, whatever its name is.
 #[test]
-fn an_agent_that_pushes_to_the_remote_by_itself_stops_the_run() {
+fn direct_push_of_an_agent_stops_the_run() {
     for remotes in [&["origin"][..], &["upstream"], &["origin", "upstream"]] {
         let stage = Stage::new(&AGENT.replace(
             "  muleteer bead close \"$MULETEER_BEAD_ID\"",

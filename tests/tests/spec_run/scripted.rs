@@ -149,7 +149,7 @@ fn existing_beads_are_worked_on_and_a_circle_is_refused() {
 }
 
 #[test]
-fn a_bead_that_fails_is_tried_again_then_blocked_and_another_s_bead_is_not_its_business() {
+fn failing_bead_is_retried_then_blocked_and_cannot_change_others() {
     let script = AGENT.replace(
         "  title=$(",
         "  other=$(muleteer bead list --label \"run:$MULETEER_RUN_ID\" --json | tr '{' '\\n' | sed \
@@ -183,7 +183,7 @@ fn a_judge_that_writes_is_not_believed() {
 
 /// After the push is undone nothing shows it any more.
 #[test]
-fn a_judge_that_pushes_is_not_believed_whenever_the_daemon_dies() {
+fn pushing_judge_is_discarded_across_daemon_deaths() {
     let push = "judge) test -e \"$HOME/pushed\" || { echo x > late.txt; git add late.txt; git \
         commit --quiet --message late; \
                 git push --quiet \"$MULETEER_REMOTE\" HEAD:\"$MULETEER_TARGET_BRANCH\"; git reset \

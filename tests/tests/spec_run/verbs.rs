@@ -127,7 +127,7 @@ fn run_stops_at_its_budget_and_resumes_from_a_phase() {
 
 /// Each agent's own budget is within the rest at its start.
 #[test]
-fn agents_that_work_at_once_keep_to_the_run_s_budget_together() {
+fn concurrent_agents_share_the_runs_budget() {
     let spend = r#"
   test -e "$HOME/go" || case "$(muleteer bead show "$MULETEER_BEAD_ID" --json)" in *Base*) ;; *)
     echo '{"type":"usage","input":10,"output":10,"cost_usd":0.3}'
@@ -407,7 +407,7 @@ fn pull_request_has_the_rebased_branch_and_lists_conflicts() {
 }
 
 #[test]
-fn the_judge_alone_is_asked_once_more() {
+fn judge_only_runs_the_judge_again() {
     let stage = Stage::new(
         &AGENT.replace("test \"$MULETEER_ITERATION\" = 1;", "! test -e \"$HOME/content\";"),
     );
@@ -724,7 +724,7 @@ fn detached_run_stops_completely_and_resumes() {
 }
 
 #[test]
-fn given_beads_that_wait_for_each_other_are_refused_before_anybody_works() {
+fn cyclic_existing_beads_are_rejected_before_any_agent() {
     let stage = Stage::new("#!/bin/sh\necho x >> \"$HOME/begun\"\nexit 1\n");
     let daemon = stage.world.daemon();
     let bead = |title| {

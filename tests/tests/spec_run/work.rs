@@ -291,7 +291,7 @@ fn hub_that_an_agent_removed_costs_no_run() {
 }
 
 #[test]
-fn hub_that_is_gone_is_built_again_when_the_run_is_resumed() {
+fn missing_hub_is_rebuilt_on_resume() {
     let wait = "implement)\n  test -e \"$HOME/go\" || { : > \"$HOME/waits\"; sleep 600; }\n";
     let stage = Stage::new(&AGENT.replace("implement)\n", wait));
     stage.configure(UNJUDGED);

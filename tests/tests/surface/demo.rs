@@ -41,7 +41,7 @@ fn nothing_is_left(world: &World) {
 }
 
 #[test]
-fn all_of_it_holds_and_nothing_is_left() {
+fn demo_passes_and_leaves_nothing() {
     let world = World::new();
     let output = demo(&world, &[]).run().expect_code(0);
     assert!(
@@ -105,7 +105,7 @@ fn kept_demo_can_be_inspected() {
 }
 
 #[test]
-fn it_needs_no_home_and_no_shim_beside_it() {
+fn demo_needs_no_home_and_no_installed_shim() {
     let world = World::new();
     let alone = world.bin().join("muleteer");
     let built = xtask::binaries::ensure().expect("binaries").join("muleteer");

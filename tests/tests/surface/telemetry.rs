@@ -129,7 +129,7 @@ fn agent_gets_its_trace_context() {
 }
 
 #[test]
-fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
+fn spans_continue_across_a_killed_daemon() {
     let world = World::new();
     let repo = world.repo("project");
     let collector = Collector::start();
@@ -164,7 +164,7 @@ fn a_killed_daemon_s_spans_go_on_and_none_is_lost() {
 }
 
 #[test]
-fn a_collector_that_is_away_holds_up_nothing_and_gets_it_later() {
+fn unreachable_collector_delays_nothing_and_gets_spans_later() {
     let world = World::new();
     let repo = world.repo("project");
     let absent = Absent::on_loopback();
@@ -238,9 +238,9 @@ fn slow_metrics_do_not_delay_spans() {
 }
 
 #[test]
-fn a_real_collector_takes_them() {
+fn real_collector_accepts_spans() {
     let world = World::new();
-    let Some(rotel) = Rotel::start("a_real_collector_takes_them", world.path()) else { return };
+    let Some(rotel) = Rotel::start("real_collector_accepts_spans", world.path()) else { return };
     wait_until("rotel", PATIENCE, || rotel.answers().then_some(()));
     let repo = world.repo("project");
     let endpoint = rotel.url();
@@ -273,8 +273,8 @@ fn joined(collector: &Collector, dispatch: &str) -> Vec<Span> {
 }
 
 #[test]
-fn claude_s_own_spans_join() {
-    let Some(binary) = claude::binary("claude_s_own_spans_join") else { return };
+fn claude_spans_join_the_trace() {
+    let Some(binary) = claude::binary("claude_spans_join_the_trace") else { return };
     let world = World::new();
     claude::link(&world, &binary);
     let repo = world.repo("repo");
@@ -301,8 +301,8 @@ fn claude_s_own_spans_join() {
 }
 
 #[test]
-fn codex_s_own_spans_join() {
-    let Some(binary) = codex::binary("codex_s_own_spans_join") else { return };
+fn codex_spans_join_the_trace() {
+    let Some(binary) = codex::binary("codex_spans_join_the_trace") else { return };
     let world = World::new();
     let server = ModelServer::start([Step::bash("echo hello"), Step::success("done")]);
     codex::install(&world, &binary, &server);

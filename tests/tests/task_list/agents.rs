@@ -7,7 +7,7 @@ use muleteer_tests::wait_until;
 use serde_json::{Value, json};
 
 #[test]
-fn a_rollback_is_undone_by_name_and_a_person_s_files_are_not_touched() {
+fn undo_by_name_restores_a_rollback_and_leaves_user_files() {
     let scene = Scene::new();
     scene.repo.write("notes", "mine\n");
     scene.repo.write(".gitignore", "cache\n");
@@ -185,7 +185,7 @@ fn committed_list_is_removed_from_the_commit_and_does_not_block() {
 
 /// An older version, another tool or a person left the list tracked, staged and changed since.
 #[test]
-fn a_repository_that_tracks_the_list_recovers_by_itself() {
+fn tracked_list_is_untracked_automatically() {
     for interrupted in [false, true] {
         let scene = Scene::new();
         scene.add("One", "test -f one", &[]);

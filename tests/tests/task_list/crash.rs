@@ -115,7 +115,7 @@ fn killed_at_one_point_after_the_other_two_workers_do_each_task_once() {
 /// The workers of a run that is stopped at once end their agents themselves. So it does not matter
 /// what the request to stop could see of a dispatch, or whether its daemon lived on.
 #[test]
-fn killed_between_the_record_of_a_stop_and_its_effect_the_next_daemon_ends_the_agents() {
+fn next_daemon_stops_agents_after_a_recorded_stop() {
     let scene = Scene::new();
     scene.add("Slow", "test -f never", &[]);
     let mut daemon = daemon_to_die_at(&scene, STOP_POINTS[0]);
@@ -138,7 +138,7 @@ fn killed_between_the_record_of_a_stop_and_its_effect_the_next_daemon_ends_the_a
 /// A dead foreign worker's task is recovered. The daemon dies after it has taken the task over,
 /// before and after it writes the outcome, and the next one ends in the same state.
 #[test]
-fn killed_while_a_dead_worker_s_task_is_looked_after_it_is_validated_and_recorded_once() {
+fn kill_during_a_recovery_validates_the_task_once() {
     let points = [
         "tasks.backup_written",
         "tasks.list_written",

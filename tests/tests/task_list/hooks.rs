@@ -97,7 +97,7 @@ fn stop_hook_finds_the_list_in_a_directory_that_is_not_utf8() {
 }
 
 #[test]
-fn the_hooks_claim_and_renew_take_and_prolong_a_lease_for_a_worker() {
+fn claim_and_renew_hooks_manage_a_workers_claim() {
     let scene = Scene::new();
     scene.add("One", "test -f one", &[]);
     let event = json!({"session_id": "s1", "cwd": scene.repo.path, "agent_id": "agent-7"});
@@ -157,7 +157,7 @@ fn session(scene: &Scene, name: &str) -> std::process::Child {
 /// In an exclusive list a task in progress belongs to a session while that lives, and was
 /// interrupted when it has ended. The context of a new session and its stop hook agree about that.
 #[test]
-fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_lives() {
+fn task_of_a_dead_session_is_recovered_and_of_a_live_one_left_alone() {
     let scene = Scene::new();
     scene.add("One", "test -f one", &[]);
     scene.add("Two", "test -f two", &[]);
@@ -200,7 +200,7 @@ fn a_task_is_recovered_at_once_when_its_session_is_dead_and_left_alone_while_it_
 
 /// The hook of an unknown CLI may run in a script that ends with it, while the session continues.
 #[test]
-fn a_task_stays_its_session_s_when_only_the_script_of_a_hook_has_ended() {
+fn task_stays_claimed_after_the_exit_of_a_hook_script() {
     let scene = Scene::new();
     scene.add("One", "test -f one", &[]);
     let start = || {
@@ -252,7 +252,7 @@ fn a_real_claude_recovers_the_task_of_the_one_before_it() {
 }
 
 #[test]
-fn hooks_are_entered_and_taken_out_without_a_trace() {
+fn hooks_install_and_uninstall_restore_the_settings() {
     let scene = Scene::new();
     let dir = scene.repo.path.join(".claude");
     std::fs::create_dir(&dir).unwrap();
@@ -338,8 +338,8 @@ fn stop_hook_keeps_claude_working_until_the_list_is_done() {
 /// A subagent of the real `claude` that holds a claim may not stop until it has reported its task's
 /// end.
 #[test]
-fn the_stop_of_a_real_claude_s_subagent_is_seen() {
-    let test = "the_stop_of_a_real_claude_s_subagent_is_seen";
+fn subagent_stop_hook_runs_for_a_real_claude() {
+    let test = "subagent_stop_hook_runs_for_a_real_claude";
     let Some(binary) = claude::binary(test) else { return };
     let scene = Scene::new();
     scene.add("Write one", "test -f one.txt", &[]);

@@ -185,7 +185,7 @@ fn the_real_claude_works_twelve_tasks_off_in_a_run() {
 }
 
 #[test]
-fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
+fn task_of_a_killed_daemon_is_adopted_and_done_once() {
     let scene = Scene::new();
     scene.add("Slow", "test -f done", &[]);
     let mut daemon = scene.world.daemon();
@@ -207,7 +207,7 @@ fn a_killed_daemon_s_task_is_adopted_and_not_done_twice() {
 }
 
 #[test]
-fn lists_that_cannot_be_worked_on_stop_the_run_with_their_exit_codes() {
+fn unusable_lists_stop_the_run_with_their_exit_codes() {
     let scene = Scene::new();
     scene.tasks(&["run", "--once"]).expect_code(0);
     scene.tasks(&["add", "No command"]).expect_code(0);
@@ -497,7 +497,7 @@ fn a_clean_up_ends_with_the_run_and_with_the_daemon() {
 
 /// A cancelled init script says nothing about the environment.
 #[test]
-fn a_run_that_is_stopped_while_its_environment_is_made_has_not_failed_by_that() {
+fn run_stopped_during_its_init_has_not_failed() {
     let scene = Scene::new();
     scene.add("One", "true", &[]);
     scene.repo.write("harness-init.sh", "touch \"$HOME/begun\"; sleep 611\n");

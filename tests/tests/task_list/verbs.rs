@@ -308,7 +308,7 @@ fn git_clean_leaves_the_saved_files_of_a_list() {
 
 /// A unique beginning of an id is enough, as for a dispatch.
 #[test]
-fn a_task_is_named_by_the_beginning_of_its_id() {
+fn task_id_can_be_a_unique_prefix() {
     let scene = Scene::new();
     for id in ["parse-dates", "parse-times", "show"] {
         scene.add(id, "true", &["--id", id]);

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 #[test]
-fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_work() {
+fn conflict_between_workers_is_task_exec_and_the_retry_sees_the_other_work() {
     let scene = Scene::new();
     for number in 1..=2 {
         scene.add(&format!("Same file {number}"), &format!("grep -q line{number} shared"), &[]);
@@ -33,7 +33,7 @@ fn a_conflict_between_workers_is_task_exec_and_the_second_try_sees_the_first_s_w
 
 /// Two workers that look at the same moment take two tasks: no task is begun twice.
 #[test]
-fn each_task_is_begun_by_one_worker() {
+fn each_task_is_started_by_one_worker() {
     let scene = Scene::new();
     let numbers = 1..=8;
     for number in numbers.clone() {

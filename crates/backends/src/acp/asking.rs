@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn opencode_is_made_to_ask_however_it_is_named() {
+    fn opencode_gets_its_asking_mode_under_every_name() {
         let shell =
             |text: &str| mode(Some(&Command::Shell(text.into())), &[]).map(|mode| mode.variable);
         assert_eq!(shell("npx -y opencode-ai@1.18 acp"), Some("OPENCODE_PERMISSION"));

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_gives_the_lines_of_the_cli() {
+    fn recorded_dialog_yields_the_lines_of_the_cli() {
         assert_eq!(theirs("<< {\"a\":1}\n>> {\"b\":2}\n<< x\n>> y"), "{\"b\":2}\ny");
         assert_eq!(theirs(">> a\n\nno mark\n<< b\n>"), "a\n\nno mark\n>");
     }

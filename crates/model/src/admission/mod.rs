@@ -442,7 +442,7 @@ mod tests {
     /// If each parent left its slot to a stranger, the number of running parents would have no
     /// bound.
     #[test]
-    fn a_parents_place_goes_to_its_child_and_not_to_a_stranger() {
+    fn parents_slot_goes_to_its_child() {
         let mut yard = Yard::new();
         for n in 0..5 {
             yard.create(&name(n), "rehearsal", None);
@@ -658,7 +658,7 @@ mod tests {
     /// The dispatch was admitted, met a limit and waits again before the pool looked: the old
     /// promise is used up.
     #[test]
-    fn a_promise_is_not_for_ever() {
+    fn reservation_expires() {
         let mut yard = Yard::new();
         let mut door = Door::default();
         yard.create(&name(0), "codex", None);

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_that_begins_with_a_slash_gets_a_line_in_front() {
+    fn prompt_with_a_leading_slash_gets_a_line_before_it() {
         for text in
             ["/login returns 500", " /status", "\n\t/compact", "\u{feff}/x", "\u{a0}/clear", "/"]
         {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_found_again() {
+    fn prompt_marker_is_found_in_a_transcript() {
         assert_eq!(marked(&mark("do it\n", "p-1")), Some("p-1"));
         assert_eq!(marked("[muleteer:prompt:p-1]\nmore"), None);
         assert_eq!(marked(""), None);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_found_whole_fenced_or_on_the_last_line() {
+    fn result_is_found_as_whole_text_in_a_fence_or_on_the_last_line() {
         let doc = r#"{"status":"success","summary":"ok"}"#;
         for text in
             [doc.to_string(), format!("All done.\n```json\n{doc}\n```\n"), format!("bye\n{doc}\n")]

@@ -245,7 +245,7 @@ mod tests {
 
     /// The times must not be compared as texts.
     #[test]
-    fn the_oldest_goes_first_however_its_time_is_written() {
+    fn oldest_bead_is_first_in_every_time_format() {
         let sorted = [
             "",
             "é",

@@ -662,7 +662,7 @@ mod tests {
 
     /// A change and the calls that it needs.
     #[test]
-    fn a_change_becomes_the_calls_that_are_missing() {
+    fn bead_change_becomes_the_missing_tbd_calls() {
         let known = two();
         let table = [
             (
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_comes_out_as_it_went_in_and_another_prefix_is_refused() {
+    fn tbd_import_round_trips_and_rejects_another_prefix() {
         let line = r#"{"id":"sup-x","title":"T","description":" d \n## Notes\ne","status":"tombstone","priority":1,"issue_type":"question","labels":["b","a"],"dependencies":[{"issue_id":"sup-x","depends_on_id":"sup-y","type":"parent-child","created_by":"me"},{"issue_id":"sup-x","depends_on_id":"gone","type":"blocks"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"assignee":"a","due_date":"soon","comments":[{"id":1}]}"#;
         let bead: Bead = serde_json::from_str(line).unwrap();
         let change =

@@ -21,7 +21,7 @@ fn create(title: &str) -> Op {
 }
 
 #[test]
-fn a_bead_lives_from_open_to_closed_and_back() {
+fn bead_is_opened_closed_and_reopened() {
     let mut beads = Beads::new();
     run(&mut beads, &create("one"), "aaaa");
     run(&mut beads, &create("two"), "bbbb");

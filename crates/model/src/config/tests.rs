@@ -77,7 +77,7 @@ fn every_key_has_its_value_in_the_default_file() {
 }
 
 #[test]
-fn links_are_followed_only_where_the_user_vouches_for_them() {
+fn links_are_followed_only_in_trusted_configuration() {
     let text = "run: {spec: plan.md, acceptance: {path: criteria}}";
     let untrusted = || project(text).trusted(Trust::Untrusted);
     let flag = || vec![Source::flag("run.spec", "x.md"), Source::flag("run.acceptance.path", "x")];

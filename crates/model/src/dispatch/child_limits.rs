@@ -439,7 +439,7 @@ mod tests {
 
     /// A child in another directory must not reach files that its parent may not.
     #[test]
-    fn rules_about_files_mean_the_parents_files_wherever_its_child_works() {
+    fn file_rules_of_a_parent_apply_in_its_childs_clone() {
         use Verdict::{Allow, Deny};
         let clone = Some("/repo/.muleteer/worktrees/x");
         let forbidden = parent(
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_choose_code_are_known() {
+    fn variables_that_choose_code_are_recognized() {
         for name in [
             "PATH",
             "HOME",

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dispatch_is_found_by_as_much_of_its_id_as_names_it() {
+    fn dispatch_is_found_by_a_unique_id_prefix() {
         let fleet =
             fleet(&[("abcdefgh", "x"), ("abcdefghijk", "x"), ("abcxyz22", "x"), ("zzzz2222", "x")]);
         for (prefix, expected) in [
@@ -360,7 +360,7 @@ mod tests {
 
     /// A limit halves the agents of its own channel, and counts no others.
     #[test]
-    fn a_strike_counts_those_at_work_that_share_it() {
+    fn api_error_counts_running_agents_of_its_channel() {
         let names = ["aaaa", "bbbb", "cccc", "dddd", "eeee", "ffff"];
         let mut fleet =
             fleet(&names.map(|name| (name, if name < "e" { "codex" } else { "rehearsal" })));

@@ -265,7 +265,7 @@ fn inotify(facts: &mut Facts) -> &mut InotifyFacts {
 }
 
 #[test]
-fn a_missing_cli_matters_only_where_it_is_wanted() {
+fn missing_cli_fails_only_if_needed() {
     let with = |claude: Program, named: bool| {
         let mut facts = healthy();
         facts.backends[0].found = claude;
@@ -305,7 +305,7 @@ fn machine_without_a_usable_agent_cli_is_not_well() {
 }
 
 #[test]
-fn trust_is_a_check_only_where_the_repository_needs_it() {
+fn trust_check_appears_only_for_repositories_with_settings() {
     let trust = |ignored: &[&str], not_run: &[&str]| {
         let [ignored, not_run] =
             [ignored, not_run].map(|keys| keys.iter().map(|key| (*key).to_string()).collect());
@@ -467,7 +467,7 @@ fn telemetry_check_reports_the_running_daemon() {
 }
 
 #[test]
-fn a_git_that_cannot_wait_for_the_disk_is_best_effort() {
+fn git_without_fsync_is_best_effort() {
     for (version, best_effort) in [("2.35.9", true), ("2.36.0", false), ("3.0", false)] {
         let facts =
             Facts { git: answered("/usr/bin/git", &format!("git version {version}")), ..healthy() };
@@ -499,7 +499,7 @@ fn missing_linux_features_are_best_effort_elsewhere() {
 }
 
 #[test]
-fn nothing_made_yet_is_no_fault() {
+fn directories_not_created_yet_are_ok() {
     let mut facts = healthy();
     facts.state_dir.there = There::Missing(Ok(()));
     facts.runtime_dir.there = There::Missing(Ok(()));

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_names_one_and_a_whole_id_itself() {
+    fn id_prefix_must_be_unique_and_full_id_matches_itself() {
         let all = ["task-001", "task-0010", "bd-1"];
         let find = |beginning: &str| by_beginning(all.map(|id| (id, id)), beginning);
         for (beginning, found) in

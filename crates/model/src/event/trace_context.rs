@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_state_is_passed_on_whole_or_not_at_all() {
+    fn trace_state_is_passed_on_completely_or_not() {
         let (long, many) = (format!("a={}", "x".repeat(257)), vec!["a=b"; 33].join(","));
         let total = format!("a={},b={},c=d", "x".repeat(255), "y".repeat(254));
         for (text, passed) in [

@@ -334,7 +334,7 @@ fn holds_all(text: &str, expected: &[String]) -> bool {
 
 proptest! {
     #[test]
-    fn whatever_was_done_to_it_nothing_is_lost_and_once_is_enough(
+    fn journal_merge_loses_nothing_and_is_idempotent(
         lines in prop::collection::vec(foreign(), 0..25), ended in any::<bool>(),
         count in 0_usize..7, status in status(),
     ) {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_command_writes_are_known() {
+    fn files_written_by_a_command_are_recognized() {
         for (command, files) in [
             ("cat > a/b.tf <<'EOT'\nx > y\nEOT", vec!["a/b.tf"]),
             ("echo 'a > b' >> \"c.txt\"", vec!["c.txt"]),

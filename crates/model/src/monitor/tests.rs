@@ -126,7 +126,7 @@ fn sibling_errors_of_one_message_count_as_one_failure() {
 
 /// The text counts as a failure if a program prints it, and not if the call succeeded.
 #[test]
-fn a_text_about_siblings_in_the_output_of_a_program_counts() {
+fn sibling_error_text_in_program_output_counts() {
     let mut told = Told::new();
     let text = "test failed: expected 'Sibling tool call errored' to be absent";
     assert_eq!(first(6, |_| told.run("make", false, text)), [(4, Loop, Warn), (6, Loop, Stop)]);
@@ -172,7 +172,7 @@ fn unreported_outcomes_are_never_equal() {
 }
 
 #[test]
-fn edits_that_change_nothing_are_found_later() {
+fn repeated_no_op_edits_are_found_later() {
     let mut told = Told::new();
     let found = first(20, |n| {
         [
@@ -229,7 +229,7 @@ fn polling_each_minute_warns_and_never_stops_the_agent() {
 
 /// A server that is not up yet rejects connections until it is ready.
 #[test]
-fn a_failure_that_is_waited_out_counts_half() {
+fn failure_after_a_wait_counts_half() {
     let mut told = Told::new();
     let found = first(12, |_| {
         told.t += 30.0;
@@ -265,7 +265,7 @@ fn message_of_a_person_resets_the_monitors() {
 }
 
 #[test]
-fn a_subagent_goes_in_circles_of_its_own() {
+fn subagent_loops_are_counted_separately() {
     let mut told = Told::new();
     let found = first(3, |n| {
         let mut found = Vec::new();
@@ -334,7 +334,7 @@ fn several_edits_outside_the_scope_warn() {
 }
 
 #[test]
-fn compactions_that_nothing_comes_between_are_a_spiral() {
+fn consecutive_compactions_are_a_spiral() {
     let compaction = || json!({"type": "compaction", "before": 160_000, "after": 30_000});
     let mut told = Told::new();
     let found = first(6, |n| {

@@ -293,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_ever_holds_more_than_the_intensity(
+        fn restarts_in_a_window_never_exceed_the_intensity(
             max in 0_u32..6,
             window_ms in 1_u64..1_000,
             steps in prop::collection::vec(0_u64..400, 0..60),

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_was_away_does_not_take_that_for_silence() {
+    fn daemon_pause_is_not_silence_of_the_shim() {
         let mut watch = ShimWatch::default();
         for _ in 0..2 {
             assert_eq!(watch.look(false, Some(Duration::from_secs(3600))), Act::Nothing);

@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_before_anything_is_known() {
+    fn estimate_without_data_is_empty() {
         assert_eq!(estimate(&[open(&[])], &[], 4), Estimate::Unknown);
         assert_eq!(estimate(&[], &[10], 4), Estimate::Nothing);
         assert_eq!(estimate(&[], &[], 4), Estimate::Nothing);
     }
 
     #[test]
-    fn chains_take_their_length_and_sets_their_share() {
+    fn estimate_of_chains_and_parallel_beads() {
         let chain = [open(&[]), open(&[0]), open(&[1])];
         assert_eq!(estimate(&chain, &[100], 4), between(300, 300), "nobody can help with a chain");
         let flat: Vec<Rest> = (0..8).map(|_| open(&[])).collect();

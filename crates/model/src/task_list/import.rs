@@ -340,7 +340,7 @@ mod tests {
     /// A list with a duplicate id once became unreadable. A merge of two branches creates such
     /// files.
     #[test]
-    fn an_id_that_is_there_twice_is_refused_by_its_line() {
+    fn duplicate_id_is_rejected_with_its_line() {
         let text = "{\"id\":\"a\",\"title\":\"A\"}\n\n{\"id\":\"b\",\"title\":\"B\"}\
                     \n{\"id\":\"a\",\"title\":\"A\"}\n";
         let error = beads(text, now()).expect_err("twice");

@@ -242,7 +242,7 @@ mod tests {
 [2025-07-01T10:20:02Z] [SESSION-1] STATS tasks_total=5 completed=1 failed=1 pending=3 blocked=0 attempts_total=2 checkpoints=1";
 
     #[test]
-    fn the_reference_s_own_lines_are_read_and_written_alike() {
+    fn reference_log_lines_round_trip() {
         let mut auth = Task::new("task-001", "Implement user authentication");
         let stats = Stats {
             tasks_total: 5,

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_nested_beyond_all_depth_takes_hooks_and_gives_them_back() {
+    fn deeply_nested_settings_accept_and_release_hooks() {
         let old = format!("{{\"a\":{}{}}}", "[".repeat(200_000), "]".repeat(200_000));
         let with = install(&old, "muleteer").expect("installs");
         assert_eq!(installed(&with).expect("JSON").len(), HOOKS.len());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_becomes_one_and_a_strange_one_is_refused_with_its_place() {
+    fn missing_settings_are_created_and_invalid_ones_rejected() {
         assert!(serde_json::from_str::<Value>(&install("", "muleteer").expect("installs")).is_ok());
         for (text, line) in [
             ("{\n  // no JSON\n}", 2),

@@ -10,7 +10,7 @@ mod tests {
     use super::unmarked;
 
     #[test]
-    fn a_mark_is_left_out_where_a_text_begins_and_nowhere_else() {
+    fn byte_order_mark_is_skipped_only_at_the_start() {
         for (text, wanted) in
             [("\u{feff}a\n", "a\n"), ("a\u{feff}", "a\u{feff}"), ("\u{feff}", ""), ("", "")]
         {

@@ -43,7 +43,7 @@ struct Life {
 }
 
 #[test]
-fn every_fleet_comes_to_rest_within_its_limits() {
+fn every_fleet_terminates_within_its_limits() {
     let number = |name: &str| {
         std::env::var(name).ok().and_then(|text| text.replace('_', "").parse::<u64>().ok())
     };

@@ -34,7 +34,7 @@ struct Life {
 }
 
 #[test]
-fn every_life_comes_to_rest_and_its_books_are_right() {
+fn every_dispatch_terminates_with_correct_totals() {
     let number = |name: &str| {
         std::env::var(name).ok().and_then(|text| text.replace('_', "").parse::<u64>().ok())
     };

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn ctl_is_only_the_verb_s_synonym() {
+    fn ctl_is_a_synonym_of_the_verbs() {
         for (typed, meant) in [
             ("muleteer ctl status", "muleteer status"),
             ("muleteer --json --socket ctl ctl status", "muleteer --json --socket ctl status"),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_state_goes_with_the_place_in_the_trace() {
+    fn trace_state_accompanies_the_trace_parent() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let given = |vars: &[(&str, &str)]| {
             let vars = vars.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string()));

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_with_a_long_log_is_given_the_time_to_read_it() {
+    fn daemon_start_timeout_grows_with_the_log() {
         assert_eq!(patience(0), DEADLINE);
         assert_eq!(patience(1 << 30), DEADLINE + Duration::from_secs(102));
     }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn shim_is_built_where_cargo_started_us_and_as_it_did() {
+    fn demo_builds_the_shim_in_the_running_cargo_profile() {
         let by_cargo = || Some(("/bin/cargo".into(), "/src/crates/muleteer".into()));
         let made = build(Path::new("/src/target/release/muleteer"), by_cargo()).expect("a build");
         let args: Vec<_> = made.args.iter().map(|arg| arg.to_string_lossy()).collect();

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn acp_agent_that_is_installed_is_looked_for_though_nothing_names_it() {
+    fn installed_acp_agent_is_checked_without_configuration() {
         let dir = tempfile::tempdir().unwrap();
         let programs = || {
             let sought = sought(None, Some(dir.path().as_os_str()));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_s_text_cannot_drive_the_terminal() {
+    fn agent_text_cannot_control_the_terminal() {
         assert_eq!(clip("a\x1b[2Jb\nc", 20), "a [2Jb c");
         assert_eq!(clip("abcdef", 4), "abc…");
         assert_eq!(clip("a\u{202e}b", 20), "a b");

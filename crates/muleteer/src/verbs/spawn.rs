@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_mean_nothing_are_refused() {
+    fn meaningless_values_are_rejected() {
         assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
         assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
         for nothing in ["", "  ", "[]", "[\"\"]", "[\"ls\", 1]", "[[\"ls\"]]"] {

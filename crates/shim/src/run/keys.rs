@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pending_key_outlives_any_number_of_others() {
+    fn pending_key_is_never_evicted() {
         let mut keys = Keys::default();
         keys.begin([255; 16]);
         for n in 0..2000u128 {

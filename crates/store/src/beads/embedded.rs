@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn many_writers_lose_nothing_and_history_is_let_go() {
+    fn concurrent_writers_lose_nothing_and_history_is_compacted() {
         let dir = tempfile::tempdir().expect("a directory");
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -210,7 +210,7 @@ fn unreadable_event_is_rejected_without_damage() {
 }
 
 #[test]
-fn a_batch_is_recovered_whole_or_not_at_all() {
+fn batch_is_recovered_completely_or_not() {
     let mut b = bench();
     b.append(&["a"]).expect("appends");
     let whole = b.log.len;

@@ -57,7 +57,7 @@ impl Drop for Place {
 }
 
 #[test]
-fn the_lock_s_name_is_the_reference_s() {
+fn lock_name_matches_the_reference() {
     // printf '%s' / | sha256sum | cut -c1-16
     assert_eq!(
         Root::at("/".as_ref()).lock_dir().to_str(),
@@ -316,7 +316,7 @@ fn an_invalid_list_is_left_alone() {
 }
 
 #[test]
-fn a_second_session_fails_fast_and_a_dead_one_s_lock_is_reclaimed() {
+fn second_session_fails_fast_and_a_dead_lock_is_reclaimed() {
     let place = Place::new();
     let (lock, stale) = place.root.lock_session("run1").expect("locks");
     assert!(!stale);
@@ -345,7 +345,7 @@ fn a_second_session_fails_fast_and_a_dead_one_s_lock_is_reclaimed() {
 }
 
 #[test]
-fn a_pid_that_was_given_to_another_process_is_no_holder() {
+fn reused_pid_does_not_hold_the_lock() {
     let place = Place::new();
     let (lock, _) = place.root.lock_session("run1").expect("locks");
     let mut holder: Holder = serde_json::from_slice(
@@ -396,7 +396,7 @@ fn log_lines_of_a_killed_change_are_written_once_if_it_took_effect() {
 }
 
 #[test]
-fn the_marker_goes_when_nothing_is_left_to_do() {
+fn marker_is_removed_when_no_task_is_left() {
     let place = Place::new();
     let mut tx = place.root.begin(Right::Own, now()).expect("begins");
     tx.mark_active(true).expect("marks");

@@ -41,7 +41,8 @@ pub async fn all(daemon: &Arc<Daemon>) {
     for Met { dispatch, meta, stream, heard } in met {
         match ShimPort::of(stream, daemon.settings.generation, heard) {
             Ok(port) => daemon.agent(&dispatch.id).keep_port(meta.epoch, port),
-            Err(error) => tracing::warn!(id = %dispatch.id, %error, "its link connects again"),
+            Err(error) => tracing::warn!(id = %dispatch.id, %error, "failed to reuse the \
+                connection to a shim; reconnecting"),
         }
     }
 }
@@ -75,7 +76,8 @@ fn meet(daemon: &Daemon) -> Vec<Met> {
             true
         }
         Err(error) => {
-            tracing::debug!(id = %one.dispatch.id, %error, "failed to adopt at once");
+            tracing::debug!(id = %one.dispatch.id, %error, "failed to adopt an agent; retrying \
+                later");
             false
         }
     });

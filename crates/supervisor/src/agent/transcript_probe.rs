@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_found_in_whichever_folder_it_is() {
+    fn transcript_is_found_in_any_folder() {
         let root = tempfile::tempdir().unwrap();
         for (folder, name) in [("a", "s-1.jsonl"), ("b", "s-2.jsonl"), ("b/s-1", "s-1.jsonl")] {
             std::fs::create_dir_all(root.path().join(folder)).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_holds_the_prompt_settles_it() {
+    fn transcript_with_the_prompt_is_used() {
         let root = tempfile::tempdir().unwrap();
         let meta =
             |id: &str| format!("{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"{id}\"}}}}\n");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn no_home_and_a_runtime_directory_too_deep_are_errors_with_a_name() {
+    fn missing_home_and_long_runtime_directory_are_named_errors() {
         assert_eq!(paths(&[]), Err(PathError::NoHome("XDG_STATE_HOME")));
         let deep = format!("/{}", "d".repeat(90));
         let socket = paths(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", &deep)]).expect("paths").socket;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_canonical_name_does_not_change_when_the_directory_is_made() {
+    fn canonical_path_is_stable_when_the_directory_is_created() {
         let root = std::env::temp_dir().join(format!("muleteer-paths-{}", std::process::id()));
         let path = root.join("a/b");
         let before = canonical(&path);

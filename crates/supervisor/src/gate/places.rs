@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_peer_takes_the_place_of_the_longest_idle_one() {
+    fn new_peer_replaces_the_longest_idle_one() {
         let places = Places::new(3, true);
         let (first, second, third) = (places.take(), places.take(), places.take());
         assert!(first.greeted(true) && second.greeted(true) && third.greeted(true));

@@ -147,7 +147,7 @@ impl Actor for RunActor {
                 let tries = state.tries.entry(key.clone()).or_default();
                 *tries += 1;
                 if PASSING.contains(&code.as_str()) && *tries < TRIES {
-                    tracing::warn!(%key, %code, %message, "retrying");
+                    tracing::warn!(%key, %code, %message, "an effect failed; retrying");
                     myself.send_after(AGAIN * *tries, || RunMsg::Again(key));
                     return Ok(());
                 }

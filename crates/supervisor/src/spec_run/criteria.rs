@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn links_out_of_the_repository_need_the_user_s_trust_or_path() {
+    fn external_links_need_trust_or_an_explicit_path() {
         let repo = Path::new("/repo");
         assert_eq!(links_of("criteria", false, repo), Links::Within(repo));
         assert_eq!(links_of("criteria", true, repo), Links::Followed);

@@ -41,7 +41,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn a_target_that_exists_is_begun_from_and_a_base_that_does_not_is_an_error() {
+async fn existing_target_is_continued_and_missing_base_is_an_error() {
     use crate::spec_run::steps::base;
     let stage = Stage::empty();
     let repo = stage.hosted.repo.clone();
@@ -83,7 +83,7 @@ async fn endless_file_is_not_read_instead_of_a_small_one() {
 
 /// A container is made again under another name, on the machine that holds its old lock.
 #[tokio::test]
-async fn a_lock_is_another_machine_s_by_its_name_and_its_boot() {
+async fn lock_of_another_host_or_boot_is_recognized() {
     let stage = Stage::empty();
     let public = &stage.hosted.places.public;
     std::fs::create_dir_all(public).unwrap();

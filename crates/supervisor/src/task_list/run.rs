@@ -569,7 +569,7 @@ impl Driven {
                 // Nobody can resume work that is not on the branch.
                 Ok(Recovered::Resume) => place.hand_over(&task.id, None)?,
                 Err(StepError::Refused(refused)) => {
-                    tracing::info!(task = %task.id, %refused, "not supervised")
+                    tracing::info!(task = %task.id, %refused, "failed to recover a task")
                 }
                 Err(error) => return Err(error),
             }

@@ -147,7 +147,7 @@ run 4s ok
 
 /// An agent receives the id of its parent span at its start, before that span ends.
 #[test]
-fn a_dispatch_hangs_where_its_span_will_be() {
+fn dispatch_span_has_its_future_parent() {
     let (life, mut run) = (life(), None::<Run>);
     let spans = spans(&life);
     for record in &life {
@@ -172,12 +172,12 @@ fn a_dispatch_hangs_where_its_span_will_be() {
 }
 
 #[test]
-fn killed_anywhere_nothing_is_lost_or_doubled() {
+fn export_killed_anywhere_loses_and_repeats_no_span() {
     let tracer = || {
         let mut tracer = RunTracer::default();
         move |record: &Record| tracer.apply(record)
     };
-    shape::killed_anywhere_nothing_is_lost_or_doubled(&life(), tracer);
+    shape::export_killed_anywhere_loses_and_repeats_no_span(&life(), tracer);
 }
 
 #[test]

@@ -323,7 +323,7 @@ fn failed_span_has_a_reason_without_quoted_text() {
 }
 
 #[test]
-fn a_subagent_s_calls_are_below_the_call_that_runs_it_and_a_late_session_is_the_turn_s() {
+fn subagent_calls_are_children_of_their_call_and_late_session_joins_the_turn() {
     let tool = |call: &str, parent: Option<&str>| Event::ToolCalled {
         call_id: call.into(),
         tool: call.into(),
@@ -440,12 +440,12 @@ task list 6s failed
 }
 
 #[test]
-fn killed_anywhere_nothing_is_lost_or_doubled() {
+fn export_killed_anywhere_loses_and_repeats_no_span() {
     let tracer = || {
         let mut tracer = Tracer::default();
         move |record: &Record| tracer.apply(record)
     };
-    shape::killed_anywhere_nothing_is_lost_or_doubled(&life(), tracer);
+    shape::export_killed_anywhere_loses_and_repeats_no_span(&life(), tracer);
 }
 
 #[test]
@@ -553,7 +553,7 @@ fn figures_are_folded_too() {
 
 /// The JSON that the protocol requires: hexadecimal ids, and 64-bit numbers as strings.
 #[test]
-fn otlp_s_json() {
+fn otlp_json_document() {
     let spans = spans(&life());
     let resource = otlp::resource(&[("service.name".into(), "muleteer".into())]);
     let body = ExportTraceServiceRequest {

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_taken_in_turns_and_a_peer_that_fails_is_left_out() {
+    fn rounds_alternate_and_failed_peers_are_skipped() {
         let order = std::cell::RefCell::new(String::new());
         let subject = |name: char| -> Subject<'_> {
             let order = &order;

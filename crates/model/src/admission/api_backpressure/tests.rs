@@ -14,7 +14,7 @@ fn struck(pressures: &mut Pressures, until: i64, at_work: u32, now: i64) {
 }
 
 #[test]
-fn half_of_them_go_on_and_the_rest_come_back_one_by_one() {
+fn back_pressure_halves_the_agents_then_adds_one_at_a_time() {
     let mut pressures = Pressures::new();
     struck(&mut pressures, 100, 8, 40);
     let places = |pressures: &Pressures, now| pressures["c"].places_at(at(now));

@@ -84,7 +84,7 @@ fn rate_limit_wait_lasts_until_the_reported_time() {
 }
 
 #[test]
-fn untold_it_is_waited_for_longer_each_time() {
+fn unreported_limit_backs_off_exponentially() {
     let mut before = None;
     let mut pauses = vec![];
     for _ in 0..10 {
@@ -176,7 +176,7 @@ proptest! {
     /// For any claim of an agent: a wait ends after now, is within bounds, and never lasts beyond
     /// the patience in all.
     #[test]
-    fn no_claim_makes_a_wait_without_end(
+    fn reported_wait_is_bounded(
         until in -1_000_000_000_000_i64..1_000_000_000_000, told: bool, waits in 0..100_u32,
         spent_ms: u64, used_ms: u64
     ) {

@@ -133,7 +133,7 @@ fn the_rest() {
 }
 
 #[test]
-fn deny_counts_before_ask_and_ask_before_allow_and_the_mode_last() {
+fn deny_precedes_ask_precedes_allow_precedes_mode() {
     let says = |policy: &Policy, ask: &Ask| {
         policy.decide(ask, "/repo").map(|said| (said.verdict, said.rule))
     };
@@ -173,7 +173,7 @@ fn question_goes_to_a_person_unless_unattended() {
 }
 
 #[test]
-fn rules_are_read_and_written_alike() {
+fn rules_round_trip() {
     for text in ["Bash", "Bash(git *)", "mcp__a__b", "Read(~/.ssh/**)", "*", "Bash(echo (a))"] {
         let policy: Policy =
             serde_json::from_value(json!({"mode": "ask", "allow": [text]})).unwrap();
@@ -257,7 +257,7 @@ fn stricter_policy_of_parent_and_child_applies() {
 /// The restrictions of a role's front matter count beside its permissions, and the stricter one
 /// wins.
 #[test]
-fn a_role_s_tools_and_mode_restrict_whatever_its_policy_allows() {
+fn role_tools_and_mode_restrict_its_policy() {
     let restricted =
         |base: &Policy, tools: &[&str], disallowed: &[&str], mode: Option<PermissionMode>| {
             let [tools, disallowed] = [tools, disallowed]

@@ -63,7 +63,7 @@ fn every_key_of_the_schema_is_classified() {
 }
 
 #[test]
-fn unknown_key_counts_as_one_that_runs() {
+fn unknown_key_is_treated_as_a_program_setting() {
     assert_eq!((effect(&["hooks", "stop"]), effect(&["backends"])), (Runs, Runs));
     assert_eq!(effect(&["backends", "codex", "env", "PATH"]), Runs);
     assert_eq!(effect(&["backends", "acp", "agent"]), Safe);

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_by_which_agents_look_around_only_look() {
+    fn common_read_commands_are_read_only() {
         for line in [
             "find . -type f -name '*.rs' | sort | head -50",
             "rg -n 'fn main|struct \\w+' src",

@@ -185,7 +185,7 @@ fn hanging_tool_is_reported_once() {
 }
 
 #[test]
-fn a_limit_that_ends_at_a_time_is_waited_for_from_now() {
+fn rate_limit_with_an_end_time_delays_the_stall() {
     for (resets_in_s, resets_at, wait) in
         [(0.0, 1_900.0, 900), (60.0, 1_030.0, 60), (0.0, 400.0, 0)]
     {
@@ -249,7 +249,7 @@ fn unobserved_time_is_not_silence() {
 
 /// A tool may have been running, or a question pending, before this daemon began to watch.
 #[test]
-fn after_a_restart_it_takes_longer() {
+fn stall_takes_longer_after_a_daemon_restart() {
     let mut told =
         Told { watch: Watch::new(TIMEOUT, &Terms::default(), false, s(1000)), ..Told::new() };
     assert_eq!(told.pass(2990, 0), None);
@@ -319,7 +319,7 @@ fn checks_are_neither_too_many_nor_too_few() {
 }
 
 #[test]
-fn an_agent_s_claims_are_bounded() {
+fn reported_waits_of_an_agent_are_bounded() {
     for seconds in [f64::INFINITY, f64::NAN, 1e300, -1e300] {
         let limit = AgentEvent::RateLimit {
             resets_in_s: seconds,
@@ -425,7 +425,7 @@ proptest! {
 
 /// A CLI that retries is alive, but its retries are bounded.
 #[test]
-fn an_api_that_never_answers_is_given_up_while_its_cli_tries() {
+fn silent_api_ends_the_agent_while_its_cli_retries() {
     let retry = |status: Option<u16>| json!({"type": "api_retry", "attempt": 1, "max": 9, "delay_s": 1, "status": status});
     for (status, trouble, after) in [
         (None, Trouble::NoAnswer, 15 * 60),
@@ -463,7 +463,7 @@ fn an_answer_ends_the_trouble() {
 
 /// The evidence names the model API where the model owed an answer.
 #[test]
-fn silence_is_the_model_s_when_it_was_its_turn() {
+fn silence_after_a_request_is_the_models() {
     let prompt = || json!({"type": "prompt", "text": "do it"});
     let call = || json!({"type": "tool_call", "id": "t", "name": "Bash", "input": {}});
     let result = || json!({"type": "tool_result", "id": "t", "ok": true, "text": ""});

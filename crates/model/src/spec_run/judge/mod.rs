@@ -320,7 +320,7 @@ mod tests {
 
     /// A draft before the verdict once caused a branch to be published.
     #[test]
-    fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
+    fn last_verdict_decides_and_drafts_are_ignored() {
         let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
         assert!(
             !parse(&format!("First draft: {PASS}\n\nFinal: {failed}"))

@@ -201,7 +201,7 @@ fn closed_without_its_commits_on_the_target_is_not_done() {
 }
 
 #[test]
-fn a_crash_goes_to_a_fresh_worktree_and_then_blocks() {
+fn crashed_bead_gets_a_fresh_worktree_then_blocks() {
     let mut play = Play::with(settings(), vec![bead("a", &[]), bead("b", &["a"])]);
     play.end("a", Outcome::Failure, |_| ());
     let again = play.run.jobs.values().next().expect("again").start.clone();
@@ -294,7 +294,7 @@ fn beads_blocked_outside_the_run_are_checked_then_reported() {
 }
 
 #[test]
-fn an_empty_decomposition_a_dry_run_and_a_review_stop_where_they_should() {
+fn empty_plan_dry_run_and_review_stop_after_planning() {
     let mut play = Play::new(settings());
     play.feed(Input::Gathered { beads: vec![], closed_outside: vec![] });
     assert_eq!(play.run.error().map(|error| error.code.as_str()), Some("E_GRAPH_EMPTY"));
@@ -508,7 +508,7 @@ fn incomplete_verdict_is_requested_again_and_never_passes() {
 
 /// The contract defines a pass without regard to `newBeads`.
 #[test]
-fn a_pass_that_names_work_is_asked_for_once_more_and_then_is_a_pass_that_names_it() {
+fn pass_with_new_beads_is_requested_again_once() {
     let spare = JudgeResult {
         new_beads: vec![NewBead { title: "Tidy the tests".into(), ..NewBead::default() }],
         ..content()
@@ -771,7 +771,7 @@ fn going_on_from_maintenance_maintains_at_once_and_then_judges() {
 
 /// The store returns an existing bead for a known key, so two verdicts must not share a key.
 #[test]
-fn each_verdict_of_an_iteration_makes_beads_of_its_own() {
+fn each_verdict_creates_its_own_beads() {
     let mut play =
         Play::with(RunSettings { max_iterations: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
@@ -959,7 +959,7 @@ fn maintenance_that_is_not_parallel_has_the_run_to_itself() {
 
 /// After Ctrl-C the maintenance once counted as failed, and was never repeated.
 #[test]
-fn maintenance_that_is_ended_because_the_run_is_is_no_failure_and_comes_again() {
+fn maintenance_stopped_with_its_run_is_repeated() {
     let mut play =
         Play::with(RunSettings { maintain_every: 1, ..settings() }, vec![bead("a", &[])]);
     play.done("a");
@@ -1023,7 +1023,7 @@ fn stopped_run_has_an_error_and_waiting_run_has_none() {
 
 /// The store is updated before the run, so the outcome must be known before it is recorded.
 #[test]
-fn whether_a_bead_will_be_blocked_is_known_before_it_is() {
+fn blocking_is_predicted_before_the_last_retry() {
     let play = Play::with(RunSettings { max_retries: 0, ..settings() }, vec![bead("a", &[])]);
     let dispatch = play.run.jobs.values().next().expect("its agent").start.dispatch.clone();
     let end = JobEnd::new(Outcome::Failure, "exit code 1");

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_same_change_made_twice_there_is_one() {
+    fn same_change_on_both_sides_is_merged_once() {
         let base = list();
         let mut ours = base.clone();
         outcome::complete(&mut ours.tasks[0], now());

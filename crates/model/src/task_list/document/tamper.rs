@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_gone_comes_back_and_a_new_one_is_to_be_done() {
+    fn removed_task_is_restored_and_added_task_is_pending() {
         let written = list();
         let mut found = written.clone();
         found.tasks.remove(1);

@@ -59,7 +59,7 @@ pub const REFERENCE: &str = r#"{
 "#;
 
 #[test]
-fn the_reference_s_file_is_read_and_written_byte_for_byte() {
+fn reference_file_round_trips_byte_for_byte() {
     let list = TaskList::parse(REFERENCE).expect("the reference's own file");
     assert_eq!(list.tasks[1].cleanup.as_deref(), Some("docker compose down redis"));
     assert_eq!((list.tasks[1].status, list.tasks[1].timeout()), (Status::Failed, 120));

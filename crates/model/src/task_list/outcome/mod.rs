@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_base_commit_means_no_further_attempt() {
+    fn missing_base_commit_allows_no_attempt() {
         let mut task = Task::new("a", "A");
         fail_for_good(&mut task, Category::TaskExec, "started_at_commit is gone", now());
         assert_eq!(task.attempts, task.max_attempts);

@@ -92,7 +92,7 @@ fn pass_one_is_by_priority_then_by_id_and_only_with_all_dependencies_completed()
 }
 
 #[test]
-fn pass_two_is_by_priority_then_the_oldest_failure_and_comes_after_all_pending() {
+fn retries_follow_pending_tasks_by_priority_and_age_of_failure() {
     let mut list = list(&[
         ("new", &[]),
         ("old", &[]),

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_exclusive_list_one_task_is_in_hand_at_a_time() {
+    fn exclusive_list_allows_one_claim_at_a_time() {
         let now = at("2025-07-01T10:00:00Z");
         let mut exclusive = list(Mode::Exclusive);
         exclusive.tasks.push(Task::new("c", "c"));
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_exclusive_list_no_lease_outlives_its_claimant() {
+    fn exclusive_claim_ends_with_its_worker() {
         let now = at("2025-07-01T10:00:00.5Z");
         for mode in [Mode::Exclusive, Mode::Concurrent] {
             let mut list = list(mode);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lease_outlives_its_holder() {
+    fn claim_ends_with_its_process() {
         let mut list = list(Mode::Concurrent);
         let now = at("2025-07-01T10:00:00Z");
         claim(&mut list, "a", "w1", "x", now, LEASE).expect("claims");

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn head_has_to_stand_where_the_task_began_and_to_come_after_its_base() {
+    fn head_must_stay_on_the_branch_and_after_the_base() {
         let on = |name: &str| Stand::On(name.into());
         for (wanted, branch, has_base, said) in [
             (on("main"), Some("main"), true, None),

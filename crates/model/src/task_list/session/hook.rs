@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_back_is_asked_for_up_to_five_times_when_all_is_done() {
+    fn review_is_requested_up_to_five_times_when_all_is_done() {
         let (mut list, mut memory) = (list(), Memory::default());
         assert_eq!(self_reflect(&list, &mut memory), Answer::Silent, "not before");
         list.tasks.iter_mut().for_each(|task| outcome::complete(task, now()));
@@ -532,7 +532,7 @@ mod tests {
         insta::assert_snapshot!(session_start(&scene));
     }
     #[test]
-    fn a_session_that_begins_beside_another_leaves_its_task_alone() {
+    fn second_session_leaves_the_task_of_the_first_alone() {
         let mut list = list();
         claim::claim(&mut list, "a", "w1", "abc", now(), claim::LEASE).expect("claimed");
         let failures = FailureTimes::new();

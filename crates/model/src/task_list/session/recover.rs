@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rollback_ends_where_another_task_was_completed() {
+    fn rollback_stops_at_a_completed_task() {
         let mut list = TaskList::new("2025-07-01T10:00:00Z".parse().expect("an instant"));
         list.tasks = ["a", "b", "c", "d"].map(|id| Task::new(id, "")).into();
         list.tasks[1].status = Status::Completed;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_rolled_back_to_a_commit_that_is_not_there() {
+    fn rollback_needs_an_existing_base_commit() {
         for bits in 0..8 {
             let found = Evidence {
                 base_exists: false,

@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_read_without_a_panic_however_they_are_cut(
+    fn any_bytes_are_read_without_a_panic(
         bytes in prop_oneof![pieces(), prop::collection::vec(any::<u8>(), 0..80)],
         size in 1..20_usize) {
         let once = in_pieces(&bytes, usize::MAX, Reader::whole());
@@ -196,7 +196,7 @@ fn levels_beyond_the_limit_are_too_large() {
 }
 
 #[test]
-fn a_skipped_container_takes_its_place_as_null() {
+fn skipped_container_becomes_null() {
     let deep = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let kept = |levels: usize| (0..levels).fold(Value::Null, |inner, _| json!([inner]));
     let text =

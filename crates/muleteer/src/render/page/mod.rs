@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_cut_by_the_room_it_takes() {
+    fn text_is_cut_by_display_width() {
         assert_eq!(cut("short", 5), "short");
         assert_eq!(cut("longer", 5), "long…");
         assert_eq!(cut("漢字漢字", 5), "漢字…");

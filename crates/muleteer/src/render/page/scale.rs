@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_no_time_at_all_have_a_scale_too() {
+    fn empty_timeline_has_a_scale() {
         assert!(Scale::new(&[]).at(second(5)) < 0.01);
         let scale = Scale::new(&[(second(5), second(5)), (second(9), second(2))]);
         assert!((0.0..=1.0).contains(&scale.at(second(9))));

@@ -113,7 +113,7 @@ async fn a_command_is_answered_once_it_is_durable() {
 /// A client that waits for the end reads the journal then, so it must be complete, and nobody
 /// writes it afterwards.
 #[tokio::test]
-async fn the_journal_is_complete_before_its_actors_are_taken_away() {
+async fn journal_is_complete_before_its_actors_stop() {
     let daemon = nowhere();
     let (journal, mut written) = test_daemon::stand_in().await;
     let (agents, mut asked) = test_daemon::stand_in().await;
@@ -139,7 +139,7 @@ async fn the_journal_is_complete_before_its_actors_are_taken_away() {
 /// The effects of a dispatch's first life must be repeated. The dispatch got a message after its
 /// end, and was killed while it waited.
 #[tokio::test]
-async fn work_is_brought_home_at_the_end_of_each_of_its_lives() {
+async fn work_is_fetched_at_each_end_of_a_dispatch() {
     let past = ["attempt_started", "agent_spawned", "agent_exited", "dispatch_closing"]
         .map(test_daemon::sample);
     let mut scene = Scene::of(nowhere(), created(), past).await;

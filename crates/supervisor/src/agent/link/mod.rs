@@ -401,7 +401,7 @@ impl Session {
         let life = self.slots.life.get().ok_or("the life actor is missing")?;
         match life.call(|reply| LifeMsg::Output(steps, reply), None).await {
             Ok(ractor::rpc::CallResult::Success(position)) => Ok(position),
-            other => Err(format!("life did not take the output: {other:?}")),
+            other => Err(format!("the life actor rejected the output: {other:?}")),
         }
     }
 }

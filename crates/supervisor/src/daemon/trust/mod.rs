@@ -310,7 +310,7 @@ mod tests {
     const KEY: [&str; 1] = ["backends.codex.command"];
 
     #[test]
-    fn trust_ends_with_a_change_and_comes_back_with_the_content() {
+    fn trust_follows_the_content_of_files() {
         let place = Place::new();
         place.write("shop/.muleteer/config.yaml", RUNS);
         assert_eq!(place.ignored("shop"), KEY);

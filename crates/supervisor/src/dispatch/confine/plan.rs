@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_home_is_in_the_repository() {
+    fn home_in_the_repository_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(dir.path()).unwrap();
         let home = root.join("home");

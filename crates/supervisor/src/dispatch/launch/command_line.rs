@@ -170,7 +170,7 @@ mod tests {
     use muleteer_model::event::Event;
 
     #[test]
-    fn an_agent_works_where_its_project_is_in_its_clone_also_of_a_clone() {
+    fn agent_starts_in_its_project_folder_of_the_clone() {
         let dir = tempfile::tempdir().expect("a directory");
         let Event::DispatchCreated(mut created) = test_daemon::sample("dispatch_created") else {
             panic!("another sample")

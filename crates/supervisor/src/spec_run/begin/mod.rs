@@ -478,7 +478,7 @@ pub fn obstacle(paths: &Paths, run_id: &str) -> String {
     if !private.exists() {
         let dir = paths.state_dir.display();
         return format!(
-            "use the state directory with which the run was started: {dir} does not have it"
+            "use the state directory with which the run was started: {dir} does not contain the run"
         );
     }
     match saved(&private.join("run.json")) {

@@ -99,7 +99,8 @@ pub fn is_suspect(places: &Places) -> bool {
 pub fn begin_trial(places: &Places) {
     let Some(known) = Mark::read(&mark(places)) else { return };
     if let Err(error) = (Mark { is_waiting: false, ..known }).write(&mark(places)) {
-        tracing::warn!(error = %error.message, path = %mark(places).display(), "failed to write");
+        tracing::warn!(error = %error.message, path = %mark(places).display(), "failed to write \
+            the mark of a crash trial");
     }
 }
 
@@ -111,7 +112,7 @@ pub fn outlived(places: &Places) {
 fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %path.display(), "failed to remove");
+            tracing::warn!(%error, path = %path.display(), "failed to remove a file");
         }
         _ => {}
     }

@@ -328,7 +328,7 @@ mod tests {
     /// The daemon reads files that an agent commits: a link to an endless file must not exhaust its
     /// memory.
     #[test]
-    fn commands_are_found_and_a_file_without_end_is_none() {
+    fn build_commands_are_found_and_endless_files_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("Makefile"), "test:\n\ttrue\n").unwrap();
         assert_eq!(commands(dir.path()).test.len(), 1);

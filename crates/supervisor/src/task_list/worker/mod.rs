@@ -507,7 +507,7 @@ async fn claimed(
             ) {
                 Ok(()) => {}
                 Err(refused) => {
-                    tracing::info!(task = %work.task, %refused, "not claimed");
+                    tracing::info!(task = %work.task, %refused, "failed to claim a task");
                     return Ok(None);
                 }
             }

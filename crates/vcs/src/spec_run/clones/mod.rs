@@ -473,7 +473,7 @@ pub async fn is_dirty(repos: &RunRepos, dir: &Path) -> Result<bool, String> {
     let base = base(repos, &name_of(dir));
     match changes(repos, dir, base.as_deref()).await {
         Err(why) if lists_too_much(&why) => {
-            tracing::warn!(dir = %dir.display(), "dirty: too many untracked files to list");
+            tracing::warn!(dir = %dir.display(), "a clone has too many untracked files to list");
             Ok(true)
         }
         changes => Ok(!changes?.is_empty()),

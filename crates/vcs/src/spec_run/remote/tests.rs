@@ -45,7 +45,7 @@ fn stage(root: &Path) -> (PathBuf, PathBuf) {
 }
 
 #[tokio::test]
-async fn the_push_goes_the_way_that_the_repository_names() {
+async fn push_uses_the_configured_remote() {
     let root = tempfile::tempdir().unwrap();
     let (repo, own) = stage(root.path());
     let tree = git_in(&own, &["hash-object", "-w", "-t", "tree", "/dev/null"]);
@@ -70,7 +70,7 @@ async fn the_push_goes_the_way_that_the_repository_names() {
 }
 
 #[tokio::test]
-async fn only_how_the_remote_is_reached_is_taken_from_the_repository() {
+async fn only_remote_transport_settings_come_from_the_repository() {
     let root = tempfile::tempdir().unwrap();
     let repo = root.path().join("repo");
     std::fs::create_dir(&repo).unwrap();
@@ -102,7 +102,7 @@ async fn only_how_the_remote_is_reached_is_taken_from_the_repository() {
 
 /// The choice is the one of git itself.
 #[tokio::test]
-async fn the_remote_is_the_base_branch_s_or_the_only_one() {
+async fn remote_is_that_of_the_base_branch_or_the_only_one() {
     let root = tempfile::tempdir().unwrap();
     let repo = root.path();
     git_in(repo, &["init", "--quiet"]);

@@ -165,7 +165,7 @@ fn untrusted_role_stays_in_a_category_that_is_stricter() {
 }
 
 #[test]
-fn untrusted_role_names_no_model_without_a_price_where_the_users_has_one() {
+fn untrusted_role_cannot_choose_a_model_without_a_price() {
     let config =
         "models: {prices: {m: {input: 1, output: 2}, o: {input: 1, output: 2}}, default: m}";
     let (role, ignored) = held(config, "", "---\nmodel: q\n---\n");

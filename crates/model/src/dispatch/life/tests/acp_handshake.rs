@@ -117,7 +117,7 @@ fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
 }
 
 #[test]
-fn the_past_of_a_session_is_no_news_but_a_prompt_in_it_was_taken() {
+fn session_history_is_ignored_except_for_accepted_prompts() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(true);
     assert_eq!(told.calls(), opening(Some("s1")));
@@ -168,7 +168,7 @@ fn replayed_history_before_the_prompt_acknowledges_nothing() {
 
 /// For every protocol: output before the write of a prompt is not about that prompt.
 #[test]
-fn speech_before_the_write_takes_no_prompt() {
+fn output_before_the_write_acknowledges_no_prompt() {
     let mut told = Told::busy();
     told.writes = false;
     told.send("p2");
@@ -206,7 +206,7 @@ fn in_a_turn() -> Told {
 }
 
 #[test]
-fn a_turn_that_is_cancelled_unasked_has_failed() {
+fn turn_cancelled_without_an_interrupt_fails() {
     let mut told = in_a_turn();
     told.result(cancelled());
     assert_ne!(told.d.state(), "waiting");
@@ -249,7 +249,7 @@ fn cancelled_turn_waits_for_a_message() {
 /// After a second load, Codex uses a model of its own choice: the call that set the requested model
 /// came before it.
 #[test]
-fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer() {
+fn session_with_history_before_the_answer_loads_once() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(true);
     let loading = |told: &Told| {
@@ -276,7 +276,7 @@ fn a_session_is_loaded_once_also_where_its_past_counts_a_turn_before_the_answer(
 }
 
 #[test]
-fn a_prompt_that_the_past_does_not_hold_was_not_taken() {
+fn prompt_missing_from_the_history_was_not_taken() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(true);
     told.opens(None, None);
@@ -418,7 +418,7 @@ fn a_call_that_is_refused_ends_the_process() {
 }
 
 #[test]
-fn a_session_s_id_is_whole_or_there_is_none() {
+fn session_id_is_complete_or_absent() {
     for (bytes, opened) in [(512, true), (513, false)] {
         let mut told = Told::called();
         told.greets(true);

@@ -144,7 +144,7 @@ fn server_errors_are_counted_restarts() {
 }
 
 #[test]
-fn an_outage_that_lasts_too_long_is_given_up() {
+fn outage_beyond_the_limit_fails_the_dispatch() {
     let mut told = Told::busy();
     told.line(vec![retry(1, None, 1.0)]);
     assert_eq!(told.d.state(), "waiting");
@@ -251,7 +251,7 @@ fn done(told: &mut Told, id: &str) {
 }
 
 #[test]
-fn model_turns_are_counted_where_the_cli_does_not() {
+fn model_turns_are_counted_if_the_cli_does_not() {
     let mut told = Told::by_turns();
     Arc::make_mut(&mut told.d.created).limits.max_turns = Some(2);
     // Two calls of one answer are one turn.

@@ -125,7 +125,7 @@ fn withdrawn_ask_is_closed() {
 }
 
 #[test]
-fn the_first_answer_counts() {
+fn only_the_first_answer_counts() {
     let mut told = Told::asking();
     told.asks_as("r1");
     assert!(!told.allowed("r2") && told.allowed("r1") && !told.allowed("r1"));
@@ -179,7 +179,7 @@ fn a_refusal_of_the_policy_names_the_rule() {
 }
 
 #[test]
-fn the_policy_reads_paths_from_where_the_agent_works() {
+fn policy_paths_are_relative_to_the_agents_directory() {
     for (worktree, path, asked) in [
         (None, "/p/src/a.rs", false),
         (Some("/w"), "/w/src/a.rs", false),

@@ -22,7 +22,7 @@ fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
 }
 
 #[test]
-fn a_crash_before_a_session_is_known_begins_again_with_the_same_prompt() {
+fn crash_before_a_session_resends_the_same_prompt() {
     let mut told = Told::spawned(MULTI);
     told.receipt("p1");
     told.exit(1);
@@ -30,7 +30,7 @@ fn a_crash_before_a_session_is_known_begins_again_with_the_same_prompt() {
 }
 
 #[test]
-fn a_prompt_not_taken_is_sent_again_under_its_key() {
+fn untaken_prompt_is_resent_with_its_key() {
     let mut told = Told::spawned(MULTI);
     told.session("s1");
     told.exit(1);
@@ -54,7 +54,7 @@ fn prompt_already_in_the_session_is_resumed() {
 }
 
 #[test]
-fn a_taken_prompt_is_never_sent_again() {
+fn taken_prompt_is_never_resent() {
     let mut told = Told::busy();
     for _ in 0..2 {
         told.exit(1);
@@ -137,7 +137,7 @@ fn a_turn_that_succeeds_resets_the_count() {
 }
 
 #[test]
-fn an_agent_never_released_is_started_again_uncounted_and_not_for_ever() {
+fn unreleased_agent_is_restarted_uncounted_a_few_times() {
     let mut told = Told::new(MULTI);
     told.admit();
     for epoch in 1..MAX_START_FAILURES {
@@ -184,7 +184,7 @@ fn a_further_turn_that_cannot_start_fails_at_once_too() {
 }
 
 #[test]
-fn a_lost_shim_of_a_resumable_agent_is_a_crash() {
+fn lost_shim_of_a_resumable_agent_counts_as_a_crash() {
     let mut told = Told::busy();
     told.shim_lost(true, true);
     assert_eq!(told.counted(), 1);
@@ -210,7 +210,7 @@ fn an_expired_lease_is_not_counted() {
 }
 
 #[test]
-fn the_work_of_a_turn_that_ended_counts_however_its_process_ended() {
+fn finished_turn_counts_despite_the_exit_of_its_process() {
     for cause in
         [ExitCause::ShimLost, ExitCause::ShimPolicy, ExitCause::LeaseExpired, ExitCause::Terminated]
     {

@@ -147,7 +147,7 @@ fn a_kill_ends_a_dispatch_in_every_phase_and_it_stays_dead() {
 }
 
 #[test]
-fn admission_comes_too_late_for_the_killed() {
+fn killed_dispatch_ignores_admission() {
     let mut told = Told::new(MULTI);
     told.fold(None, Event::KillRequested { reason: "no".into(), by: "operator".into() });
     assert!(decide(&told.d, Input::Admitted(told.d.ticket())).is_empty());
@@ -194,7 +194,7 @@ fn interrupted_session_continues_in_the_same_process() {
 }
 
 #[test]
-fn an_interrupt_means_nothing_between_turns() {
+fn interrupt_between_turns_is_ignored() {
     let mut told = Told::spawned(MULTI);
     assert!(!told.feed(Input::Interrupt { key: "i1".into(), by: "operator".into() }));
 }
@@ -242,7 +242,7 @@ fn message_during_the_exit_is_delivered_to_the_next_process() {
 }
 
 #[test]
-fn a_send_after_the_end_begins_again_in_the_same_session() {
+fn send_after_the_end_resumes_the_same_session() {
     let mut told = Told::busy();
     told.result(well());
     told.exit(0);

@@ -40,7 +40,7 @@ fn records_before_the_position_are_ignored() {
 }
 
 #[test]
-fn only_a_process_that_lives_has_a_number() {
+fn only_a_running_process_has_a_pid() {
     let mut told = Told::new(MULTI);
     assert_eq!(told.d.pid(), None);
     told.admit();
@@ -228,7 +228,7 @@ fn starts_that_failed_are_counted_but_not_those_that_never_could_succeed() {
 }
 
 #[test]
-fn calls_are_open_from_their_beginning_to_their_end_each_once() {
+fn tool_calls_are_open_from_start_to_end_once() {
     let mut told = Told::busy();
     let of = |told: &Told| (told.d.calls.clone(), told.d.subcalls.clone());
     for event in [
@@ -320,7 +320,7 @@ fn rate_limit_ends_at_the_reported_time() {
 }
 
 #[test]
-fn where_it_works_is_noted() {
+fn worktree_is_recorded() {
     let mut told = Told::new(MULTI);
     let made =
         |base: &str, again| Input::WorktreeMade { path: "/w".into(), base: base.into(), again };

@@ -149,7 +149,7 @@ fn begin_again(told: &mut Told, boots: &[&str]) {
 
 /// A power cut loses unsynced files: an empty directory does not prove that the shim never ran.
 #[test]
-fn after_a_new_boot_an_attempt_that_left_nothing_may_have_run() {
+fn attempt_without_traces_may_have_run_before_a_reboot() {
     for (boots, ran) in [(&["one"][..], false), (&["two", "two"], true)] {
         let mut told = Told::new(ONE_SHOT);
         told.admit();
@@ -207,7 +207,7 @@ fn one_shot_agent_ended_by_its_lease_names_the_lease() {
 }
 
 #[test]
-fn a_one_shot_agent_takes_no_second_prompt() {
+fn one_shot_agent_rejects_a_second_prompt() {
     assert!(!Told::spawned(ONE_SHOT).send("s1"));
 }
 
@@ -332,7 +332,7 @@ fn process_killed_during_a_turn_resumes_with_a_counted_restart() {
 }
 
 #[test]
-fn a_prompt_it_did_not_begin_on_is_sent_again() {
+fn prompt_that_was_not_started_is_resent() {
     let mut told = Told::spawned(BY_TURNS);
     told.session("s1");
     told.exit(1);
@@ -405,7 +405,7 @@ fn a_name_out_of_all_proportion_is_none() {
 }
 
 #[test]
-fn quoted_result_counts_only_where_the_program_gives_no_other() {
+fn quoted_result_counts_only_without_a_separate_result() {
     let doc = |status: &str, quoted| TurnResult {
         ok: status == "success",
         structured: Some(json!({"status": status, "summary": "s"})),

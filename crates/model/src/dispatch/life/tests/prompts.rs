@@ -97,7 +97,7 @@ fn usage_of_folded_prompts_is_counted_with_the_turn() {
 }
 
 #[test]
-fn nothing_follows_a_death_before_the_transcript_has_been_read() {
+fn crash_waits_for_the_transcript_probe() {
     let mut told = Told::kept(MULTI);
     told.exit_by(None, ExitCause::Exited);
     assert_eq!(effects(&told.d), [Effect::Probe { key: "p1".into() }]);
@@ -139,7 +139,7 @@ fn kill_withdraws_queued_messages_but_not_the_task() {
 }
 
 #[test]
-fn a_prompt_that_was_not_taken_is_sent_again_under_its_key() {
+fn prompt_not_in_the_transcript_is_resent_with_its_key() {
     for session in [Session::Missing, Session::Empty] {
         let mut told = Told::kept(MULTI);
         let chosen = new_session_id(&told.d);
@@ -227,7 +227,7 @@ fn prompt_with_an_unknown_fate_blocks_and_is_not_resent() {
 }
 
 #[test]
-fn a_session_that_was_worked_in_and_is_nowhere_is_not_one_that_never_was() {
+fn used_session_without_a_transcript_is_lost_not_empty() {
     let mut told = Told::kept(MULTI);
     told.session("s1");
     told.receipt("p1");
@@ -275,7 +275,7 @@ fn kill_records_prompts_that_were_not_taken() {
 }
 
 #[test]
-fn a_continuation_that_was_not_taken_is_sent_again_and_no_second_one_is_made() {
+fn untaken_continuation_is_resent_once() {
     let mut told = Told::kept(BY_TURNS);
     told.begins("s1");
     told.shim_lost(true, true);

@@ -59,7 +59,7 @@ fn uses(
 }
 
 #[test]
-fn a_tool_that_is_used_unasked_stops_the_agent_where_the_policy_would_have_spoken() {
+fn tool_used_without_asking_against_the_policy_stops_the_agent() {
     let bash = |command: &str| ("Bash", json!({"command": command}));
     let read = || ("Read", json!({"file_path": "/p/.env"}));
     let edit = |path: &str| ("Edit", json!({"file_path": path}));
@@ -195,7 +195,7 @@ fn denied_call_that_is_executed_all_the_same_stops_its_agent() {
 }
 
 #[test]
-fn named_agent_of_another_program_is_stopped_for_an_unasked_command() {
+fn configured_program_of_a_known_agent_is_stopped_for_an_unasked_command() {
     let mut told = Told::called();
     let created = Arc::make_mut(&mut told.d.created);
     created.permissions = closed(Mode::Ask);

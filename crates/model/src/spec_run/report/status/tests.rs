@@ -49,7 +49,7 @@ fn limited(until: i64) -> Event {
 }
 
 #[test]
-fn run_without_a_daemon_is_abandoned_and_known_until_its_newest_event() {
+fn run_without_a_daemon_is_abandoned_since_its_newest_event() {
     let play = working();
     let standing = Standing::of(&play.run, None, false, at(500));
     assert!(standing.abandoned);
@@ -77,7 +77,7 @@ fn run_without_a_daemon_is_abandoned_and_known_until_its_newest_event() {
 }
 
 #[test]
-fn run_with_a_daemon_is_known_now_and_waits_for_nothing() {
+fn run_with_a_daemon_is_current_and_waits_for_nothing() {
     let play = working();
     let standing = Standing::of(&play.run, None, true, at(500));
     assert_eq!((standing.as_of, standing.abandoned, standing.last_agents), (at(500), false, None));

@@ -231,7 +231,7 @@ async fn hub_with_a_directory_or_a_link_in_place_of_a_file_is_built_again_and_lo
 }
 
 #[tokio::test]
-async fn hook_in_the_hub_is_put_aside_before_anybody_runs_it_and_no_push_is_lost() {
+async fn hub_hook_is_moved_aside_before_it_runs_without_lost_pushes() {
     for name in ["pre-receive", "update", "post-update", "proc-receive"] {
         loses_nothing(name, |hub| {
             let root = hub.ancestors().find(|dir| dir.join("repo").is_dir()).unwrap();
@@ -269,7 +269,7 @@ async fn push_in_a_damaged_hub_is_undone_while_the_target_is_judged_and_stays_un
 
 /// A stop of the run does not wait for a check of objects that an agent made.
 #[tokio::test]
-async fn objects_are_not_looked_at_once_the_run_is_stopped() {
+async fn stopped_run_does_not_check_objects() {
     let stage = Stage::new().await;
     stage.bead("one").await;
     let odd = stage.hub().join("objects/aa");

@@ -145,7 +145,7 @@ async fn a_socket_in_a_clones_git_directory_is_no_reason_to_refuse_it() {
 
 /// A tree of many thousand levels overflowed the stack of each daemon that removed it.
 #[tokio::test]
-async fn a_clone_of_any_depth_is_taken_away() {
+async fn deeply_nested_clone_is_removed() {
     const LEVELS: usize = 15_000;
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;

@@ -383,7 +383,7 @@ async fn push_during_the_judgement_is_undone_and_saved() {
 
 /// Branches beyond the limit are not saved, so the clone must stay.
 #[tokio::test]
-async fn a_clone_with_more_branches_than_are_looked_at_stays() {
+async fn clone_with_too_many_branches_is_kept() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     let tree = git_in(&dir, &["rev-parse", "HEAD^{tree}"]);
@@ -397,7 +397,7 @@ async fn a_clone_with_more_branches_than_are_looked_at_stays() {
 }
 
 #[tokio::test]
-async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
+async fn hub_redirected_to_an_agents_repository_runs_nothing() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     let (evil, trap) = (stage.root.join("evil.git"), stage.trap());
@@ -429,7 +429,7 @@ async fn a_hub_that_leads_to_an_agent_s_repository_runs_nothing() {
 
 /// `git add` and `git status` run a git in each submodule, with the submodule's configuration.
 #[tokio::test]
-async fn a_repository_within_a_clone_is_not_asked() {
+async fn nested_repository_of_a_clone_is_not_queried() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     let (inner, trap) = (dir.join("inner"), stage.trap());
@@ -494,7 +494,7 @@ fn filetime(path: &Path) -> std::time::Duration {
 }
 
 #[tokio::test]
-async fn a_target_that_is_rewritten_or_taken_away_is_put_back() {
+async fn rewritten_or_removed_target_is_restored() {
     let stage = Stage::new().await;
     let dir = stage.bead("one").await;
     assert_eq!(guard(&stage.repos, TARGET, None).await.unwrap(), None);
@@ -628,7 +628,7 @@ async fn leftovers_of_a_killed_daemon_do_not_block() {
 
 /// Damage to an agent's own clone fails that agent's attempt only.
 #[tokio::test]
-async fn a_clone_that_is_no_repository_any_more_is_its_agent_s_failure() {
+async fn broken_clone_fails_its_agent() {
     let stage = Stage::new().await;
     for (name, broken) in [("one", "HEAD"), ("two", "objects")] {
         let dir = stage.bead(name).await;
