@@ -102,7 +102,8 @@ pub enum Names {
     Synced,
     /// With the next sync of anything, on which git relies.
     Journal,
-    /// At once, together with the files' content: the root is on another machine.
+    /// At once, together with the files' content: the root is on another machine. Its git notices
+    /// that its caller is gone, and removes its lock files.
     Elsewhere,
 }
 
@@ -317,6 +318,9 @@ impl Disk {
             std::fs::create_dir_all(&root.path).expect("a directory");
             let kept = if root.names == Names::Elsewhere { Kept::Everything } else { kept };
             self.lay_out_folder(root.folder, &root.path, kept, dice, &mut laid);
+            if root.names == Names::Elsewhere {
+                remove_locks(&root.path);
+            }
         }
     }
 
@@ -357,6 +361,18 @@ impl Disk {
                 }
                 Node::Folder(_) => {}
             }
+        }
+    }
+}
+
+/// Removes git's lock files below a folder.
+fn remove_locks(folder: &Path) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if entry.file_type().expect("its type").is_dir() {
+            remove_locks(&path);
+        } else if path.extension().is_some_and(|extension| extension == "lock") {
+            std::fs::remove_file(&path).expect("a file");
         }
     }
 }
@@ -431,6 +447,27 @@ mod tests {
         );
         disk.take(&Step::Sync(state.clone()));
         assert_eq!(left(&disk, Kept::Nothing), "new");
+    }
+
+    /// A lock that stays would refuse each further push to that branch for ever.
+    #[test]
+    fn another_machine_keeps_what_it_received_and_removes_its_locks() {
+        let root = tempfile::tempdir().expect("a folder");
+        let remote = root.path().join("origin.git");
+        std::fs::create_dir(&remote).expect("a folder");
+        let mut disk = Disk::default();
+        disk.root(&remote, Names::Elsewhere);
+        let write = |path: PathBuf| Step::Write { path, at: None, bytes: b"x".into() };
+        let heads = remote.join("heads");
+        let steps = [
+            Step::Folder(heads.clone()),
+            write(heads.join("main")),
+            write(heads.join("topic.lock")),
+        ];
+        steps.iter().for_each(|step| disk.take(step));
+        disk.lay_out(Kept::Nothing, &mut Dice::new(1));
+        assert_eq!(std::fs::read_to_string(heads.join("main")).expect("a file"), "x");
+        assert!(!heads.join("topic.lock").exists());
     }
 
     #[test]
