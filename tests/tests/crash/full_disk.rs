@@ -148,8 +148,9 @@ fn agent_can_be_killed_on_a_full_disk() {
             ["spawn", "developer", repo.to_str(), "x", "--backend", "rehearsal", "--scenario"];
         let spawned = world.muleteer(&[&args[..], &[scenario.to_str().unwrap()]].concat()).run();
         let id = spawned.expect_code(0).stdout.trim().to_string();
-        wait_until("the agent to run", PATIENCE, || {
-            (world.dispatch(&id)["state"] == "running").then_some(())
+        // Before this the disk would be too full for the prompt, and the attempt would fail.
+        wait_until("the agent's turn to begin", PATIENCE, || {
+            (!world.events_of(&id, "turn_started").is_empty()).then_some(())
         });
         disk.fill();
         // The last page of the log still has room.
