@@ -196,7 +196,7 @@ fn failed_run_killed_around_keeping_its_work_names_the_branch() {
 /// One daemon is killed while it sets the run aside, and another while it brings the run's work
 /// home.
 #[test]
-fn run_set_aside_by_daemons_that_are_killed_names_its_branch() {
+fn run_suspended_by_killed_daemons_names_its_branch() {
     for point in
         ASIDE_POINTS.iter().chain(KEEP_POINTS.iter().filter(|point| **point != "run.before_rest"))
     {

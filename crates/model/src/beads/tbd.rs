@@ -769,7 +769,7 @@ mod tests {
         let refused =
             import(&known, &change, "bd", &mut fresh(), Timestamp::UNIX_EPOCH).unwrap_err();
         assert!(
-            refused.message.contains("another id") && refused.hint.contains("--prefix=sup"),
+            refused.message.contains("would change the id") && refused.hint.contains("--prefix=sup"),
             "{refused:?}"
         );
     }

@@ -128,7 +128,7 @@ fn imported_epic_is_preserved_and_none_is_created() {
     for op in [made, change("bd-1", None, Some("epic"))] {
         let fault = apply(&beads, &op, at(0), "bd-3").expect_err("a fault");
         assert_eq!(fault.code, "E_BAD_INPUT");
-        assert!(fault.hint.starts_with("bug, task, feature, chore;"), "{}", fault.hint);
+        assert!(fault.hint.starts_with("use one of bug, task, feature, chore;"), "{}", fault.hint);
     }
 }
 

@@ -155,7 +155,7 @@ fn each_fault_has_a_message_and_a_hint() {
         ("state_dir", Status::Fail, "not a directory", |f| {
             f.state_dir.there = There::Broken("not a directory".into())
         }),
-        ("state_dir", Status::Fail, "cannot be created: / cannot be written", |f| {
+        ("state_dir", Status::Fail, "cannot create /s/muleteer: / cannot be written", |f| {
             f.state_dir.there = There::Missing(denied_by("/ cannot be written"));
         }),
         ("runtime_dir", Status::Fail, "cannot be created: / cannot be written", |f| {

@@ -293,7 +293,7 @@ pub fn of_verb(verb: &str) -> Vec<(Exit, &'static str)> {
     };
     let all = [
         (Done, "done"),
-        (BadInput, "invalid input or configuration"),
+        (BadInput, "bad input or configuration"),
         (Precondition, "a precondition does not hold: no daemon, locked, already running"),
         (Failed, "it failed"),
     ];

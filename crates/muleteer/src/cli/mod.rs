@@ -24,12 +24,12 @@ const ABOUT: &str = "Supervises AI coding agents: starts them, restarts or stops
 
 const EXAMPLES: &str = "\
 Examples:
-  muleteer demo                                   a scripted run, in under a minute
-  muleteer spawn developer . \"Fix the flaky test\"  start an agent in this directory
+  muleteer demo                                   a scripted run (one minute)
+  muleteer spawn developer . \"Fix the flaky test\"  start an agent here
   muleteer status                                 running and finished agents
-  muleteer logs k3f9 -f                           follow one agent; ids can be shortened
+  muleteer logs k3f9 -f                           follow one agent
 
-`muleteer ctl VERB` is the same as `muleteer VERB`.
+A unique prefix of an id is enough. `muleteer ctl VERB` is the same as `muleteer VERB`.
 Exit codes: 0 done, 2 bad input, 3 precondition (no daemon, locked), 4 failed, 5 limit (run, \
 tasks run), 6 killed (wait, spawn --wait), 130 Ctrl-C while waiting.";
 

@@ -121,7 +121,7 @@ fn tool_used_without_asking_against_the_policy_stops_the_agent() {
             denied,
             "{call:?} of {agent} was asked for under {policy:?}: {reason:?}"
         );
-        assert!(reason.is_none_or(|reason| reason.contains("was denied")));
+        assert!(reason.is_none_or(|reason| reason.contains("denied it")));
     }
 }
 

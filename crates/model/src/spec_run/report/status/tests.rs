@@ -97,7 +97,7 @@ fn wait_for_the_model_api_names_its_end() {
     );
     let reason = standing.reason().unwrap();
     assert!(
-        reason.starts_with("it waiting for the model API until ") && reason.contains("HTTP 429"),
+        reason.starts_with("it is waiting for the model API until ") && reason.contains("HTTP 429"),
         "{reason}"
     );
     let json: Value = serde_json::to_value(&standing).unwrap();
