@@ -40,6 +40,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         _ => return Err("platforms takes only --require".into()),
     };
     let none = no_compiler()?;
+    // One cargo checks all targets, so that the crates of one fill the pauses of another.
+    let mut cargo = workspace::cargo();
+    cargo.args(["check", "-p", "muleteer"]).env("RUSTFLAGS", "-D warnings");
+    let mut checked = vec![];
     for target in TARGETS {
         if let Err(why) = library(target) {
             if require {
@@ -48,15 +52,15 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             eprintln!("SKIPPED: platforms: {why}");
             continue;
         }
-        let mut cargo = workspace::cargo();
-        cargo
-            .args(["check", "-p", "muleteer", "--target", target])
-            .env("RUSTFLAGS", "-D warnings");
+        cargo.args(["--target", target]);
         for tool in ["CC", "AR", "RANLIB"] {
             cargo.env(format!("{tool}_{}", target.replace('-', "_")), &none);
         }
+        checked.push(target);
+    }
+    if !checked.is_empty() {
         workspace::run(&mut cargo)?;
-        eprintln!("xtask: it compiles for {target}");
+        eprintln!("xtask: it compiles for {}", checked.join(", "));
     }
     Ok(())
 }

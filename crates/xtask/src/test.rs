@@ -1,14 +1,29 @@
 //! `cargo xtask test`: runs everything that must pass, with the binaries and the agent CLIs that it
 //! needs.
 
+use rustix::fs::StatVfsMountFlags;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Instant;
 use xtask::{Failure, agents, binaries, workspace};
 
 /// The file to which tests that could not run append a line (`muleteer_tests::skip`), so that the
 /// closing line counts them: libtest knows only passed, failed and ignored.
 const SKIP_LOG_VARIABLE: &str = "MULETEER_TEST_SKIP_LOG";
+
+/// The variable from which libtest takes the number of its threads.
+const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
+/// System tests mostly wait: for processes, and for the times that a rule of the product sets.
+const THREADS_PER_CORE: usize = 2;
+
+/// The variable that names the folder for temporary files.
+const PLACE_VARIABLE: &str = "TMPDIR";
+/// A file system in memory on Linux.
+const MEMORY: &str = "/dev/shm";
+/// The least number of bytes that must be free there. A suite needs less than a tenth of it.
+const ROOM: u64 = 4 << 30;
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let args = args.strip_prefix(&["--".to_string()][..]).unwrap_or(args);
@@ -23,6 +38,15 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     cargo.args(["test", "--workspace", "--no-fail-fast", "--features", binaries::FEATURE]);
     cargo.arg("--").args(args);
     cargo.env(binaries::DIR_VARIABLE, bin_dir).env(SKIP_LOG_VARIABLE, &skip_log);
+    if std::env::var_os(THREADS_VARIABLE).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        cargo.env(THREADS_VARIABLE, (cores * THREADS_PER_CORE).to_string());
+    }
+    let memory = Memory::find();
+    if let Some(memory) = &memory {
+        cargo.env(PLACE_VARIABLE, &memory.0);
+    }
+    let begun = Instant::now();
     let said = workspace::said(&cargo);
     eprintln!("xtask: {said}");
     let mut child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -44,7 +68,38 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         tally.passed.saturating_sub(skipped),
         tally.failed
     );
+    eprintln!("xtask: the tests took {:.1} minutes", begun.elapsed().as_secs_f64() / 60.0);
     if status.success() { Ok(()) } else { Err(format!("{said}: {status}").into()) }
+}
+
+/// A folder in a file system in memory, for everything that tests write. Dropping it removes it.
+///
+/// The suite creates and removes very many small files, and on a disk much of its time goes into
+/// that.
+struct Memory(PathBuf);
+
+impl Memory {
+    /// Makes the folder. Returns `None` if the caller chose another place, or there is no room.
+    fn find() -> Option<Self> {
+        if std::env::var_os(PLACE_VARIABLE).is_some() {
+            return None;
+        }
+        let has = rustix::fs::statvfs(MEMORY).ok()?;
+        let unfit = StatVfsMountFlags::NOEXEC | StatVfsMountFlags::RDONLY;
+        if has.f_flag.intersects(unfit) || has.f_bavail.saturating_mul(has.f_frsize) < ROOM {
+            return None;
+        }
+        // The path is short, because the paths of sockets are limited.
+        let path = Path::new(MEMORY).join(format!("mt{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        Some(Self(path))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Prints every skip once more at the end, where people look.

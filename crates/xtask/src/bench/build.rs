@@ -16,6 +16,16 @@ const USAGE: &str = "usage: cargo xtask bench build [--json]";
 const GOAL_CPU_MINUTES: f64 = 10.0;
 const GOAL_MEGABYTES: f64 = 35.0;
 const SLOWEST: usize = 10;
+/// The beginnings of variables by which a user changes what cargo builds, and how.
+const SETTINGS: [&str; 7] = [
+    "CARGO_BUILD_",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_PROFILE_",
+    "CARGO_TARGET_",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTC_WRAPPER",
+    "RUSTFLAGS",
+];
 
 const FLOOR_MANIFEST: &str = r#"[package]
 name = "hello"
@@ -126,7 +136,12 @@ fn hello(folder: &Path) -> Result<Command, Failure> {
 
 fn measure(command: &mut Command) -> Result<Cost, Failure> {
     // Only the product's own settings count, so that every machine builds the same.
-    command.env_remove("RUSTC_WRAPPER").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    for (name, _) in std::env::vars_os() {
+        let is_setting = |name: &str| SETTINGS.iter().any(|setting| name.starts_with(setting));
+        if name.to_str().is_some_and(is_setting) {
+            command.env_remove(name);
+        }
+    }
     let (before, start) = (children_cpu_s()?, Instant::now());
     workspace::run(command)?;
     Ok(Cost { cpu_s: children_cpu_s()? - before, wall_s: start.elapsed().as_secs_f64() })
