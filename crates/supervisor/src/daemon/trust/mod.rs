@@ -400,13 +400,13 @@ mod tests {
         let refused = |place: &Place| {
             examine(&place.paths, &place.dir.path().join("shop")).expect_err("not a file")
         };
-        assert!(refused(&place).to_string().contains("no regular file"));
+        assert!(refused(&place).to_string().contains("not a regular file"));
         fs::remove_file(&config).expect("removed");
         fs::File::create(&config).and_then(|file| file.set_len(1 << 40)).expect("a large file");
         assert!(refused(&place).to_string().contains("larger than"));
         fs::remove_file(&config).expect("removed");
         std::os::unix::fs::symlink("/dev/zero", &config).expect("a link");
-        assert!(refused(&place).to_string().contains("no regular file"));
+        assert!(refused(&place).to_string().contains("not a regular file"));
     }
 
     #[test]
