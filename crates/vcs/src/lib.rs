@@ -10,6 +10,7 @@
 //! Callers pass paths and plain values. This crate knows no actor and no request.
 
 pub mod command;
+mod error;
 pub mod git_files;
 pub mod git_repair;
 pub mod reflog;
@@ -17,9 +18,3 @@ pub mod spec_run;
 pub mod untrusted_path;
 pub mod user_repo;
 pub mod worktree;
-
-/// Formats an error with all its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}

@@ -1,7 +1,7 @@
 //! Runs git and blocks until it ends, with limits of time and output.
 
 use crate::command::{self, Purpose, STUCK, complaint};
-use crate::user_repo::GitError;
+use crate::error::GitError;
 use muleteer_process::clock::awake;
 use muleteer_process::group;
 use std::io::{Read, Write};

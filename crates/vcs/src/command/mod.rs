@@ -1,7 +1,7 @@
 //! The one place that builds a git command.
 //!
 //! Configuration, hooks, attributes and the environment can make git run other programs, ask a
-//! question, or work elsewhere. The [`Purpose`] of a command says what of that is allowed:
+//! question, or work elsewhere. The `Purpose` of a command says what of that is allowed:
 //!
 //! | | `Agent` | `Own` | `Person` | `remote` |
 //! |---|---|---|---|---|

@@ -72,7 +72,7 @@ pub async fn ensure(repos: &RunRepos, target: &str, base: Option<&str>) -> Resul
         )
         .await?;
     }
-    put_dir(&partial, &keep).map_err(|error| crate::chain(&error))
+    put_dir(&partial, &keep).map_err(|error| crate::error::chain(&error))
 }
 
 /// Makes an empty bare repository that borrows the objects of the person's repository.

@@ -38,7 +38,7 @@ impl Git {
         let text: String =
             all.lines().map(|line| format!("{line}\n")).chain([END.into()]).collect();
         write_atomic(&self.refs_file(task), text.as_bytes(), 0o600)
-            .map_err(|error| failed("for-each-ref", &crate::chain(&error)))?;
+            .map_err(|error| failed("for-each-ref", &crate::error::chain(&error)))?;
         muleteer_process::fault::point("tasks.refs_written");
         Ok(())
     }

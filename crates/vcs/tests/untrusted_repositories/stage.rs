@@ -24,10 +24,6 @@ pub enum Kind {
     GitFile,
 }
 
-impl Kind {
-    pub const ALL: [Self; 4] = [Self::Settings, Self::Attributes, Self::Addresses, Self::GitFile];
-}
-
 /// A person's repository, an agent's clone of it and a run, with traps in each.
 pub struct Stage {
     _dir: tempfile::TempDir,
@@ -57,7 +53,7 @@ impl Stage {
         let repos = RunRepos::new(RUN, &project, paths, CancellationToken::new());
         let mut stage = Self { _dir: dir, root, saved, kind, base: String::new(), repos };
         stage.write_traps();
-        stage.ordinary(&project, &["init", "--quiet", "-b", "main"]);
+        stage.ordinary(&project, &["init", "--quiet", "--template=", "-b", "main"]);
         for (key, value) in [("user.name", "A Person"), ("user.email", "a@example.invalid")] {
             stage.ordinary(&project, &["config", key, value]);
         }
@@ -79,7 +75,8 @@ impl Stage {
         stage.ordinary(&project, &["remote", "add", "origin", origin.to_str().unwrap()]);
         for clone in [stage.clone_dir(), stage.worker_dir()] {
             let name = clone.to_str().unwrap();
-            stage.ordinary(&stage.root, &["clone", "--quiet", "--shared", "project", name]);
+            let clone_of = ["clone", "--quiet", "--template=", "--shared", "project", name];
+            stage.ordinary(&stage.root, &clone_of);
             stage.ordinary(&clone, &["checkout", "--quiet", "-b", "work"]);
             stage.work_in(&clone);
             stage.trap(&clone);

@@ -72,7 +72,7 @@ fn note(repos: &RunRepos, folder: &str, clone: &str, commit: &str) -> Result<(),
     let folder = repos.paths.private.join(folder);
     create_dir_durable(&folder, 0o700)
         .and_then(|()| write_atomic(&folder.join(clone), commit.as_bytes(), 0o600))
-        .map_err(|error| crate::chain(&error))
+        .map_err(|error| crate::error::chain(&error))
 }
 
 fn known(repos: &RunRepos, folder: &str, clone: &str) -> Option<String> {
@@ -219,7 +219,7 @@ async fn form(repos: &RunRepos, target: &str) -> Result<PathBuf, String> {
         write(&made.join(private_repo::SHALLOW), &roots)?;
     }
     exclude(&made).map_err(|error| format!("{}: {error}", made.display()))?;
-    put_dir(&made, &form).map_err(|error| crate::chain(&error))?;
+    put_dir(&made, &form).map_err(|error| crate::error::chain(&error))?;
     remove(&partial).await?;
     Ok(form)
 }

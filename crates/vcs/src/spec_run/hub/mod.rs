@@ -29,7 +29,7 @@ pub async fn ensure(repos: &RunRepos, base: &str, target: &str) -> Result<(), St
         return repair::mend(repos, target, false).await;
     }
     let partial = build(repos, target).await?;
-    put_dir(&partial, &hub).map_err(|error| crate::chain(&error))
+    put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))
 }
 
 /// Makes a new hub in a temporary folder, with the integration branch at the verified commit.
@@ -228,7 +228,7 @@ async fn undo(
     let seen = private_repo::at(repos, &name).await.ok_or("the integration branch is missing")?;
     if let Some(job) = job {
         muleteer_store::atomic::write_atomic(&repos.paths.undone(job), said.as_bytes(), 0o600)
-            .map_err(|error| crate::chain(&error))?;
+            .map_err(|error| crate::error::chain(&error))?;
     }
     fault::point("hub.push_noted");
     if let Err(error) =

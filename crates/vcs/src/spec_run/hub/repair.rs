@@ -34,15 +34,16 @@ pub(super) enum Pushes {
 /// Saves reference copies of the fixed files of `made`, a new hub that no agent has reached yet.
 pub(super) fn remember(paths: &RunPaths, made: &Path) -> Result<(), String> {
     let form = paths.private.join(FORM);
-    create_dir_durable(&form, 0o700).map_err(|error| crate::chain(&error))?;
+    create_dir_durable(&form, 0o700).map_err(|error| crate::error::chain(&error))?;
     for (name, kept) in FIXED {
         let path = made.join(name);
         let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        write_atomic(&form.join(kept), &bytes, 0o600).map_err(|error| crate::chain(&error))?;
+        write_atomic(&form.join(kept), &bytes, 0o600)
+            .map_err(|error| crate::error::chain(&error))?;
     }
     // This is empty if the person's repository has its whole history.
     let roots = std::fs::read(made.join(SHALLOW)).unwrap_or_default();
-    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::chain(&error))
+    write_atomic(&form.join(SHALLOW), &roots, 0o600).map_err(|error| crate::error::chain(&error))
 }
 
 /// Whether this run already had a hub.
@@ -154,15 +155,15 @@ pub(super) async fn rebuild(
                         .map_err(io)?;
                     }
                     std::fs::rename(&hub, aside.join("whole")).map_err(io)?;
-                    put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?;
+                    put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))?;
                 }
             }
         }
         Ok(_) => {
             std::fs::rename(&hub, &aside).map_err(io)?;
-            put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?;
+            put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))?;
         }
-        Err(_) => put_dir(&partial, &hub).map_err(|error| crate::chain(&error))?,
+        Err(_) => put_dir(&partial, &hub).map_err(|error| crate::error::chain(&error))?,
     }
     let what = match pushed {
         Some(pushed) => format!("with its push of {pushed}"),
