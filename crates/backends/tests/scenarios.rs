@@ -68,6 +68,7 @@ fn scenario_faults_have_a_place_and_a_hint() {
         "v: 1\nturns:\n  - steps:\n      - wait: 5 parsecs\n",
         "v: 1\nturns:\n  - steps:\n      - flood: {bytes: lots}\n",
         "v: 1\nturns:\n  - steps:\n      - result: {status: done, summary: x}\n",
+        "v: 1\nturns:\n  - steps:\n      - result: {status: success, sumary: x}\n",
         "v: 1\nturns:\n  - steps:\n      - result: {status: success, summary: x}\n      - say: too \
          late\n",
         "v: 1\nturns:\n  - steps:\n      - crash: {code: 1, signal: KILL}\n",

@@ -91,7 +91,7 @@ fn status_as_a_table() {
 fn status_of_one() {
     let all: Vec<_> = fleet()
         .iter()
-        .map(|dispatch| strip_str(&status::detail(dispatch, now(), false)).to_string())
+        .map(|dispatch| strip_str(&status::detail(dispatch, now())).to_string())
         .collect();
     insta::assert_snapshot!("status_one", all.join("\n"));
 }

@@ -1,9 +1,7 @@
 //! Plans a step: the events before it, the action, and the events that report it. This code is
 //! pure; the player carries out the action.
 
-use crate::rehearsal::scenario::{
-    Ask, Crash, FileText, Flood, Hang, Loop, ResultDoc, Step, ToolCall,
-};
+use crate::rehearsal::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, Step, ToolCall};
 use crate::rehearsal::{UnknownVariable, Vars};
 use muleteer_model::agent::ask;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, both_ends, cut};
@@ -284,20 +282,11 @@ fn rounds(wanted: &Loop, id: &str, vars: &Vars) -> Result<Vec<Vec<AgentEvent>>, 
     Ok((1..=wanted.times).map(round).collect())
 }
 
-fn success(doc: &ResultDoc, vars: &Vars) -> Result<TurnResult, UnknownVariable> {
-    let all = |texts: &[String]| {
-        texts.iter().map(|text| vars.expand(text)).collect::<Result<Vec<_>, _>>()
-    };
-    let summary = vars.expand(&doc.summary)?;
-    let result = AgentResult {
-        changes: all(&doc.changes)?,
-        issues: all(&doc.issues)?,
-        questions: all(&doc.questions)?,
-        pr_url: doc.pr_url.as_deref().map(|url| vars.expand(url)).transpose()?,
-        ..AgentResult::new(doc.status, summary.clone())
-    };
-    let structured = serde_json::to_value(result).ok();
-    Ok(TurnResult { ok: true, text: Some(summary), structured, ..TurnResult::default() })
+fn success(result: &AgentResult, vars: &Vars) -> Result<TurnResult, UnknownVariable> {
+    let text = Some(vars.expand(&result.summary)?);
+    let document = serde_json::to_value(result).ok();
+    let structured = document.map(|document| expand_value(&document, vars)).transpose()?;
+    Ok(TurnResult { ok: true, text, structured, ..TurnResult::default() })
 }
 
 fn expand_value(value: &Value, vars: &Vars) -> Result<Value, UnknownVariable> {

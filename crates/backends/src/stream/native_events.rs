@@ -4,6 +4,7 @@
 use crate::stream::lines::{Before, Meaning, Text, Understood, next_object};
 use crate::stream::text;
 use muleteer_model::agent::event::{AgentEvent, Timed, TurnError, TurnResult};
+use muleteer_model::agent::result;
 use muleteer_model::text::foreign_json::{Damage, Document, may_be_object};
 use serde_json::{Map, Value};
 
@@ -119,7 +120,7 @@ fn may_be_result(line: &[u8], document: &Document) -> bool {
             || key == field.as_bytes()
             || holds_key(after, field.as_bytes())
     };
-    is_typed && RESULT_FIELDS.into_iter().any(has_field)
+    is_typed && result_keys().any(has_field)
 }
 
 /// Returns the last key of the outermost object that is followed by a colon, and the text after the
@@ -184,7 +185,7 @@ fn is_ours(object: &Map<String, Value>) -> bool {
     // Other CLIs use these words too: without one of our fields the line is theirs.
     match kind(object) {
         "text" | "thinking" => object.contains_key("text") || object.contains_key("chars"),
-        "result" => RESULT_FIELDS.iter().any(|field| object.contains_key(*field)),
+        "result" => result_keys().any(|key| object.contains_key(key)),
         kind => KINDS.contains(&kind),
     }
 }
@@ -221,8 +222,10 @@ fn own_event(value: Value) -> Own {
     }
 }
 
-const RESULT_FIELDS: [&str; 7] =
-    ["ok", "status", "summary", "changes", "issues", "questions", "pr_url"];
+/// The keys of a line of type `result`: of the event, or of an agent's result document.
+fn result_keys() -> impl Iterator<Item = &'static str> {
+    ["ok"].into_iter().chain(result::FIELDS)
+}
 
 /// The `type`s of [`AgentEvent`].
 pub const KINDS: [&str; 24] = [

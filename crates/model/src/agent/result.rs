@@ -28,6 +28,9 @@ pub struct AgentResult {
     pub pr_url: Option<String>,
 }
 
+/// The keys of [`AgentResult`] in JSON.
+pub const FIELDS: [&str; 6] = ["status", "summary", "changes", "issues", "questions", "pr_url"];
+
 impl AgentResult {
     pub fn new(status: ResultStatus, summary: impl Into<String>) -> Self {
         Self {

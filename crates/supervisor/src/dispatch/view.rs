@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use muleteer_model::admission;
 use muleteer_model::admission::api_backpressure;
 use muleteer_model::agent::ask::{AskKind, Pending};
+use muleteer_model::agent::result::AgentResult;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::dispatch::work::WorkHome;
 use muleteer_model::dispatch::{Dispatch, Phase};
@@ -47,19 +48,15 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         reason: reason(d).or_else(|| held_back(fleet, d)),
         containment: d.containment.clone(),
         waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
-        result: d.result.as_ref().filter(|_| d.is_finished()).map(|result| ResultDoc {
-            status: serde_json::to_value(result.status)
-                .ok()
-                .and_then(|status| status.as_str().map(String::from))
-                .unwrap_or_default(),
-            summary: result.summary.clone(),
-            changes: result.changes.clone(),
-            issues: result.issues.clone(),
-            questions: result.questions.clone(),
-            pr_url: result.pr_url.clone(),
-        }),
+        result: d.result.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
         work: d.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
     }
+}
+
+/// Returns a result as the protocol has it. The two types have the same keys, and the protocol's
+/// type must not change, so that older clients can read it.
+fn on_the_wire(result: &AgentResult) -> Option<ResultDoc> {
+    serde_json::to_value(result).and_then(serde_json::from_value).ok()
 }
 
 fn work_doc(work: &WorkHome, clone: Option<&str>) -> WorkDoc {
@@ -165,4 +162,25 @@ pub fn process(pid: u32) -> Option<ProcessStatus> {
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid_of]), true, what);
     let process = system.process(pid_of)?;
     Some(ProcessStatus { pid, rss_bytes: process.memory(), cpu_percent: process.cpu_usage() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use muleteer_model::agent::result::{FIELDS, ResultStatus};
+
+    #[test]
+    fn wire_result_keeps_every_field_of_the_result() {
+        let result = AgentResult {
+            changes: vec!["src/lib.rs".into()],
+            issues: vec!["slow".into()],
+            questions: vec!["why?".into()],
+            pr_url: Some("https://example.org/pr/1".into()),
+            ..AgentResult::new(ResultStatus::Partial, "half of it")
+        };
+        let sent = serde_json::to_value(on_the_wire(&result).unwrap()).unwrap();
+        assert_eq!(sent, serde_json::to_value(&result).unwrap());
+        assert!(sent.as_object().unwrap().keys().eq(FIELDS.iter()));
+    }
 }

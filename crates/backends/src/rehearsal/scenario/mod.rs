@@ -2,13 +2,14 @@
 
 mod check;
 mod fault;
+mod strict;
 mod values;
 
 pub use fault::ScenarioFault;
 pub use values::{Size, Span};
 
 use muleteer_model::agent::event::{AgentEvent, TurnError};
-use muleteer_model::agent::result::ResultStatus;
+use muleteer_model::agent::result::{AgentResult, ResultStatus};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -94,7 +95,7 @@ pub enum Step {
     IgnoreTerm(bool),
     Leak(Leak),
 
-    Result(ResultDoc),
+    Result(#[serde(deserialize_with = "strict::read")] AgentResult),
     InvalidResult(Value),
     Fail(Fail),
     Exit(i32),
@@ -241,21 +242,6 @@ pub struct Leak {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ResultDoc {
-    pub status: ResultStatus,
-    pub summary: String,
-    #[serde(default)]
-    pub changes: Vec<String>,
-    #[serde(default)]
-    pub issues: Vec<String>,
-    #[serde(default)]
-    pub questions: Vec<String>,
-    #[serde(default)]
-    pub pr_url: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Fail {
     #[serde(deserialize_with = "values::turn_error")]
     pub error: TurnError,
@@ -270,14 +256,8 @@ fn yes() -> bool {
 }
 
 fn nothing_more() -> Vec<Step> {
-    vec![Step::Result(ResultDoc {
-        status: ResultStatus::Success,
-        summary: "This scenario has no more steps.".to_string(),
-        changes: vec![],
-        issues: vec![],
-        questions: vec![],
-        pr_url: None,
-    })]
+    let summary = "This scenario has no more steps.";
+    vec![Step::Result(AgentResult::new(ResultStatus::Success, summary))]
 }
 
 fn flood_line() -> Size {
