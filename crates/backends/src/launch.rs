@@ -25,6 +25,8 @@ pub struct Capabilities {
     /// It asks for permission, or asks questions, and waits for the answer
     /// ([`crate::Backend::answer`]).
     pub asks: bool,
+    /// It has the permission mode `auto`, in which the CLI itself judges each action.
+    pub judges_actions: bool,
 }
 
 /// Where an agent gets the text that accompanies its task: its role's text, and the rules of a run.

@@ -21,40 +21,116 @@ pub mod stream;
 pub mod acp;
 pub mod claude_code;
 pub mod codex;
-mod env_ownership;
 mod error;
 mod flags;
 mod launch;
+mod properties;
 pub mod rehearsal;
 mod replay;
 pub mod subprocess;
 mod transcript;
+pub mod variables;
 
-pub use env_ownership::is_of_another;
 pub use error::BackendError;
 pub use flags::flag_words;
 pub use launch::{
     Briefed, Capabilities, Collector, Command, CommandLine, Interrupt, LaunchFile, LaunchSpec,
     ProjectSettings, StdinMode, find_program, named_program, seen_from,
 };
+pub use properties::{
+    Access, Home, Program, RepositorySettings, TRAITS, Variable, home_path, homes, own_folders,
+    process_names, traits,
+};
 pub use replay::{ParseError, parse_all, settle};
 pub use stream::assembly::Assembly;
 pub use stream::lines::{LINE_LIMIT, Line, Parser};
 pub use stream::native_events::{KINDS, is_observed};
 pub use transcript::{Place, Transcripts};
+pub use variables::Variables;
 
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::ask::{Answer, Ask};
+use muleteer_model::agent::backend::Traits;
 use muleteer_model::agent::permission::Policy;
 use std::ffi::OsStr;
 use std::fmt::Debug;
+use std::path::PathBuf;
 
 /// One agent CLI.
 pub trait Backend: Send + Sync + Debug {
-    /// `subprocess`, `rehearsal`, `claude-code`, `codex` or `acp`.
+    /// Returns the name in [`NAMES`].
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns the properties on which the rules of the model depend.
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+
+    /// Returns the program that an agent runs if no command is configured.
+    fn program(&self) -> Program {
+        Program::Other
+    }
+
+    /// Returns the names of the CLI's processes, as the system shows them.
+    fn process_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns true if a configured command that is one text runs in a shell, and does not replace
+    /// the CLI's program. `agent` is the agent that the request names.
+    fn runs_command_in_shell(&self, agent: Option<&str>) -> bool {
+        let _ = agent;
+        false
+    }
+
+    /// Returns true if `backend: NAME:AGENT` can name one of several agents.
+    fn has_agents(&self) -> bool {
+        false
+    }
+
+    fn variables(&self) -> Variables {
+        Variables::default()
+    }
+
+    fn home(&self) -> Option<Home> {
+        None
+    }
+
+    /// Returns true if this CLI creates that home when it does not exist.
+    fn creates_home(&self, home: &Home) -> bool {
+        self.home().as_ref() == Some(home)
+    }
+
+    /// Returns the folder for the CLI's own files, below an agent's folder.
+    fn own_folder(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns the CLI's own configuration file that [`Backend::access`] needs.
+    fn access_file(&self, variable: Variable<'_>) -> Option<PathBuf> {
+        let _ = variable;
+        None
+    }
+
+    /// Returns how the CLI reaches its model's API. `config` is the content of
+    /// [`Backend::access_file`], empty if there is none; `args` are its configured arguments.
+    fn access(&self, variable: Variable<'_>, config: &str, args: &[String]) -> Access {
+        let _ = (variable, config, args);
+        Access::default()
+    }
+
+    /// Returns which settings files of a repository the CLI loads: files that run programs before
+    /// the user is asked. `agent` and `command` are those of the request or the configuration.
+    fn repository_settings(
+        &self,
+        agent: Option<&str>,
+        command: Option<&Command>,
+    ) -> Option<RepositorySettings> {
+        let _ = (agent, command);
+        None
+    }
 
     /// Returns the process to start for `launch`.
     ///
@@ -155,20 +231,28 @@ pub trait Backend: Send + Sync + Debug {
 /// All backend names, as they are printed, documented and accepted.
 pub const NAMES: [&str; 5] = ["acp", "claude-code", "codex", "rehearsal", "subprocess"];
 
+/// Returns all backends: first the agent CLIs, in the order in which `backend: auto` searches for
+/// one.
+pub fn all() -> [&'static dyn Backend; 5] {
+    [
+        &claude_code::ClaudeCode,
+        &codex::Codex,
+        &acp::Acp,
+        &subprocess::Subprocess,
+        &rehearsal::Rehearsal,
+    ]
+}
+
 /// Returns the backend with that name. Configuration keys are spelled with `_`; both spellings
 /// work.
 ///
 /// # Errors
 /// [`BackendError::UnknownName`], with the nearest name.
 pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
-    match name.replace('_', "-").as_str() {
-        "subprocess" => Ok(&subprocess::Subprocess),
-        "rehearsal" => Ok(&rehearsal::Rehearsal),
-        "claude-code" | "claude" => Ok(&claude_code::ClaudeCode),
-        "codex" => Ok(&codex::Codex),
-        "acp" => Ok(&acp::Acp),
-        _ => Err(BackendError::unknown_name(name)),
-    }
+    let asked = name.replace('_', "-");
+    let is_asked =
+        |backend: &&dyn Backend| backend.name() == asked || backend.program().is_named(&asked);
+    all().into_iter().find(is_asked).ok_or_else(|| BackendError::unknown_name(name))
 }
 
 /// Resolves `backend: auto`: the first real agent CLI on `path`, the value of the PATH that the
@@ -177,8 +261,9 @@ pub fn by_name(name: &str) -> Result<&'static dyn Backend, BackendError> {
 /// # Errors
 /// [`BackendError::NothingInstalled`], which says how to get one.
 pub fn auto(path: Option<&OsStr>) -> Result<&'static dyn Backend, BackendError> {
-    let known: [(&str, &'static dyn Backend); 2] =
-        [(claude_code::PROGRAM, &claude_code::ClaudeCode), (codex::PROGRAM, &codex::Codex)];
-    let first = known.into_iter().find(|(program, _)| find_program(program, path).is_some());
-    first.map(|(_, backend)| backend).ok_or(BackendError::NothingInstalled)
+    let is_installed = |backend: &&dyn Backend| match backend.program() {
+        Program::OnPath { name, .. } => find_program(name, path).is_some(),
+        Program::Command { .. } | Program::Other => false,
+    };
+    all().into_iter().find(is_installed).ok_or(BackendError::NothingInstalled)
 }

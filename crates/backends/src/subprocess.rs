@@ -3,6 +3,7 @@
 //! A line is output, unless it is a JSON object whose `type` is one of our agent events; then it is
 //! that event. `{"type":"result", …}` with the fields of a result is the agent's result.
 
+use crate::Access;
 use crate::Backend;
 use crate::BackendError;
 use crate::Briefed;
@@ -11,7 +12,9 @@ use crate::CommandLine;
 use crate::Interrupt;
 use crate::LaunchSpec;
 use crate::Parser;
+use crate::Program;
 use crate::StdinMode;
+use crate::Variable;
 use crate::launch::Command;
 use crate::stream::lines::LineParser;
 use crate::stream::native_events::{OwnLines, Plain};
@@ -39,7 +42,20 @@ impl Backend for Subprocess {
             briefed: Briefed::Nowhere,
             interrupt: Interrupt::BySignal,
             asks: false,
+            judges_actions: false,
         }
+    }
+
+    fn program(&self) -> Program {
+        Program::Command { hint: "give --command 'CMD', or set backends.subprocess.command" }
+    }
+
+    fn runs_command_in_shell(&self, _agent: Option<&str>) -> bool {
+        true
+    }
+
+    fn access(&self, _: Variable<'_>, _config: &str, _args: &[String]) -> Access {
+        Access { by_command: true, ..Access::default() }
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {

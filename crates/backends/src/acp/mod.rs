@@ -14,6 +14,7 @@
 
 mod ask;
 mod asking;
+mod asking_agents;
 mod parser;
 mod result;
 pub(crate) mod start;
@@ -29,16 +30,20 @@ use crate::Briefed;
 use crate::Capabilities;
 use crate::Command;
 use crate::CommandLine;
+use crate::Home;
 use crate::Interrupt;
 use crate::LaunchSpec;
 use crate::Parser;
 use crate::ProjectSettings;
+use crate::RepositorySettings;
 use crate::StdinMode;
+use crate::Variables;
 use crate::find_program;
 use crate::launch::Cli;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::agent::ask::{Answer, Ask};
+use muleteer_model::agent::backend::Traits;
 use muleteer_model::agent::prompt;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -71,11 +76,30 @@ pub struct Mode {
     pub asking: &'static str,
 }
 
+/// The ACP agent that is Claude Code.
+const CLAUDE: &str = "claude-agent-acp";
+
+const VARIABLES: Variables = Variables {
+    own: &["GEMINI_API_KEY*", "GOOGLE_API_KEY*"],
+    passed: &["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENROUTER_API_KEY"],
+    for_agents: &["GEMINI_*", "GOOGLE_*"],
+    loading: &[
+        "OPENCODE_*",
+        "GEMINI_CLI_*",
+        "AIDER_*",
+        "COPILOT_*",
+        "CURSOR_*",
+        "GOOSE_*",
+        "QWEN_*",
+    ],
+    nesting: &[],
+};
+
 /// In the order in which `--backend acp` searches for one.
 pub const KNOWN: [Known; 4] = [
     Known {
-        name: "claude-agent-acp",
-        program: "claude-agent-acp",
+        name: CLAUDE,
+        program: CLAUDE,
         args: &[],
         get: "npm install -g @agentclientprotocol/claude-agent-acp",
         mode: None,
@@ -156,8 +180,52 @@ impl Backend for Acp {
             briefed: Briefed::InFirstPrompt,
             interrupt: Interrupt::ByStdin,
             asks: true,
+            judges_actions: false,
             folds: false,
         }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { agents: &asking_agents::AGENTS, ..Traits::default() }
+    }
+
+    /// The CLIs that speak the protocol, and others that a person runs beside them.
+    fn process_names(&self) -> &'static [&'static str] {
+        &["gemini", "opencode", "cursor-agent", "copilot", "goose", "aider", "qwen", "droid"]
+    }
+
+    fn runs_command_in_shell(&self, agent: Option<&str>) -> bool {
+        agent.is_none()
+    }
+
+    fn has_agents(&self) -> bool {
+        true
+    }
+
+    fn variables(&self) -> Variables {
+        VARIABLES
+    }
+
+    /// Any CLI can be behind the protocol.
+    fn creates_home(&self, _home: &Home) -> bool {
+        true
+    }
+
+    fn own_folder(&self) -> Option<&'static str> {
+        Some("acp")
+    }
+
+    fn repository_settings(
+        &self,
+        agent: Option<&str>,
+        command: Option<&Command>,
+    ) -> Option<RepositorySettings> {
+        let named = || match command {
+            Some(Command::Shell(text)) => text.contains(CLAUDE),
+            Some(Command::Argv(words)) => words.iter().any(|word| word.contains(CLAUDE)),
+            None => false,
+        };
+        (agent == Some(CLAUDE) || named()).then_some(RepositorySettings::All)
     }
 
     fn by_calls(&self) -> bool {

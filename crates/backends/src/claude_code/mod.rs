@@ -6,34 +6,115 @@
 
 pub(crate) mod control;
 mod parser;
+pub mod repository_settings;
 mod result;
 mod rights;
 mod transcript;
 
+use crate::Access;
 use crate::Backend;
 use crate::BackendError;
 use crate::Briefed;
 use crate::Capabilities;
+use crate::Command;
 use crate::CommandLine;
+use crate::Home;
 use crate::Interrupt;
 use crate::LaunchFile;
 use crate::LaunchSpec;
 use crate::Parser;
+use crate::Program;
 use crate::ProjectSettings;
+use crate::RepositorySettings;
 use crate::StdinMode;
 use crate::Transcripts;
+use crate::Variable;
+use crate::Variables;
 use crate::launch::{Cli, Collector};
+use crate::properties::first_set;
 use crate::stream::lines::LineParser;
 use muleteer_model::agent::ask::{Answer, Ask};
+use muleteer_model::agent::backend::{StartError, Traits};
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
 use serde_json::json;
 
-/// The program that `backend: auto` searches for on PATH.
-pub const PROGRAM: &str = "claude";
+const PROGRAM: &str = "claude";
 
 /// How to install it.
-pub const GET: &str = "npm install -g @anthropic-ai/claude-code";
+pub(crate) const GET: &str = "npm install -g @anthropic-ai/claude-code";
+
+/// Its settings and conversations.
+pub const HOME: Home = Home {
+    variable: "CLAUDE_CONFIG_DIR",
+    folder: ".claude",
+    conversations: &[
+        "projects",
+        "todos",
+        "file-history",
+        "debug",
+        "shell-snapshots",
+        "session-env",
+    ],
+};
+
+/// The folder of a repository with its subagents, which Muleteer reads as roles.
+pub const SUBAGENTS: &str = ".claude/agents";
+
+/// The variable that names, for a hook, a shell script that each command of the session runs first.
+pub const ENV_FILE: &str = "CLAUDE_ENV_FILE";
+
+/// The error that it prints before it exits, as root and with all permissions:
+/// `--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons`.
+const AS_ROOT: StartError = StartError {
+    marks: &["--dangerously", "cannot be used with root/sudo privileges"],
+    reason: "Claude Code refuses to run as root without asking for permission: run Muleteer as an \
+        ordinary user; or, in a container or on a disposable machine, set `--env IS_SANDBOX=1` (or \
+        `backends: {claude_code: {env: {IS_SANDBOX: \"1\"}}}`); or let the agent ask, with \
+        `permissions: {mode: ask}`",
+};
+
+const VARIABLES: Variables = Variables {
+    own: &["ANTHROPIC_*", "CLAUDE_CODE_*", "CLAUDE_CONFIG_DIR*"],
+    passed: &[
+        "ANTHROPIC_*",
+        "CLAUDE_CONFIG_DIR",
+        "CLAUDE_CODE_*",
+        "DISABLE_*",
+        "IS_SANDBOX",
+        "BASH_DEFAULT_TIMEOUT_MS",
+        "BASH_MAX_TIMEOUT_MS",
+        "MAX_THINKING_TOKENS",
+        "MCP_TIMEOUT",
+        "MCP_TOOL_TIMEOUT",
+        "API_TIMEOUT_MS",
+        "AWS_REGION",
+        "AWS_PROFILE",
+        "CLOUD_ML_REGION",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ],
+    for_agents: &[
+        "ANTHROPIC_*",
+        "CLAUDE*",
+        "GOOGLE_*",
+        "AWS_*",
+        "CLOUD_ML_*",
+        "API_TIMEOUT*",
+        "MCP_*",
+        "DISABLE_*",
+        "BASH_*",
+        "MAX_*",
+        "IS_SANDBOX*",
+    ],
+    loading: &["CLAUDE_CONFIG_DIR", ENV_FILE, "CLAUDE_CODE_*"],
+    nesting: &[
+        "CLAUDECODE",
+        "CLAUDE_CODE_ENTRYPOINT",
+        "CLAUDE_CODE_SSE_PORT",
+        "CLAUDE_CODE_SESSION_ID",
+        "CLAUDE_CODE_CHILD_SESSION",
+    ],
+};
 
 /// Variables by which Claude Code tells a nested Claude Code that it runs inside another one. They
 /// are removed, because our agents are not nested.
@@ -76,7 +157,63 @@ impl Backend for ClaudeCode {
             briefed: Briefed::InSystemPrompt,
             interrupt: Interrupt::ByStdin,
             asks: true,
+            judges_actions: true,
         }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits {
+            limits_turns: true,
+            provider: Some("anthropic"),
+            start_errors: &[AS_ROOT],
+            ..Traits::default()
+        }
+    }
+
+    fn program(&self) -> Program {
+        Program::OnPath { name: PROGRAM, install: GET }
+    }
+
+    fn process_names(&self) -> &'static [&'static str] {
+        &[PROGRAM]
+    }
+
+    fn variables(&self) -> Variables {
+        VARIABLES
+    }
+
+    fn home(&self) -> Option<Home> {
+        Some(HOME)
+    }
+
+    fn own_folder(&self) -> Option<&'static str> {
+        Some("claude")
+    }
+
+    fn access(&self, variable: Variable<'_>, _config: &str, _args: &[String]) -> Access {
+        let is_set = |name: &str| variable(name).is_some();
+        let credential = if is_set("CLAUDE_CODE_USE_BEDROCK") {
+            "the AWS credentials of CLAUDE_CODE_USE_BEDROCK".into()
+        } else if is_set("CLAUDE_CODE_USE_VERTEX") {
+            "the Google credentials of CLAUDE_CODE_USE_VERTEX".into()
+        } else {
+            // In the order in which Claude Code prefers them.
+            first_set(
+                &["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"],
+                variable,
+                "the login of `claude` (/login renews it)",
+            )
+        };
+        Access { credential, address: variable("ANTHROPIC_BASE_URL"), by_command: false }
+    }
+
+    /// Its command line names the sources of settings, and those of one person are not among them.
+    fn repository_settings(
+        &self,
+        _agent: Option<&str>,
+        _command: Option<&Command>,
+    ) -> Option<RepositorySettings> {
+        Some(RepositorySettings::Shared)
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {

@@ -1,6 +1,6 @@
 //! The rights in a repository's settings for Claude Code, as `muleteer trust` shows them.
 
-use crate::config::trust::Ignored;
+use muleteer_model::config::trust::Ignored;
 use serde_json::{Map, Value};
 
 /// Claude Code reads these files from its start directory.

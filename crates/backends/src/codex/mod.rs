@@ -15,30 +15,55 @@ mod provider;
 mod rights;
 mod transcript;
 
-pub use provider::{Provider, provider};
+use provider::provider;
 
+use crate::Access;
 use crate::Backend;
 use crate::BackendError;
 use crate::Briefed;
 use crate::Capabilities;
 use crate::CommandLine;
+use crate::Home;
 use crate::Interrupt;
 use crate::LaunchFile;
 use crate::LaunchSpec;
 use crate::Parser;
+use crate::Program;
 use crate::StdinMode;
 use crate::Transcripts;
+use crate::Variable;
+use crate::Variables;
 use crate::launch::Cli;
+use crate::properties::{first_set, home_path};
 use crate::stream::lines::LineParser;
+use muleteer_model::agent::backend::Traits;
 use muleteer_model::agent::permission::Policy;
 use muleteer_model::agent::prompt;
 use serde_json::Value;
+use std::path::PathBuf;
 
-/// The program that `backend: auto` searches for on PATH, after Claude Code.
-pub const PROGRAM: &str = "codex";
+const PROGRAM: &str = "codex";
 
 /// How to install it.
-pub const GET: &str = "npm install -g @openai/codex";
+pub(crate) const GET: &str = "npm install -g @openai/codex";
+
+const HOME: Home = Home { variable: "CODEX_HOME", folder: ".codex", conversations: &["sessions"] };
+
+const VARIABLES: Variables = Variables {
+    own: &["OPENAI_*", "CODEX_*"],
+    passed: &[
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_ORGANIZATION",
+        "CODEX_HOME",
+        "CODEX_API_KEY",
+        "RUST_LOG",
+        "RUST_BACKTRACE",
+    ],
+    for_agents: &["OPENAI_*", "CODEX_*"],
+    loading: &["CODEX_*"],
+    nesting: &[],
+};
 
 /// Variables that Codex sets for programs that run inside it. They are removed, because our agents
 /// do not run inside it.
@@ -89,6 +114,46 @@ impl Backend for Codex {
             briefed: Briefed::InFirstPrompt,
             interrupt: Interrupt::BySignal,
             asks: false,
+            judges_actions: false,
+        }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { reports_cost: false, provider: Some("openai"), ..Traits::default() }
+    }
+
+    fn program(&self) -> Program {
+        Program::OnPath { name: PROGRAM, install: GET }
+    }
+
+    fn process_names(&self) -> &'static [&'static str] {
+        &[PROGRAM]
+    }
+
+    fn variables(&self) -> Variables {
+        VARIABLES
+    }
+
+    fn home(&self) -> Option<Home> {
+        Some(HOME)
+    }
+
+    fn own_folder(&self) -> Option<&'static str> {
+        Some("codex")
+    }
+
+    fn access_file(&self, variable: Variable<'_>) -> Option<PathBuf> {
+        Some(home_path(HOME, variable)?.join("config.toml"))
+    }
+
+    fn access(&self, variable: Variable<'_>, config: &str, args: &[String]) -> Access {
+        let provider = provider(config, args);
+        let login = "the login of `codex` (`codex login` renews it)";
+        let keys = ["CODEX_API_KEY", "OPENAI_API_KEY"];
+        Access {
+            credential: provider.env_key.unwrap_or_else(|| first_set(&keys, variable, login)),
+            address: provider.base_url.or_else(|| variable("OPENAI_BASE_URL")),
+            by_command: false,
         }
     }
 

@@ -22,11 +22,13 @@ use crate::LaunchSpec;
 use crate::Parser;
 use crate::StdinMode;
 use crate::Transcripts;
+use crate::Variables;
 use crate::stream::lines::LineParser;
 use crate::stream::native_events::{OwnLines, Plain};
 use muleteer_model::agent::ask::{Answer, Ask, AskKind, Verdict};
+use muleteer_model::agent::backend::Traits;
 
-const NAME: &str = "rehearsal";
+pub const NAME: &str = "rehearsal";
 
 /// The folder in which a rehearsed agent stores its sessions.
 pub const DIR_VARIABLE: &str = "MULETEER_REHEARSAL_DIR";
@@ -53,7 +55,24 @@ impl Backend for Rehearsal {
             briefed: Briefed::Nowhere,
             interrupt: Interrupt::ByStdin,
             asks: true,
+            judges_actions: false,
         }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { scripted: true, ..Traits::default() }
+    }
+
+    fn variables(&self) -> Variables {
+        Variables {
+            own: &["MULETEER_SCENARIO*"],
+            passed: &[SCENARIO_VARIABLE],
+            ..Variables::default()
+        }
+    }
+
+    fn own_folder(&self) -> Option<&'static str> {
+        Some("rehearsal")
     }
 
     fn command_line(&self, launch: &LaunchSpec) -> Result<CommandLine, BackendError> {

@@ -3,6 +3,7 @@
 
 pub mod acp_handshake;
 pub mod ask;
+pub mod backend;
 pub mod event;
 pub mod permission;
 pub mod prompt;

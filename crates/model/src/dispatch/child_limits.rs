@@ -3,6 +3,7 @@
 //! The child's configuration comes with the request, so the parent chooses it. Whatever it says,
 //! the stricter policy counts, and the least budget that is left.
 
+use crate::agent::backend::Traits;
 use crate::agent::permission::{Mode, Policy};
 use crate::dispatch::Dispatch;
 use crate::dispatch::fleet::Fleet;
@@ -11,10 +12,11 @@ use crate::event::id::DispatchId;
 use crate::event::{Created, Limit};
 
 /// Returns the policy that `parent` imposes on a child in `project`, or in a clone of `project`.
-pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
+/// `traits` are those of the parent's CLI.
+pub fn policy(parent: &Created, traits: Traits, project: &str, clone: bool) -> Policy {
     let mut policy = parent.permissions.clone();
-    // A rehearsal asks because its script says so. That mode must not bind other dispatches.
-    if is_rehearsed(parent) && policy.mode == Mode::Ask {
+    // A scripted agent asks because its script says so. That mode must not bind other dispatches.
+    if traits.scripted && policy.mode == Mode::Ask {
         policy.mode = Mode::Allow;
     }
     let there = parent.directory();
@@ -26,10 +28,6 @@ pub fn policy(parent: &Created, project: &str, clone: bool) -> Policy {
         policy.allow_in(there);
     }
     policy
-}
-
-pub fn is_rehearsed(created: &Created) -> bool {
-    created.backend == "rehearsal"
 }
 
 /// Returns the budget of a child of `parent` that asks for `asked`. The use of all descendants
@@ -154,12 +152,8 @@ const LOADING: &[&str] = &[
     "GOTOOLCHAIN",
     "GOPROXY",
     "GOCACHEPROG",
-    // Of agent CLIs: settings with hooks, permissions and programs of their own.
-    "CLAUDE_CONFIG_DIR",
-    "CLAUDE_ENV_FILE",
 ];
-/// The prefixes of such names: of loaders and shells, of tools that build and run programs, and of
-/// agent CLIs.
+/// The prefixes of such names: of loaders and shells, and of tools that build and run programs.
 const LOADING_PREFIXES: &[&str] = &[
     "LD_",
     "DYLD_",
@@ -211,15 +205,6 @@ const LOADING_PREFIXES: &[&str] = &[
     "GRADLE_",
     "SBT_",
     "ANT_",
-    "CLAUDE_CODE_",
-    "CODEX_",
-    "OPENCODE_",
-    "GEMINI_CLI_",
-    "AIDER_",
-    "COPILOT_",
-    "CURSOR_",
-    "GOOSE_",
-    "QWEN_",
     "MULETEER_",
 ];
 /// The suffixes of such names: arguments for a program, a program to run, and places to load from.
@@ -256,9 +241,12 @@ const LOADING_SUFFIXES: &[&str] = &[
 const CREDENTIAL_SUFFIX: &str = "_API_KEY";
 
 /// Whether a variable decides which code a child runs. A parent under a policy may not set it.
-pub fn loads_code(name: &str) -> bool {
+/// `of_agents` says so for the variables of agent CLIs: they name settings with hooks, permissions
+/// and programs of their own.
+pub fn loads_code(name: &str, of_agents: impl Fn(&str) -> bool) -> bool {
     !name.ends_with(CREDENTIAL_SUFFIX)
-        && (LOADING.contains(&name)
+        && (of_agents(name)
+            || LOADING.contains(&name)
             || LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
             || LOADING_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)))
 }
@@ -432,7 +420,7 @@ mod tests {
         (tool, what): (&str, &str),
     ) -> Option<Verdict> {
         let mut own = Policy::default();
-        own.hold_within(policy(parent, project, clone.is_some()));
+        own.hold_within(policy(parent, Traits::default(), project, clone.is_some()));
         let ask = Ask::tool(tool, json!({"command": what, "file_path": what}));
         own.decide(&ask, clone.unwrap_or(project)).map(|said| said.verdict)
     }
@@ -498,7 +486,7 @@ mod tests {
         let first = parent(Mode::Ask, &["Read"], &[], &["WebFetch"]);
         let mut second =
             Policy { mode: Mode::Allow, deny: rules(&["Bash(rm *)"]), ..Policy::default() };
-        second.hold_within(policy(&first, "/repo", false));
+        second.hold_within(policy(&first, Traits::default(), "/repo", false));
         let second = Created { permissions: second, ..first };
         let call = |tool, what| may(&second, "/repo", None, (tool, what));
         assert_eq!(call("WebFetch", "https://x"), Some(Verdict::Deny));
@@ -509,16 +497,18 @@ mod tests {
     /// The mode of a rehearsal makes the rehearsal ask; it does not bind a child.
     #[test]
     fn of_a_rehearsal_only_the_rules_count() {
-        let rehearsed = Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &[]) };
-        assert!(policy(&rehearsed, "/repo", false).is_open());
-        let rehearsed =
-            Created { backend: "rehearsal".into(), ..parent(Mode::Ask, &[], &[], &["Bash(rm *)"]) };
-        assert!(!policy(&rehearsed, "/repo", false).is_open());
-        assert!(!policy(&parent(Mode::Ask, &[], &[], &[]), "/repo", false).is_open());
+        let open = |deny: &[&str], traits: Traits| {
+            policy(&parent(Mode::Ask, &[], &[], deny), traits, "/repo", false).is_open()
+        };
+        let scripted = Traits { scripted: true, ..Traits::default() };
+        assert!(open(&[], scripted));
+        assert!(!open(&["Bash(rm *)"], scripted));
+        assert!(!open(&[], Traits::default()));
     }
 
     #[test]
     fn variables_that_choose_code_are_recognized() {
+        let of_agents = |name: &str| name.starts_with("AGENT_");
         for name in [
             "PATH",
             "HOME",
@@ -529,7 +519,7 @@ mod tests {
             "GIT_DIR",
             "PERL5OPT",
         ] {
-            assert!(loads_code(name), "{name}");
+            assert!(loads_code(name, of_agents), "{name}");
         }
         for name in [
             "BASH_FUNC_git%%",
@@ -538,7 +528,7 @@ mod tests {
             "npm_config_script_shell",
             "ENV",
         ] {
-            assert!(loads_code(name), "{name}");
+            assert!(loads_code(name, of_agents), "{name}");
         }
         for name in [
             "DOTNET_STARTUP_HOOKS",
@@ -558,20 +548,20 @@ mod tests {
             "ERL_LIBS",
             "RUBYOPT",
             "GOFLAGS",
-            "CODEX_SQLITE_HOME",
+            "AGENT_SQLITE_HOME",
             "PROMPT_COMMAND",
         ] {
-            assert!(loads_code(name), "{name}");
+            assert!(loads_code(name, of_agents), "{name}");
         }
         for name in
             ["LANG", "TERM", "ANTHROPIC_API_KEY", "PATHS", "MY_HOME", "LEVEL", "HTTP_PROXY", "CI"]
         {
-            assert!(!loads_code(name), "{name}");
+            assert!(!loads_code(name, of_agents), "{name}");
         }
         let harmless =
-            ["CODEX_API_KEY", "RUST_LOG", "RUST_BACKTRACE", "NODE_ENV", "TZ", "LC_ALL", "DEBUG"];
+            ["AGENT_API_KEY", "RUST_LOG", "RUST_BACKTRACE", "NODE_ENV", "TZ", "LC_ALL", "DEBUG"];
         for name in harmless {
-            assert!(!loads_code(name), "{name}");
+            assert!(!loads_code(name, of_agents), "{name}");
         }
     }
 }

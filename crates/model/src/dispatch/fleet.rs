@@ -1,6 +1,7 @@
 //! All dispatches, folded from the events: the basis of `status` and of recovery.
 
 use crate::admission::api_backpressure::{self, Pressures};
+use crate::agent::backend::TraitsOf;
 use crate::config::InForce;
 use crate::dispatch::{Dispatch, Phase};
 use crate::event::id::{self, DispatchId, Unfound};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
+    traits: TraitsOf,
     /// All dispatches by id. A snapshot is taken after each event and shares with the one before it
     /// all that has not changed.
     dispatches: RedBlackTreeMapSync<DispatchId, Arc<Dispatch>>,
@@ -45,6 +47,12 @@ pub enum LookupError {
 }
 
 impl Fleet {
+    /// Returns an empty fleet whose dispatches get the traits of their backends. Decisions need
+    /// them; a fleet that is only shown can be the default.
+    pub fn new(traits: TraitsOf) -> Self {
+        Self { traits, ..Self::default() }
+    }
+
     /// Folds one record in. Records arrive in order of `seq`; a record that is already folded is
     /// skipped.
     pub fn apply(&mut self, record: &Record) {
@@ -148,6 +156,7 @@ impl Fleet {
             return;
         }
         let mut dispatch = Dispatch::new(id.clone(), created.clone(), record.ts);
+        dispatch.traits = self.traits.get(&created.backend);
         dispatch.created_seq = record.seq;
         self.dispatches.insert_mut(id.clone(), Arc::new(dispatch));
         self.order.push_back_mut(id.clone());

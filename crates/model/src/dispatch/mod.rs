@@ -43,6 +43,7 @@ pub use calls::{AskedCall, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 use crate::admission::api_error::Outage;
 use crate::agent::acp_handshake::{CallFailure, Opening};
 use crate::agent::ask::Asks;
+use crate::agent::backend::Traits;
 use crate::agent::event::TurnError;
 use crate::agent::result::AgentResult;
 use crate::agent::transcript::Standing;
@@ -60,6 +61,8 @@ pub struct Dispatch {
     /// The request as it was recorded. It is shared because it never changes, and each event copies
     /// everything else.
     pub created: Arc<Created>,
+    /// The properties of its CLI, as this build knows them.
+    pub traits: Traits,
     pub created_at: Timestamp,
     /// The sequence number of the record that created it: no record about it is older.
     pub created_seq: u64,
@@ -338,6 +341,7 @@ impl Dispatch {
         Self {
             id,
             created: Arc::new(created),
+            traits: Traits::default(),
             created_at: at,
             created_seq: 0,
             phase: Phase::Queued,

@@ -12,6 +12,7 @@ pub mod trace_ids;
 use crate::admission::api_error::{Terms, Trouble};
 use crate::agent::acp_handshake::Calls;
 use crate::agent::ask::{Ask, Verdict};
+use crate::agent::backend::Traits;
 use crate::agent::event::TurnError;
 use crate::agent::permission::Policy;
 use crate::agent::result::AgentResult;
@@ -832,17 +833,19 @@ impl Created {
         Some(self.project_name()).filter(|name| dir.starts_with(own) && *name != own)
     }
 
-    /// A message for people about a limit that cannot be enforced for this dispatch.
-    pub fn unkept(&self) -> Option<String> {
-        let costless = self.backend == "codex" && self.api.price.is_none();
+    /// A message for people about a limit that cannot be enforced for this dispatch, whose CLI has
+    /// these traits.
+    pub fn unkept(&self, traits: Traits) -> Option<String> {
+        let costless = !traits.reports_cost && self.api.price.is_none();
         let budget = self.limits.budget_usd.filter(|_| costless)?;
         let model = match self.model.as_deref() {
             Some(model) => format!("the model {model}"),
             None => "this model".to_string(),
         };
         Some(format!(
-            "the budget of ${budget:.2} cannot be enforced: codex reports tokens and no cost, and \
-             no price is configured for {model} (models.prices)"
+            "the budget of ${budget:.2} cannot be enforced: {} reports tokens and no cost, and \
+             no price is configured for {model} (models.prices)",
+            self.backend
         ))
     }
 

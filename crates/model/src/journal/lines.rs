@@ -2,6 +2,7 @@
 //! same lines.
 
 use crate::agent::ask::Verdict;
+use crate::agent::backend::TraitsOf;
 use crate::agent::event::cut;
 use crate::agent::permission::POLICY;
 use crate::agent::transcript::Standing;
@@ -18,13 +19,13 @@ const TEXT: usize = 300;
 
 /// Returns the journal line of an event without a newline; `None` for events without a line. The
 /// time is shown at `offset`.
-pub fn harness_line(record: &Record, offset: Offset) -> Option<String> {
-    let text = text(&record.entry.event, offset)?;
+pub fn harness_line(record: &Record, offset: Offset, traits: TraitsOf) -> Option<String> {
+    let text = text(&record.entry.event, offset, traits)?;
     let time = record.ts.to_zoned(offset.to_time_zone()).strftime("%H:%M").to_string();
     Some(format!("- {time} — [harness] {text}"))
 }
 
-fn text(event: &Event, offset: Offset) -> Option<String> {
+fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
     let clock = |at: &Timestamp| {
         at.to_zoned(offset.to_time_zone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
     };
@@ -35,8 +36,10 @@ fn text(event: &Event, offset: Offset) -> Option<String> {
                 .as_ref()
                 .map(|model| format!(", model {}", say(model)))
                 .unwrap_or_default();
-            let unkept =
-                created.unkept().map(|unkept| format!("; {}", say(&unkept))).unwrap_or_default();
+            let unkept = created
+                .unkept(traits.get(&created.backend))
+                .map(|unkept| format!("; {}", say(&unkept)))
+                .unwrap_or_default();
             format!(
                 "dispatched {} ({}) to {}{model}{unkept}",
                 code(&created.role),

@@ -1,6 +1,7 @@
 //! Two writers of one file: own lines are restored, and foreign lines are never lost.
 
 use crate::admission::api_error::Trouble;
+use crate::agent::backend::TraitsOf;
 use crate::agent::result::{AgentResult, ResultStatus};
 use crate::event::{Entry, Event, ExitCause, Limit, Outcome, Record, VERSION};
 use crate::journal::*;
@@ -55,8 +56,8 @@ fn a_hostile_feature_name_stays_on_its_line() {
 fn line(event: Event) -> String {
     let entry = Entry { id: "e".into(), dispatch_id: None, at: None, more: false, event };
     let record = Record { v: VERSION, seq: 1, ts: "2026-02-17T23:59:59Z".parse().unwrap(), entry };
-    harness_line(&record, Offset::from_seconds(2 * 3600).unwrap())
-        .unwrap_or_else(|| "(no line)".into())
+    let offset = Offset::from_seconds(2 * 3600).unwrap();
+    harness_line(&record, offset, TraitsOf::default()).unwrap_or_else(|| "(no line)".into())
 }
 
 #[test]

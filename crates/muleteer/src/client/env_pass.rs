@@ -4,6 +4,7 @@
 //! Variables that Muleteer's own agents set (`MULETEER_SOCKET`, `CLAUDECODE` and other nesting
 //! markers) are never passed on. With them the new agent would take itself for the old one.
 
+use muleteer_backends::variables::{self, fits};
 use muleteer_telemetry as telemetry;
 
 /// Variables that Muleteer sets for each agent, or for the agents of a run (contract.md, "Variables
@@ -33,8 +34,8 @@ pub fn is_ours(name: &str) -> bool {
     OURS.contains(&name)
 }
 
-/// Variables that are always passed. A `*` at the end matches any ending.
-pub const BUILT_IN: &[&str] = &[
+/// Variables that are passed to every agent, whatever its CLI. A `*` at the end matches any ending.
+const FOR_ALL: &[&str] = &[
     // The user and the machine.
     "PATH",
     "HOME",
@@ -71,35 +72,6 @@ pub const BUILT_IN: &[&str] = &[
     "NODE_EXTRA_CA_CERTS",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
-    // Claude Code.
-    "ANTHROPIC_*",
-    "CLAUDE_CONFIG_DIR",
-    "CLAUDE_CODE_*",
-    "DISABLE_*",
-    "IS_SANDBOX",
-    "BASH_DEFAULT_TIMEOUT_MS",
-    "BASH_MAX_TIMEOUT_MS",
-    "MAX_THINKING_TOKENS",
-    "MCP_TIMEOUT",
-    "MCP_TOOL_TIMEOUT",
-    "API_TIMEOUT_MS",
-    "AWS_REGION",
-    "AWS_PROFILE",
-    "CLOUD_ML_REGION",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    // Codex and the agents that speak ACP.
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "OPENAI_ORGANIZATION",
-    "CODEX_HOME",
-    "CODEX_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "OPENROUTER_API_KEY",
-    "RUST_LOG",
-    "RUST_BACKTRACE",
-    // The rehearsal backend.
-    "MULETEER_SCENARIO",
 ];
 
 /// Variables for the push and the pull request at the end of a run; no agent gets them. `gh` uses
@@ -113,15 +85,11 @@ pub const PUSH: &[&str] = &[
     "GH_CONFIG_DIR",
 ];
 
-/// Markers by which an agent CLI recognises that it runs inside itself. A pattern never passes
-/// them, but `--env` can set them.
-pub const NESTING: &[&str] = &[
-    "CLAUDECODE",
-    "CLAUDE_CODE_ENTRYPOINT",
-    "CLAUDE_CODE_SSE_PORT",
-    "CLAUDE_CODE_SESSION_ID",
-    "CLAUDE_CODE_CHILD_SESSION",
-];
+/// Returns the patterns of the variables that are always passed: those for all agents, then those
+/// of the agent CLIs.
+pub fn built_in() -> impl Iterator<Item = &'static str> {
+    FOR_ALL.iter().copied().chain(variables::passed())
+}
 
 /// Returns those of `vars` that the built-in list or the configuration's `env.pass` lets pass.
 pub fn filter(
@@ -158,19 +126,9 @@ fn passes(name: &str, pass: &[String]) -> bool {
     if pass.iter().any(|wanted| wanted == name) {
         return true;
     }
-    !NESTING.contains(&name)
-        && BUILT_IN
-            .iter()
-            .copied()
-            .chain(pass.iter().map(String::as_str))
-            .any(|pattern| fits(pattern, name))
-}
-
-fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => pattern == name,
-    }
+    let is_passed = |pattern: &str| fits(pattern, name);
+    !variables::is_nesting(name)
+        && (built_in().any(is_passed) || pass.iter().any(|pattern| is_passed(pattern)))
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ impl<'a> Play<'a> {
             run_id: self.log.run_id.clone(),
             repo: self.place.repo().display().to_string(),
             spec: Some(self.place.spec().display().to_string()),
-            backend: Some("rehearsal".into()),
+            backend: Some(muleteer_backends::rehearsal::NAME.into()),
             scenario: Some(self.place.scenario().display().to_string()),
             max_runtime_s: Some(RUN_TIMEOUT),
             env: self.place.variables().into_iter().map(plain).collect(),

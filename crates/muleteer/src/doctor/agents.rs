@@ -1,10 +1,8 @@
 //! Determines which agent programs the configuration needs, and what to ask them.
 
 use crate::doctor::ask::Question;
-use muleteer_backends::BackendError;
 use muleteer_backends::acp;
-use muleteer_backends::claude_code;
-use muleteer_backends::codex;
+use muleteer_backends::{Backend, BackendError, Program};
 use muleteer_model::config::{BackendChoice, Command, Config};
 use std::ffi::OsStr;
 
@@ -21,22 +19,19 @@ pub(super) struct Sought {
 /// Lists the agent CLIs, and the backends that are used only if the configuration names them. On
 /// `path` an `acp` backend without an agent's name finds its program.
 pub(super) fn sought(config: Option<&Config>, path: Option<&OsStr>) -> Vec<Sought> {
-    let all = [
-        BackendChoice::ClaudeCode,
-        BackendChoice::Codex,
-        BackendChoice::Acp,
-        BackendChoice::Subprocess,
-    ];
-    all.into_iter().filter_map(|choice| one(choice, config, path)).collect()
+    // A scripted agent is Muleteer itself.
+    let all = muleteer_backends::all().into_iter().filter(|backend| !backend.traits().scripted);
+    all.filter_map(|backend| one(backend, config, path)).collect()
 }
 
-fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> Option<Sought> {
-    let name = choice.as_str();
+fn one(backend: &dyn Backend, config: Option<&Config>, path: Option<&OsStr>) -> Option<Sought> {
+    let name = backend.name();
+    let choice = BackendChoice::parse(name).ok()?;
     let key = format!("backends.{}", name.replace('-', "_"));
     let chosen = config.map(|config| by_choice(choice, config)).unwrap_or_default();
     let command = config.and_then(|config| command(choice, &key, config));
     let agent = config
-        .filter(|_| choice == BackendChoice::Acp)
+        .filter(|_| backend.has_agents())
         .and_then(|config| config.backends.acp.agent.as_deref());
     let mut named_by = chosen;
     named_by.extend(command.as_ref().map(|(key, _)| key.clone()));
@@ -47,18 +42,14 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
             (Ok(of_command(command, program)), format!("correct {key}, or remove it and {get}"))
         }
     };
-    let (question, get) = match choice {
-        BackendChoice::ClaudeCode => {
-            found(claude_code::PROGRAM, claude_code::GET, Question::version)
-        }
-        BackendChoice::Codex => found(codex::PROGRAM, codex::GET, Question::version),
-        // No key names this backend, but an installed ACP agent can still be used.
-        BackendChoice::Acp if named_by.is_empty() => {
+    let (question, get) = match backend.program() {
+        Program::OnPath { name, install } => found(name, install, Question::version),
+        // No key names this backend, but one of its agents can still be used if it is installed.
+        Program::Other if named_by.is_empty() => {
             let known = acp::installed(path)?;
             found(known.program, known.get, agent_program)
         }
-        _ if named_by.is_empty() => return None,
-        BackendChoice::Acp => match (agent, &command) {
+        Program::Other => match (agent, &command) {
             (Some(name), _) => match acp::known(name) {
                 Ok(known) => found(known.program, known.get, agent_program),
                 Err(error) => (Err(error.to_string()), error.hint()),
@@ -69,7 +60,8 @@ fn one(choice: BackendChoice, config: Option<&Config>, path: Option<&OsStr>) -> 
                 None => (Err(BackendError::NoAgent.to_string()), BackendError::NoAgent.hint()),
             },
         },
-        _ => match &command {
+        Program::Command { .. } if named_by.is_empty() => return None,
+        Program::Command { .. } => match &command {
             Some((key, command)) => (Ok(of_command(command, "")), format!("correct {key}")),
             None => {
                 // Users mostly pass `--command`, so a missing key is no problem.
@@ -123,7 +115,11 @@ fn of_command(command: &Command, program: &str) -> Question {
         Command::Argv(words) => words.clone(),
     };
     let first = words.first().cloned().unwrap_or_default();
-    let known = [claude_code::PROGRAM, codex::PROGRAM].contains(&program);
+    let is_cli = |backend: &dyn Backend| match backend.program() {
+        Program::OnPath { name, .. } => name == program,
+        Program::Command { .. } | Program::Other => false,
+    };
+    let known = muleteer_backends::all().into_iter().any(is_cli);
     match words.len() {
         0 | 1 if known => Question::version(&first),
         _ => Question::whereabouts(&first, "the configuration names this command"),

@@ -12,6 +12,8 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::verbs::tasks::place::{begin, listed, place};
 use jiff::Timestamp;
+use muleteer_backends::claude_code::ENV_FILE;
+use muleteer_backends::process_names;
 use muleteer_model::task_list::Category;
 use muleteer_model::task_list::Mode;
 use muleteer_model::task_list::Status;
@@ -339,7 +341,9 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
     if run.is_none() {
         let mut tx = begin(&event.root)?;
         tx.forget_ended_holder(&worker);
-        if let Some(process) = caller::agent().or_else(|| session_of_no_agent(&tx.list, &worker)) {
+        if let Some(process) =
+            caller::agent(&process_names()).or_else(|| session_of_no_agent(&tx.list, &worker))
+        {
             tx.remember_holder(&worker, Behind::Session(process));
         }
         event.root.end_leases(&mut tx.list, now);
@@ -359,7 +363,7 @@ fn session_start(event: &Event, context: &Context) -> Result<Exit, Failure> {
         memory.remember_interrupted(&list, &interrupted(&list));
         event.remember(memory)?;
         // Commands in the agent's shell then know the worker name.
-        if let Some(file) = std::env::var_os("CLAUDE_ENV_FILE").filter(|path| !path.is_empty()) {
+        if let Some(file) = std::env::var_os(ENV_FILE).filter(|path| !path.is_empty()) {
             let line = format!("export HARNESS_WORKER_ID='{worker}'\n");
             let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
             drop(opened.and_then(|mut file| file.write_all(line.as_bytes())));
@@ -394,7 +398,7 @@ fn session_of_no_agent(list: &TaskList, worker: &str) -> Option<ProcessId> {
     let has_task = list.tasks.iter().any(|task| {
         task.status == Status::InProgress && task.claimed_by.as_deref() == Some(worker)
     });
-    caller::session().filter(|_| !has_task)
+    caller::session(&process_names()).filter(|_| !has_task)
 }
 
 fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
@@ -422,7 +426,7 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
     let task = tx.list.tasks[found].clone();
     tx.log(Entry::starting(&task, &base));
     // Only an agent's process is remembered: any other caller may have run nothing but this hook.
-    if let Some(process) = caller::agent() {
+    if let Some(process) = caller::agent(&process_names()) {
         tx.remember_holder(&worker, Behind::Process(process));
     }
     tx.commit().map_err(|error| listed(&error))?;

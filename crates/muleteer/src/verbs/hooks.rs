@@ -4,6 +4,7 @@
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
+use muleteer_backends::claude_code::HOME;
 use muleteer_model::task_list::settings::{self, HOOKS};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -52,10 +53,9 @@ struct Place {
 impl Where {
     fn place(&self) -> Result<Place, Failure> {
         let dir = if self.user {
-            let own = std::env::var_os("CLAUDE_CONFIG_DIR")
-                .filter(|dir| !dir.is_empty())
-                .map(PathBuf::from);
-            let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".claude"));
+            let own =
+                std::env::var_os(HOME.variable).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+            let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(HOME.folder));
             own.or_else(home).ok_or_else(|| Failure::new("E_USAGE", "HOME is not set"))?
         } else {
             if let Some(dir) = self.project.as_ref().filter(|dir| !dir.is_dir()) {
@@ -64,7 +64,7 @@ impl Where {
                     format!("{} is not a directory", dir.display()),
                 ));
             }
-            absolute(self.project.as_deref().unwrap_or(Path::new("."))).join(".claude")
+            absolute(self.project.as_deref().unwrap_or(Path::new("."))).join(HOME.folder)
         };
         Ok(Place {
             settings: dir.join("settings.json"),

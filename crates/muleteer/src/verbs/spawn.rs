@@ -8,6 +8,8 @@ use crate::client::connect::unexpected;
 use crate::client::env_pass;
 use crate::client::interrupt;
 use crate::verbs::{follow, wait};
+use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
+use muleteer_backends::subprocess;
 use muleteer_model::config::{BadSpan, Config, ENV_PREFIX, Span, is_model_name};
 use muleteer_model::event::id::{DispatchId, ID_BYTES};
 use muleteer_model::text::bom::unmarked;
@@ -150,7 +152,7 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
 /// Returns the backend that the command line chooses. `MULETEER_SCENARIO` alone must not turn a
 /// real agent into a rehearsal.
 pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
-    let implied = [(command, "subprocess"), (scenario, "rehearsal")];
+    let implied = [(command, subprocess::NAME), (scenario, rehearsal::NAME)];
     let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
     said.or_else(implied).map(String::from)
 }
@@ -158,7 +160,7 @@ pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Opt
 /// Returns the scenario: `--scenario`, else `MULETEER_SCENARIO`.
 pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
     let variable =
-        || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+        || std::env::var_os(SCENARIO_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     said.map(Path::to_path_buf)
         .or_else(variable)
         .as_deref()

@@ -17,19 +17,6 @@ const WRAPPERS: [&str; 14] = [
     "timeout", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "flock", "xargs",
     "sudo", "doas", "su", "unshare",
 ];
-/// The process names of the agent CLIs, as the system shows them.
-const AGENTS: [&str; 10] = [
-    "claude",
-    "codex",
-    "gemini",
-    "opencode",
-    "cursor-agent",
-    "copilot",
-    "goose",
-    "aider",
-    "qwen",
-    "droid",
-];
 
 /// A process above this one.
 #[derive(Debug)]
@@ -52,26 +39,26 @@ impl Above {
         WRAPPERS.contains(&self.name.as_str()) || self.is_shell() && is_for_one_command(self.id.pid)
     }
 
-    fn is_agent(&self) -> bool {
-        AGENTS.contains(&self.name.as_str())
+    fn is_agent(&self, agents: &[&str]) -> bool {
+        agents.contains(&self.name.as_str())
     }
 }
 
 /// Returns the agent CLI that called this process, directly or through shells; `None` if something
-/// else called it.
-pub fn agent() -> Option<ProcessId> {
+/// else called it. `agents` are the process names of the CLIs, as the system shows them.
+pub fn agent(agents: &[&str]) -> Option<ProcessId> {
     above()
         .into_iter()
         .find(|one| !one.runs_another())
-        .filter(Above::is_agent)
+        .filter(|one| one.is_agent(agents))
         .map(|one| one.id)
 }
 
 /// Returns the process to which this hook belongs: the agent CLI that called it through shells,
 /// else the nearest process that is not a shell for a single command.
-pub fn session() -> Option<ProcessId> {
+pub fn session(agents: &[&str]) -> Option<ProcessId> {
     let above = above();
-    let agent = above.iter().find(|one| !one.runs_another()).filter(|one| one.is_agent());
+    let agent = above.iter().find(|one| !one.runs_another()).filter(|one| one.is_agent(agents));
     let caller = agent.or_else(|| above.iter().find(|one| !one.is_for_one_command()));
     caller.map(|one| one.id)
 }
@@ -131,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_caller_of_a_test_is_another_living_process() {
-        let found = session();
+        let found = session(&[]);
         assert_ne!(found, Some(ProcessId::current()));
         assert!(found.is_none_or(ProcessId::is_alive));
     }

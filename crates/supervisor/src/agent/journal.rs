@@ -10,6 +10,7 @@ use crate::ports::agent::{FileState, JournalMsg};
 use crate::ports::watch::WatchMsg;
 use muleteer_vcs::untrusted_path;
 use jiff::tz::Offset;
+use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
@@ -220,7 +221,7 @@ impl State {
         }
         if let Event::JournalEntry { text } = &record.entry.event {
             self.theirs.entry(record.seq).or_insert_with(|| text.clone());
-        } else if let Some(line) = journal::harness_line(record, Offset::UTC) {
+        } else if let Some(line) = journal::harness_line(record, Offset::UTC, TRAITS) {
             self.ours.entry(record.seq).or_insert(line);
             // A record that came late belongs before the end of the file.
             self.settled = self.settled.filter(|settled| record.seq > settled.seq);

@@ -2,6 +2,7 @@
 
 use crate::daemon::paths::Paths;
 use crate::daemon::trust::Records;
+use muleteer_backends::claude_code::SUBAGENTS;
 use muleteer_model::agent::role::{RoleLayer, RoleSource};
 use muleteer_model::config::{Config, ConfigError, Layer, Source, Trust, load};
 use std::io::{self, Read};
@@ -27,7 +28,7 @@ pub struct Unreadable {
 pub(crate) const PROJECT_FILE: &str = ".muleteer/config.yaml";
 /// The role folders of a repository, weakest first.
 const ROLE_FOLDERS: [(RoleLayer, &str); 2] =
-    [(RoleLayer::ClaudeAgents, ".claude/agents"), (RoleLayer::Project, ".muleteer/roles")];
+    [(RoleLayer::ClaudeAgents, SUBAGENTS), (RoleLayer::Project, ".muleteer/roles")];
 
 /// Reads the configuration files, weakest first: the user's, the project's, `--config`. `top` is
 /// the project's [`repository`]. Its file is trusted if the user has trusted its current content.

@@ -1,8 +1,10 @@
 //! Chooses the agent of a dispatch to `acp`, and checks that it exists.
 
 use crate::dispatch::error::fault;
+use muleteer_backends::Backend;
 use muleteer_backends::BackendError;
 use muleteer_backends::acp::{self, Known};
+use muleteer_backends::by_name;
 use muleteer_backends::find_program;
 use muleteer_model::config::{self, Config};
 use muleteer_protocol::v1::{Spawn, WireError};
@@ -62,7 +64,7 @@ pub fn call_timeout_s(config: &Config) -> u64 {
 /// Another backend with an agent's name.
 pub fn check_name(backend: &str) -> Result<(), WireError> {
     match split(backend) {
-        (name, Some(agent)) if name != "acp" => {
+        (name, Some(agent)) if !by_name(name).is_ok_and(Backend::has_agents) => {
             let message = format!("the backend `{name}` has no named agents");
             let hint = format!("omit `:{agent}`; only `acp:NAME` names an agent");
             Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint))

@@ -5,8 +5,7 @@ use crate::dispatch::error::fault;
 use muleteer_backends::Backend;
 use muleteer_backends::BackendError;
 use muleteer_backends::Command;
-use muleteer_backends::claude_code;
-use muleteer_backends::codex;
+use muleteer_backends::Program;
 use muleteer_backends::subprocess;
 use muleteer_model::agent::role;
 use muleteer_model::config::{self, BackendChoice, Config};
@@ -64,26 +63,23 @@ pub fn backend_of(
             configured.as_ref().and_then(|backend| backend.env.get("PATH")).map(String::as_str),
             path,
         ];
-        let in_a_shell = match backend.name() {
-            "acp" => asked.is_none_or(|asked| acp_program::split(asked).1.is_none()),
-            name => name == subprocess::NAME,
-        };
+        let in_a_shell =
+            backend.runs_command_in_shell(asked.and_then(|asked| acp_program::split(asked).1));
         check_program(backend.name(), (&command, in_a_shell), place, chosen).map_err(wire)?;
         return Ok((backend, configured));
     }
-    let (program, get) = match backend.name() {
-        "subprocess" => {
-            let hint = "give --command 'CMD', or set backends.subprocess.command";
-            return Err(fault(config::CODE, "the subprocess backend has no command", hint));
+    let (program, install) = match backend.program() {
+        Program::Command { hint } => {
+            let message = format!("the {} backend has no command", backend.name());
+            return Err(fault(config::CODE, &message, hint));
         }
-        "claude-code" => (claude_code::PROGRAM, claude_code::GET),
-        "codex" => (codex::PROGRAM, codex::GET),
-        _ => return Ok((backend, configured)),
+        Program::OnPath { name, install } => (name, install),
+        Program::Other => return Ok((backend, configured)),
     };
     if muleteer_backends::find_program(program, path.map(OsStr::new)).is_none() {
         let message =
             format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
-        let hint = format!("{get}, then make sure its directory is on PATH");
+        let hint = format!("{install}, then make sure its directory is on PATH");
         return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
     }
     Ok((backend, configured))

@@ -79,7 +79,7 @@ pub async fn create(
 /// Returns warnings for the client: the dispatch works, but perhaps not as expected.
 async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<String> {
     let created = &dispatch.created;
-    let mut warnings: Vec<String> = created.unkept().into_iter().collect();
+    let mut warnings: Vec<String> = created.unkept(dispatch.traits).into_iter().collect();
     warnings.extend(Ignored::warnings(&ignored(daemon, spawn)));
     warnings.extend(trust::claude::warning(&daemon.paths, dispatch).await);
     if created.worktree.is_some()

@@ -1,6 +1,7 @@
 //! The event log, open for appending.
 
 use jiff::Timestamp;
+use muleteer_backends::TRAITS;
 use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::{Entry, Record};
 use muleteer_store::AppendError;
@@ -27,7 +28,7 @@ impl Opened {
         applied_seq: u64,
         mut each: impl FnMut(&Fleet, &Record),
     ) -> Result<(Self, Recovery), StoreError> {
-        let (mut fleet, mut ids) = (Fleet::default(), RecentIds::default());
+        let (mut fleet, mut ids) = (Fleet::new(TRAITS), RecentIds::default());
         let (log, recovery) = EventLog::open(path, applied_seq, |record| {
             fleet.apply(&record);
             ids.insert(&record.entry.id, record.seq);

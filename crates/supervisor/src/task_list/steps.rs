@@ -3,6 +3,7 @@
 //! them block.
 
 use jiff::Timestamp;
+use muleteer_backends::variables::is_for_agents;
 use muleteer_model::task_list::Category;
 use muleteer_model::task_list::Mode;
 use muleteer_model::task_list::Task;
@@ -680,30 +681,11 @@ fn program(command: &str) -> Option<String> {
 /// Returns the part of a client's environment for validations, without variables that only agents
 /// need.
 pub fn validation_env(env: &[(String, String)]) -> Vec<(String, String)> {
-    const AGENTS: &[&str] = &[
-        "ANTHROPIC_",
-        "CLAUDE",
-        "OPENAI_",
-        "CODEX_",
-        "GEMINI_",
-        "GOOGLE_",
-        "AWS_",
-        "CLOUD_ML_",
-        "MULETEER_",
-        "HARNESS_",
-        "API_TIMEOUT",
-        "MCP_",
-        "DISABLE_",
-        "BASH_",
-        "MAX_",
-        "IS_SANDBOX",
-        "TRACEPARENT",
-        "TRACESTATE",
-        "GIT_AUTHOR_",
-        "GIT_COMMITTER_",
-    ];
+    const OURS: &[&str] =
+        &["MULETEER_", "HARNESS_", "TRACEPARENT", "TRACESTATE", "GIT_AUTHOR_", "GIT_COMMITTER_"];
     env.iter()
-        .filter(|(name, _)| !AGENTS.iter().any(|prefix| name.starts_with(prefix)))
+        .filter(|(name, _)| !OURS.iter().any(|prefix| name.starts_with(prefix)))
+        .filter(|(name, _)| !is_for_agents(name))
         .cloned()
         .collect()
 }

@@ -22,6 +22,7 @@ use crate::spec_run::host::{self, Places};
 use exporter::Exporter;
 use jiff::Timestamp;
 use mark::Mark;
+use muleteer_backends::TRAITS;
 use muleteer_model::event::{Event, Record};
 use muleteer_store::StoreError;
 use muleteer_store::events::tail::{Reader, Start};
@@ -186,7 +187,6 @@ impl Fold for RunTracer {
 }
 
 /// The folds of the ledger's records.
-#[derive(Default)]
 struct Ledger {
     tracer: Tracer,
     meter: Meter,
@@ -267,7 +267,7 @@ impl Worker {
             exporter,
             ledger: Source {
                 reader,
-                fold: Ledger::default(),
+                fold: Ledger { tracer: Tracer::new(TRAITS), meter: Meter::default() },
                 mark,
                 mark_file,
                 read: 0,

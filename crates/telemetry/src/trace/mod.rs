@@ -20,6 +20,7 @@
 //! reason, which may quote an agent, stays in the journal.
 
 use jiff::Timestamp;
+use muleteer_model::agent::backend::{Traits, TraitsOf};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::trace_context::Context;
 use muleteer_model::event::trace_ids;
@@ -138,6 +139,7 @@ impl Span {
 /// Folds records into spans. Each span is returned once, when it has ended.
 #[derive(Debug, Default)]
 pub struct Tracer {
+    traits: TraitsOf,
     dispatches: BTreeMap<DispatchId, Open>,
     task_lists: BTreeMap<String, OpenList>,
 }
@@ -154,6 +156,8 @@ struct OpenList {
 #[derive(Debug)]
 struct Open {
     created: Created,
+    /// The model's provider, as far as the CLI determines it.
+    provider: Option<&'static str>,
     context: Context,
     /// How many times the dispatch has ended.
     opened: u32,
@@ -196,6 +200,11 @@ impl Usage {
 }
 
 impl Tracer {
+    /// Returns a tracer that knows the traits of the backends.
+    pub fn new(traits: TraitsOf) -> Self {
+        Self { traits, ..Self::default() }
+    }
+
     /// Returns the spans that this record ends. Dispatches without a trace context make none.
     pub fn apply(&mut self, record: &Record) -> Vec<Span> {
         let Some(id) = &record.entry.dispatch_id else { return self.apply_to_list(record) };
@@ -203,9 +212,10 @@ impl Tracer {
             if let Some(context) =
                 created.trace.as_deref().and_then(Context::parse).filter(|context| context.sampled)
             {
-                self.dispatches
-                    .entry(id.clone())
-                    .or_insert_with(|| Open::new(id, (**created).clone(), context, record.ts));
+                let traits = self.traits.get(&created.backend);
+                self.dispatches.entry(id.clone()).or_insert_with(|| {
+                    Open::new(id, ((**created).clone(), traits), context, record.ts)
+                });
             }
             return vec![];
         }
@@ -314,9 +324,16 @@ impl Tracer {
 }
 
 impl Open {
-    fn new(id: &DispatchId, created: Created, context: Context, at: Timestamp) -> Self {
+    fn new(
+        id: &DispatchId,
+        (created, traits): (Created, Traits),
+        context: Context,
+        at: Timestamp,
+    ) -> Self {
+        let provider = traits.provider;
         let mut open = Self {
             created,
+            provider,
             context,
             opened: 0,
             session: None,
@@ -659,7 +676,7 @@ impl Open {
         let span =
             Span::new(self.context.below(parent), trace_ids::turn(id, seq), name, at).with([
                 ("gen_ai.operation.name", json!("invoke_agent")),
-                ("gen_ai.provider.name", json!(provider(&created.backend))),
+                ("gen_ai.provider.name", json!(self.provider)),
                 ("gen_ai.agent.name", json!(created.role)),
                 ("gen_ai.agent.id", json!(id.as_str())),
                 ("gen_ai.request.model", json!(self.model.as_ref().or(created.model.as_ref()))),
@@ -713,15 +730,6 @@ impl Open {
         if let Some(dispatch) = &mut self.dispatch {
             dispatch.note(name, at, attributes);
         }
-    }
-}
-
-/// Returns the conventions' name of the model's provider, as far as the CLI determines it.
-fn provider(backend: &str) -> Option<&'static str> {
-    match backend {
-        "claude-code" => Some("anthropic"),
-        "codex" => Some("openai"),
-        _ => None,
     }
 }
 

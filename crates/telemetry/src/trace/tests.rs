@@ -158,8 +158,13 @@ fn life() -> Vec<Record> {
     ])
 }
 
+fn traits(backend: &str) -> Traits {
+    let provider = (backend == "claude-code").then_some("anthropic");
+    Traits { provider, ..Traits::default() }
+}
+
 fn spans(records: &[Record]) -> Vec<Span> {
-    let mut tracer = Tracer::default();
+    let mut tracer = Tracer::new(TraitsOf(traits));
     let spans = records.iter().flat_map(|record| tracer.apply(record)).collect();
     assert_eq!(tracer.open(), 0, "everything has ended");
     spans

@@ -331,33 +331,6 @@ fn with(what: String, said: &str) -> String {
     if said.is_empty() { what } else { format!("{what}: {said}") }
 }
 
-/// Returns the name of the credential that a CLI uses, as far as its environment tells. `has` says
-/// whether a variable is set; values are never read.
-pub fn credential(backend: &str, has: impl Fn(&str) -> bool) -> String {
-    let first = |names: &[&str], login: &str| {
-        let found = names.iter().find(|name| has(name));
-        found.map_or_else(|| login.to_string(), |name| (*name).to_string())
-    };
-    match backend {
-        "claude-code" if has("CLAUDE_CODE_USE_BEDROCK") => {
-            "the AWS credentials of CLAUDE_CODE_USE_BEDROCK".into()
-        }
-        "claude-code" if has("CLAUDE_CODE_USE_VERTEX") => {
-            "the Google credentials of CLAUDE_CODE_USE_VERTEX".into()
-        }
-        // In the order in which Claude Code prefers them.
-        "claude-code" => first(
-            &["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"],
-            "the login of `claude` (/login renews it)",
-        ),
-        "codex" => first(
-            &["CODEX_API_KEY", "OPENAI_API_KEY"],
-            "the login of `codex` (`codex login` renews it)",
-        ),
-        _ => String::new(),
-    }
-}
-
 /// Returns the channel that shares a limit, as far as known: backend, credential and host. The
 /// model is left out, because no CLI reports the model of a limit, and limits of an account are the
 /// common ones.

@@ -142,18 +142,7 @@ fn retries_of_a_cli_are_cut_off_at_the_limit() {
 }
 
 #[test]
-fn a_key_is_named_by_its_variable_and_an_address_by_its_host() {
-    let has = |set: &'static [&'static str]| move |name: &str| set.contains(&name);
-    for (backend, set, expected) in [
-        ("claude-code", &["ANTHROPIC_API_KEY"][..], "ANTHROPIC_API_KEY"),
-        ("claude-code", &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"][..], "ANTHROPIC_AUTH_TOKEN"),
-        ("claude-code", &[][..], "the login of `claude` (/login renews it)"),
-        ("codex", &["OPENAI_API_KEY", "CODEX_API_KEY"][..], "CODEX_API_KEY"),
-        ("codex", &["OPENAI_API_KEY"][..], "OPENAI_API_KEY"),
-        ("subprocess", &["OPENAI_API_KEY"][..], ""),
-    ] {
-        assert_eq!(credential(backend, has(set)), expected, "{backend} {set:?}");
-    }
+fn channel_names_its_credential_and_only_the_host_of_its_address() {
     for (url, expected) in [
         (None, "claude-code, ANTHROPIC_API_KEY"),
         (

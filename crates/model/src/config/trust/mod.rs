@@ -4,8 +4,6 @@
 //! key that names a program, or that is less strict than the weaker layers, takes effect only after
 //! `muleteer trust`. A value that is at least as strict always takes effect.
 
-pub mod claude;
-
 use crate::config::{Layer, Span};
 use serde::Serialize;
 use serde_json::Value;

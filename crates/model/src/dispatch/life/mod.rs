@@ -424,10 +424,9 @@ pub fn can_be_stopped(d: &Dispatch) -> bool {
         && (has_a_turn(d) || d.next_prompt().is_some())
 }
 
-/// Whether Muleteer counts the model turns. Claude Code enforces its limit itself, and counts
-/// better.
+/// Whether Muleteer counts the model turns. A CLI that enforces its limit itself counts better.
 fn counts_turns(d: &Dispatch) -> bool {
-    d.created.has_turns() && d.created.backend != "claude-code"
+    d.created.has_turns() && !d.traits.limits_turns
 }
 
 /// Returns the events that follow from the state by itself. Called after each fold until it returns

@@ -9,84 +9,21 @@
 
 use crate::agent::acp_handshake::CallAnswer;
 use crate::agent::ask::Ask;
+use crate::agent::backend::{AskingAgent, Manner};
 use crate::agent::event::{AgentEvent, cut};
 use crate::agent::permission::{EDITING, READING, absolute, is_harmless};
 use crate::dispatch::life::looking::{only_looks, writes};
 use crate::dispatch::{Dispatch, ToldCall};
 use crate::event::Event;
 
-/// The way in which an agent asks for permission, as far as it is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    /// It may ask for nothing at all.
-    Unknown,
-    /// It asks about everything that it does not find harmless itself.
-    Asks,
-    /// It reports that a call runs before it asks about it.
-    Early,
-    /// It first tries commands in a sandbox in which they can change nothing, and then asks.
-    Sandboxed,
-}
-
-/// An agent whose way of asking is known.
-struct Agent {
-    /// The names that the agent gives itself.
-    names: &'static [&'static str],
-    program: &'static str,
-    manner: Manner,
-    /// The places outside of its directory where the agent writes for itself without asking: parts
-    /// of the path, in order.
-    own: &'static [[&'static str; 2]],
-}
-
-const AGENTS: [Agent; 7] = [
-    Agent {
-        names: &["@agentclientprotocol/claude-agent-acp", "claude-agent-acp"],
-        program: "claude-agent-acp",
-        manner: Manner::Asks,
-        own: &[["/.claude/plans/", ""], ["/.claude/projects/", "/memory/"]],
-    },
-    Agent {
-        names: &["@agentclientprotocol/codex-acp", "codex-acp"],
-        program: "codex-acp",
-        manner: Manner::Sandboxed,
-        own: &[],
-    },
-    Agent {
-        names: &["OpenCode"],
-        program: "opencode",
-        manner: Manner::Early,
-        own: &[["/opencode/plans/", ""]],
-    },
-    Agent {
-        names: &["gemini-cli"],
-        program: "gemini",
-        manner: Manner::Asks,
-        own: &[["/.gemini/tmp/", ""]],
-    },
-    Agent {
-        names: &["qwen-code"],
-        program: "qwen",
-        manner: Manner::Asks,
-        own: &[["/.qwen/tmp/", ""]],
-    },
-    Agent {
-        names: &["Copilot"],
-        program: "copilot",
-        manner: Manner::Asks,
-        own: &[["/.copilot/session-state/", ""]],
-    },
-    Agent { names: &["cline"], program: "cline", manner: Manner::Early, own: &[] },
-];
-
-/// Returns the entry of the table for the agent that `d` runs. The agent must give its exact name.
-fn known(d: &Dispatch) -> Option<&'static Agent> {
+/// Returns the known agent that `d` runs. The agent must give its exact name.
+fn known(d: &Dispatch) -> Option<&'static AskingAgent> {
     let is_named = |name: &&str| {
         let rest = d.agent.get(name.len()..);
         let same = d.agent.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
         same && rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
     };
-    AGENTS.iter().find(|agent| agent.names.iter().any(&is_named))
+    d.traits.agents.iter().find(|agent| agent.names.iter().any(&is_named))
 }
 
 /// Whether the program that was started is the agent's own, as far as it is known.
@@ -94,7 +31,7 @@ fn known(d: &Dispatch) -> Option<&'static Agent> {
 /// Any program can give itself any name, so only the agent's own may run commands of unknown effect
 /// and write its own files without asking. A wrapper or a container can hide that program, so the
 /// name alone decides when a call counts.
-fn is_genuine(d: &Dispatch, agent: &Agent) -> bool {
+fn is_genuine(d: &Dispatch, agent: &AskingAgent) -> bool {
     d.created.program.as_deref().is_none_or(|program| program == agent.program)
 }
 
@@ -217,7 +154,7 @@ fn is_refusal(text: &str) -> bool {
 }
 
 /// Returns the rule or the mode that asks about this call or refuses it.
-fn held(d: &Dispatch, call: &ToldCall, agent: Option<&Agent>) -> Option<String> {
+fn held(d: &Dispatch, call: &ToldCall, agent: Option<&AskingAgent>) -> Option<String> {
     let (policy, cwd) = (&d.created.permissions, d.created.directory());
     let ask = Ask { tool: call.tool.clone(), target: call.target.clone(), ..Ask::default() };
     if let Some(rule) = policy.names_call(&ask, cwd) {
@@ -257,7 +194,7 @@ fn is_inside(path: &str, cwd: &str) -> bool {
 }
 
 /// Whether a file outside of its directory is one that the agent stores for itself.
-fn is_own(agent: &Agent, path: &str) -> bool {
+fn is_own(agent: &AskingAgent, path: &str) -> bool {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     let fits = |[first, second]: &[&str; 2]| {
         path.split_once(first).is_some_and(|(_, rest)| rest.contains(second))

@@ -340,7 +340,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let task = task(&tx.list, &id)?.clone();
     if !was_ours {
         at.git.remember_start(&id, &base).map_err(|error| git(&error))?;
-        if let Some(process) = caller::agent() {
+        if let Some(process) = caller::agent(&muleteer_backends::process_names()) {
             tx.remember_holder(&worker, Behind::Process(process));
         }
         tx.log(Entry::starting(&task, &base));

@@ -9,50 +9,33 @@ use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
 use crate::daemon::trust::{Candidate, Records, candidate};
 use crate::dispatch::saved::Saved;
 use muleteer_vcs::worktree;
-use muleteer_backends::Command;
-use muleteer_backends::ProjectSettings;
+use muleteer_backends::claude_code::HOME;
+use muleteer_backends::claude_code::repository_settings::{
+    LOCAL_SETTINGS, SERVERS, SETTINGS, allows,
+};
+use muleteer_backends::{ProjectSettings, RepositorySettings};
 use muleteer_model::config::Trust;
-use muleteer_model::config::trust::claude::{LOCAL_SETTINGS, SERVERS, SETTINGS, allows};
 use muleteer_model::dispatch::Dispatch;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The ACP agent that is Claude Code.
-const AGENT: &str = "claude-agent-acp";
-
-/// The ways in which Muleteer starts Claude Code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Variant {
-    /// The backend `claude-code`, which loads no local settings (`--setting-sources project`).
-    Cli,
-    /// claude-agent-acp, which loads all settings.
-    Acp,
+/// Returns which of the settings the agent of a dispatch loads, as far as that is known before it
+/// starts; `None` for another agent.
+pub fn loaded_by(backend: &str, saved: &Saved) -> Option<RepositorySettings> {
+    let backend = muleteer_backends::by_name(backend).ok()?;
+    backend.repository_settings(saved.agent.as_deref(), saved.command.as_ref())
 }
 
-impl Variant {
-    /// Returns how the agent of a dispatch runs Claude Code, as far as that is known before it
-    /// starts; `None` for another agent.
-    pub fn of(backend: &str, saved: &Saved) -> Option<Self> {
-        let named = || match &saved.command {
-            Some(Command::Shell(text)) => text.contains(AGENT),
-            Some(Command::Argv(words)) => words.iter().any(|word| word.contains(AGENT)),
-            None => false,
-        };
-        match backend {
-            "claude-code" => Some(Self::Cli),
-            "acp" => (saved.agent.as_deref() == Some(AGENT) || named()).then_some(Self::Acp),
-            _ => None,
-        }
-    }
-
-    fn loads(self, file: &Path) -> bool {
-        self == Self::Acp || !file.ends_with(LOCAL_SETTINGS)
+fn loads(settings: RepositorySettings, file: &Path) -> bool {
+    match settings {
+        RepositorySettings::Shared => !file.ends_with(LOCAL_SETTINGS),
+        RepositorySettings::All => true,
     }
 }
 
 /// Returns the files that count for an agent in `dir` and whose current content the user does not
 /// trust. An unreadable file is one of them. `dir` must be absolute.
-pub fn untrusted(paths: &Paths, dir: &Path, variant: Variant) -> Vec<PathBuf> {
+pub fn untrusted(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> Vec<PathBuf> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
     let top = repository(&dir);
     let is_untrusted = |file: &PathBuf| match read_if_there(file) {
@@ -65,12 +48,12 @@ pub fn untrusted(paths: &Paths, dir: &Path, variant: Variant) -> Vec<PathBuf> {
         }
     };
     let files = read_from(&top, &dir).into_iter();
-    files.filter(|file| variant.loads(file)).filter(is_untrusted).collect()
+    files.filter(|file| loads(loaded, file)).filter(is_untrusted).collect()
 }
 
 /// Whether the repository's settings count for an agent that starts in `dir`.
-pub fn settings_in(paths: &Paths, dir: &Path, variant: Variant) -> ProjectSettings {
-    match untrusted(paths, dir, variant).is_empty() {
+pub fn settings_in(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> ProjectSettings {
+    match untrusted(paths, dir, loaded).is_empty() {
         true => ProjectSettings::Count,
         false => ProjectSettings::Ignored,
     }
@@ -78,8 +61,8 @@ pub fn settings_in(paths: &Paths, dir: &Path, variant: Variant) -> ProjectSettin
 
 /// Returns one line which says that an agent in `dir` starts without the settings; `None` if it
 /// starts with them.
-pub fn note(paths: &Paths, dir: &Path, variant: Variant) -> Option<String> {
-    note_on(&untrusted(paths, dir, variant), dir)
+pub fn note(paths: &Paths, dir: &Path, loaded: RepositorySettings) -> Option<String> {
+    note_on(&untrusted(paths, dir, loaded), dir)
 }
 
 fn note_on(files: &[PathBuf], dir: &Path) -> Option<String> {
@@ -102,9 +85,9 @@ fn note_on(files: &[PathBuf], dir: &Path) -> Option<String> {
 pub async fn warning(paths: &Paths, dispatch: &Dispatch) -> Option<String> {
     let created = &dispatch.created;
     let saved = Saved::read(&paths.agent(dispatch.id.as_str())).ok()?;
-    let variant = Variant::of(&created.backend, &saved)?;
+    let loaded = loaded_by(&created.backend, &saved)?;
     let project = Path::new(&created.project);
-    let mut files = untrusted(paths, project, variant);
+    let mut files = untrusted(paths, project, loaded);
     if let Some(clone) = &created.worktree {
         files = seen_from(Path::new(clone), files).await;
     }
@@ -175,7 +158,8 @@ fn is_in_repository(dir: &Path) -> bool {
 
 /// Returns the repository of the directory that a file configures.
 fn repository_of(folder: &Path) -> PathBuf {
-    let dir = if folder.ends_with(".claude") { folder.parent().unwrap_or(folder) } else { folder };
+    let is_home = folder.ends_with(HOME.folder);
+    let dir = if is_home { folder.parent().unwrap_or(folder) } else { folder };
     repository(dir)
 }
 
@@ -214,13 +198,13 @@ mod tests {
             record(&self.paths, &examined, "2026-01-01T00:00:00Z".into()).expect("a record");
         }
 
-        /// The files that count for the variant that loads all of them.
+        /// The files that count for an agent that loads all of them.
         fn untrusted(&self, name: &str) -> Vec<String> {
-            self.untrusted_for(name, Variant::Acp)
+            self.untrusted_for(name, RepositorySettings::All)
         }
 
-        fn untrusted_for(&self, name: &str, variant: Variant) -> Vec<String> {
-            let files = untrusted(&self.paths, &self.root.join(name), variant);
+        fn untrusted_for(&self, name: &str, loaded: RepositorySettings) -> Vec<String> {
+            let files = untrusted(&self.paths, &self.root.join(name), loaded);
             let name = |file: &PathBuf| {
                 file.strip_prefix(&self.root).expect("inside").display().to_string()
             };
@@ -235,8 +219,11 @@ mod tests {
         place.write("shop/CLAUDE.md", "text");
         place.write("shop/.claude/agents/a.md", "text");
         let shop = place.root.join("shop");
-        assert_eq!(settings_in(&place.paths, &shop, Variant::Acp), ProjectSettings::Count);
-        assert_eq!(note(&place.paths, &shop, Variant::Acp), None);
+        assert_eq!(
+            settings_in(&place.paths, &shop, RepositorySettings::All),
+            ProjectSettings::Count
+        );
+        assert_eq!(note(&place.paths, &shop, RepositorySettings::All), None);
     }
 
     #[test]
@@ -267,12 +254,12 @@ mod tests {
         place.trust("shop");
         // Claude Code adds an "always allow" of the user's own session.
         place.write("shop/.claude/settings.local.json", "{\"permissions\": {}}");
-        assert_eq!(place.untrusted_for("shop", Variant::Cli), [""; 0]);
+        assert_eq!(place.untrusted_for("shop", RepositorySettings::Shared), [""; 0]);
         let local = "shop/.claude/settings.local.json";
-        assert_eq!(place.untrusted_for("shop", Variant::Acp), [local]);
+        assert_eq!(place.untrusted_for("shop", RepositorySettings::All), [local]);
         place.write("shop/.claude/settings.json", "{ }");
         let shared = "shop/.claude/settings.json";
-        assert_eq!(place.untrusted_for("shop", Variant::Cli), [shared]);
+        assert_eq!(place.untrusted_for("shop", RepositorySettings::Shared), [shared]);
     }
 
     #[tokio::test]
@@ -297,7 +284,7 @@ mod tests {
         place.write("shop/.claude/settings.local.json", "{}");
         place.write("shop/.mcp.json", "{}");
         place.write("shop/web/.claude/settings.json", "{}");
-        let all = untrusted(&place.paths, &shop.join("web"), Variant::Acp);
+        let all = untrusted(&place.paths, &shop.join("web"), RepositorySettings::All);
         assert_eq!(all.len(), 5, "{all:?}");
         let seen = seen_from(&shop.join(".muleteer/worktrees/abcd2345"), all).await;
         let files = [".claude/settings.json", ".mcp.json", "web/.mcp.json"];
@@ -317,7 +304,8 @@ mod tests {
         place.write(&format!("{clone}/.claude/settings.json"), "{\"hooks\": {}}");
         assert_eq!(place.untrusted(clone), [format!("{clone}/.claude/settings.json")]);
         assert!(place.untrusted("shop").is_empty());
-        let said = note(&place.paths, &place.root.join(clone), Variant::Cli).expect("a note");
+        let said = note(&place.paths, &place.root.join(clone), RepositorySettings::Shared)
+            .expect("a note");
         assert!(
             said.ends_with(&format!("`muleteer trust {}`)", place.root.join("shop").display())),
             "{said}"

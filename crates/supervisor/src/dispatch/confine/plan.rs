@@ -12,6 +12,7 @@
 //! harness's private repository.
 
 use crate::dispatch::confine::confined::Confined;
+use muleteer_backends::{Home, homes, own_folders};
 use muleteer_process::sandbox::{Place, Plan, What};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -50,12 +51,6 @@ const SOCKETS_AT_HOME: [&str; 7] = [
 ];
 /// Variables that name such a socket, as a path or as `unix://PATH`.
 const NAMING: [&str; 3] = ["DOCKER_HOST", "CONTAINER_HOST", "SSH_AUTH_SOCK"];
-/// The folders for a CLI's own files, below an agent's folder.
-const OWN: [&str; 4] = ["rehearsal", "claude", "codex", "acp"];
-/// The folders below its home in which Claude Code keeps conversations. A sealed agent gets folders
-/// of its own for these and for those of Codex (`sessions` in CODEX_HOME).
-const CLAUDE_TALK: [&str; 6] =
-    ["projects", "todos", "file-history", "debug", "shell-snapshots", "session-env"];
 
 /// The paths that are the same for all agents.
 pub struct Ground<'a> {
@@ -138,7 +133,7 @@ pub fn plan(
         set(home, What::Write);
     }
     // The homes of the CLIs, which a person may have moved.
-    for home in ["CLAUDE_CONFIG_DIR", "CODEX_HOME"].into_iter().filter_map(absolute) {
+    for home in homes().filter_map(|home| absolute(home.variable)) {
         set(home, What::Write);
     }
     for path in scratch {
@@ -161,7 +156,7 @@ pub fn plan(
     for path in [agent_dir.join("pub"), agent_dir.join("prompt"), ground.state.join("bin")] {
         set(path, What::Show);
     }
-    for name in OWN {
+    for name in own_folders() {
         set(agent_dir.join(name), What::Write);
     }
     for path in &confined.hide {
@@ -174,22 +169,17 @@ pub fn plan(
         set(path.clone(), What::Write);
     }
     if let Some(talk) = &confined.talk {
-        let home = absolute("HOME").unwrap_or_default();
-        let claude = absolute("CLAUDE_CONFIG_DIR").unwrap_or_else(|| home.join(".claude"));
-        let codex = absolute("CODEX_HOME").unwrap_or_else(|| home.join(".codex"));
+        let user = absolute("HOME").unwrap_or_default();
+        let known = muleteer_backends::by_name(backend).ok();
         // A CLI that was never used here makes its home itself, and its conversations must not be
         // in there.
-        let certain = |home: &Path| match backend {
-            "claude-code" => home == claude,
-            "codex" => home == codex,
-            "acp" => true,
-            _ => false,
-        };
-        let folders =
-            CLAUDE_TALK.iter().map(|name| claude.join(name)).chain([codex.join("sessions")]);
-        let kept =
-            |folder: &PathBuf| folder.parent().is_some_and(|home| home.is_dir() || certain(home));
-        for (at, folder) in folders.enumerate().filter(|(_, folder)| kept(folder)) {
+        let certain = |home: &Home| known.is_some_and(|backend| backend.creates_home(home));
+        let folders = homes().flat_map(|home| {
+            let path = absolute(home.variable).unwrap_or_else(|| user.join(home.folder));
+            let is_there = path.is_dir() || certain(&home);
+            home.conversations.iter().map(move |name| (path.join(name), is_there))
+        });
+        for (at, (folder, _)) in folders.enumerate().filter(|(_, (_, is_there))| *is_there) {
             let instead = talk.join(at.to_string());
             let made =
                 std::fs::create_dir_all(&folder).and_then(|()| std::fs::create_dir_all(&instead));

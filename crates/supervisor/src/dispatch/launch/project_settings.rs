@@ -8,6 +8,7 @@ use crate::dispatch::saved::Saved;
 use crate::ledger::{append, entry};
 use crate::ports::agent::JournalMsg;
 use muleteer_backends::ProjectSettings;
+use muleteer_backends::RepositorySettings;
 use muleteer_model::agent::acp_handshake::Call;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Event;
@@ -20,12 +21,12 @@ pub(super) async fn project_settings(
     dispatch: &Dispatch,
     saved: &Saved,
 ) -> Result<ProjectSettings, StartError> {
-    let Some(variant) = claude::Variant::of(&dispatch.created.backend, saved) else {
+    let Some(loaded) = claude::loaded_by(&dispatch.created.backend, saved) else {
         return Ok(ProjectSettings::Count);
     };
     let (paths, dir) = (daemon.paths.clone(), working_directory(&dispatch.created));
     let looking =
-        tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir), variant));
+        tokio::task::spawn_blocking(move || claude::note(&paths, Path::new(&dir), loaded));
     let Some(text) = looking.await.map_err(|error| error.to_string())? else {
         return Ok(ProjectSettings::Count);
     };
@@ -45,7 +46,7 @@ pub async fn settings_for(daemon: &Daemon, call: &Call) -> ProjectSettings {
     let Call::Open { cwd, .. } = call else { return ProjectSettings::Count };
     let (paths, cwd) = (daemon.paths.clone(), cwd.clone());
     let looking = tokio::task::spawn_blocking(move || {
-        claude::settings_in(&paths, Path::new(&cwd), claude::Variant::Acp)
+        claude::settings_in(&paths, Path::new(&cwd), RepositorySettings::All)
     });
     looking.await.unwrap_or(ProjectSettings::Ignored)
 }

@@ -14,7 +14,7 @@ use crate::dispatch::pool::Reservation;
 use crate::dispatch::saved::{SAVED_VERSION, Saved};
 use muleteer_vcs::worktree;
 use muleteer_vcs::worktree::Repository;
-use muleteer_backends::is_of_another;
+use muleteer_backends::variables::is_of_another;
 use muleteer_model::admission;
 use muleteer_model::admission::api_error::Terms;
 use muleteer_model::agent::acp_handshake::Calls;
@@ -113,8 +113,9 @@ pub async fn prepare(
     };
     let fleet = daemon.snapshot();
     let above = parent.as_ref().and_then(|parent| fleet.get(parent));
-    let held =
-        above.map(|above| child_limits::policy(&above.created, &spawn.project, spawn.worktree));
+    let held = above.map(|above| {
+        child_limits::policy(&above.created, above.traits, &spawn.project, spawn.worktree)
+    });
     let held = held.filter(|policy| !policy.is_open());
     let holder = above.map(|above| &*above.created).filter(|_| held.is_some());
     let fingerprint = fingerprint(spawn);
@@ -177,7 +178,7 @@ pub async fn prepare(
     let mut own = passed(daemon, spawn, asker);
     own.retain(|(name, _)| !name.starts_with(config::ENV_PREFIX));
     let keeps = |name: &str| {
-        config.env.pass.iter().any(|named| named == name) || !is_of_another(backend.name(), name)
+        config.env.pass.iter().any(|named| named == name) || !is_of_another(backend, name)
     };
     let (env, withheld): (Vec<_>, Vec<_>) = own.into_iter().partition(|(name, _)| keeps(name));
     let part = match asker {
@@ -298,7 +299,7 @@ pub async fn prepare(
         api: Terms {
             price,
             ..terms(
-                backend.name(),
+                backend,
                 (spawn, &env),
                 configured.as_ref(),
                 category,

@@ -6,11 +6,13 @@ use crate::dispatch::acp_program;
 use crate::dispatch::backend_choice::{choice_of, choose_backend, from_config, from_wire};
 use crate::dispatch::error::{fault, internal, located};
 use crate::dispatch::saved::Saved;
+use muleteer_backends::Access;
 use muleteer_backends::Backend;
 use muleteer_backends::Command;
 use muleteer_backends::acp::Known;
-use muleteer_backends::codex;
 use muleteer_backends::flag_words;
+use muleteer_backends::traits;
+use muleteer_backends::variables;
 use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_model::admission::api_error::{self, Terms};
 use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
@@ -59,9 +61,8 @@ pub(super) fn means(
     let path = held.as_deref().or_else(|| path_of(spawn));
     let (backend, configured) = choose_backend(spawn, place, &role, &config, path)?;
     // A rehearsal follows its scenario, and asks only if the scenario does.
-    if backend.name() == "rehearsal"
-        && holder.is_some_and(|holder| !child_limits::is_rehearsed(holder))
-    {
+    let scripted = backend.traits().scripted;
+    if scripted && holder.is_some_and(|holder| !traits(&holder.backend).scripted) {
         return Err(unheld("a rehearsal cannot enforce a permission policy"));
     }
     let capabilities = backend.capabilities();
@@ -75,7 +76,7 @@ pub(super) fn means(
         ));
     }
     let agent = if backend.by_calls() { acp_program::agent(spawn, &config, path)? } else { None };
-    if backend.name() == "rehearsal"
+    if scripted
         && let Some(scenario) = &spawn.scenario
     {
         check_scenario(scenario)?;
@@ -110,8 +111,7 @@ pub(super) fn of_parent(
     spawn: &v1::Spawn,
     parent: &DispatchId,
 ) -> Result<v1::Spawn, WireError> {
-    if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| child_limits::loads_code(name))
-    {
+    if let Some((name, _)) = spawn.extra_env.iter().find(|(name, _)| loads_code(name)) {
         let message = format!(
             "{name} decides which code a child runs, and {parent} has a permission policy: it may \
              not set this variable"
@@ -125,14 +125,17 @@ pub(super) fn of_parent(
     let own =
         Saved::read(&daemon.paths.agent(parent.as_str())).map_err(|error| internal(&error))?;
     let mut spawn = spawn.clone();
-    spawn.env.retain(|(name, _)| !child_limits::loads_code(name));
-    for (name, value) in
-        own.env.iter().chain(&own.extra_env).filter(|(name, _)| child_limits::loads_code(name))
-    {
+    spawn.env.retain(|(name, _)| !loads_code(name));
+    for (name, value) in own.env.iter().chain(&own.extra_env).filter(|(name, _)| loads_code(name)) {
         spawn.env.retain(|(known, _)| known != name);
         spawn.env.push((name.clone(), value.clone()));
     }
     Ok(spawn)
+}
+
+/// Whether a variable decides which code a child runs.
+fn loads_code(name: &str) -> bool {
+    child_limits::loads_code(name, variables::loads_code)
 }
 
 /// Checks that dispatches like this one could be made, before there is a prompt.
@@ -146,7 +149,7 @@ pub fn check(daemon: &Daemon, spawn: &v1::Spawn) -> Result<(), WireError> {
 /// Derives the API channel from the environment. It uses the names of variables, never their
 /// values, for credentials.
 pub(super) fn terms(
-    backend: &str,
+    backend: &dyn Backend,
     (spawn, env): (&v1::Spawn, &[(String, String)]),
     configured: Option<&config::Backend>,
     category: &config::Category,
@@ -159,22 +162,12 @@ pub(super) fn terms(
             .chain(env)
             .find(|(known, _)| known == name)
             .map(|(_, value)| value);
-        given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty())
+        given.or_else(|| configured?.env.get(name)).filter(|value| !value.is_empty()).cloned()
     };
-    let mut credential = api_error::credential(backend, |name| find(name).is_some());
-    let address = match backend {
-        "claude-code" => find("ANTHROPIC_BASE_URL").cloned(),
-        "codex" => {
-            let named = find("CODEX_HOME").map(PathBuf::from);
-            let home = named.or_else(|| Some(Path::new(find("HOME")?).join(".codex")));
-            let provider = codex::provider(&codex_config(home.as_deref()), args);
-            credential = provider.env_key.unwrap_or(credential);
-            provider.base_url.or_else(|| find("OPENAI_BASE_URL").cloned())
-        }
-        _ => None,
-    };
-    let mut channel = api_error::channel(backend, &credential, address.as_deref());
-    if let Some(command) = command.filter(|_| backend == "subprocess") {
+    let config = access_config(backend.access_file(&find));
+    let Access { credential, address, by_command } = backend.access(&find, &config, args);
+    let mut channel = api_error::channel(backend.name(), &credential, address.as_deref());
+    if let Some(command) = command.filter(|_| by_command) {
         // The limits that one command prints do not apply to another. Only a hash is stored,
         // because the command may have a secret.
         let hash = sha256(format!("{command:?}").as_bytes());
@@ -189,12 +182,12 @@ pub(super) fn terms(
     }
 }
 
-/// Reads Codex's own configuration; empty if it cannot be read.
-fn codex_config(home: Option<&Path>) -> String {
+/// Reads a CLI's own configuration file; empty if it cannot be read.
+fn access_config(path: Option<PathBuf>) -> String {
     const LONGEST: u64 = 1024 * 1024;
-    let path = home.filter(|home| home.is_absolute()).map(|home| home.join("config.toml"));
     // A pipe or a device might block, or never end.
-    let file = path.filter(|path| path.is_file()).and_then(|path| std::fs::File::open(path).ok());
+    let path = path.filter(|path| path.is_absolute() && path.is_file());
+    let file = path.and_then(|path| std::fs::File::open(path).ok());
     let mut text = String::new();
     match file.map(|file| file.take(LONGEST).read_to_string(&mut text)) {
         Some(Ok(_)) => text,
@@ -213,7 +206,7 @@ pub(super) fn permissions(
     held: Option<Policy>,
 ) -> Result<Policy, WireError> {
     // A rehearsal's permission requests are part of its scenario, so they are asked.
-    let otherwise = if backend.name() == "rehearsal" { Mode::Ask } else { Mode::Allow };
+    let otherwise = if backend.traits().scripted { Mode::Ask } else { Mode::Allow };
     let mut policy =
         Policy::of(&[&role.permissions, &category.permissions, &config.permissions], otherwise);
     policy.restrict(role.tools.as_deref(), &role.disallowed_tools, role.permission_mode);
@@ -229,8 +222,8 @@ pub(super) fn permissions(
     if !policy.is_open() {
         check_arguments(backend, &policy, config, (spawn, role))?;
     }
-    let only_claude =
-        policy.permission_mode == Some(PermissionMode::Auto) && backend.name() != "claude-code";
+    let lacks_mode = policy.permission_mode == Some(PermissionMode::Auto)
+        && !backend.capabilities().judges_actions;
     let never_asks = (backend.by_calls() && !policy.is_open())
         .then(|| never_asks(agent, config, spawn))
         .flatten();
@@ -245,7 +238,7 @@ pub(super) fn permissions(
                     `ask` and `deny`)";
         return Err(fault("E_UNSUPPORTED", &why, hint));
     }
-    if backend.keeps(&policy) && !only_claude {
+    if backend.keeps(&policy) && !lacks_mode {
         return Ok(policy);
     }
     let message = format!("the {} backend does not support permission requests", backend.name());

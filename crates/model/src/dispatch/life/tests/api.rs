@@ -270,10 +270,10 @@ fn model_turns_are_counted_if_the_cli_does_not() {
     told.answers("well");
     assert_eq!(limit_reached(&told.d), None, "it has ended at its limit");
     let mut told = Told::busy();
-    Arc::make_mut(&mut told.d.created).backend = "claude-code".into();
+    told.d.traits.limits_turns = true;
     Arc::make_mut(&mut told.d.created).limits.max_turns = Some(0);
     tool(&mut told, "a");
-    assert_eq!(limit_reached(&told.d), None, "Claude Code counts itself");
+    assert_eq!(limit_reached(&told.d), None, "its CLI counts itself");
 }
 
 /// Otherwise the message would stay queued and be sent with the next message.

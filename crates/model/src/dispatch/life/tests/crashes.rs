@@ -1,5 +1,6 @@
 //! Recovery after a crash.
 
+use crate::agent::backend::StartError;
 use crate::dispatch::life::tests::*;
 
 // ---- Crashes
@@ -250,15 +251,16 @@ fn agent_ended_by_its_shims_limit_times_out_without_restart() {
 /// The next attempt would be rejected with the same error.
 #[test]
 fn refusal_as_root_fails_at_once_with_a_hint() {
-    let tail = "--dangerously-skip-permissions cannot be used with root/sudo privileges for \
-        security reasons\n";
-    for (backend, tail, retried) in [
-        ("claude-code", tail, false),
-        ("claude-code", "no such model\n", true),
-        ("rehearsal", tail, true),
+    static ERRORS: [StartError; 1] =
+        [StartError { marks: &["--dangerously", "as root"], reason: "set IS_SANDBOX=1" }];
+    let tail = "--dangerously-skip-permissions cannot be used as root\n";
+    for (errors, tail, retried) in [
+        (&ERRORS[..], tail, false),
+        (&ERRORS[..], "--dangerously\nno such model as root\n", true),
+        (&[][..], tail, true),
     ] {
         let mut told = Told::busy();
-        std::sync::Arc::make_mut(&mut told.d.created).backend = backend.into();
+        told.d.traits.start_errors = errors;
         let (at, epoch) = (told.next(), told.d.epoch);
         let exit = Exit {
             code: Some(1),
