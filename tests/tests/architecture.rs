@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use xtask::module_graph::ModuleGraph;
 
 /// The allowed dependencies (docs/architecture.md, "The crates"). Arrows point only to the right in
-/// `muleteer → supervisor → vcs → backends, store, shim → process, telemetry → model, protocol`; the
-/// list below is stricter.
+/// `muleteer → supervisor → vcs, rehearsal → backends, store, shim → process, telemetry → model,
+/// protocol`; the list below is stricter.
 const LAYERS: &[&[&str]] = &[
     &["muleteer"],
     &["muleteer-supervisor"],
-    &["muleteer-vcs"],
+    &["muleteer-vcs", "muleteer-rehearsal"],
     &["muleteer-backends", "muleteer-store", "muleteer-shim"],
     &["muleteer-process", "muleteer-telemetry"],
     &["muleteer-model", "muleteer-protocol"],
@@ -30,6 +30,9 @@ const NEVER: &[(&str, &str)] = &[
     ("muleteer-shim", "tokio"),
     ("muleteer-backends", "muleteer-process"),
     ("muleteer-backends", "tokio"),
+    ("muleteer-rehearsal", "tokio"),
+    ("muleteer-rehearsal", "muleteer-store"),
+    ("muleteer-rehearsal", "muleteer-shim"),
     ("muleteer-protocol", "muleteer-model"),
     ("muleteer-model", "tokio"),
     ("muleteer-model", "rustix"),

@@ -3,10 +3,10 @@
 
 use jiff::Timestamp;
 use jiff::tz::Offset;
-use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_model::agent::role::{self, RoleLayer, RoleSource};
 use muleteer_model::config::{self, Layer, Source};
 use muleteer_model::journal::{Header, Status, agent_lines, reconcile, summarize};
+use muleteer_rehearsal::scenario::Scenario;
 
 pub fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

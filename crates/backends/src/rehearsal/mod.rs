@@ -1,16 +1,10 @@
 //! A scripted agent: a real process that plays a scenario (docs/rehearsal.md).
 //!
-//! This module has its command line, the [`scenario`] format, and the pure part of playing one
-//! ([`session`], [`step`]). The process itself is `muleteer rehearse`.
+//! This module has its command line, its stdin format ([`wire`]) and the reader of its sessions
+//! ([`transcript`]). The crate `muleteer-rehearsal` has the language and the player.
 
-pub mod scenario;
-pub mod session;
-pub mod step;
 pub mod transcript;
-mod vars;
 pub mod wire;
-
-pub use vars::{UnknownVariable, Vars};
 
 use crate::Backend;
 use crate::BackendError;

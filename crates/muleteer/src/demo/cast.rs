@@ -100,7 +100,7 @@ pub const ADOPTED: &str = "adopted";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muleteer_backends::rehearsal::scenario::Scenario;
+    use muleteer_rehearsal::scenario::Scenario;
 
     #[test]
     fn demo_scenario_is_valid_and_matches_the_checks() {

@@ -13,7 +13,6 @@ use muleteer_backends::acp::Known;
 use muleteer_backends::flag_words;
 use muleteer_backends::traits;
 use muleteer_backends::variables;
-use muleteer_backends::rehearsal::scenario::Scenario;
 use muleteer_model::admission::api_error::{self, Terms};
 use muleteer_model::agent::permission::{Mode, PermissionMode, Policy};
 use muleteer_model::agent::role::{Catalog, InForce, Role, RoleError};
@@ -22,6 +21,7 @@ use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::Created;
 use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::v1::{self, WireError};
+use muleteer_rehearsal::scenario::Scenario;
 use muleteer_store::hash::sha256;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -76,9 +76,7 @@ pub(super) fn means(
         ));
     }
     let agent = if backend.by_calls() { acp_program::agent(spawn, &config, path)? } else { None };
-    if scripted
-        && let Some(scenario) = &spawn.scenario
-    {
+    if scripted && let Some(scenario) = &spawn.scenario {
         check_scenario(scenario)?;
     }
     Ok(Means { config, role, backend, configured, agent })

@@ -11,13 +11,11 @@
 //! The file is replaced after a step's effect and before the effect is reported. So a resumed agent
 //! never repeats a reported step. An interrupted step is done again.
 
-use crate::rehearsal::Vars;
-use crate::rehearsal::scenario::{Crash, Scenario, Step};
+use crate::Vars;
+use crate::scenario::{Crash, Scenario, Step};
+use muleteer_backends::rehearsal::transcript::VERSION;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-
-/// The version of the session file.
-pub const VERSION: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
@@ -133,7 +131,7 @@ impl Session {
     }
 }
 
-fn holds(when: &crate::rehearsal::scenario::When, vars: &Vars, prompt: &str) -> bool {
+fn holds(when: &crate::scenario::When, vars: &Vars, prompt: &str) -> bool {
     when.prompt.as_ref().is_none_or(|part| prompt.contains(part.as_str()))
         && when.env.iter().all(|(name, value)| vars.get(name) == Some(value.as_str()))
 }

@@ -1,7 +1,7 @@
 //! The session file. It is replaced as a whole, and durable before its content is reported.
 
-use muleteer_backends::rehearsal::session::{Session, VERSION};
-use muleteer_backends::rehearsal::transcript::{UNKNOWN_SESSION, session_file};
+use crate::session::Session;
+use muleteer_backends::rehearsal::transcript::{UNKNOWN_SESSION, VERSION, session_file};
 use muleteer_process::lock::{LockGuard, lock_within};
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! Reads a scenario and checks the rules that its types cannot express.
 
-use crate::rehearsal::scenario::{Ask, Crash, Scenario, ScenarioFault, Step, VERSION};
+use crate::scenario::{Ask, Crash, Scenario, ScenarioFault, Step, VERSION};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 

@@ -4,11 +4,11 @@
 
 use muleteer_backends::Backend;
 use muleteer_backends::rehearsal::Rehearsal;
-use muleteer_backends::rehearsal::scenario::{DEFAULT, Scenario, Step};
-use muleteer_backends::rehearsal::step::{Act, Noise, Outcome, plan, report};
-use muleteer_backends::rehearsal::{UnknownVariable, Vars};
 use muleteer_model::agent::event::AgentEvent;
 use muleteer_model::agent::result::{ResultStatus, validate};
+use muleteer_rehearsal::scenario::{DEFAULT, Scenario, Step};
+use muleteer_rehearsal::step::{Act, Noise, Outcome, plan, report};
+use muleteer_rehearsal::{UnknownVariable, Vars};
 use std::time::Duration;
 
 fn step(text: &str) -> Step {

@@ -5,8 +5,8 @@
     reason = "an agent runs its own commands, as real ones do: its shim watches all of them"
 )]
 
-use crate::rehearse::inbox::Inbox;
-use muleteer_backends::rehearsal::Vars;
+use crate::Vars;
+use crate::player::inbox::Inbox;
 use muleteer_process::group::descendants;
 use muleteer_process::identity::{Pinned, ProcessId};
 use rustix::process::Signal;

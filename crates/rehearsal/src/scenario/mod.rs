@@ -273,7 +273,7 @@ impl Scenario {
         check::parse(text, file)
     }
 
-    /// Returns the steps of a turn by the index that [`crate::rehearsal::session::Session`] stores.
+    /// Returns the steps of a turn by the index that [`crate::session::Session`] stores.
     /// The index after the last turn is `otherwise`.
     pub fn steps(&self, turn: usize) -> &[Step] {
         self.turns.get(turn).map_or(&self.otherwise, |turn| &turn.steps)

@@ -1,12 +1,16 @@
 //! Plays a scenario: takes prompts, executes their steps, prints the events.
 
-use crate::rehearse::inbox::{Inbox, Mail};
-use crate::rehearse::session_file::{Keep, KeepError};
-use crate::rehearse::{misbehave, work};
-use muleteer_backends::rehearsal::Vars;
-use muleteer_backends::rehearsal::scenario::{Scenario, Step};
-use muleteer_backends::rehearsal::session::{Session, Taken};
-use muleteer_backends::rehearsal::step::{self, Act, Noise, Outcome, Plan};
+mod inbox;
+mod misbehave;
+mod session_file;
+mod work;
+
+use crate::Vars;
+use crate::player::inbox::{Inbox, Mail};
+use crate::player::session_file::{Keep, KeepError};
+use crate::scenario::{Scenario, Step};
+use crate::session::{Session, Taken};
+use crate::step::{self, Act, Noise, Outcome, Plan};
 use muleteer_backends::rehearsal::wire::Input;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, cut};
 use muleteer_model::config::Span;
@@ -17,6 +21,11 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
+
+pub use misbehave::linger;
+
+/// The model's name in the agent's events if neither the user nor the scenario gives one.
+pub const DEFAULT_MODEL: &str = "rehearsal";
 
 /// The maximum output of a command that becomes part of its result.
 const OUTPUT_LIMIT: usize = 64 * 1024;

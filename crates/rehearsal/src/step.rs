@@ -1,8 +1,8 @@
 //! Plans a step: the events before it, the action, and the events that report it. This code is
 //! pure; the player carries out the action.
 
-use crate::rehearsal::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, Step, ToolCall};
-use crate::rehearsal::{UnknownVariable, Vars};
+use crate::scenario::{Ask, Crash, FileText, Flood, Hang, Loop, Step, ToolCall};
+use crate::{UnknownVariable, Vars};
 use muleteer_model::agent::ask;
 use muleteer_model::agent::event::{AgentEvent, TEXT_LIMIT, TurnError, TurnResult, both_ends, cut};
 use muleteer_model::agent::result::{AgentResult, ResultStatus};

@@ -5,19 +5,15 @@
 //! stdin and writes events to stdout, both as JSON lines. When stdin ends it finishes its turn and
 //! exits.
 
-mod inbox;
-mod misbehave;
-mod player;
-mod session_file;
-mod work;
-
 use crate::cli;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use clap::Parser;
-use muleteer_backends::rehearsal::scenario::{DEFAULT, Scenario};
-use muleteer_backends::rehearsal::{DIR_VARIABLE, SCENARIO_VARIABLE, Vars};
+use muleteer_backends::rehearsal::{DIR_VARIABLE, SCENARIO_VARIABLE};
+use muleteer_rehearsal::Vars;
+use muleteer_rehearsal::player::{self, DEFAULT_MODEL};
+use muleteer_rehearsal::scenario::{DEFAULT, Scenario};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -70,7 +66,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
     };
     let out = Output { json: args.json, ..Output::default() };
     if let Some(life) = args.leaked {
-        return misbehave::linger(std::time::Duration::from_millis(life));
+        return player::linger(std::time::Duration::from_millis(life));
     }
     let scenario = match read(args.scenario.clone()) {
         Ok(scenario) => scenario,
@@ -100,7 +96,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         model: args
             .model
             .or_else(|| scenario.model.clone())
-            .unwrap_or_else(|| "rehearsal".to_string()),
+            .unwrap_or_else(|| DEFAULT_MODEL.to_string()),
         vars: Vars::from_env(
             std::env::vars_os()
                 .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
