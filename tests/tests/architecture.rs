@@ -380,6 +380,57 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Files that may spell the name or a variable of a backend, with the reason. The list may only
+/// shrink.
+const NAMES_BACKENDS: [(&str, &str); 3] = [
+    ("crates/model/src/config/types.rs", "the values of the configuration key `backend`"),
+    ("crates/model/src/monitor/drift.rs", "recorded streams name no backend, and are judged too"),
+    ("crates/store/src/events/catalog.rs", "samples of events, with a backend on record"),
+];
+
+/// Code that decides by a backend's name must be found and changed for each new backend. The trait
+/// `Backend` answers instead.
+#[test]
+fn backend_names_stay_in_their_places() {
+    let root = xtask::workspace::root();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in rust_files(&root.join("crates")) {
+        let path = file.strip_prefix(&root).unwrap().display().to_string();
+        let may = ["crates/backends/", "crates/rehearsal/", "crates/xtask/"]
+            .iter()
+            .any(|folder| path.starts_with(folder));
+        let is_test = ["/tests/", "/examples/", "tests.rs"].iter().any(|part| path.contains(part));
+        if may || is_test {
+            continue;
+        }
+        let text = read(&file);
+        // Tests stand at the end of a file.
+        let product = text.split("#[cfg(test)]").next().unwrap();
+        let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in lines.filter(|line| names_a_backend(line)) {
+            found.entry(path.clone()).or_default().push(line.trim().to_string());
+        }
+    }
+    for (path, reason) in NAMES_BACKENDS {
+        assert!(found.remove(path).is_some(), "{path} ({reason}) needs no exception: remove it");
+    }
+    assert!(found.is_empty(), "ask the trait `Backend` instead: {found:#?}");
+}
+
+/// Whether a line has the name of a backend as a literal, or a variable or folder of its CLI in one.
+fn names_a_backend(line: &str) -> bool {
+    const NAMES: [&str; 7] =
+        ["acp", "claude", "claude-code", "claude_code", "codex", "rehearsal", "subprocess"];
+    const PARTS: [&str; 6] = ["ANTHROPIC_", "CLAUDE_", "CODEX_", "OPENAI_", ".claude", ".codex"];
+    let is_name = |literal: &str| {
+        NAMES.contains(&literal) || NAMES.iter().any(|name| literal == format!("{name}:"))
+    };
+    line.split('"')
+        .skip(1)
+        .step_by(2)
+        .any(|literal| is_name(literal) || PARTS.iter().any(|part| literal.contains(part)))
+}
+
 /// The exit code of an unlisted error code would be "failed", whatever the error means.
 #[test]
 fn every_error_code_of_the_sources_has_its_exit_code() {
