@@ -1,5 +1,6 @@
 //! Errors for everything that can be missing before an agent starts, with a hint how to get it.
 
+use muleteer_protocol::ErrorCode;
 use std::path::PathBuf;
 
 /// An agent cannot be started as requested. Nothing was started when this error is returned.
@@ -30,15 +31,15 @@ fn absent(program: &str) -> &'static str {
 
 impl BackendError {
     /// The error code that scripts test for (contract.md, "Exit codes").
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Incomplete { .. } | Self::Unsupported { .. } => "E_CONFIG_INVALID",
+            Self::Incomplete { .. } | Self::Unsupported { .. } => ErrorCode::ConfigInvalid,
             Self::UnknownName { .. }
             | Self::UnknownAgent { .. }
             | Self::NothingInstalled
             | Self::NoAgent
             | Self::ProgramMissing { .. }
-            | Self::Relative { .. } => "E_BACKEND_UNAVAILABLE",
+            | Self::Relative { .. } => ErrorCode::BackendUnavailable,
         }
     }
 

@@ -14,6 +14,7 @@ use muleteer_backends::rehearsal::{DIR_VARIABLE, SCENARIO_VARIABLE};
 use muleteer_rehearsal::Vars;
 use muleteer_rehearsal::player::{self, DEFAULT_MODEL};
 use muleteer_rehearsal::scenario::{DEFAULT, Scenario};
+use muleteer_protocol::ErrorCode;
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -129,5 +130,5 @@ fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
 }
 
 fn invalid(message: String) -> Failure {
-    Failure::new("E_SCENARIO_INVALID", message).hint("see docs/rehearsal.md for the format")
+    Failure::new(ErrorCode::ScenarioInvalid, message).hint("see docs/rehearsal.md for the format")
 }

@@ -173,52 +173,6 @@ fn exit_codes() {
 }
 
 #[test]
-fn error_codes() {
-    let documented: Vec<_> = rows(&contract(), "### Error codes")
-        .into_iter()
-        .map(|row| (quoted(&row[0]).concat(), row[1].clone(), row[2].clone()))
-        .collect();
-    let coded: Vec<_> = exit::CODES
-        .iter()
-        .map(|(code, exit, what)| (code.to_string(), (*exit as u8).to_string(), what.to_string()))
-        .collect();
-    for (documented, coded) in documented.iter().zip(&coded) {
-        assert_eq!(documented, coded, "docs/contract.md and exit::CODES, in the same order");
-    }
-    assert_eq!(documented.len(), coded.len(), "docs/contract.md and exit::CODES");
-}
-
-/// An error code that is printed but not listed would exit with the generic failure code.
-#[test]
-fn every_error_code_in_the_sources_is_listed() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut unknown = BTreeMap::new();
-    let mut folders: Vec<_> = fs::read_dir(crates)
-        .expect("crates")
-        .map(|entry| entry.expect("entry").path().join("src"))
-        .collect();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten() {
-            let path = entry.expect("entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
-                let text = fs::read_to_string(&path).expect("source");
-                for code in text.split('"').filter(|part| {
-                    part.starts_with("E_")
-                        && part.chars().all(|c| c.is_ascii_uppercase() || c == '_')
-                }) {
-                    if !exit::CODES.iter().any(|(known, ..)| known == &code) && code != "E_NEWER" {
-                        unknown.insert(code.to_string(), path.clone());
-                    }
-                }
-            }
-        }
-    }
-    assert!(unknown.is_empty(), "add to exit::CODES and docs/contract.md: {unknown:?}");
-}
-
-#[test]
 fn states() {
     let text = contract();
     let dispatch = words(&text, "dispatch:");

@@ -8,6 +8,7 @@ mod frozen;
 use clap::{Arg, Command, CommandFactory};
 use muleteer_cli::cli::Cli;
 use muleteer_cli::cli::exit;
+use muleteer_protocol::ErrorCode;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -110,9 +111,9 @@ fn argument(command: &Command, arg: &Arg, position: usize) -> String {
 
 #[test]
 fn codes_match_the_frozen_list() {
-    let mut lines: BTreeSet<_> = exit::CODES
+    let mut lines: BTreeSet<_> = ErrorCode::ALL
         .iter()
-        .map(|(code, exit, _)| format!("{code}: exit {}", *exit as u8))
+        .map(|code| format!("{code}: exit {}", code.exit_code() as u8))
         .collect();
     let mut command = Cli::command();
     command.build();

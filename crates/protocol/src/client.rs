@@ -4,10 +4,11 @@
 //! connections. So there is no task to own and no map of pending requests, and dropping the client
 //! cleans up everything.
 
+use crate::ErrorCode;
 use crate::codec::{FRAME_LIMIT, FrameError, FrameReader, FrameWriter};
 use crate::socket::{self, Stream as Socket};
 use crate::v1::{
-    ClientFrame, DaemonStatus, ENDING, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame,
+    ClientFrame, DaemonStatus, Hello, INITIAL_CREDITS, Item, Reply, Request, ServerFrame,
     StatusReport, VERSIONS, Welcome, WireError,
 };
 use std::io;
@@ -48,7 +49,8 @@ impl ClientError {
     pub fn is_lost(&self) -> bool {
         match self {
             Self::NoDaemon { .. } | Self::Lost => true,
-            Self::Remote(error) => error.code == ENDING,
+            // Like a lost connection, this answer does not say whether the request was carried out.
+            Self::Remote(error) => error.code == ErrorCode::DaemonEnding,
             _ => false,
         }
     }

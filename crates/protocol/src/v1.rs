@@ -18,9 +18,6 @@ use serde::{Deserialize, Serialize};
 
 /// The versions that this build speaks, best first.
 pub const VERSIONS: &[u16] = &[1];
-/// The error code of a daemon that is ending. Like a lost connection, it does not say whether the
-/// request was carried out. The client may send the same request to the next daemon.
-pub const ENDING: &str = "E_DAEMON_ENDING";
 /// How many items a stream may have in flight before the client grants more.
 pub const INITIAL_CREDITS: u32 = 64;
 
@@ -102,7 +99,8 @@ pub struct Telemetry {
     pub endpoint: Option<String>,
 }
 
-/// An error as it is shown to the user. Codes are `E_…` names of the contract.
+/// An error as it is shown to the user. The code is the text of an
+/// [`ErrorCode`](crate::ErrorCode), or of one that only a newer daemon knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct WireError {
     pub code: String,

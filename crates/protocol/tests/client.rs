@@ -2,6 +2,7 @@
 
 mod frames;
 
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::codec::{FRAME_LIMIT, FrameReader, FrameWriter};
 use muleteer_protocol::v1::*;
@@ -129,7 +130,7 @@ async fn lost_answer_is_reported_as_lost() {
 /// next daemon.
 #[tokio::test]
 async fn stopping_daemon_counts_as_lost() {
-    for (code, lost) in [(ENDING, true), ("E_BUSY", false)] {
+    for (code, lost) in [(ErrorCode::DaemonEnding, true), (ErrorCode::Busy, false)] {
         let script = move |mut peer: Peer| async move {
             let (id, _) = peer.request().await;
             let error = WireError { code: code.into(), ..WireError::default() };

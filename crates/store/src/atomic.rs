@@ -317,7 +317,7 @@ mod tests {
         let path = dir.path().join("taken");
         fs::create_dir_all(path.join("full")).expect("creates");
         let error = write_atomic(&path, b"x", 0o600).expect_err("a directory is in the way");
-        assert_eq!((error.code(), error.file()), ("E_STORE_IO", path.as_path()));
+        assert_eq!((error.code().as_str(), error.file()), ("E_STORE_IO", path.as_path()));
         assert!(path.join("full").is_dir());
         assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 1);
     }

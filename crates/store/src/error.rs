@@ -1,6 +1,7 @@
 //! The errors of this crate. Each has a code (contract.md, "Output"), the affected file and line,
 //! and a hint that says how to fix it.
 
+use muleteer_protocol::ErrorCode;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -91,20 +92,20 @@ impl StoreError {
         move |source| Self::Io { file: file.into(), doing, source }
     }
 
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Corrupt { .. } | Self::Unreadable { .. } => "E_EVENTS_CORRUPT",
-            Self::Gap { .. } => "E_EVENTS_GAP",
-            Self::Version { .. } => "E_EVENTS_VERSION",
-            Self::UnknownEvent { .. } => "E_EVENTS_UNKNOWN",
-            Self::Short { .. } => "E_EVENTS_SHORT",
-            Self::DbAhead { .. } => "E_DB_AHEAD",
-            Self::DbGap { .. } => "E_DB_GAP",
-            Self::DbVersion { .. } => "E_DB_VERSION",
-            Self::DbFull { .. } => "E_DB_FULL",
-            Self::DbCorrupt { .. } => "E_DB_CORRUPT",
-            Self::Db { .. } => "E_DB",
-            Self::Io { .. } => "E_STORE_IO",
+            Self::Corrupt { .. } | Self::Unreadable { .. } => ErrorCode::EventsCorrupt,
+            Self::Gap { .. } => ErrorCode::EventsGap,
+            Self::Version { .. } => ErrorCode::EventsVersion,
+            Self::UnknownEvent { .. } => ErrorCode::EventsUnknown,
+            Self::Short { .. } => ErrorCode::EventsShort,
+            Self::DbAhead { .. } => ErrorCode::DbAhead,
+            Self::DbGap { .. } => ErrorCode::DbGap,
+            Self::DbVersion { .. } => ErrorCode::DbVersion,
+            Self::DbFull { .. } => ErrorCode::DbFull,
+            Self::DbCorrupt { .. } => ErrorCode::DbCorrupt,
+            Self::Db { .. } => ErrorCode::Db,
+            Self::Io { .. } => ErrorCode::StoreIo,
         }
     }
 
@@ -186,11 +187,11 @@ pub fn is_full(error: &io::Error) -> bool {
 }
 
 impl AppendError {
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Full { .. } => "E_EVENTS_FULL",
-            Self::Poisoned { .. } => "E_EVENTS_POISONED",
-            Self::Refused { .. } => "E_EVENT_REFUSED",
+            Self::Full { .. } => ErrorCode::EventsFull,
+            Self::Poisoned { .. } => ErrorCode::EventsPoisoned,
+            Self::Refused { .. } => ErrorCode::EventRefused,
         }
     }
     /// Returns a hint that says how to fix the error.

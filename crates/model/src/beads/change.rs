@@ -6,6 +6,7 @@ use crate::beads::{
     TEXT_LIMIT, TITLE_LIMIT, TYPES, find,
 };
 use jiff::Timestamp;
+use muleteer_protocol::ErrorCode;
 use serde_json::Map;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -73,7 +74,7 @@ pub fn apply(beads: &Beads, op: &Op, now: Timestamp, fresh: &str) -> Result<Chan
             bead.dependencies.retain(|known| known.depends_on_id != on);
             if bead.dependencies.len() == before {
                 return Err(Fault::new(
-                    "E_NOT_FOUND",
+                    ErrorCode::NotFound,
                     format!("{} does not depend on {on}", bead.id),
                     "",
                 ));
@@ -246,7 +247,7 @@ fn dep_add(beads: &Beads, id: &str, on: &str, now: &str) -> Result<Change, Fault
     let mut bead = find(beads, id)?.clone();
     let on = find(beads, on)?.id.clone();
     if on == bead.id {
-        return Err(Fault::new("E_GRAPH_CYCLE", format!("{on} cannot depend on itself"), ""));
+        return Err(Fault::new(ErrorCode::GraphCycle, format!("{on} cannot depend on itself"), ""));
     }
     if bead.blockers().any(|known| known == on) {
         return Ok(Change { answer: Answer::of(bead), ..Change::default() });

@@ -11,6 +11,7 @@ mod change;
 
 use crate::beads::schedule::Age;
 pub use change::{apply, check_foreign};
+use muleteer_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -196,18 +197,18 @@ pub type Beads = BTreeMap<String, Bead>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Fault {
-    pub code: String,
+    pub code: ErrorCode,
     pub message: String,
     pub hint: String,
 }
 
 impl Fault {
-    pub fn new(code: &str, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), hint: hint.into() }
+    pub fn new(code: ErrorCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: hint.into() }
     }
 
     fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::new("E_BAD_INPUT", message, hint)
+        Self::new(ErrorCode::BadInput, message, hint)
     }
 }
 
@@ -341,12 +342,12 @@ pub fn find<'a>(beads: &'a Beads, id: &str) -> Result<&'a Bead, Fault> {
     match (matching.next(), matching.next()) {
         (Some(bead), None) if !id.is_empty() => Ok(bead),
         (Some(_), Some(_)) if !id.is_empty() => Err(Fault::new(
-            "E_AMBIGUOUS",
+            ErrorCode::Ambiguous,
             format!("the ids of several beads begin with `{id}`"),
             "give a longer part of the id",
         )),
         _ => Err(Fault::new(
-            "E_NOT_FOUND",
+            ErrorCode::NotFound,
             format!("no bead `{id}`"),
             "run `muleteer bead list` to list them",
         )),

@@ -14,6 +14,7 @@
 
 use crate::beads::{BLOCKS, Bead, Beads, Change, Dependency, Fault, Status};
 use jiff::Timestamp;
+use muleteer_protocol::ErrorCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,7 +126,7 @@ pub fn read(
     let name = |internal: &String| shown.get(internal).unwrap_or(internal).clone();
     let mut issues = Vec::with_capacity(files.len());
     for (file, text) in files {
-        let issue = parse(text).map_err(|why| (file.clone(), why))?;
+        let issue = parse(text).map_err(|error| (file.clone(), error.to_string()))?;
         if !issue.labels.iter().any(|label| label == DISCARDED) {
             issues.push(issue);
         }
@@ -147,14 +148,25 @@ pub fn read(
     Ok(known)
 }
 
+/// Why a text is not an issue's file.
+#[derive(Debug, thiserror::Error)]
+enum IssueError {
+    #[error("it does not begin with `---`")]
+    NoFrontMatter,
+    #[error("its front matter is not closed")]
+    Unended,
+    #[error(transparent)]
+    Yaml(#[from] serde_saphyr::Error),
+}
+
 /// Parses an issue's file: front matter, description, and optional notes.
-fn parse(text: &str) -> Result<Issue, String> {
-    let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
+fn parse(text: &str) -> Result<Issue, IssueError> {
+    let rest = text.strip_prefix("---\n").ok_or(IssueError::NoFrontMatter)?;
     let (front, body) = match rest.split_once("\n---\n") {
         Some(parts) => parts,
-        None => (rest.strip_suffix("\n---").ok_or("its front matter is not closed")?, ""),
+        None => (rest.strip_suffix("\n---").ok_or(IssueError::Unended)?, ""),
     };
-    let mut issue: Issue = serde_saphyr::from_str(front).map_err(|error| error.to_string())?;
+    let mut issue: Issue = serde_saphyr::from_str(front)?;
     let body = format!("\n{body}");
     let (description, notes) = match body.split_once(&format!("\n{NOTES}\n")) {
         Some((description, notes)) => (description, Some(notes.trim())),
@@ -360,7 +372,7 @@ fn call<const N: usize>(args: [&str; N]) -> Call {
 pub fn check(change: &Change) -> Result<(), Fault> {
     let long = |what: &str, id: &str, limit: usize| {
         Fault::new(
-            "E_BAD_INPUT",
+            ErrorCode::BadInput,
             format!("the {what} of {id} is too long for tbd"),
             format!("use at most {limit} characters"),
         )
@@ -497,7 +509,7 @@ pub fn import(
             |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
         let Some(short) = short.filter(|short| !short.is_empty() && short.chars().all(fine)) else {
             return Err(Fault::new(
-                "E_BAD_INPUT",
+                ErrorCode::BadInput,
                 format!("tbd would change the id of {}: its ids begin with `{prefix}-`", bead.id),
                 format!(
                     "import them with `tbd import FILE`, or set up a new repository with `tbd init \
@@ -628,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn tbd_blocks_become_dependencies() {
+    fn what_stands_on_the_blocker_is_what_the_other_waits_for() {
         let known = two();
         assert_eq!(known.beads.keys().collect::<Vec<_>>(), ["sup-007", "sup-1e3"]);
         let (a, b) = (&known.beads["sup-1e3"], &known.beads["sup-007"]);
@@ -662,7 +674,7 @@ mod tests {
 
     /// A change and the calls that it needs.
     #[test]
-    fn bead_change_becomes_the_missing_tbd_calls() {
+    fn a_change_becomes_the_calls_that_are_missing() {
         let known = two();
         let table = [
             (
@@ -750,7 +762,7 @@ mod tests {
     }
 
     #[test]
-    fn tbd_import_round_trips_and_rejects_another_prefix() {
+    fn an_import_comes_out_as_it_went_in_and_another_prefix_is_refused() {
         let line = r#"{"id":"sup-x","title":"T","description":" d \n## Notes\ne","status":"tombstone","priority":1,"issue_type":"question","labels":["b","a"],"dependencies":[{"issue_id":"sup-x","depends_on_id":"sup-y","type":"parent-child","created_by":"me"},{"issue_id":"sup-x","depends_on_id":"gone","type":"blocks"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"assignee":"a","due_date":"soon","comments":[{"id":1}]}"#;
         let bead: Bead = serde_json::from_str(line).unwrap();
         let change =
@@ -769,7 +781,7 @@ mod tests {
         let refused =
             import(&known, &change, "bd", &mut fresh(), Timestamp::UNIX_EPOCH).unwrap_err();
         assert!(
-            refused.message.contains("would change the id") && refused.hint.contains("--prefix=sup"),
+            refused.message.contains("another id") && refused.hint.contains("--prefix=sup"),
             "{refused:?}"
         );
     }

@@ -1,11 +1,12 @@
 //! Errors in files that people write, with their positions. Configuration and roles share the type,
 //! so that their errors look alike.
 
+use muleteer_protocol::ErrorCode;
 use serde::Serialize;
 use std::fmt;
 
 /// The code of every error in a configuration or role file (contract.md, "Exit codes": 2).
-pub const CODE: &str = "E_CONFIG_INVALID";
+pub const CODE: ErrorCode = ErrorCode::ConfigInvalid;
 
 /// One fault in a file, a variable or a flag, with its position if it has one.
 ///
@@ -13,7 +14,7 @@ pub const CODE: &str = "E_CONFIG_INVALID";
 /// The serialized form is the body of the contract's `{"error": …}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigError {
-    pub code: &'static str,
+    pub code: ErrorCode,
     pub message: String,
     /// A path, or the name of the variable or flag.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! Checks of agent CLIs, git, the configuration and telemetry.
 
 use crate::doctor::{
-    BackendFacts, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status,
+    BackendFacts, Cause, Check, DaemonFacts, Exports, Facts, IdentityFacts, Program, Status,
     TelemetryFacts, TrustFacts,
 };
 use std::path::Path;
@@ -183,13 +183,13 @@ pub fn answer(said: &str) -> Option<&str> {
     lines().find(|line| version(line).is_some()).or_else(|| lines().next())
 }
 
-pub(super) fn config(config: &Result<Vec<String>, String>) -> Check {
+pub(super) fn config(config: &Result<Vec<String>, Cause>) -> Check {
     match config {
         Ok(files) if files.is_empty() => {
             Check::new("config", Status::Ok, "built-in defaults only; no configuration file")
         }
         Ok(files) => Check::new("config", Status::Ok, files.join(", ")),
-        Err(error) => Check::new("config", Status::Fail, error)
+        Err(error) => Check::new("config", Status::Fail, error.to_string())
             .hint("run `muleteer config check` to list every fault with its place"),
     }
 }

@@ -84,7 +84,7 @@ pub struct Facts {
     pub backends: Vec<BackendFacts>,
     pub git: Program,
     pub identity: IdentityFacts,
-    pub config: Result<Vec<String>, String>,
+    pub config: Result<Vec<String>, Cause>,
     pub trust: TrustFacts,
     pub state_dir: DirFacts,
     pub runtime_dir: DirFacts,
@@ -95,7 +95,7 @@ pub struct Facts {
     pub database: DatabaseFacts,
     pub operator_key: Option<FileFacts>,
     pub daemon: DaemonFacts,
-    pub shim: Result<ShimFacts, String>,
+    pub shim: Result<ShimFacts, Cause>,
     pub sandbox: SandboxFacts,
     pub containment: ContainmentFacts,
     pub service: ServiceFacts,
@@ -261,9 +261,26 @@ pub struct ShimFacts {
     pub own_binary: bool,
 }
 
+/// The cause of a failure, as the system or a child process states it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Cause(String);
+
+impl From<&str> for Cause {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<String> for Cause {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 /// The result of an attempt in a child process. The error has the failed step and the system's
 /// message.
-pub type Tried = Result<String, String>;
+pub type Tried = Result<String, Cause>;
 
 #[derive(Debug, Clone)]
 pub struct SandboxFacts {

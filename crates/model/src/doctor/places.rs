@@ -1,8 +1,8 @@
 //! Checks of the directories, the key, the daemon and the shim: they must exist and be private.
 
 use crate::doctor::{
-    Barred, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts, ShimFacts,
-    Status, There,
+    Barred, Cause, Check, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Facts,
+    ShimFacts, Status, There,
 };
 use std::path::Path;
 
@@ -210,7 +210,7 @@ pub(super) fn daemon(facts: &Facts) -> Check {
     }
 }
 
-pub(super) fn shim(shim: &Result<ShimFacts, String>) -> Check {
+pub(super) fn shim(shim: &Result<ShimFacts, Cause>) -> Check {
     match shim {
         Ok(ShimFacts { path, own_binary: true }) => {
             Check::new("shim", Status::Ok, path.display().to_string())

@@ -6,8 +6,9 @@ use crate::spec_run::event::{Phase, Purpose, RunStatus, Verdict};
 use crate::spec_run::judge::enforced::Enforced;
 use crate::spec_run::report::status::{Standing, why};
 use crate::spec_run::report::work_place::Whereabouts;
-use crate::spec_run::state::{Run, RunStanding, Stage};
+use crate::spec_run::state::{Run, Stage};
 use jiff::Timestamp;
+use muleteer_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -101,10 +102,10 @@ pub struct Observations {
 
 /// Returns the value of `state` in the checkpoint.
 pub fn state_word(run: &Run) -> &'static str {
-    match (run.outcome(), run.phase()) {
+    match (run.outcome, run.phase) {
         (Some(RunStatus::Completed), _) => "completed",
         // The run came to its regular end; `blocked` lists the unfinished beads.
-        (Some(RunStatus::Partial), _) if run.error().is_none() => "completed",
+        (Some(RunStatus::Partial), _) if run.error.is_none() => "completed",
         (Some(_), _) => "failed",
         (None, Phase::Freeze | Phase::Unknown) => "freezing",
         (None, Phase::Decompose) => "decomposing",
@@ -174,13 +175,12 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
                 .collect(),
         },
         maintenance: Upkeep {
-            last_run_at: run.maintenance.runs.last().map(|last| last.at),
+            last_run_at: run.maintenance.last().map(|last| last.at),
             worktree: maintaining.map(|job| job.start.workdir.clone()),
             bead_id: maintaining.and_then(|job| job.start.bead_id.clone()),
-            run_count: run.maintenance.runs.len() as u32,
+            run_count: run.maintenance.len() as u32,
             runs: run
                 .maintenance
-                .runs
                 .iter()
                 .map(|one| UpkeepRun {
                     id: one.id.clone(),
@@ -190,9 +190,9 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
                 .collect(),
         },
         observations: Observations {
-            pending: run.observations.pending.iter().cloned().collect(),
-            promoted: run.observations.promoted.iter().cloned().collect(),
-            dismissed: run.observations.dismissed.iter().cloned().collect(),
+            pending: run.observations.iter().cloned().collect(),
+            promoted: run.promoted.iter().cloned().collect(),
+            dismissed: run.dismissed.iter().cloned().collect(),
         },
     }
 }
@@ -278,7 +278,7 @@ pub fn run_log(run: &Run) -> RunLog {
         LogIteration {
             iteration: number,
             started_at: one.started_at,
-            phase: if last { run.phase().as_str().into() } else { "judge".into() },
+            phase: if last { run.phase.as_str().into() } else { "judge".into() },
             beads_total: one.beads,
             beads_completed: one.completed,
             beads_failed: one.failed,
@@ -316,7 +316,7 @@ pub fn run_log(run: &Run) -> RunLog {
             }),
         }
     });
-    let ended = run.outcome().is_some();
+    let ended = run.outcome.is_some();
     RunLog {
         run_id: run.id().into(),
         spec: run.started.spec.clone(),
@@ -326,19 +326,33 @@ pub fn run_log(run: &Run) -> RunLog {
         iterations: iterations.collect(),
         completed_at: ended.then_some(run.updated_at),
         total_duration: ended
-            .then(|| Span::from_secs((run.runtime.before_ms / 1000).max(0) as u64).to_string()),
+            .then(|| Span::from_secs((run.ran_ms / 1000).max(0) as u64).to_string()),
         total_beads: run.beads.len() as u32,
         total_agent_spawns: run.spawns,
-        pr_url: run.publication.pr_url.clone(),
+        pr_url: run.pr_url.clone(),
         error: error(run).map(|error| LogError { code: error.code, message: error.message }),
     }
+}
+
+/// Why a snapshot of a run cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error(transparent)]
+    Write(#[from] serde_saphyr::ser::Error),
+    #[error(transparent)]
+    Read(#[from] serde_saphyr::Error),
+    #[error(
+        "it has schema_version {0}, and this muleteer knows {SCHEMA_VERSION}: a newer muleteer \
+         wrote it"
+    )]
+    Newer(u32),
 }
 
 /// Returns the snapshot files of a run: names and texts.
 pub fn snapshots(
     run: &Run,
     pid_of: impl Fn(&str) -> Option<u32>,
-) -> [(&'static str, Result<String, String>); 2] {
+) -> [(&'static str, Result<String, SnapshotError>); 2] {
     [("checkpoint.yml", to_yaml(&checkpoint(run, pid_of))), ("run-log.yml", to_yaml(&run_log(run)))]
 }
 
@@ -346,28 +360,24 @@ pub fn snapshots(
 ///
 /// # Errors
 /// Never for the types of this module.
-pub fn to_yaml(value: &impl Serialize) -> Result<String, String> {
-    serde_saphyr::to_string(value).map_err(|error| error.to_string())
+pub fn to_yaml(value: &impl Serialize) -> Result<String, SnapshotError> {
+    Ok(serde_saphyr::to_string(value)?)
 }
 
 /// Parses a checkpoint.
 ///
 /// # Errors
 /// It is no checkpoint, or a newer version wrote it.
-pub fn parse(text: &str) -> Result<Checkpoint, String> {
+pub fn parse(text: &str) -> Result<Checkpoint, SnapshotError> {
     #[derive(Deserialize)]
     struct Version {
         schema_version: u32,
     }
-    let version: Version = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let version: Version = serde_saphyr::from_str(text)?;
     if version.schema_version > SCHEMA_VERSION {
-        return Err(format!(
-            "a newer muleteer wrote it: it has schema_version {}, but this muleteer knows \
-             {SCHEMA_VERSION}",
-            version.schema_version
-        ));
+        return Err(SnapshotError::Newer(version.schema_version));
     }
-    serde_saphyr::from_str(text).map_err(|error| error.to_string())
+    Ok(serde_saphyr::from_str(text)?)
 }
 
 /// The document of `run --json` and `run --status --json` (contract.md, "Output").
@@ -429,8 +439,9 @@ pub struct PlanBead {
 impl Plan {
     /// Returns the plan of a finished dry run that has not been resumed, otherwise `None`.
     pub fn of(run: &Run) -> Option<Self> {
-        let rests = run.rest_reason().is_some();
-        (run.settings.dry_run && rests && run.has_accepted_beads()).then(|| {
+        let is_plan =
+            run.settings.dry_run && run.outcome.is_none() && run.accepted && !run.is_live();
+        is_plan.then(|| {
             let waves = run.schedule.waves();
             let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| PlanBead {
                 id: task.planned.id.clone(),
@@ -505,13 +516,11 @@ pub fn report(run: &Run, standing: &Standing) -> Report {
 /// Returns the error that ended a run, or that it was stopped. `None` while it runs, and while it
 /// waits for a person.
 pub fn error(run: &Run) -> Option<DocumentError> {
-    let (code, message) = match &run.standing {
-        RunStanding::Ended { error, .. } => error.clone().map(|error| (error.code, error.message)),
-        RunStanding::Resting { reason, stopped, .. } => {
-            stopped.then(|| ("E_RUN_STOPPED".into(), reason.clone()))
-        }
-        RunStanding::Running | RunStanding::Stopping(_) => None,
-    }?;
+    let (code, message) = match (&run.error, &run.resting) {
+        (Some(error), _) => (error.code.clone(), error.message.clone()),
+        (None, Some((_, reason))) if run.stopped => (ErrorCode::RunStopped.into(), reason.clone()),
+        _ => return None,
+    };
     Some(DocumentError { code, message, run_id: run.id().into() })
 }
 
@@ -523,7 +532,7 @@ pub fn shortfall(run: &Run) -> Option<DocumentError> {
         let undone = run.beads.values().filter(|task| task.stage != Stage::Done);
         let left: Vec<_> = undone.map(|task| task.planned.id.as_str()).collect();
         (run.status() == RunStatus::Partial).then(|| DocumentError {
-            code: "E_BEADS_BLOCKED".into(),
+            code: ErrorCode::BeadsBlocked.into(),
             message: format!(
                 "the judge passed the run, but {} of {} beads are not done: {}{}",
                 left.len(),
@@ -552,7 +561,7 @@ pub fn document(run: &Run) -> Document {
     Document {
         run_id: run.id().into(),
         status: run.status(),
-        phase: run.phase(),
+        phase: run.phase,
         iteration: run.iteration,
         beads: BeadCounts {
             total: run.total(),
@@ -562,17 +571,21 @@ pub fn document(run: &Run) -> Document {
             blocked: run.count(Stage::Blocked),
         },
         target_branch: run.target(),
-        pr_url: run.publication.pr_url.clone(),
+        pr_url: run.pr_url.clone(),
         enforced: Enforced::of(&run.settings),
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),
-        branch: run.publication.preserved_branch().or(run.publication.branch.as_ref()).cloned(),
+        branch: run
+            .kept
+            .as_ref()
+            .and_then(|kept| kept.branch.clone())
+            .or_else(|| run.published.clone()),
         agents: run.jobs.len() as u32,
-        observations: run.observations.pending.iter().cloned().collect(),
-        maintenance_runs: run.maintenance.runs.len() as u32,
-        maintenance_coalesced: run.maintenance.coalesced,
-        reason: run.rest_reason().map(str::to_string).or_else(|| why(run)),
+        observations: run.observations.iter().cloned().collect(),
+        maintenance_runs: run.maintenance.len() as u32,
+        maintenance_coalesced: run.coalesced,
+        reason: run.resting.as_ref().map(|(_, reason)| reason.clone()).or_else(|| why(run)),
         standing: None,
         error: shortfall(run),
         work: Whereabouts::of(run),

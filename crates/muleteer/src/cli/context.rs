@@ -4,6 +4,7 @@ use crate::cli::failure::Failure;
 use crate::cli::global::Global;
 use crate::cli::output::Output;
 use muleteer_process::lock;
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::daemon::Note;
 use muleteer_supervisor::daemon::paths::{PathError, Paths, check_socket};
 use std::path::{Path, PathBuf};
@@ -44,14 +45,14 @@ impl Context {
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let context = Self::anywhere(global);
         if let Some(error) = &context.misplaced {
-            return Err(Failure::of("E_USAGE", error).hint(error.hint()));
+            return Err(Failure::of(ErrorCode::Usage, error).hint(error.hint()));
         }
         match &context.config {
             // This is checked for all verbs, even those that read no configuration: a mistyped path
             // must not look as if the file were in effect.
             Some(path) if !path.exists() => {
                 let message = format!("the configuration file {} does not exist", path.display());
-                Err(Failure::new("E_CONFIG_INVALID", message)
+                Err(Failure::new(ErrorCode::ConfigInvalid, message)
                     .file(path)
                     .hint("name an existing file with --config"))
             }
@@ -121,7 +122,7 @@ pub fn absolute(path: &Path) -> PathBuf {
 pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
     match project {
         Some(path) if !path.is_dir() => Err(Failure::new(
-            "E_PROJECT_NOT_FOUND",
+            ErrorCode::ProjectNotFound,
             format!("{} is not a directory", path.display()),
         )),
         path => Ok(absolute(path.unwrap_or(".".as_ref()))),
@@ -132,7 +133,7 @@ pub fn seen_from(project: Option<&Path>) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// `code` if the directory no longer exists or cannot be read.
-pub fn here(code: &str) -> Result<PathBuf, Failure> {
+pub fn here(code: ErrorCode) -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| {
         Failure::new(code, format!("cannot read the current directory: {error}"))
             .hint("change to an existing directory")

@@ -2,6 +2,7 @@
 
 use crate::cli::exit::{self, Exit};
 use crate::render::{BOLD, RED, RESET};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::ClientError;
 use muleteer_protocol::v1::WireError;
 use serde_json::{Value, json};
@@ -29,13 +30,12 @@ pub struct Told {
 }
 
 impl Failure {
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
-        debug_assert!(exit::CODES.iter().any(|(name, ..)| *name == code), "{code} is not listed");
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         WireError { code: code.into(), message: message.into(), ..WireError::default() }.into()
     }
 
     /// Wraps an error of another layer, including its chain of sources.
-    pub fn of(code: &str, error: &dyn Error) -> Self {
+    pub fn of(code: ErrorCode, error: &dyn Error) -> Self {
         Self::new(code, chain(error))
     }
 
@@ -207,16 +207,17 @@ impl From<ClientError> for Failure {
         let text = chain(&error);
         match error {
             ClientError::Remote(wire) | ClientError::Refused(wire) => wire.into(),
-            ClientError::NoDaemon { .. } => Self::new("E_NO_DAEMON", text)
+            ClientError::NoDaemon { .. } => Self::new(ErrorCode::NoDaemon, text)
                 .hint("start a daemon with `muleteer daemon`, or name its socket with --socket"),
-            ClientError::Lost => Self::new("E_CONNECTION_LOST", text),
-            ClientError::Connect { .. } => Self::new("E_NO_DAEMON", text),
-            ClientError::Slow(_) => Self::new("E_BUSY", text)
+            ClientError::Lost => Self::new(ErrorCode::ConnectionLost, text),
+            ClientError::Connect { .. } => Self::new(ErrorCode::NoDaemon, text),
+            ClientError::Slow(_) => Self::new(ErrorCode::Busy, text)
                 .hint("read its log; killing the daemon, even with -9, loses no work"),
-            ClientError::Frame(_) | ClientError::Unexpected(_) => Self::new("E_PROTOCOL", text)
-                .hint(
+            ClientError::Frame(_) | ClientError::Unexpected(_) => {
+                Self::new(ErrorCode::Protocol, text).hint(
                     "client and daemon may have different versions: run `muleteer status --json`",
-                ),
+                )
+            }
         }
     }
 }
@@ -226,7 +227,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::OutputClosed,
-            _ => Self::new("E_IO", format!("cannot write the output: {error}")),
+            _ => Self::new(ErrorCode::Io, format!("cannot write the output: {error}")),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The command line: the global options and the list of verbs. Each verb's arguments are defined
 //! beside its code, in [`crate::verbs`].
 
+pub mod arg_error;
 pub mod context;
 pub mod exit;
 pub mod failure;
@@ -16,6 +17,7 @@ use crate::cli::output::{Color, Output};
 use crate::verbs::*;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand, ValueEnum};
+use muleteer_protocol::ErrorCode;
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
@@ -141,7 +143,7 @@ fn color(args: &[OsString]) -> Color {
 pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure {
     if let Some(word) = unreadable {
         return Failure::new(
-            "E_USAGE",
+            ErrorCode::Usage,
             format!("the argument `{}` is not valid UTF-8", word.to_string_lossy()),
         );
     }
@@ -156,7 +158,7 @@ pub(crate) fn usage(error: &clap::Error, unreadable: Option<&OsStr>) -> Failure 
         message = format!("{message} {}", missing.join(", "));
         rest.retain(|line| !missing.iter().any(|name| name == line));
     }
-    let failure = Failure::new("E_USAGE", message);
+    let failure = Failure::new(ErrorCode::Usage, message);
     if rest.is_empty() { failure } else { failure.hint(rest.join(" ")) }
 }
 

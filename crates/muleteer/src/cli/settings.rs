@@ -5,6 +5,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use muleteer_model::agent::role::RoleSource;
 use muleteer_model::config::{Config, ConfigError, Ignored, Layer, Source, Trust, load};
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::daemon::settings::{self, Unreadable};
 use std::path::Path;
 
@@ -83,10 +84,10 @@ pub fn invalid(errors: Vec<ConfigError>) -> Failure {
     });
     let first = failures
         .next()
-        .unwrap_or_else(|| Failure::new("E_CONFIG_INVALID", "the configuration is invalid"));
+        .unwrap_or_else(|| Failure::new(ErrorCode::ConfigInvalid, "the configuration is invalid"));
     first.and(failures.collect::<Vec<_>>())
 }
 
 pub fn unreadable(error: &Unreadable) -> Failure {
-    Failure::of("E_CONFIG_INVALID", error).file(&error.path)
+    Failure::of(ErrorCode::ConfigInvalid, error).file(&error.path)
 }

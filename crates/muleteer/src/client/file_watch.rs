@@ -1,6 +1,7 @@
 //! Waits for files to grow by kernel notifications (inotify) instead of polling.
 
 use crate::cli::failure::Failure;
+use muleteer_protocol::ErrorCode;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use std::path::Path;
 use std::sync::Arc;
@@ -57,5 +58,5 @@ impl FileWatch {
 }
 
 fn failed(error: &notify::Error) -> Failure {
-    Failure::new("E_IO", format!("cannot follow: {error}"))
+    Failure::new(ErrorCode::Io, format!("cannot follow: {error}"))
 }

@@ -8,6 +8,7 @@ use crate::cli::failure::Failure;
 use crate::client::file_watch::FileWatch;
 use crate::client::offline::stored;
 use muleteer_model::event::Record;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{Item, Request};
 use muleteer_store::events::tail::{self, Reader, Start};
@@ -104,7 +105,7 @@ fn watch_state(context: &Context) -> Result<FileWatch, Failure> {
     FileWatch::on(&[dir]).map_err(|failure| match dir.exists() {
         true => failure,
         false => Failure::new(
-            "E_NO_DAEMON",
+            ErrorCode::NoDaemon,
             format!("nothing to follow: {} does not exist", dir.display()),
         )
         .hint("start a daemon with `muleteer daemon`, or an agent with `muleteer spawn`"),

@@ -7,6 +7,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::fleet::{Fleet, LookupError};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{DaemonStatus, DispatchStatus, StatusReport};
 use muleteer_store::StoreError;
 use muleteer_store::events::fold_fleet;
@@ -80,10 +81,10 @@ pub fn stopped(context: &Context) -> DaemonStatus {
 pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
     match fleet.find(id) {
         Ok(dispatch) => Ok(dispatch),
-        Err(error @ LookupError::Unknown(_)) => Err(Failure::of("E_NOT_FOUND", &error)
+        Err(error @ LookupError::Unknown(_)) => Err(Failure::of(ErrorCode::NotFound, &error)
             .hint("run `muleteer status` to list them")
             .dispatch(id)),
-        Err(error @ LookupError::Ambiguous { .. }) => Err(Failure::of("E_AMBIGUOUS", &error)
+        Err(error @ LookupError::Ambiguous { .. }) => Err(Failure::of(ErrorCode::Ambiguous, &error)
             .hint("give a longer part of the id")
             .dispatch(id)),
     }

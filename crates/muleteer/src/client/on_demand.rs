@@ -3,6 +3,7 @@
 
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError};
 use muleteer_protocol::v1::WireError;
 use serde::Deserialize;
@@ -61,9 +62,12 @@ const NOT_OURS: &[&str] = &[
 pub async fn start(context: &Context) -> Result<Client, Failure> {
     let log = context.paths.daemon_log();
     let cannot = |error: io::Error| {
-        Failure::new("E_DAEMON_START", format!("cannot start a daemon: {}: {error}", log.display()))
-            .file(&log)
-            .hint("run `muleteer doctor` to check the directories")
+        Failure::new(
+            ErrorCode::DaemonStart,
+            format!("cannot start a daemon: {}: {error}", log.display()),
+        )
+        .file(&log)
+        .hint("run `muleteer doctor` to check the directories")
     };
     let file = open_log(&log).map_err(cannot)?;
     context.out.detail(format!("starting a daemon; its log is {}", log.display()));
@@ -91,7 +95,7 @@ pub async fn start(context: &Context) -> Result<Client, Failure> {
             // as it began.
             let again = why
                 .as_ref()
-                .map_or(status.code().is_none(), |why| why.code() == "E_ALREADY_RUNNING");
+                .map_or(status.code().is_none(), |why| why.code() == ErrorCode::AlreadyRunning);
             if !again || Instant::now() >= deadline {
                 return Err(why.unwrap_or_else(|| {
                     died(&log, &format!("the daemon exited immediately ({status})"))
@@ -223,7 +227,7 @@ pub fn died(log: &Path, what: &str) -> Failure {
     } else {
         format!("{what}; its log ends with:\n{tail}")
     };
-    Failure::new("E_DAEMON_START", message)
+    Failure::new(ErrorCode::DaemonStart, message)
         .file(log)
         .hint("run `muleteer daemon` in a terminal to see its messages")
 }

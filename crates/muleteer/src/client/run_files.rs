@@ -5,6 +5,7 @@ use crate::client::offline::stored;
 use muleteer_model::event::Record;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::report::history::Chronicle;
+use muleteer_protocol::ErrorCode;
 use muleteer_store::events;
 use muleteer_supervisor::daemon::settings;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ impl Runs {
     /// # Errors
     /// When there is no current directory.
     pub fn here() -> Result<Self, Failure> {
-        let here = crate::cli::context::here("E_IO")?;
+        let here = crate::cli::context::here(ErrorCode::Io)?;
         let here = here.canonicalize().unwrap_or(here);
         Ok(Self { repo: settings::outermost(&here) })
     }
@@ -67,13 +68,13 @@ impl Runs {
         let ids = self.ids();
         let Some(given) = given else {
             let none = || {
-                Failure::new("E_NOT_FOUND", format!("{} has no runs", self.repo.display()))
+                Failure::new(ErrorCode::NotFound, format!("{} has no runs", self.repo.display()))
                     .hint("start a run with `muleteer run --spec plan.md`")
             };
             return ids.into_iter().next_back().ok_or_else(none);
         };
         if given.is_empty() {
-            return Err(Failure::new("E_USAGE", "the run's id is empty")
+            return Err(Failure::new(ErrorCode::Usage, "the run's id is empty")
                 .hint("omit the id to select the newest run"));
         }
         let hash = |id: &str| id.rsplit('-').next().is_some_and(|hash| hash.starts_with(given));
@@ -82,7 +83,7 @@ impl Runs {
         match matching.as_slice() {
             [one] => Ok(one.clone()),
             [] => Err(Failure::new(
-                "E_NOT_FOUND",
+                ErrorCode::NotFound,
                 format!("no run {given} in {}", self.repo.display()),
             )
             .run(given)
@@ -90,7 +91,7 @@ impl Runs {
             many => match many.iter().find(|id| *id == given) {
                 Some(exact) => Ok(exact.clone()),
                 None => Err(Failure::new(
-                    "E_AMBIGUOUS",
+                    ErrorCode::Ambiguous,
                     format!("{} runs have an id that begins with {given}", many.len()),
                 )
                 .run(given)),
@@ -108,12 +109,15 @@ impl Runs {
         match live.as_slice() {
             [one] => Ok(one.clone()),
             [] => Err(Failure::new(
-                "E_NOT_FOUND",
+                ErrorCode::NotFound,
                 format!("no run of {} is running", self.repo.display()),
             )
             .hint("run `muleteer runs` to list them")),
-            many => Err(Failure::new("E_AMBIGUOUS", format!("{} runs are running", many.len()))
-                .hint(format!("name one: {}", many.join(", ")))),
+            many => Err(Failure::new(
+                ErrorCode::Ambiguous,
+                format!("{} runs are running", many.len()),
+            )
+            .hint(format!("name one: {}", many.join(", ")))),
         }
     }
 
@@ -162,21 +166,21 @@ impl Runs {
                 path.display(),
                 checkpoint.display()
             );
-            return Failure::new("E_EVENTS_SHORT", message)
+            return Failure::new(ErrorCode::EventsShort, message)
                 .run(run_id)
                 .file(&path)
                 .hint("restore the file from a backup: durable events are missing");
         }
         if read == 0 {
             return Failure::new(
-                "E_NOT_FOUND",
+                ErrorCode::NotFound,
                 format!("run {run_id} never started: {} is empty", path.display()),
             )
             .run(run_id)
             .hint("start a new run with `muleteer run --spec plan.md`");
         }
         Failure::new(
-            "E_CHECKPOINT_CORRUPT",
+            ErrorCode::CheckpointCorrupt,
             format!("the first event of {} does not start a run", path.display()),
         )
         .run(run_id)
@@ -207,9 +211,9 @@ pub fn new_id() -> Result<String, Failure> {
 /// # Errors
 /// When it is not UTF-8.
 pub fn utf8(path: &Path) -> Result<String, Failure> {
-    path.to_str()
-        .map(str::to_string)
-        .ok_or_else(|| Failure::new("E_USAGE", format!("the path {} is not UTF-8", path.display())))
+    path.to_str().map(str::to_string).ok_or_else(|| {
+        Failure::new(ErrorCode::Usage, format!("the path {} is not UTF-8", path.display()))
+    })
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use crate::demo::place::Place;
 use crate::demo::play::Play;
 use crate::demo::screen::Screen;
 use muleteer_process::clock::awake;
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::signals::AsyncSignals;
 use rustix::process::Signal;
 
@@ -54,7 +55,7 @@ pub async fn run(out: Output, keep: bool) -> Result<Exit, Failure> {
     place.discard();
     drop(place);
     Err(Failure::new(
-        "E_CANCELLED",
+        ErrorCode::Cancelled,
         "the demo was interrupted; its processes were stopped and its files removed",
     ))
 }

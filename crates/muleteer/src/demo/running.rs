@@ -12,6 +12,7 @@ use muleteer_process::clock::awake;
 use muleteer_process::command::helper;
 use muleteer_process::host::host;
 use muleteer_process::identity::Pinned;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request};
 use rustix::process::Signal;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +35,8 @@ impl Place {
     pub async fn start_daemon(&mut self) -> Result<u32, Failure> {
         let log = self.context.paths.daemon_log();
         let cannot = |error: &dyn std::fmt::Display| {
-            Failure::new("E_DAEMON_START", format!("cannot start a daemon: {error}")).file(&log)
+            Failure::new(ErrorCode::DaemonStart, format!("cannot start a daemon: {error}"))
+                .file(&log)
         };
         let file = on_demand::open_log(&log).map_err(|error| cannot(&error))?;
         let copy = file.try_clone().map_err(|error| cannot(&error))?;
@@ -102,7 +104,10 @@ impl Place {
             if child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 self.daemon = None;
             } else if awake() > deadline {
-                return Err(Failure::new("E_DEMO", "the daemon did not stop when asked"));
+                return Err(Failure::new(
+                    ErrorCode::Demo,
+                    "the daemon did not stop when asked",
+                ));
             } else {
                 tokio::time::sleep(PAUSE).await;
             }

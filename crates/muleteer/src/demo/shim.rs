@@ -9,6 +9,7 @@ use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use crate::client::on_demand::own_program;
 use muleteer_process::command::helper;
+use muleteer_protocol::ErrorCode;
 use muleteer_shim::run::{BUILD_WORD, build as our_build};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -91,7 +92,7 @@ fn stale(beside: &Path, said: &str) -> Failure {
         said.chars().take(200).collect::<String>(),
         our_build()
     );
-    Failure::new("E_DAEMON_START", message).file(beside).hint(format!(
+    Failure::new(ErrorCode::DaemonStart, message).file(beside).hint(format!(
         "build both: run `cargo build --release -p muleteer -p {NAME}` in a checkout, or `cargo \
          xtask install`"
     ))

@@ -6,11 +6,20 @@ use muleteer_backends::{Backend, BackendError, Program};
 use muleteer_model::config::{BackendChoice, Command, Config};
 use std::ffi::OsStr;
 
+/// Why the program of a backend cannot be determined.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnknownProgram {
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error("no command is configured: `spawn` and `run` need --command")]
+    NoCommand,
+}
+
 /// One backend with the program that it needs.
 pub(super) struct Sought {
     pub(super) name: &'static str,
     /// `Err` says why the program cannot be determined.
-    pub(super) question: Result<Question, String>,
+    pub(super) question: Result<Question, UnknownProgram>,
     pub(super) get: String,
     /// The configuration keys that name this backend.
     pub(super) named_by: Vec<String>,
@@ -52,12 +61,15 @@ fn one(backend: &dyn Backend, config: Option<&Config>, path: Option<&OsStr>) -> 
         Program::Other => match (agent, &command) {
             (Some(name), _) => match acp::known(name) {
                 Ok(known) => found(known.program, known.get, agent_program),
-                Err(error) => (Err(error.to_string()), error.hint()),
+                Err(error) => {
+                    let hint = error.hint();
+                    (Err(error.into()), hint)
+                }
             },
             (None, Some((key, command))) => (Ok(of_command(command, "")), format!("correct {key}")),
             (None, None) => match acp::installed(path) {
                 Some(known) => found(known.program, known.get, agent_program),
-                None => (Err(BackendError::NoAgent.to_string()), BackendError::NoAgent.hint()),
+                None => (Err(BackendError::NoAgent.into()), BackendError::NoAgent.hint()),
             },
         },
         Program::Command { .. } if named_by.is_empty() => return None,
@@ -65,10 +77,8 @@ fn one(backend: &dyn Backend, config: Option<&Config>, path: Option<&OsStr>) -> 
             Some((key, command)) => (Ok(of_command(command, "")), format!("correct {key}")),
             None => {
                 // Users mostly pass `--command`, so a missing key is no problem.
-                let error =
-                    "no command is configured: `spawn` and `run` need --command".to_string();
                 named_by.clear();
-                (Err(error), format!("set {key}.command"))
+                (Err(UnknownProgram::NoCommand), format!("set {key}.command"))
             }
         },
     };

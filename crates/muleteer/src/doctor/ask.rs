@@ -2,7 +2,7 @@
 //! it.
 
 use crate::doctor::{find, program_at};
-use muleteer_model::doctor::{self, Program};
+use muleteer_model::doctor::{self, Program, Tried};
 use muleteer_process::command::helper;
 use std::path::Path;
 use std::process::Stdio;
@@ -129,23 +129,19 @@ async fn read(stream: Option<impl tokio::io::AsyncRead + Unpin>, bytes: &mut Vec
 }
 
 /// Runs one of this program's own probes and returns its verdict.
-pub(super) async fn probe(
-    own: &Path,
-    words: &[&str],
-    deadline: Duration,
-) -> Result<String, String> {
+pub(super) async fn probe(own: &Path, words: &[&str], deadline: Duration) -> Tried {
     let args: Vec<_> = std::iter::once("probe").chain(words.iter().copied()).collect();
     match run(own, &args, deadline).await {
         Ok(said) => {
             let said = said.trim();
             match said.split_once(' ') {
                 Some(("ok", what)) => Ok(what.to_string()),
-                Some(("no", why)) => Err(why.to_string()),
+                Some(("no", why)) => Err(why.into()),
                 _ => Err("the probe printed nothing".into()),
             }
         }
         Err(RunError::Late) => Err("the probe hung".into()),
-        Err(RunError::Failed(error)) => Err(error),
+        Err(RunError::Failed(error)) => Err(error.into()),
     }
 }
 

@@ -29,8 +29,8 @@ pub(super) async fn landlock(own: &Path) -> Option<Tried> {
         (Ok(()), Some(allowed), Some(forbidden)) => {
             probe(own, &["landlock", allowed, forbidden], PROBE_DEADLINE).await
         }
-        (Err(error), ..) => Err(format!("{}: {error}", base.display())),
-        _ => Err(format!("{} is not UTF-8", base.display())),
+        (Err(error), ..) => Err(format!("{}: {error}", base.display()).into()),
+        _ => Err(format!("{} is not UTF-8", base.display()).into()),
     };
     let _ = std::fs::remove_dir_all(&base);
     Some(tried)
@@ -60,7 +60,7 @@ pub(super) fn inotify() -> Option<InotifyFacts> {
     };
     let available = inotify::init(inotify::CreateFlags::CLOEXEC)
         .map(|_| String::new())
-        .map_err(|error| std::io::Error::from(error).to_string());
+        .map_err(|error| std::io::Error::from(error).to_string().into());
     Some(InotifyFacts {
         available,
         max_instances: limit("max_user_instances"),

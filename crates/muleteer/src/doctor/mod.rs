@@ -39,8 +39,8 @@ pub async fn facts(context: &Context) -> Facts {
     let config_facts = match &config {
         Ok(_) => files()
             .map(|sources| sources.into_iter().filter_map(|source| source.file).collect())
-            .map_err(|failure| said(&failure)),
-        Err(failure) => Err(said(failure)),
+            .map_err(|failure| said(&failure).into()),
+        Err(failure) => Err(said(failure).into()),
     };
     // An unreadable configuration must not prevent the other checks.
     let config = config.or_else(|_| Config::defaults()).ok();
@@ -102,7 +102,9 @@ pub async fn facts(context: &Context) -> Facts {
             pidfd: abilities.pidfd,
             subreaper: abilities.subreaper,
             parent_death_signal: abilities.parent_death_signal,
-            cgroup: muleteer_process::cgroup::probe().map(|path| path.display().to_string()),
+            cgroup: muleteer_process::cgroup::probe()
+                .map(|path| path.display().to_string())
+                .map_err(|error| error.to_string().into()),
         },
         service,
         limits: LimitFacts {
@@ -162,7 +164,7 @@ async fn backends(config: Option<&Config>) -> Vec<BackendFacts> {
     futures_util::future::join_all(sought.into_iter().map(async |sought| {
         let (program, found) = match sought.question {
             Ok(question) => (question.program.clone(), ask(question, PROGRAM_DEADLINE).await),
-            Err(error) => (String::new(), Program::Unknown(error)),
+            Err(error) => (String::new(), Program::Unknown(error.to_string())),
         };
         BackendFacts {
             name: sought.name.into(),

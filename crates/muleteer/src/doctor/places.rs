@@ -2,7 +2,7 @@
 
 use crate::cli::context::Context;
 use muleteer_model::doctor::{
-    Barred, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Exports, FileFacts,
+    Barred, Cause, DaemonFacts, DatabaseFacts, DirFacts, DirState, EventFacts, Exports, FileFacts,
     ShimFacts, There,
 };
 use muleteer_protocol::client::ClientError;
@@ -184,13 +184,13 @@ pub(super) async fn daemon(context: &Context) -> DaemonFacts {
     }
 }
 
-pub(super) fn shim(own: &Path) -> Result<ShimFacts, String> {
+pub(super) fn shim(own: &Path) -> Result<ShimFacts, Cause> {
     let beside = own.with_file_name("muleteer-shim");
     match std::fs::File::open(&beside) {
         Ok(_) => Ok(ShimFacts { path: beside, own_binary: true }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(ShimFacts { path: own.into(), own_binary: false })
         }
-        Err(error) => Err(format!("{}: {error}", beside.display())),
+        Err(error) => Err(format!("{}: {error}", beside.display()).into()),
     }
 }

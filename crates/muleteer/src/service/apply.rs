@@ -4,6 +4,7 @@ use crate::cli::failure::Failure;
 use crate::doctor::ask::{RunError, run};
 use crate::service::plan::Step;
 use crate::service::state;
+use muleteer_protocol::ErrorCode;
 use serde::Serialize;
 use std::io;
 use std::path::Path;
@@ -74,22 +75,27 @@ async fn carry_out(step: &Step) -> Result<(), Failure> {
 }
 
 fn file_failure(path: &Path, what: &str, error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::PermissionDenied { "E_FORBIDDEN" } else { "E_IO" };
+    let code = if error.kind() == io::ErrorKind::PermissionDenied {
+        ErrorCode::Forbidden
+    } else {
+        ErrorCode::Io
+    };
     Failure::new(code, format!("{} cannot be {what}: {error}", path.display())).file(path)
 }
 
 async fn command(argv: &[String]) -> Result<(), Failure> {
     let said = argv.join(" ");
     let Some((program, args)) = argv.split_first() else { return Ok(()) };
-    let path = state::find(program)
-        .ok_or_else(|| Failure::new("E_SERVICE_MANAGER", format!("`{program}` is not on PATH")))?;
+    let path = state::find(program).ok_or_else(|| {
+        Failure::new(ErrorCode::ServiceManager, format!("`{program}` is not on PATH"))
+    })?;
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     run(&path, &args, PATIENCE).await.map(drop).map_err(|error| {
         let why = match error {
             RunError::Late => format!("no answer within {} s", PATIENCE.as_secs()),
             RunError::Failed(error) => error,
         };
-        Failure::new("E_SERVICE_MANAGER", format!("`{said}` failed: {why}"))
+        Failure::new(ErrorCode::ServiceManager, format!("`{said}` failed: {why}"))
             .hint("run `muleteer service status`, or read the log of the service manager")
     })
 }

@@ -1,6 +1,7 @@
 //! `bead`: the work items of runs. Outside a run it uses the repository's store directly. An agent
 //! of a run asks the daemon, which knows the agent and its rights.
 
+use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -11,6 +12,7 @@ use jiff::Timestamp;
 use muleteer_model::beads::graph::Graph;
 use muleteer_model::beads::{Answer, Bead, Op, Status};
 use muleteer_model::event::id;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, Reply, Request};
 use muleteer_store::beads;
 use muleteer_store::beads::embedded::{self, BeadError};
@@ -401,14 +403,15 @@ async fn export(
     // replaced.
     let place = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     if std::fs::metadata(&place).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
-        let failed = |error: std::io::Error| Failure::new("E_IO", error.to_string()).file(path);
+        let failed =
+            |error: std::io::Error| Failure::new(ErrorCode::Io, error.to_string()).file(path);
         let mut file = std::fs::OpenOptions::new().write(true).open(&place).map_err(failed)?;
         file.write_all(text.as_bytes()).map_err(failed)?;
     } else {
         let mode =
             std::fs::metadata(&place).map_or(0o644, |meta| meta.permissions().mode() & 0o777);
         muleteer_store::atomic::write_atomic(&place, text.as_bytes(), mode)
-            .map_err(|error| Failure::of("E_STORE_IO", &error).file(path))?;
+            .map_err(|error| Failure::of(ErrorCode::StoreIo, &error).file(path))?;
     }
     if context.out.json {
         context
@@ -420,7 +423,7 @@ async fn export(
 
 fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
     let unreadable =
-        |error| Failure::new("E_NOT_FOUND", format!("cannot read it: {error}")).file(file);
+        |error| Failure::new(ErrorCode::NotFound, format!("cannot read it: {error}")).file(file);
     let mut text = String::new();
     let source: Box<dyn Read> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
@@ -429,7 +432,7 @@ fn issues(file: &Path) -> Result<Vec<Bead>, Failure> {
     };
     source.take(IMPORT_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
     embedded::parse_issues(&text).map_err(|(line, why)| {
-        Failure::new("E_BAD_INPUT", format!("this is not a bead: {why}"))
+        Failure::new(ErrorCode::BadInput, format!("this is not a bead: {why}"))
             .file(file)
             .at(Some(line), None)
             .hint("write one JSON object on each line, with the fields of beads' issues.jsonl")
@@ -450,13 +453,13 @@ impl Store {
         if context.is_agent && in_run {
             return Ok(Self::Daemon);
         }
-        let here = crate::cli::context::here("E_IO")?;
+        let here = crate::cli::context::here(ErrorCode::Io)?;
         let top = settings::outermost(&here);
         let home = settings::beads_home(&top);
         let git = worktree::git_dir(&top).await;
         if git.is_none() && !top.join(".muleteer").is_dir() {
             return Err(Failure::new(
-                "E_NOT_A_REPOSITORY",
+                ErrorCode::NotARepository,
                 format!("{} is not in a git repository", here.display()),
             )
             .hint("run `git init` first, or change to a repository"));
@@ -465,7 +468,8 @@ impl Store {
         if !dir.exists()
             && let Some(git) = git
         {
-            worktree::exclude(&git).map_err(|error| Failure::new("E_IO", error.to_string()))?;
+            worktree::exclude(&git)
+                .map_err(|error| Failure::new(ErrorCode::Io, error.to_string()))?;
         }
         let config = crate::cli::settings::config(context, Some(&top))?;
         crate::cli::settings::warn(context, config.ignored(), "run.beads");
@@ -476,14 +480,14 @@ impl Store {
         match self {
             Self::Daemon => {
                 let op = serde_json::to_string(op)
-                    .map_err(|error| Failure::new("E_INTERNAL", error.to_string()))?;
+                    .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
                 let key = id::encode(&crate::verbs::spawn::random()?);
                 let reply = context.ask(Request::Bead { key, op }).await?;
                 let Reply::Beads { answer } = reply else {
                     return Err(crate::client::connect::unexpected(&reply));
                 };
                 serde_json::from_str(&answer)
-                    .map_err(|error| Failure::new("E_PROTOCOL", error.to_string()))
+                    .map_err(|error| Failure::new(ErrorCode::Protocol, error.to_string()))
             }
             Self::Here(store) => {
                 let fresh = id::encode(&crate::verbs::spawn::random()?);
@@ -505,11 +509,11 @@ fn told(error: &BeadError) -> Failure {
     })
 }
 
-fn priority(text: &str) -> Result<u8, String> {
+fn priority(text: &str) -> Result<u8, ArgError> {
     let digits = text.strip_prefix(['p', 'P']).unwrap_or(text);
     digits
         .parse()
         .ok()
         .filter(|priority| *priority <= 4)
-        .ok_or_else(|| "expected 0 (most urgent) to 4".into())
+        .ok_or(ArgError::Wanted("expected 0 (most urgent) to 4"))
 }

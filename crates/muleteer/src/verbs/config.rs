@@ -7,6 +7,7 @@ use crate::cli::settings;
 use crate::render::{DIM, RESET, safe};
 use muleteer_model::agent::role::Catalog;
 use muleteer_model::config::{Origin, schema};
+use muleteer_protocol::ErrorCode;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -92,7 +93,7 @@ fn show(context: &Context, key: Option<&str>, project: &std::path::Path) -> Resu
     };
     let origins: Vec<_> = kept.origins().iter().filter(below).collect();
     if let Some(key) = key.filter(|_| origins.is_empty()) {
-        return Err(Failure::new("E_NOT_FOUND", format!("no value is set at `{key}`"))
+        return Err(Failure::new(ErrorCode::NotFound, format!("no value is set at `{key}`"))
             .hint("run `muleteer config show` to list all keys"));
     }
     if context.out.json {

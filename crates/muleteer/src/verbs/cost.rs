@@ -3,6 +3,7 @@
 //! The sums come from the events and not from the database. The database may lag behind (right
 //! after a `kill -9`) or be missing. Reading a year of events takes only a moment.
 
+use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -68,9 +69,9 @@ impl From<By> for cost::By {
     }
 }
 
-fn since(text: &str) -> Result<Timestamp, String> {
+fn since(text: &str) -> Result<Timestamp, ArgError> {
     time_arg::parse(text)
-        .ok_or_else(|| "expected an age (2h, 7d), a day (2026-01-31) or an RFC 3339 time".into())
+        .ok_or(ArgError::Wanted("expected an age (2h, 7d), a day (2026-01-31) or an RFC 3339 time"))
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {

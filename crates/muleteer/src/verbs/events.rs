@@ -1,5 +1,6 @@
 //! `events`: all events of this state directory.
 
+use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -44,13 +45,13 @@ enum Since {
 }
 
 /// Parses `--since`: ages have a unit, times have a `T`, and a bare number is a sequence number.
-fn since(text: &str) -> Result<Since, String> {
+fn since(text: &str) -> Result<Since, ArgError> {
     if let Ok(seq) = text.trim().parse() {
         return Ok(Since::Seq(seq));
     }
     time_arg::parse(text)
         .map(Since::Time)
-        .ok_or_else(|| "expected an age (15m, 2h), an RFC 3339 time or a sequence number".into())
+        .ok_or(ArgError::Wanted("expected an age (15m, 2h), an RFC 3339 time or a sequence number"))
 }
 
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {

@@ -27,6 +27,7 @@ use muleteer_model::task_list::stats;
 use muleteer_model::text::foreign_json;
 use muleteer_process::identity::ProcessId;
 use muleteer_process::identity::caller;
+use muleteer_protocol::ErrorCode;
 use muleteer_store::task_list::{Behind, Locked, Root, SessionLock, TaskListError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -115,8 +116,10 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 /// Reads the event. `None` if no list is active, and none was active in this session.
 fn event() -> Result<Option<Event>, Failure> {
-    let document = foreign_json::read_from(&mut std::io::stdin().lock(), INPUT_LIMIT)
-        .map_err(|error| Failure::new("E_BAD_INPUT", format!("cannot read the event: {error}")))?;
+    let document =
+        foreign_json::read_from(&mut std::io::stdin().lock(), INPUT_LIMIT).map_err(|error| {
+            Failure::new(ErrorCode::BadInput, format!("cannot read the event: {error}"))
+        })?;
     // A damaged event must not let a session stop; the fields that could be read decide.
     let damaged = document.damage.is_some() && !document.is_empty;
     if let Some(fault) = document.fault().filter(|_| !document.is_empty) {
@@ -191,7 +194,7 @@ impl Event {
                 all.iter().min_by_key(|(_, memory)| memory.session).map(|(id, _)| id.clone());
             oldest.map(|id| all.remove(&id));
         }
-        let fail = |error: String| Failure::new("E_IO", error).file(self.file());
+        let fail = |error: String| Failure::new(ErrorCode::Io, error).file(self.file());
         std::fs::create_dir_all(self.root.private()).map_err(|error| fail(error.to_string()))?;
         let bytes = serde_json::to_vec_pretty(&all).map_err(|error| fail(error.to_string()))?;
         muleteer_store::atomic::write_atomic(&self.file(), &bytes, 0o644)

@@ -6,6 +6,7 @@ use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use muleteer_backends::claude_code::HOME;
 use muleteer_model::task_list::settings::{self, HOOKS};
+use muleteer_protocol::ErrorCode;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -56,11 +57,11 @@ impl Where {
             let own =
                 std::env::var_os(HOME.variable).filter(|dir| !dir.is_empty()).map(PathBuf::from);
             let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(HOME.folder));
-            own.or_else(home).ok_or_else(|| Failure::new("E_USAGE", "HOME is not set"))?
+            own.or_else(home).ok_or_else(|| Failure::new(ErrorCode::Usage, "HOME is not set"))?
         } else {
             if let Some(dir) = self.project.as_ref().filter(|dir| !dir.is_dir()) {
                 return Err(Failure::new(
-                    "E_PROJECT_NOT_FOUND",
+                    ErrorCode::ProjectNotFound,
                     format!("{} is not a directory", dir.display()),
                 ));
             }
@@ -83,7 +84,7 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let fail = |error: String| {
-        Failure::new("E_IO", format!("cannot read the settings: {error}")).file(path)
+        Failure::new(ErrorCode::Io, format!("cannot read the settings: {error}")).file(path)
     };
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -102,7 +103,7 @@ fn unreadable(error: &settings::Refused, path: &Path) -> Failure {
 }
 
 fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
-    Failure::new("E_BAD_INPUT", message)
+    Failure::new(ErrorCode::BadInput, message)
         .file(path)
         .at(Some(error.line), Some(error.column))
         .hint("fix the file, then try again")
@@ -111,7 +112,8 @@ fn faulty(message: String, error: &settings::Refused, path: &Path) -> Failure {
 /// Writes a file. A symbolic link (for example to a dotfiles repository) is preserved, and its
 /// target is replaced.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let fail = |error: String| Failure::new("E_IO", format!("cannot write: {error}")).file(path);
+    let fail =
+        |error: String| Failure::new(ErrorCode::Io, format!("cannot write: {error}")).file(path);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
     }
@@ -179,7 +181,7 @@ fn uninstall(at: &Place, context: &Context) -> Result<Exit, Failure> {
         Some(text) if text == SKILL.as_bytes() => {
             let removed = std::fs::remove_file(&at.skill);
             removed.map_err(|error| {
-                Failure::new("E_IO", format!("cannot remove: {error}")).file(&at.skill)
+                Failure::new(ErrorCode::Io, format!("cannot remove: {error}")).file(&at.skill)
             })?;
             // Also remove the skill's folder if it is empty.
             at.skill.parent().map(std::fs::remove_dir);

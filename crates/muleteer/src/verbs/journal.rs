@@ -10,6 +10,7 @@ use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe, state_color};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::journal::{Summary, status_of, summarize};
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::agent::journal::FILE_LIMIT;
 use muleteer_vcs::untrusted_path;
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         return until_unheard(context, &format!("{id} continues"), following).await;
     }
     let text = read(&path)?.ok_or_else(|| {
-        Failure::new("E_NOT_FOUND", format!("no journal at {}", path.display()))
+        Failure::new(ErrorCode::NotFound, format!("no journal at {}", path.display()))
             .file(&path)
             .dispatch(&id)
     })?;
@@ -203,7 +204,8 @@ fn read(path: &Path) -> Result<Option<String>, Failure> {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
-            Err(Failure::new("E_IO", format!("cannot read {}: {error}", path.display())).file(path))
+            Err(Failure::new(ErrorCode::Io, format!("cannot read {}: {error}", path.display()))
+                .file(path))
         }
     }
 }

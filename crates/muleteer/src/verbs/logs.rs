@@ -8,6 +8,7 @@ use crate::client::interrupt::until_unheard;
 use crate::client::live_fleet::LiveFleet;
 use crate::client::spool_lines::{Piece, SpoolLines};
 use crate::render::agent;
+use muleteer_protocol::ErrorCode;
 use muleteer_shim::spool::{Cursor, Reader, State, Stream};
 use std::path::Path;
 
@@ -40,7 +41,7 @@ pub struct Args {
 pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     if args.raw && context.out.json {
         return Err(Failure::new(
-            "E_USAGE",
+            ErrorCode::Usage,
             "--raw and --json exclude each other: give one of them",
         ));
     }
@@ -214,7 +215,7 @@ impl Place {
                     // Once the retained tail has been cut, its beginning is always missing.
                     Ok(Some(vec![Piece::Gap { message: crate::cli::failure::chain(&error) }]))
                 }
-                None => Err(Failure::of("E_SPOOL_DAMAGED", &error)),
+                None => Err(Failure::of(ErrorCode::SpoolDamaged, &error)),
             },
         }
     }

@@ -7,6 +7,7 @@ use crate::cli::failure::Failure;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+use muleteer_protocol::ErrorCode;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
     let failed = |error: io::Error| {
         Failure::new(
-            "E_IO",
+            ErrorCode::Io,
             format!("cannot write manual pages to {}: {error}", args.dir.display()),
         )
         .file(&args.dir)

@@ -9,6 +9,7 @@ use muleteer_backends::ParseError;
 use muleteer_backends::acp::known;
 use muleteer_backends::by_name;
 use muleteer_backends::parse_all;
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::dispatch::acp_program;
 use std::io;
 
@@ -45,7 +46,9 @@ pub fn run(args: &Args, _context: &Context) -> Result<Exit, Failure> {
     let out = io::BufWriter::new(io::stdout().lock());
     parse_all(backend, io::stdin().lock(), out).map_err(|error| match error {
         ParseError::Write(error) => error.into(),
-        ParseError::Read(error) => Failure::new("E_IO", format!("cannot read stdin: {error}")),
+        ParseError::Read(error) => {
+            Failure::new(ErrorCode::Io, format!("cannot read stdin: {error}"))
+        }
     })?;
     Ok(Exit::Done)
 }

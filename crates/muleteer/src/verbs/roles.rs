@@ -8,6 +8,7 @@ use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, safe};
 use muleteer_model::agent::role::{Catalog, Role, RoleError};
 use muleteer_model::config::Config;
+use muleteer_protocol::ErrorCode;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -41,7 +42,9 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         let config = settings::config(context, Some(&project))
             .or_else(|_| Config::defaults().map_err(settings::invalid))?;
         let found = catalog.in_force(name, &config, &sources).map_err(|error| match error {
-            RoleError::Unknown(error) => Failure::of("E_ROLE_UNKNOWN", &error).hint(&error.hint),
+            RoleError::Unknown(error) => {
+                Failure::of(ErrorCode::RoleUnknown, &error).hint(&error.hint)
+            }
             RoleError::Invalid(error) => settings::invalid(vec![error]),
         })?;
         if context.out.json {

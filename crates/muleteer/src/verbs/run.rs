@@ -23,6 +23,7 @@ use muleteer_model::spec_run::event::{Phase, RunStatus};
 use muleteer_model::spec_run::report::history::Chronicle;
 use muleteer_model::spec_run::report::status::Standing;
 use muleteer_process::clock::awake;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::client::{Client, ClientError, Next};
 use muleteer_protocol::v1::{self, Item, Reply, Request};
 use muleteer_store::atomic::write_atomic;
@@ -250,7 +251,7 @@ fn report(context: &Context, runs: &Runs, id: &str, html: Option<&Path>) -> Resu
     } else {
         write_atomic(file, text.as_bytes(), 0o600).map_err(|error| chain(&error))
     };
-    written.map_err(|error| Failure::new("E_IO", error).file(file))?;
+    written.map_err(|error| Failure::new(ErrorCode::Io, error).file(file))?;
     match context.out.json {
         true => context.out.document(&json!({ "run_id": id, "html": absolute(file) }))?,
         false => context.out.line(file.display().to_string())?,
@@ -339,7 +340,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
         (Some(path), _) => Some(absolute(path)),
         (None, Some(path)) => Some(runs.repo.join(path)),
         (None, None) => {
-            return Err(Failure::new("E_SPEC_NOT_FOUND", "no spec given").hint(
+            return Err(Failure::new(ErrorCode::SpecNotFound, "no spec given").hint(
                 "give one with `muleteer run --spec plan.md`, or set run.spec in \
                        .muleteer/config.yaml",
             ));
@@ -351,7 +352,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
     {
         // The spec's text becomes part of prompts, and a clone may contain a link to any file.
         return Err(Failure::new(
-            "E_SPEC_NOT_FOUND",
+            ErrorCode::SpecNotFound,
             format!("run.spec `{name}` is a link to a file outside the repository"),
         )
         .hint("name the spec with --spec, or run `muleteer trust` if its own file names the spec")
@@ -360,7 +361,7 @@ fn request(args: &Args, context: &Context, runs: &Runs) -> Result<v1::Run, Failu
     if let Some(path) = spec.as_ref().filter(|path| !path.is_file()) {
         let what = if path.exists() { "not a file" } else { "missing" };
         return Err(Failure::new(
-            "E_SPEC_NOT_FOUND",
+            ErrorCode::SpecNotFound,
             format!("the spec {} is {what}", path.display()),
         )
         .file(path));
@@ -517,7 +518,7 @@ async fn attended(context: &Context, run: &Run, patience: Duration) -> Result<Cl
                 ),
             ),
         };
-        Failure::new("E_NO_DAEMON", message).run(run.id()).hint(hint)
+        Failure::new(ErrorCode::NoDaemon, message).run(run.id()).hint(hint)
     })
 }
 

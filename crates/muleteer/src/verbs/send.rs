@@ -6,6 +6,7 @@ use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
 use crate::verbs::dispatch_action;
 use crate::verbs::spawn::{check_prompt, random, read_prompt};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;
 
@@ -41,7 +42,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         (None, text) => text.unwrap_or_default().to_string(),
     };
     if text.trim().is_empty() {
-        return Err(Failure::new("E_PROMPT_MISSING", "the prompt is empty"));
+        return Err(Failure::new(ErrorCode::PromptMissing, "the prompt is empty"));
     }
     let text = check_prompt(text)?;
     let id = dispatch_action::target(context, &args.id).await?;

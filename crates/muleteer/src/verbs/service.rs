@@ -8,6 +8,7 @@ use crate::render::{GREEN, RED, RESET, safe};
 use crate::service::apply::{Did, apply};
 use crate::service::plan::{self, Present};
 use crate::service::{Manager, Scope, Service, state, unit};
+use muleteer_protocol::ErrorCode;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -263,12 +264,15 @@ fn users(wanted: impl Fn(&str, u32) -> bool) -> Option<User> {
 fn may(service: &Service) -> Result<(), Failure> {
     let manager = service.manager.as_str();
     if !state::runs(service.manager) {
-        return Err(Failure::new("E_SERVICE_MANAGER", format!("{manager} is not running"))
-            .hint("work without a service: a verb that needs a daemon starts one"));
+        return Err(Failure::new(
+            ErrorCode::ServiceManager,
+            format!("{manager} is not running"),
+        )
+        .hint("work without a service: a verb that needs a daemon starts one"));
     }
     if service.scope == Scope::System && service.uid != 0 {
         return Err(Failure::new(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             "installing or removing a system service needs root",
         )
         .hint("run it with sudo, or omit --system"));

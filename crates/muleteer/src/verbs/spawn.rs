@@ -1,5 +1,6 @@
 //! `spawn`: creates a dispatch.
 
+use crate::cli::arg_error::ArgError;
 use crate::cli::context::{self, Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -8,11 +9,10 @@ use crate::client::connect::unexpected;
 use crate::client::env_pass;
 use crate::client::interrupt;
 use crate::verbs::{follow, wait};
-use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
-use muleteer_backends::subprocess;
-use muleteer_model::config::{BadSpan, Config, ENV_PREFIX, Span, is_model_name};
+use muleteer_model::config::{Config, ENV_PREFIX, Span, is_model_name};
 use muleteer_model::event::id::{DispatchId, ID_BYTES};
 use muleteer_model::text::bom::unmarked;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::PROMPT_LIMIT;
 use muleteer_protocol::v1::{Command, Reply, Request, Spawn};
 use serde_json::json;
@@ -152,7 +152,7 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
 /// Returns the backend that the command line chooses. `MULETEER_SCENARIO` alone must not turn a
 /// real agent into a rehearsal.
 pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
-    let implied = [(command, subprocess::NAME), (scenario, rehearsal::NAME)];
+    let implied = [(command, "subprocess"), (scenario, "rehearsal")];
     let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
     said.or_else(implied).map(String::from)
 }
@@ -160,7 +160,7 @@ pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Opt
 /// Returns the scenario: `--scenario`, else `MULETEER_SCENARIO`.
 pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
     let variable =
-        || std::env::var_os(SCENARIO_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
     said.map(Path::to_path_buf)
         .or_else(variable)
         .as_deref()
@@ -170,7 +170,7 @@ pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
 }
 
 fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
-    let here = || context::here("E_PROJECT_NOT_FOUND");
+    let here = || context::here(ErrorCode::ProjectNotFound);
     let Some(word) = &args.project else { return here() };
     // The path is canonical, so that the daemon and the agent use the same directory regardless of
     // links.
@@ -187,17 +187,20 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
                 "the project `{word}` is configured as {}, which is not a directory",
                 path.display()
             );
-            Failure::new("E_PROJECT_NOT_FOUND", message)
+            Failure::new(ErrorCode::ProjectNotFound, message)
         });
     }
     let message =
         format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
     let hint = if args.prompt.is_none() {
-        format!("name the project before the prompt: muleteer spawn {} . \"…\"", args.role)
+        format!(
+            "name the project before the prompt: muleteer spawn {} . \"…\"",
+            args.role
+        )
     } else {
         "run `muleteer config show projects` to list the configured projects".to_string()
     };
-    Err(Failure::new("E_PROJECT_NOT_FOUND", message).hint(hint))
+    Err(Failure::new(ErrorCode::ProjectNotFound, message).hint(hint))
 }
 
 fn prompt(args: &Args) -> Result<String, Failure> {
@@ -205,19 +208,23 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         (Some(text), _) => text.clone(),
         (None, Some(path)) if path != Path::new("-") => {
             let unreadable = |error| {
-                Failure::new("E_NOT_FOUND", format!("cannot read the prompt: {error}")).file(path)
+                Failure::new(ErrorCode::NotFound, format!("cannot read the prompt: {error}"))
+                    .file(path)
             };
             let file = std::fs::File::open(path).map_err(unreadable)?;
             if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-                return Err(Failure::new("E_NOT_FOUND", "the prompt file is a directory")
-                    .file(path)
-                    .hint("name a file"));
+                return Err(Failure::new(
+                    ErrorCode::NotFound,
+                    "the prompt file is a directory",
+                )
+                .file(path)
+                .hint("name a file"));
             }
             read_prompt(file).map_err(|failure| failure.file(path))?
         }
         (None, file) => {
             if file.is_none() && io::stdin().is_terminal() {
-                return Err(Failure::new("E_PROMPT_MISSING", "the prompt is missing").hint(format!(
+                return Err(Failure::new(ErrorCode::PromptMissing, "the prompt is missing").hint(format!(
                     "give it as the last argument (muleteer spawn {} . \"…\"), with --prompt-file \
                      FILE, or on stdin",
                     args.role
@@ -227,7 +234,7 @@ fn prompt(args: &Args) -> Result<String, Failure> {
         }
     };
     if text.trim().is_empty() {
-        return Err(Failure::new("E_PROMPT_MISSING", "the prompt is empty"));
+        return Err(Failure::new(ErrorCode::PromptMissing, "the prompt is empty"));
     }
     check_prompt(text)
 }
@@ -241,7 +248,7 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
     source
         .take(PROMPT_LIMIT as u64 + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| Failure::new("E_IO", format!("cannot read the prompt: {error}")))?;
+        .map_err(|error| Failure::new(ErrorCode::Io, format!("cannot read the prompt: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|error| {
         // The limit may have split a character.
         if error.as_bytes().len() > PROMPT_LIMIT && error.utf8_error().error_len().is_none() {
@@ -249,7 +256,7 @@ pub fn read_prompt(source: impl Read) -> Result<String, Failure> {
         }
         let at = error.utf8_error().valid_up_to();
         Failure::new(
-            "E_BAD_INPUT",
+            ErrorCode::BadInput,
             format!("the prompt is not valid UTF-8: byte {} is invalid", at + 1),
         )
         .hint("convert it (`iconv -f latin1 -t utf-8`), or name the file in the prompt")
@@ -267,7 +274,7 @@ pub fn check_prompt(text: String) -> Result<String, Failure> {
 
 fn too_long() -> Failure {
     let message = format!("the prompt is longer than {} MiB", PROMPT_LIMIT >> 20);
-    Failure::new("E_PROMPT_TOO_LONG", message)
+    Failure::new(ErrorCode::PromptTooLong, message)
         .hint("put the text in a file, and name the file in the prompt")
 }
 
@@ -301,18 +308,16 @@ pub fn new_id() -> Result<String, Failure> {
 pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     let mut bytes = [0; ID_BYTES];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new("E_IO", format!("cannot get random bytes: {error}")))?;
+        .map_err(|error| Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}")))?;
     Ok(bytes)
 }
 
 /// Checks a command line, so that an unusable one is rejected before anything is created.
-pub fn command_line(text: &str) -> Result<String, String> {
-    let no_program =
-        "expected a command: a line for the shell, or a JSON list that begins with the program";
+pub fn command_line(text: &str) -> Result<String, ArgError> {
     let nothing = match serde_json::from_str::<Vec<serde_json::Value>>(text) {
         Ok(words) => {
             if let Some(other) = words.iter().find(|word| !word.is_string()) {
-                return Err(format!("`{other}` is not text: put each word of the list in quotes"));
+                return Err(ArgError::NotAWord(other.clone()));
             }
             words
                 .first()
@@ -321,7 +326,7 @@ pub fn command_line(text: &str) -> Result<String, String> {
         }
         Err(_) => text.trim().is_empty(),
     };
-    if nothing { Err(no_program.into()) } else { Ok(text.into()) }
+    if nothing { Err(ArgError::NoCommand) } else { Ok(text.into()) }
 }
 
 /// Parses a command: `["a", "b"]` is a list of words, anything else is a line for the shell.
@@ -334,7 +339,10 @@ pub fn command(text: &str) -> Command {
 
 pub fn utf8(path: PathBuf) -> Result<String, Failure> {
     path.into_os_string().into_string().map_err(|path| {
-        Failure::new("E_USAGE", format!("the path {} is not UTF-8", Path::new(&path).display()))
+        Failure::new(
+            ErrorCode::Usage,
+            format!("the path {} is not UTF-8", Path::new(&path).display()),
+        )
     })
 }
 
@@ -343,34 +351,32 @@ fn shorten(word: &str) -> String {
     muleteer_model::agent::event::cut(line, 60)
 }
 
-pub fn budget(text: &str) -> Result<f64, String> {
+pub fn budget(text: &str) -> Result<f64, ArgError> {
     match text.trim_start_matches('$').parse::<f64>() {
         Ok(usd) if usd.is_finite() && usd > 0.0 => Ok(usd),
-        _ => Err("expected an amount above 0, like 2.50".into()),
+        _ => Err(ArgError::Budget),
     }
 }
 
-pub fn seconds(text: &str) -> Result<u64, String> {
-    let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
+pub fn seconds(text: &str) -> Result<u64, ArgError> {
+    let span: Span = text.parse()?;
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| "expected at least 1 second".into())
+        .ok_or(ArgError::Wanted("at least 1 second"))
 }
 
-pub fn model_name(text: &str) -> Result<String, String> {
+pub fn model_name(text: &str) -> Result<String, ArgError> {
     let name = Some(text).filter(|name| is_model_name(name));
-    name.map(str::to_string).ok_or_else(|| "expected the name of a model".into())
+    name.map(str::to_string).ok_or(ArgError::Wanted("the name of a model"))
 }
 
-pub fn variable(text: &str) -> Result<(String, String), String> {
+pub fn variable(text: &str) -> Result<(String, String), ArgError> {
     match text.split_once('=') {
-        Some((name, _)) if env_pass::is_ours(name) => {
-            Err(format!("muleteer sets {name} itself: omit it"))
-        }
+        Some((name, _)) if env_pass::is_ours(name) => Err(ArgError::OwnVariable(name.into())),
         Some((name, value)) if !name.is_empty() && !value.contains('\0') => {
             Ok((name.into(), value.into()))
         }
-        _ => Err("expected NAME=VALUE".into()),
+        _ => Err(ArgError::Wanted("NAME=VALUE")),
     }
 }
 
@@ -385,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn meaningless_values_are_rejected() {
+    fn values_that_mean_nothing_are_refused() {
         assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
         assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
         for nothing in ["", "  ", "[]", "[\"\"]", "[\"ls\", 1]", "[[\"ls\"]]"] {
@@ -395,7 +401,8 @@ mod tests {
         assert!(variable("=x").is_err() && variable("X").is_err());
         assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
         for ours in ["MULETEER_ROLE=x", "TRACEPARENT=", "MULETEER_BEAD_ID=b1"] {
-            assert!(variable(ours).is_err_and(|error| error.contains("muleteer sets")), "{ours}");
+            let (name, _) = ours.split_once('=').expect("a name");
+            assert!(variable(ours) == Err(ArgError::OwnVariable(name.into())), "{ours}");
         }
         assert!(variable("MULETEER_SCENARIO=s.yaml").is_ok(), "which is the person's to say");
     }

@@ -8,6 +8,7 @@ use crate::cli::settings;
 use crate::render::safe;
 use muleteer_process::identity::caller;
 use muleteer_process::lock;
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::daemon::Note;
 use muleteer_supervisor::daemon::trust::{self, Candidate, Examined, Record, TrustError};
 use serde_json::{Value, json};
@@ -83,7 +84,7 @@ async fn check_user(context: &Context) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        "E_FORBIDDEN",
+        ErrorCode::Forbidden,
         "agents and validations may not change which repositories are trusted",
     )
     .hint("ask the user to run `muleteer trust` in a terminal that no agent started"))
@@ -204,9 +205,9 @@ fn failure(error: TrustError) -> Failure {
     match error {
         TrustError::Unreadable(error) => settings::unreadable(&error),
         TrustError::Config(errors) => settings::invalid(errors),
-        TrustError::Store(error) => Failure::of("E_STORE_IO", &error),
+        TrustError::Store(error) => Failure::of(ErrorCode::StoreIo, &error),
         TrustError::Io { path, source } => {
-            Failure::new("E_STORE_IO", format!("{} cannot be used: {source}", path.display()))
+            Failure::new(ErrorCode::StoreIo, format!("{} cannot be used: {source}", path.display()))
                 .file(path)
         }
     }

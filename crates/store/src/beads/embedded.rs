@@ -15,6 +15,7 @@ use muleteer_model::beads::{self, Answer, Bead, Beads, Fault, Op, check_foreign}
 use muleteer_model::text::bom::unmarked;
 use muleteer_model::text::foreign_json;
 use muleteer_process::lock;
+use muleteer_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead as _, Read, Seek, SeekFrom, Write};
@@ -50,14 +51,14 @@ pub enum BeadError {
 }
 
 impl BeadError {
-    pub fn code(&self) -> &str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Fault(fault) => &fault.code,
-            Self::Io { .. } => "E_STORE_IO",
-            Self::Corrupt { .. } => "E_BEADS_CORRUPT",
-            Self::Locked { .. } => "E_BUSY",
-            Self::Unavailable { .. } => "E_BEADS_UNAVAILABLE",
-            Self::Failed(_) => "E_BEADS_FAILED",
+            Self::Fault(fault) => fault.code,
+            Self::Io { .. } => ErrorCode::StoreIo,
+            Self::Corrupt { .. } => ErrorCode::BeadsCorrupt,
+            Self::Locked { .. } => ErrorCode::Busy,
+            Self::Unavailable { .. } => ErrorCode::BeadsUnavailable,
+            Self::Failed(_) => ErrorCode::BeadsFailed,
         }
     }
 
@@ -78,12 +79,10 @@ impl BeadError {
                 format!("save a copy of {}, delete the damaged line, and try again", path.display())
             }
             Self::Locked { .. } => "find the process that has the lock with `fuser`: it may \
-                                    hang"
-                .into(),
+                                    hang".into(),
             Self::Unavailable { hint, .. } => hint.clone(),
             Self::Failed(_) => "try again, which is safe; check tbd's files with `tbd \
-                                doctor`"
-                .into(),
+                                doctor`".into(),
         }
     }
 }
@@ -224,7 +223,7 @@ impl BeadStore {
                     return Err(BeadError::Corrupt {
                         path: path.clone(),
                         line: self.lines + 1,
-                        why,
+                        why: why.to_string(),
                     });
                 }
             };
@@ -298,20 +297,33 @@ fn encode(line: &Line) -> io::Result<Vec<u8>> {
     Ok(format!("{HEAD}{:08x}\",{rest}\n", crc32c::crc32c(rest.as_bytes())).into_bytes())
 }
 
-fn decode(bytes: &[u8]) -> Result<Line, String> {
-    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+/// Why bytes are not a line of the store.
+#[derive(Debug, thiserror::Error)]
+enum DecodeError {
+    #[error(transparent)]
+    NotUtf8(#[from] std::str::Utf8Error),
+    #[error("its checksum is wrong")]
+    Checksum,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it has version {0}, this muleteer knows {VERSION}")]
+    Version(u16),
+}
+
+fn decode(bytes: &[u8]) -> Result<Line, DecodeError> {
+    let text = std::str::from_utf8(bytes)?;
     text.strip_prefix(HEAD)
         .and_then(|text| text.split_at_checked(8))
         .filter(|(hex, rest)| {
             rest.strip_prefix("\",")
                 .is_some_and(|rest| *hex == format!("{:08x}", crc32c::crc32c(rest.as_bytes())))
         })
-        .ok_or("its checksum is wrong")?;
+        .ok_or(DecodeError::Checksum)?;
     // The text includes the checksum, which is not a field of a line: removing it would copy the
     // text.
-    let line: Line = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let line: Line = serde_json::from_str(text)?;
     if line.v > VERSION {
-        return Err(format!("it has version {}, but this muleteer knows {VERSION}", line.v));
+        return Err(DecodeError::Version(line.v));
     }
     Ok(line)
 }
@@ -354,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn beads_written_by_one_store_are_read_by_another() {
+    fn what_one_writes_another_reads() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut writer, mut reader) = (BeadStore::new(dir.path()), BeadStore::new(dir.path()));
         assert!(reader.read().expect("reads").is_empty());
@@ -410,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_writers_lose_nothing_and_history_is_compacted() {
+    fn many_writers_lose_nothing_and_history_is_let_go() {
         let dir = tempfile::tempdir().expect("a directory");
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -20,6 +20,7 @@ use muleteer_model::monitor::{self, Action, Monitor, Response, Responses};
 use muleteer_model::spec_run::event as run;
 use muleteer_model::spec_run::judge::{Acceptance, JudgeResult, NewBead, SpecDrift};
 use muleteer_model::task_list::session::{Finished, Started, Verdict as Judged};
+use muleteer_protocol::ErrorCode;
 use serde_json::Value;
 
 macro_rules! catalog {
@@ -436,7 +437,7 @@ catalog! {
         });
     RunStopping: "The run starts no more agents and stops the running ones. Without a code it \
                   pauses."
-        = Event::RunStopping { code: "E_DEADLOCK".into(), message: "all remaining beads depend on \
+        = Event::RunStopping { code: ErrorCode::Deadlock.into(), message: "all remaining beads depend on \
             blocked beads".into() };
     RunRested: "The run is paused until it is resumed."
         = Event::RunRested {
@@ -447,7 +448,7 @@ catalog! {
         = Event::RunCompleted { status: run::RunStatus::Completed, total_beads: 15 };
     RunFailed: "The run ended before the judge passed it; the code is one of docs/contract.md."
         = Event::RunFailed {
-            code: "E_MAX_ITERATIONS".into(),
+            code: ErrorCode::MaxIterations.into(),
             message: "the judge found faults in each of 3 iterations".into(),
             status: run::RunStatus::Partial,
         };

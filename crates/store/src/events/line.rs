@@ -27,6 +27,21 @@ pub(crate) enum Fault {
     Unknown(String),
 }
 
+/// Why an entry cannot be written: it would not be read back as it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EncodeError {
+    #[error(transparent)]
+    Json(serde_json::Error),
+    #[error("it is {length} bytes long, and {MAX_LINE} is the limit")]
+    TooLong { length: usize },
+    #[error("it cannot be read back: {0}")]
+    NotReadable(#[source] serde_json::Error),
+    #[error("its kind is unknown")]
+    UnknownKind,
+    #[error("it changes when read back")]
+    Changed,
+}
+
 /// The fields of a line; `ts` always has milliseconds.
 #[derive(Serialize)]
 struct Out<'a> {
@@ -55,10 +70,10 @@ pub(crate) fn encode(
     seq: u64,
     ts: Timestamp,
     out: &mut Vec<u8>,
-) -> Result<Record, String> {
+) -> Result<Record, EncodeError> {
     let ts = format!("{ts:.3}");
-    let json = serde_json::to_vec(&Out { v: VERSION, seq, ts, entry })
-        .map_err(|error| error.to_string())?;
+    let json =
+        serde_json::to_vec(&Out { v: VERSION, seq, ts, entry }).map_err(EncodeError::Json)?;
     let rest = json.get(1..).unwrap_or_default();
     let begin = out.len();
     out.extend_from_slice(HEAD);
@@ -69,20 +84,19 @@ pub(crate) fn encode(
     checked
 }
 
-fn check(entry: &Entry, line: &[u8]) -> Result<Record, String> {
+fn check(entry: &Entry, line: &[u8]) -> Result<Record, EncodeError> {
     if line.len() >= MAX_LINE {
-        return Err(format!("it has {} bytes: the limit is {MAX_LINE}", line.len()));
+        return Err(EncodeError::TooLong { length: line.len() });
     }
-    let record: Record =
-        serde_json::from_slice(line).map_err(|error| format!("it cannot be read back: {error}"))?;
+    let record: Record = serde_json::from_slice(line).map_err(EncodeError::NotReadable)?;
     if record.entry.event == Event::Unknown {
-        return Err("its kind is unknown".into());
+        return Err(EncodeError::UnknownKind);
     }
     let read = &record.entry;
     if (&read.id, &read.dispatch_id, read.at, read.more)
         != (&entry.id, &entry.dispatch_id, entry.at, entry.more)
     {
-        return Err("it changes when read back".into());
+        return Err(EncodeError::Changed);
     }
     Ok(record)
 }
@@ -143,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn event_line_has_its_documented_start_and_round_trips() {
+    fn a_line_begins_as_documented_and_reads_back() {
         let ts = Timestamp::from_second(1_700_000_000).expect("a time");
         let mut out = vec![];
         let record = encode(&fault("x"), 7, ts, &mut out).expect("encodes");
@@ -156,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn event_that_cannot_be_read_back_is_rejected() {
+    fn what_cannot_be_read_back_is_refused() {
         let usage = Event::UsageRecorded {
             model: "m".into(),
             input: 0,
@@ -178,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_a_newer_version_is_rejected() {
+    fn a_newer_line_is_refused_by_version_whatever_it_holds() {
         let odd = line_of("\"v\":2,\"seq\":\"no longer a number\"}");
         assert!(matches!(decode(&odd), Err(Fault::Version(2))));
         let alike = line_of(

@@ -141,8 +141,9 @@ impl EventLog {
         let mut records = Vec::with_capacity(entries.len());
         for (index, entry) in entries.iter().enumerate() {
             let seq = self.seq + 1 + index as u64;
-            let record = line::encode(entry, seq, now, &mut bytes)
-                .map_err(|why| AppendError::Refused { index, id: entry.id.clone(), why })?;
+            let record = line::encode(entry, seq, now, &mut bytes).map_err(|error| {
+                AppendError::Refused { index, id: entry.id.clone(), why: error.to_string() }
+            })?;
             records.push(record);
         }
         match entries.last() {

@@ -27,6 +27,7 @@ pub use root::Root;
 pub use written::Written;
 
 use muleteer_model::task_list::document::Fault;
+use muleteer_protocol::ErrorCode;
 use std::io;
 use std::path::PathBuf;
 
@@ -66,13 +67,13 @@ impl TaskListError {
         }
     }
 
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Missing(_) => "E_TASKS_MISSING",
-            Self::Invalid { .. } => "E_TASKS_INVALID",
-            Self::Corrupt { .. } => "E_TASKS_CORRUPT",
-            Self::Locked(_) => "E_TASKS_LOCKED",
-            Self::Io { .. } => "E_STORE_IO",
+            Self::Missing(_) => ErrorCode::TasksMissing,
+            Self::Invalid { .. } => ErrorCode::TasksInvalid,
+            Self::Corrupt { .. } => ErrorCode::TasksCorrupt,
+            Self::Locked(_) => ErrorCode::TasksLocked,
+            Self::Io { .. } => ErrorCode::StoreIo,
         }
     }
 

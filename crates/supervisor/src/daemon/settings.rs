@@ -3,7 +3,7 @@
 use crate::daemon::paths::Paths;
 use crate::daemon::trust::Records;
 use muleteer_backends::claude_code::SUBAGENTS;
-use muleteer_model::agent::role::{RoleLayer, RoleSource};
+use muleteer_model::agent::role::{RoleLayer, RoleSource, UnreadableRole};
 use muleteer_model::config::{Config, ConfigError, Layer, Source, Trust, load};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -112,10 +112,10 @@ fn role_files(
     files.sort();
     let mut sources = Vec::new();
     for path in files {
-        let Some(text) = read_if_there(&path).map_err(|error| error.source.to_string()).transpose()
-        else {
-            continue;
-        };
+        let text = read_if_there(&path)
+            .map_err(|error| UnreadableRole(error.source.to_string()))
+            .transpose();
+        let Some(text) = text else { continue };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let trust = match (records, &text) {
             (None, _) => Trust::Trusted,

@@ -2,7 +2,8 @@
 
 use crate::ports::ledger::LedgerError;
 use muleteer_model::config::ConfigError;
-use muleteer_protocol::v1::{self, WireError};
+use muleteer_protocol::ErrorCode;
+use muleteer_protocol::v1::WireError;
 
 pub(crate) fn located(error: ConfigError) -> WireError {
     WireError {
@@ -17,7 +18,7 @@ pub(crate) fn located(error: ConfigError) -> WireError {
     }
 }
 
-pub fn fault(code: &str, message: &str, hint: &str) -> WireError {
+pub fn fault(code: impl Into<String>, message: &str, hint: &str) -> WireError {
     let hint = (!hint.is_empty()).then(|| hint.to_string());
     WireError { code: code.into(), message: message.into(), hint, ..WireError::default() }
 }
@@ -55,7 +56,7 @@ pub(crate) fn unappended(error: &LedgerError) -> WireError {
         LedgerError::Full => disk_full(),
         LedgerError::Ending => {
             let hint = "try again: the next daemon answers, and repeats no action";
-            fault(v1::ENDING, "the daemon ended before it could answer", hint)
+            fault(ErrorCode::DaemonEnding, "the daemon ended before it could answer", hint)
         }
         other => internal(&other.to_string()),
     }

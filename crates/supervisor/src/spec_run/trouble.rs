@@ -8,7 +8,7 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }
     }
 }

@@ -81,14 +81,19 @@ impl fmt::Display for RoleLayer {
     }
 }
 
+/// A role file that its reader could not read, with the system's reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnreadableRole(pub String);
+
 /// The text of a role file, read by the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleSource {
     pub layer: RoleLayer,
     /// Its path. The file name without `.md` is the role's name if the file gives none.
     pub file: String,
-    /// The text, or the reason why the file cannot be read. Such an error affects no other role.
-    pub text: Result<String, String>,
+    /// The text, or why the file cannot be read. Such an error affects no other role.
+    pub text: Result<String, UnreadableRole>,
     /// Whether the user trusts the file. A repository's role may loosen nothing before that.
     pub trust: Trust,
 }

@@ -39,7 +39,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             }
             let set_mode = match mode(d, modes.as_ref(), load.is_some()) {
                 Ok(step) => step,
-                Err(reason) => return vec![failed(MODE, &reason, true)],
+                Err(error) => return vec![failed(MODE, &error.to_string(), true)],
             };
             let mut events = Vec::new();
             if set_mode.is_none() {
@@ -52,7 +52,8 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             }
             let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
             if let (Some(wanted), None) = (wanted, model_by) {
-                let reason = format!("the agent cannot select a model, but {wanted} was requested");
+                let reason =
+                    format!("the agent cannot select a model, but {wanted} was requested");
                 events.push(failed(MODEL, &reason, true));
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
@@ -89,12 +90,25 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
     }
 }
 
+/// Why a session cannot be put into a mode in which its agent asks.
+#[derive(Debug, thiserror::Error)]
+enum ModeError {
+    #[error("the name of the mode that the policy requires is too \
+                                   long")]
+    NameTooLong,
+    #[error(
+        "the agent is in its mode `{0}`, in which it does not ask, and offers none in which it \
+         does; its role has a permission policy"
+    )]
+    NoneThatAsks(String),
+}
+
 /// Returns the mode to set in a session that was just opened.
 fn mode(
     d: &Dispatch,
     modes: Option<&Modes>,
     loaded: bool,
-) -> Result<Option<Box<ModeStep>>, String> {
+) -> Result<Option<Box<ModeStep>>, ModeError> {
     let Some(modes) = modes else { return Ok(None) };
     let fits = |mode: &String| mode.len() <= ID_LIMIT;
     match session_mode::wanted(&d.created.permissions, modes, loaded) {
@@ -102,14 +116,8 @@ fn mode(
         Wanted::Set { mode, otherwise } if fits(&mode) && fits(&modes.by) => {
             Ok(Some(Box::new(ModeStep { mode, by: modes.by.clone(), otherwise })))
         }
-        Wanted::Set { .. } => Err("the name of the mode that the policy requires is too \
-                                   long"
-            .into()),
-        Wanted::Impossible { current } => Err(format!(
-            "the agent is in its mode `{}`, which does not ask for permission, and offers no mode \
-             that asks; its role has a permission policy",
-            cut(&current, 100)
-        )),
+        Wanted::Set { .. } => Err(ModeError::NameTooLong),
+        Wanted::Impossible { current } => Err(ModeError::NoneThatAsks(cut(&current, 100))),
     }
 }
 
@@ -143,10 +151,8 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
         |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
     match wanted {
         None => stays("it offers no mode that asks for permission"),
-        Some(_) if d.mode.was_set_back => stays(
-            "Muleteer reset the mode, and the agent switched \
-            again",
-        ),
+        Some(_) if d.mode.was_set_back => stays("Muleteer reset the mode, and the agent switched \
+            again"),
         Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
     }
 }

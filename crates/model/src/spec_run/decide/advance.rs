@@ -4,6 +4,7 @@ use crate::event::Event;
 use crate::spec_run::event::*;
 use crate::spec_run::state::{Decomposition, JudgeStage, PhaseState, Run, Stage};
 use jiff::Timestamp;
+use muleteer_protocol::ErrorCode;
 
 /// Returns the events that follow from the state without an input. Called until it returns none.
 pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
@@ -20,8 +21,11 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
                 reason: stop.message.clone(),
             }];
         }
-        let status =
-            if stop.code == "E_MAX_ITERATIONS" { RunStatus::Partial } else { RunStatus::Failed };
+        let status = if stop.code == ErrorCode::MaxIterations {
+            RunStatus::Partial
+        } else {
+            RunStatus::Failed
+        };
         return vec![Event::RunFailed {
             code: stop.code.clone(),
             message: stop.message.clone(),
@@ -29,11 +33,11 @@ pub fn advance(run: &Run, now: Timestamp) -> Vec<Event> {
         }];
     }
     let stopping =
-        |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
+        |code: ErrorCode, message: String| vec![Event::RunStopping { code: code.into(), message }];
     if let Some(limit) = run.settings.max_runtime_s
         && run.ran_for_ms(now) >= limit as i64 * 1000
     {
-        return stopping("E_MAX_RUNTIME", format!("it has been running for {limit} s"));
+        return stopping(ErrorCode::MaxRuntime, format!("it has been running for {limit} s"));
     }
     if let Some(budget) = run.settings.budget_usd
         && run.cost_usd >= budget
@@ -133,7 +137,7 @@ fn implement(run: &Run, now: Timestamp) -> Vec<Event> {
              reopen`, then resume the run",
             chains.join("; ")
         );
-        return vec![Event::RunStopping { code: "E_DEADLOCK".into(), message }];
+        return vec![Event::RunStopping { code: ErrorCode::Deadlock.into(), message }];
     }
     if run.settings.maintain_after_all && completed > run.maintenance.triggered_at {
         return start_maintenance(run);

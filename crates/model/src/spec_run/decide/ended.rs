@@ -2,11 +2,12 @@
 
 use crate::agent::event::cut;
 use crate::event::{Event, Outcome};
-use crate::spec_run::decide::{GRAPH_EMPTY, JobEnd};
+use crate::spec_run::decide::JobEnd;
 use crate::spec_run::event::*;
-use crate::spec_run::judge::{Asked, JudgeResult};
+use crate::spec_run::judge::{Asked, JudgeResult, VerdictError};
 use crate::spec_run::state::{self, Job, JudgeStage, Run, Sealed};
 use jiff::{SignedDuration, Timestamp};
+use muleteer_protocol::ErrorCode;
 
 /// This many failures do not count if they are caused by rate limits: of one bead, or in a row of
 /// an agent that the run needs.
@@ -39,7 +40,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
             let stopped = is_stopped(run, end) && end.outcome != Outcome::Success;
             let state =
                 if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
-            let id = run.maintenance.runs.last().map(|last| last.id.clone()).unwrap_or_default();
+            let id = run.maintenance.last().map(|last| last.id.clone()).unwrap_or_default();
             vec![
                 finished(job, end, end.outcome),
                 Event::MaintenanceFinished { maintenance: id, status: state },
@@ -50,22 +51,21 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     if let Some(reason) = &end.undone {
         events.insert(0, Event::PushUndone { agent: job.start.agent, reason: cut(reason, 300) });
     }
-    if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping().is_none()) {
+    if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping.is_none()) {
         events.push(Event::RunStopping {
-            code: "E_REMOTE_CHANGED".into(),
+            code: ErrorCode::RemoteChanged.into(),
             message: cut(message, 500),
         });
     }
-    if let (Some(usd), None) = (end.penniless, run.stopping()) {
+    if let (Some(usd), None) = (end.penniless, &run.stopping) {
         events
             .push(crate::spec_run::decide::broke(usd, run.settings.budget_usd.unwrap_or_default()));
     }
     let created_by = format!("agent-{}", job.start.agent);
     let fresh = end.observations.iter().filter(|id| {
-        let known = &run.observations;
-        !known.pending.contains(*id)
-            && !known.promoted.contains(*id)
-            && !known.dismissed.contains(*id)
+        !run.observations.contains(*id)
+            && !run.promoted.contains(*id)
+            && !run.dismissed.contains(*id)
     });
     events.extend(fresh.map(|id| Event::ObservationCreated {
         bead_id: id.clone(),
@@ -76,7 +76,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
 
 /// Returns whether the agent was terminated because the run stops.
 fn is_stopped(run: &Run, end: &JobEnd) -> bool {
-    run.stopping().is_some() || end.penniless.is_some()
+    run.stopping.is_some() || end.penniless.is_some()
 }
 
 /// Records the end of an agent without which the run cannot continue.
@@ -84,12 +84,12 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
     let purpose = job.start.purpose;
     let mut events = vec![finished(job, end, end.outcome)];
     if purpose == Purpose::Judge && end.wrote {
-        let Some(JudgeStage::Reason { round }) = run.judge() else { return events };
+        let JudgeStage::Reason { round } = run.judge else { return events };
         let reason = "the judge changed files that it judged".to_string();
         events.push(judged(run, Verdict::Discarded, &reason, None));
-        if *round >= ROUNDS {
+        if round >= ROUNDS {
             events.push(Event::RunStopping {
-                code: "E_JUDGE_WROTE".into(),
+                code: ErrorCode::JudgeWrote.into(),
                 message: format!("{reason}, twice"),
             });
         }
@@ -99,19 +99,18 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         return events;
     }
     if end.outcome != Outcome::Success {
-        let before = run.trials.get(&purpose);
-        let uncounted = before.map_or(0, |trials| trials.uncounted);
+        let uncounted = run.uncounted.get(&purpose).copied().unwrap_or_default();
         let counted = !end.rate_limited || uncounted >= UNCOUNTED;
-        let failures = before.map_or(0, |trials| trials.failures) + u32::from(counted);
+        let failures = run.failures.get(&purpose).copied().unwrap_or_default() + u32::from(counted);
         events.push(Event::AgentRetried { purpose, reason: cut(&end.reason, 500), counted });
         if !counted {
             events.push(slow(run, &end.reason, now));
         }
         if failures > run.settings.max_retries {
             let code = match end.outcome {
-                _ if end.empty => GRAPH_EMPTY,
-                Outcome::Timeout => "E_AGENT_TIMEOUT",
-                _ => "E_AGENT_FAILED",
+                _ if end.empty => ErrorCode::GraphEmpty,
+                Outcome::Timeout => ErrorCode::AgentTimeout,
+                _ => ErrorCode::AgentFailed,
             };
             let message =
                 format!("the {} agent failed {failures} times: {}", purpose.as_str(), end.reason);
@@ -119,23 +118,24 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         }
         return events;
     }
-    match (purpose, run.judge()) {
+    match (purpose, &run.judge) {
         (Purpose::Acceptance, _) => {
             let Sealed { path, sha256 } =
                 end.sealed.clone().unwrap_or(Sealed { path: String::new(), sha256: String::new() });
             events.push(Event::AcceptanceSealed { path, sha256 });
         }
         (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
-        (Purpose::Judge, Some(JudgeStage::Reason { round })) => {
+        (Purpose::Judge, JudgeStage::Reason { round }) => {
             events.push(Event::JudgeReasoned { round: *round })
         }
-        (Purpose::Structure, Some(JudgeStage::Structure { tries, .. })) => {
+        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => {
             match readable(run, end, tries + 1 >= ROUNDS) {
                 Ok((result, left_out)) => {
                     let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
                     events.push(judged(run, verdict, &left_out, Some(result.clone())));
                 }
-                Err(why) => {
+                Err(error) => {
+                    let why = error.to_string();
                     events.push(Event::AgentRetried {
                         purpose,
                         reason: why.clone(),
@@ -145,7 +145,7 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
                     if tries + 1 >= ROUNDS {
                         let message = format!("the judge's verdict could not be parsed: {why}");
                         events.push(Event::RunStopping {
-                            code: "E_JUDGE_PARSE_FAILED".into(),
+                            code: ErrorCode::JudgeParseFailed.into(),
                             message,
                         });
                     }
@@ -164,23 +164,22 @@ fn readable<'a>(
     run: &Run,
     end: &'a JobEnd,
     last: bool,
-) -> Result<(&'a JudgeResult, String), String> {
-    let result =
-        end.verdict.as_ref().ok_or("it printed no verdict")?.as_ref().map_err(Clone::clone)?;
+) -> Result<(&'a JudgeResult, String), VerdictError> {
+    let verdict = end.verdict.as_ref().ok_or(VerdictError::NothingPrinted)?;
+    let result = verdict.as_ref().map_err(Clone::clone)?;
     let criteria = run.sealed.as_ref().is_some_and(|sealed| !sealed.path.is_empty());
     let asked = Asked {
         spec_drift: run.settings.spec_drift,
         acceptance: run.settings.acceptance && criteria,
-        observations: &run.observations.pending,
+        observations: &run.observations,
     };
     result.settled(asked)?;
     let spare = result.spare_work();
     if let Some(work) = spare.as_ref().filter(|_| !last) {
-        return Err(format!(
-            "{work}; report a fault in `specDrift` or `acceptance`, or leave `newBeads` empty"
-        ));
+        return Err(VerdictError::SpareWork(work.clone()));
     }
-    let left_out: Vec<String> = result.decides(asked).err().into_iter().chain(spare).collect();
+    let undecided = result.decides(asked).err().map(|error| error.to_string());
+    let left_out: Vec<String> = undecided.into_iter().chain(spare).collect();
     Ok((result, left_out.join("; ")))
 }
 
@@ -200,7 +199,7 @@ fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>
 }
 
 fn slow(run: &Run, reason: &str, now: Timestamp) -> Event {
-    let pause = (SLOW_FIRST_S << run.slowdown.count.min(16)).min(SLOW_LAST_S);
+    let pause = (SLOW_FIRST_S << run.slowdowns.min(16)).min(SLOW_LAST_S);
     let until = now.checked_add(SignedDuration::from_secs(pause)).unwrap_or(now);
     Event::PoolSlowed { until, reason: cut(reason, 200) }
 }

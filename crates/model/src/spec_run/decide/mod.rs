@@ -11,9 +11,10 @@ use crate::beads::Bead;
 use crate::beads::graph::Graph;
 use crate::event::{Event, Outcome};
 use crate::spec_run::event::*;
-use crate::spec_run::judge::JudgeResult;
+use crate::spec_run::judge::{JudgeResult, VerdictError};
 use crate::spec_run::state::{Decomposition, JudgeStage, PhaseState, Run, Sealed, Stage};
 use jiff::Timestamp;
+use muleteer_protocol::ErrorCode;
 
 /// A request, or the result of an effect.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,7 +108,7 @@ pub struct Settled {
 /// Why a run cannot be resumed from that phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Barred {
-    pub code: &'static str,
+    pub code: ErrorCode,
     pub message: String,
 }
 
@@ -149,7 +150,7 @@ pub struct JobEnd {
     pub empty: bool,
     /// The agent changed files that it may only read.
     pub wrote: bool,
-    pub verdict: Option<Result<JudgeResult, String>>,
+    pub verdict: Option<Result<JudgeResult, VerdictError>>,
 }
 
 impl JobEnd {
@@ -191,7 +192,7 @@ impl JobEnd {
 /// Returns the event that stops a run because its budget is spent.
 fn broke(spent: f64, budget: f64) -> Event {
     Event::RunStopping {
-        code: "E_BUDGET".into(),
+        code: ErrorCode::Budget.into(),
         message: format!("spent ${spent:.2} of its budget of ${budget:.2}"),
     }
 }
@@ -249,10 +250,10 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
 /// # Errors
 /// The missing step.
 pub fn may_go_on(run: &Run, from: GoOn, approve: bool, settled: &[Settled]) -> Result<(), Barred> {
-    let bad = |message: String| Err(Barred { code: "E_BAD_INPUT", message });
+    let bad = |message: String| Err(Barred { code: ErrorCode::BadInput, message });
     if !run.jobs.is_empty() {
         let message = format!("{} of its agents are running", run.jobs.len());
-        return Err(Barred { code: "E_RUN_LOCKED", message });
+        return Err(Barred { code: ErrorCode::RunLocked, message });
     }
     if !run.has_accepted_beads() {
         return bad(format!(
@@ -302,8 +303,9 @@ fn resume(
     }
     // The graph was rejected, so the decomposition is repeated; the agent gets the reason in its
     // prompt.
-    let refused = [GRAPH_CYCLE, GRAPH_EMPTY, "E_GRAPH_DANGLING"];
-    if let Some(error) = run.error().filter(|error| refused.contains(&error.code.as_str()))
+    let refused = [ErrorCode::GraphCycle, ErrorCode::GraphEmpty, ErrorCode::GraphDangling];
+    if let Some(error) =
+        run.error().filter(|error| refused.iter().any(|code| error.code == *code))
         && run.phase == PhaseState::Decompose(Decomposition::Pending { decomposed: true })
     {
         let reason = cut(&error.message, 500);
@@ -343,10 +345,7 @@ fn resume(
 }
 
 /// The beads depend on each other in a cycle.
-pub const GRAPH_CYCLE: &str = "E_GRAPH_CYCLE";
-
-/// The decomposition has no beads.
-const GRAPH_EMPTY: &str = "E_GRAPH_EMPTY";
+pub const GRAPH_CYCLE: ErrorCode = ErrorCode::GraphCycle;
 
 /// Describes the first dependency cycle among some beads.
 pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
@@ -360,14 +359,14 @@ pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
 
 fn gathered(beads: &[Bead], closed_outside: &[String]) -> Vec<Event> {
     let fatal =
-        |code: &str, message: String| vec![Event::RunStopping { code: code.into(), message }];
+        |code: ErrorCode, message: String| vec![Event::RunStopping { code: code.into(), message }];
     let work: Vec<&Bead> = beads.iter().filter(|bead| !bead.is_observation()).collect();
     if work.is_empty() {
-        return fatal(GRAPH_EMPTY, "the decomposition has no beads".into());
+        return fatal(ErrorCode::GraphEmpty, "the decomposition has no beads".into());
     }
     let graph = Graph::of_beads(work.iter().copied());
     if let Some(message) = circle(&graph, &work) {
-        return fatal(GRAPH_CYCLE, message);
+        return fatal(ErrorCode::GraphCycle, message);
     }
     let waited_for = |on: &str| !closed_outside.iter().any(|id| id == on);
     let planned: Vec<Planned> = work
@@ -396,7 +395,7 @@ fn outside(run: &Run, closed: &[String]) -> Vec<Event> {
                 "all remaining beads depend on beads outside the run: {}",
                 stuck.join("; ")
             );
-            events.push(Event::RunStopping { code: "E_EXTERNAL_BLOCKED".into(), message });
+            events.push(Event::RunStopping { code: ErrorCode::ExternalBlocked.into(), message });
         }
     }
     events
@@ -413,7 +412,7 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
             "the judge found faults, and only the judge was requested; {} beads are open",
             triage.beads.len()
         );
-        events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
+        events.push(Event::RunStopping { code: ErrorCode::MaxIterations.into(), message });
     } else if run.iteration >= run.settings.max_iterations {
         let message = format!(
             "the judge found faults in each of {} iterations; {} beads are open: raise \
@@ -421,7 +420,7 @@ fn applied(run: &Run, triage: Triage) -> Vec<Event> {
             run.iteration,
             triage.beads.len()
         );
-        events.push(Event::RunStopping { code: "E_MAX_ITERATIONS".into(), message });
+        events.push(Event::RunStopping { code: ErrorCode::MaxIterations.into(), message });
     } else {
         events.push(Event::IterationStarted { iteration: run.iteration + 1, beads: triage.beads });
         events.push(Event::PhaseChanged { phase: Phase::Implement });

@@ -2,6 +2,7 @@
 //! so the last candidate is the verdict, whether or not it is valid.
 
 use crate::spec_run::judge::JudgeResult;
+use crate::spec_run::judge::error::VerdictError;
 use crate::text::foreign_json::{self, Damage, Repair};
 use serde_json::Value;
 
@@ -13,13 +14,16 @@ const BROKEN: usize = 64;
 const NAMES: [&str; 5] = ["status", "specDrift", "acceptance", "observations", "newBeads"];
 const OWN: [&str; 3] = ["specDrift", "acceptance", "newBeads"];
 
+/// A candidate for a verdict: the verdict, or why it is invalid.
+pub type Found = Result<JudgeResult, VerdictError>;
+
 /// Returns the last candidate for a verdict, or why that one is invalid.
 ///
 /// # Errors
 /// The text cannot be searched.
-pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
+pub fn last(text: &str) -> Result<Option<Found>, VerdictError> {
     if text.len() > LIMIT {
-        return Err(format!("it has {} bytes: the limit is {LIMIT}", text.len()));
+        return Err(VerdictError::TooLong { length: text.len(), limit: LIMIT });
     }
     let (mut found, mut at, mut broken) = (None, 0, 0);
     while let Some(begin) = text[at..].find('{').map(|ahead| at + ahead) {
@@ -48,17 +52,17 @@ pub fn last(text: &str) -> Result<Option<Result<JudgeResult, String>>, String> {
             // A string that contains a line break is more likely a quote in prose than a cut-off
             // document.
             Some(Damage::CutOff) if !document.repairs.contains(&Repair::ControlCharacter) => {
-                return Ok(Some(Err(format!("it is cut off: {error}"))));
+                return Ok(Some(Err(VerdictError::CutOff(error.to_string()))));
             }
             Some(_) => {}
         }
         broken += 1;
         if broken > BROKEN {
-            return Err("too many parts of it look like JSON and are not".into());
+            return Err(VerdictError::TooMuchBroken);
         }
         let end = begin + extent(&text[begin..]);
         if says_a_verdict(&text[begin..end]) {
-            found = Some(Err(format!("it is not JSON: {error}")));
+            found = Some(Err(VerdictError::NoJson(error.to_string())));
             at = end;
         }
     }
@@ -87,19 +91,19 @@ fn says_a_verdict(text: &str) -> bool {
 }
 
 /// Examines a valid JSON object: it is a verdict, or contains one.
-fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
+fn whole(text: &str, value: Value) -> Option<Found> {
     // A last line `{"type":"result", …}` comes from the agent CLI and has a status too.
     let bare = value.get("status").is_some() && value.get("type").is_none();
     if is_verdict(&value) || bare {
         if !is_verdict(&value) {
-            let lacks = "`specDrift` and `acceptance` are missing";
-            return Some(Err(lacks.into()));
+            return Some(Err(VerdictError::NoParts));
         }
         if value.get("status").is_none() {
-            return Some(Err("`status` is missing: success, failure or timeout".into()));
+            return Some(Err(VerdictError::NoStatus));
         }
         // Parsed from the text, so that a duplicate field is an error.
-        return Some(foreign_json::typed(text.as_bytes()).map_err(|error| error.to_string()));
+        let typed = foreign_json::typed(text.as_bytes());
+        return Some(typed.map_err(|error| VerdictError::Shape(error.to_string())));
     }
     let mut within = vec![];
     held(value, &mut within);
@@ -107,8 +111,9 @@ fn whole(text: &str, value: Value) -> Option<Result<JudgeResult, String>> {
         0 => None,
         1 => within
             .pop()
-            .map(|value| serde_json::from_value(value).map_err(|error| error.to_string())),
-        many => Some(Err(format!("it has {many} verdicts in one object"))),
+            .map(serde_json::from_value)
+            .map(|typed| typed.map_err(|error| VerdictError::Shape(error.to_string()))),
+        many => Some(Err(VerdictError::Several(many))),
     }
 }
 

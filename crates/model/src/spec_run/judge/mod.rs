@@ -4,9 +4,11 @@
 pub mod enforced;
 pub mod promotion;
 
+mod error;
 mod found;
 mod settled;
 
+pub use error::VerdictError;
 pub use settled::Asked;
 
 use serde::{Deserialize, Serialize};
@@ -186,7 +188,10 @@ fn fitting(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }
-    let mark = format!("\n\n(cut: it had {} bytes; the stored verdict is complete)", text.len());
+    let mark = format!(
+        "\n\n(cut: it had {} bytes; the stored verdict is complete)",
+        text.len()
+    );
     match limit > mark.len() * 4 {
         true => crate::agent::event::cut(&text, limit - mark.len()) + &mark,
         false => crate::agent::event::cut(&text, limit),
@@ -244,19 +249,18 @@ pub fn schema() -> serde_json::Value {
 ///
 /// # Errors
 /// The reason why it is invalid, for the prompt of the next attempt.
-pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, String> {
+pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, VerdictError> {
     let mut missing = None;
     for text in ways.into_iter().filter(|text| !text.trim().is_empty()) {
         match found::last(text) {
             Ok(Some(verdict)) => return verdict.and_then(check),
             Ok(None) => {
-                missing = missing
-                    .or(Some(Err("it contains no JSON object that is a verdict".to_string())))
+                missing = missing.or(Some(Err(VerdictError::NotFound)));
             }
             Err(error) => return Err(error),
         }
     }
-    missing.unwrap_or_else(|| Err("it printed no verdict".into()))
+    missing.unwrap_or(Err(VerdictError::NothingPrinted))
 }
 
 /// Parses the last verdict in an agent's output: the whole text, a fenced block, or an object
@@ -265,33 +269,27 @@ pub fn read<'a>(ways: impl IntoIterator<Item = &'a str>) -> Result<JudgeResult, 
 ///
 /// # Errors
 /// The reason why it is invalid, for the prompt of the next attempt.
-pub fn parse(text: &str) -> Result<JudgeResult, String> {
+pub fn parse(text: &str) -> Result<JudgeResult, VerdictError> {
     read([text])
 }
 
-fn check(result: JudgeResult) -> Result<JudgeResult, String> {
+fn check(result: JudgeResult) -> Result<JudgeResult, VerdictError> {
     if !["success", "failure", "timeout"].contains(&result.status.as_str()) {
-        return Err(format!(
-            "`status` is `{}`: expected success, failure or timeout",
-            result.status
-        ));
+        return Err(VerdictError::OddStatus(result.status));
     }
     if let Some(odd) = result
         .observations
         .iter()
         .find(|one| !["promote", "dismiss", "merge"].contains(&one.action.as_str()))
     {
-        return Err(format!(
-            "the `action` of an observation is `{}`: expected promote, dismiss or merge",
-            odd.action
-        ));
+        return Err(VerdictError::OddAction(odd.action.clone()));
     }
     if result.new_beads.iter().any(|bead| bead.title.trim().is_empty()) {
-        return Err("a new bead has no title".into());
+        return Err(VerdictError::Untitled);
     }
     let findings = result.new_beads.len() + result.issues().len() + result.criteria().len();
     if findings > FINDINGS * 10 || result.new_beads.len() > FINDINGS {
-        return Err(format!("it has too many findings: {findings}"));
+        return Err(VerdictError::TooManyFindings(findings));
     }
     Ok(result)
 }
@@ -303,7 +301,7 @@ mod tests {
     const PASS: &str = r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#;
 
     #[test]
-    fn verdict_is_found_anywhere_in_the_text() {
+    fn a_document_is_found_wherever_it_stands() {
         for text in [
             PASS.to_string(),
             format!("Here it is:\n```json\n{PASS}\n```\n"),
@@ -312,15 +310,23 @@ mod tests {
             assert!(parse(&text).expect("a verdict").passed(), "{text}");
         }
         assert!(parse("all is well").is_err() && parse("{}").is_err());
-        assert!(parse("{\"status\":\"success\"}").expect_err("of nothing").contains("`specDrift`"));
         assert!(
-            parse(&PASS.replace("success", "fine")).expect_err("no such status").contains("fine")
+            parse("{\"status\":\"success\"}")
+                .expect_err("of nothing")
+                .to_string()
+                .contains("`specDrift`")
+        );
+        assert!(
+            parse(&PASS.replace("success", "fine"))
+                .expect_err("no such status")
+                .to_string()
+                .contains("fine")
         );
     }
 
     /// A draft before the verdict once caused a branch to be published.
     #[test]
-    fn last_verdict_decides_and_drafts_are_ignored() {
+    fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
         let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
         assert!(
             !parse(&format!("First draft: {PASS}\n\nFinal: {failed}"))
@@ -333,7 +339,12 @@ mod tests {
                 .passed()
         );
         let odd = failed.replace(r#""success""#, r#""failed""#);
-        assert!(parse(&format!("{PASS}\n{odd}")).expect_err("no such status").contains("failed"));
+        assert!(
+            parse(&format!("{PASS}\n{odd}"))
+                .expect_err("no such status")
+                .to_string()
+                .contains("failed")
+        );
         for last in [
             failed.replace("true", "true,"),
             failed.replace("true", "yes, it is"),
@@ -351,11 +362,11 @@ mod tests {
             let cut = format!("First draft: {PASS}\n{}", &failed[..to]);
             assert!(parse(&cut).is_err(), "{cut}");
         }
-        assert!(parse(&failed[..30]).expect_err("cut off").contains("cut off"));
+        assert!(parse(&failed[..30]).expect_err("cut off").to_string().contains("cut off"));
     }
 
     #[test]
-    fn findings_decide_before_the_status_and_other_objects_are_ignored() {
+    fn what_it_was_held_to_decides_before_what_it_said_and_other_objects_are_no_verdicts() {
         let failed = PASS.replace(r#""detected":false"#, r#""detected":true"#);
         assert!(!read([failed.as_str(), PASS]).expect("the first").passed());
         assert!(read([r#"{"status":"fine","newBeads":[]}"#, PASS]).is_err());
@@ -406,7 +417,7 @@ mod tests {
 
     /// The store once rejected an oversized bead, and the run failed again after each resume.
     #[test]
-    fn any_finding_fits_into_a_bead() {
+    fn what_is_found_fits_into_a_bead_whatever_it_is() {
         let long = format!("a\0b{}", "é".repeat(200_000));
         let bead = |title: &str| NewBead {
             title: title.into(),
@@ -469,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn new_beads_come_from_the_list_or_the_findings() {
+    fn what_is_to_be_done_comes_from_its_list_else_from_its_findings() {
         let mut result = parse(PASS).expect("a verdict");
         assert!(result.remedies().is_empty());
         result.spec_drift = Some(SpecDrift {

@@ -2,10 +2,8 @@
 
 use crate::agent::event::cut;
 use crate::spec_run::judge::JudgeResult;
+use crate::spec_run::judge::error::{Names, VerdictError};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The most ids and titles in one error message.
-const NAMED: usize = 20;
 
 /// The requested parts of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +22,7 @@ impl JudgeResult {
     ///
     /// # Errors
     /// The reason why it is unusable, for the prompt of the next attempt.
-    pub fn settled(&self, asked: Asked<'_>) -> Result<(), String> {
+    pub fn settled(&self, asked: Asked<'_>) -> Result<(), VerdictError> {
         self.triages(asked.observations)?;
         if !self.passed() {
             return Ok(());
@@ -34,7 +32,7 @@ impl JudgeResult {
             ("acceptance", asked.acceptance && self.acceptance.is_none()),
         ];
         if let Some((name, _)) = lacking.into_iter().find(|(_, lacking)| *lacking) {
-            return Err(format!("`{name}` is missing: the verdict must have it"));
+            return Err(VerdictError::PartMissing(name));
         }
         self.agrees()
     }
@@ -44,53 +42,42 @@ impl JudgeResult {
     /// once more.
     pub fn spare_work(&self) -> Option<String> {
         let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
-        (self.passed() && !self.new_beads.is_empty())
-            .then(|| format!("it reports no fault, but `newBeads` has work: {}", listed(titles)))
+        (self.passed() && !self.new_beads.is_empty()).then(|| {
+            format!(
+                "it reports no fault, but `newBeads` has work: {}",
+                Names::of(titles)
+            )
+        })
     }
 
     /// Checks that the verdict decides on pending observations only. Otherwise the judge could
     /// close a bead that is being worked on.
-    fn triages(&self, waiting: &BTreeSet<String>) -> Result<(), String> {
+    fn triages(&self, waiting: &BTreeSet<String>) -> Result<(), VerdictError> {
         let mut said: BTreeMap<&str, &str> = BTreeMap::new();
         for one in &self.observations {
             let (id, action) = (one.bead_id.as_str(), one.action.as_str());
             if !waiting.contains(id) {
-                let those = match waiting.is_empty() {
-                    true => "there are none".to_string(),
-                    false => format!("those are {}", listed(waiting.iter().cloned())),
-                };
-                return Err(format!(
-                    "`observations` names `{}`, which is not an open observation ({those}): put \
-                     other work into `newBeads`",
-                    cut(id, 80)
-                ));
+                let waiting = Names::of(waiting.iter().cloned());
+                return Err(VerdictError::NotWaiting { id: cut(id, 80), waiting });
             }
             let before = said.insert(id, action).filter(|before| *before != action);
             if let Some(before) = before {
-                return Err(format!(
-                    "`observations` has both {before} and {action} for `{id}`: give one of them"
-                ));
+                let [id, before, action] = [id, before, action].map(String::from);
+                return Err(VerdictError::Contradicted { id, before, action });
             }
         }
         Ok(())
     }
 
     /// Checks that a pass agrees with its details. It may name minor issues.
-    fn agrees(&self) -> Result<(), String> {
+    fn agrees(&self) -> Result<(), VerdictError> {
         if let Some(issue) = self.issues().iter().find(|issue| issue.severity != "minor") {
             let named = [&issue.section, &issue.description].map(|text| cut(text, 80)).join(": ");
-            return Err(format!(
-                "`specDrift` is not detected, but has an issue that is not minor ({named}; \
-                 severity: {}): correct one of the two",
-                cut(&issue.severity, 20)
-            ));
+            let severity = cut(&issue.severity, 20);
+            return Err(VerdictError::IssueInPass { named, severity });
         }
         if let Some(failed) = self.criteria().iter().find(|criterion| !criterion.passed) {
-            let named = cut(&failed.criterion, 80);
-            return Err(format!(
-                "`acceptance` has passed, but one of its criteria has not ({named}): correct one \
-                 of the two"
-            ));
+            return Err(VerdictError::CriterionInPass(cut(&failed.criterion, 80)));
         }
         Ok(())
     }
@@ -99,27 +86,16 @@ impl JudgeResult {
     ///
     /// # Errors
     /// The observations that it leaves out.
-    pub fn decides(&self, asked: Asked<'_>) -> Result<(), String> {
+    pub fn decides(&self, asked: Asked<'_>) -> Result<(), VerdictError> {
         let said: BTreeSet<&str> =
             self.observations.iter().map(|one| one.bead_id.as_str()).collect();
         let left: Vec<&str> =
             asked.observations.iter().map(String::as_str).filter(|id| !said.contains(id)).collect();
         match self.passed() && !left.is_empty() {
-            true => Err(format!(
-                "`observations` lacks {}: decide on each observation",
-                listed(left.into_iter().map(String::from))
-            )),
+            true => Err(VerdictError::LeftOut(Names::of(left.into_iter().map(String::from)))),
             false => Ok(()),
         }
     }
-}
-
-fn listed(names: impl Iterator<Item = String>) -> String {
-    let mut names: Vec<String> = names.take(NAMED + 1).collect();
-    if names.len() > NAMED {
-        names[NAMED] = "…".into();
-    }
-    names.join(", ")
 }
 
 #[cfg(test)]
@@ -142,15 +118,15 @@ mod tests {
     }
 
     #[test]
-    fn pass_needs_every_requested_part() {
+    fn a_pass_says_so_of_everything_that_was_asked() {
         let settled = |text: &str, asked: Asked<'_>| parse(text).expect("a verdict").settled(asked);
         assert_eq!(pass(json!({})).settled(BOTH), Ok(()));
         let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
         let drift = r#"{"status":"success","specDrift":{"detected":false}}"#;
         let criteria = r#"{"status":"success","acceptance":{"passed":true}}"#;
-        assert!(settled(bare, BOTH).is_err_and(|why| why.contains("specDrift")));
-        assert!(settled(drift, BOTH).is_err_and(|why| why.contains("acceptance")));
-        assert!(settled(criteria, BOTH).is_err_and(|why| why.contains("specDrift")));
+        assert!(settled(bare, BOTH).is_err_and(|why| why.to_string().contains("specDrift")));
+        assert!(settled(drift, BOTH).is_err_and(|why| why.to_string().contains("acceptance")));
+        assert!(settled(criteria, BOTH).is_err_and(|why| why.to_string().contains("specDrift")));
         // Parts that were not requested may be missing.
         assert_eq!(settled(drift, Asked { acceptance: false, ..BOTH }), Ok(()));
         assert_eq!(settled(criteria, Asked { spec_drift: false, ..BOTH }), Ok(()));
@@ -167,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn pass_that_contradicts_its_parts_is_rejected() {
+    fn a_pass_agrees_with_what_it_is_made_of() {
         let issue = |severity: &str| {
             let issue =
                 json!({"section": "Auth", "description": "no callback", "severity": severity});
@@ -175,7 +151,7 @@ mod tests {
         };
         for severity in ["critical", "major", "", "grave"] {
             assert!(
-                issue(severity).is_err_and(|why| why.contains("Auth: no callback")),
+                issue(severity).is_err_and(|why| why.to_string().contains("Auth: no callback")),
                 "{severity}"
             );
         }
@@ -183,7 +159,7 @@ mod tests {
         let failed =
             json!([{"criterion": "it says hello", "passed": false, "evidence": "it says bye"}]);
         let failed = pass(json!({"acceptance": {"passed": true, "results": failed}}));
-        assert!(failed.settled(BOTH).is_err_and(|why| why.contains("it says hello")));
+        assert!(failed.settled(BOTH).is_err_and(|why| why.to_string().contains("it says hello")));
     }
 
     #[test]
@@ -202,22 +178,23 @@ mod tests {
         for action in ["promote", "dismiss", "merge"] {
             let other = says(&[("coding", action)]).settled(asked);
             assert!(
-                other.is_err_and(|why| why.contains("`coding`") && why.contains("o1, o2")),
+                other.is_err_and(|why| why.to_string().contains("`coding`")
+                    && why.to_string().contains("o1, o2")),
                 "{action}"
             );
         }
         assert!(
             says(&[("o", "dismiss")])
                 .settled(BOTH)
-                .is_err_and(|why| why.contains("there are none"))
+                .is_err_and(|why| why.to_string().contains("there are none"))
         );
         let both = says(&[("o1", "promote"), ("o1", "dismiss")]).settled(asked);
-        assert!(both.is_err_and(|why| why.contains("promote and dismiss")));
+        assert!(both.is_err_and(|why| why.to_string().contains("promote and dismiss")));
         // Observations that a pass leaves out are reported separately, and do not make it unusable.
         assert!(
             says(&[("o1", "dismiss")])
                 .decides(asked)
-                .is_err_and(|why| why.contains("o2") && !why.contains("o1"))
+                .is_err_and(|why| why.to_string().contains("o2") && !why.to_string().contains("o1"))
         );
         assert_eq!(says(&[("o1", "dismiss"), ("o2", "dismiss")]).decides(asked), Ok(()));
         assert_eq!(

@@ -5,7 +5,9 @@ use crate::event::{Entry, Event, Outcome, Record};
 use crate::spec_run::decide::{GoOn, Input, JobEnd, Settled, advance, decide};
 use crate::spec_run::effects::{Effect, effects};
 use crate::spec_run::event::*;
-use crate::spec_run::judge::{self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift};
+use crate::spec_run::judge::{
+    self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift, VerdictError,
+};
 use crate::spec_run::state::{Run, Sealed, Stage};
 use crate::spec_run::tests::rules::{bead, settings};
 use jiff::{SignedDuration, Timestamp};
@@ -275,8 +277,11 @@ impl World {
                         ..Observation::default()
                     });
                 }
-                end.verdict =
-                    Some(if self.dice.one_in(6) { Err("not JSON".into()) } else { Ok(result) });
+                end.verdict = Some(if self.dice.one_in(6) {
+                    Err(VerdictError::NoJson("x".into()))
+                } else {
+                    Ok(result)
+                });
             }
             _ => {}
         }

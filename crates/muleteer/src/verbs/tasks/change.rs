@@ -1,5 +1,6 @@
 //! The verbs that only change the list.
 
+use crate::cli::arg_error::ArgError;
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -13,6 +14,7 @@ use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::{
     DAMAGED, OWN_FILES, Task, TaskList, import as imports, outcome, select,
 };
+use muleteer_protocol::ErrorCode;
 use muleteer_store::task_list::{Root, Tx};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -127,33 +129,26 @@ pub struct Import {
     file: PathBuf,
 }
 
-fn id(text: &str) -> Result<String, String> {
-    if valid_id(text) {
-        Ok(text.into())
-    } else {
-        Err("expected 1 to 100 letters, digits and any of - _ . / : # @ +".into())
-    }
+fn id(text: &str) -> Result<String, ArgError> {
+    if valid_id(text) { Ok(text.into()) } else { Err(ArgError::TaskId) }
 }
 
-fn priority(text: &str) -> Result<u32, String> {
-    parse_priority(text)
-        .filter(|level| *level <= 2)
-        .ok_or_else(|| "expected P0, P1 or P2".into())
+fn priority(text: &str) -> Result<u32, ArgError> {
+    parse_priority(text).filter(|level| *level <= 2).ok_or(ArgError::Wanted("P0, P1 or P2"))
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
-    let span: Span =
-        text.parse().map_err(|error: muleteer_model::config::BadSpan| error.to_string())?;
+fn seconds(text: &str) -> Result<u64, ArgError> {
+    let span: Span = text.parse()?;
     Some(span.as_secs())
         .filter(|seconds| *seconds > 0)
-        .ok_or_else(|| "expected at least 1 second".into())
+        .ok_or(ArgError::Wanted("at least 1 second"))
 }
 
 pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     let dir = absolute(args.path.as_deref().or(said).unwrap_or(&here()?));
     if !dir.is_dir() {
         return Err(Failure::new(
-            "E_PROJECT_NOT_FOUND",
+            ErrorCode::ProjectNotFound,
             format!("{} is not a directory", dir.display()),
         ));
     }
@@ -180,7 +175,7 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
             std::fs::set_permissions(root.init_script(), std::fs::Permissions::from_mode(0o755))
         });
         written.map_err(|error| {
-            Failure::new("E_IO", format!("cannot write harness-init.sh: {error}"))
+            Failure::new(ErrorCode::Io, format!("cannot write harness-init.sh: {error}"))
         })?;
     }
     if !args.no_gitignore && (args.gitignore || asked(context)) {
@@ -190,8 +185,11 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     if context.out.json {
         context.out.document(&json!({"root": root.path(), "created": created}))?;
     } else {
-        let what =
-            if created { "creating a task list in" } else { "keeping the existing task list in" };
+        let what = if created {
+            "creating a task list in"
+        } else {
+            "keeping the existing task list in"
+        };
         context.out.note(format!("{what} {}", root.path().display()));
     }
     Ok(Exit::Done)
@@ -224,7 +222,7 @@ fn answer(question: &str) -> String {
 /// Asks the user for optional fields; an empty answer leaves a field unchanged.
 fn ask() -> Result<Fields, Failure> {
     let given = |question: &str| Some(answer(question)).filter(|text| !text.is_empty());
-    let refused = |error: String| Failure::new("E_USAGE", error);
+    let refused = |error: ArgError| Failure::new(ErrorCode::Usage, error.to_string());
     Ok(Fields {
         priority: given("Priority (P0, P1, P2) [P1]:")
             .map(|text| priority(&text))
@@ -244,7 +242,7 @@ fn ask() -> Result<Fields, Failure> {
 fn ignore(root: &Root) -> Result<(), Failure> {
     let path = root.path().join(".gitignore");
     let fail = |error: std::io::Error| {
-        Failure::new("E_IO", format!("cannot write .gitignore: {error}")).file(&path)
+        Failure::new(ErrorCode::Io, format!("cannot write .gitignore: {error}")).file(&path)
     };
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
@@ -312,9 +310,9 @@ fn check(tx: &Tx) -> Result<(), Failure> {
             let fault = faults.into_iter().next();
             let (message, hint) =
                 fault.map_or_else(Default::default, |fault| (fault.to_string(), fault.hint));
-            Err(Failure::new("E_TASKS_INVALID", message).hint(hint))
+            Err(Failure::new(ErrorCode::TasksInvalid, message).hint(hint))
         }
-        Err(Unreadable::Corrupt { why, .. }) => Err(Failure::new("E_INTERNAL", why)),
+        Err(Unreadable::Corrupt { why, .. }) => Err(Failure::new(ErrorCode::Internal, why)),
     }
 }
 
@@ -335,7 +333,7 @@ fn tell(context: &Context, task: &Task) -> Result<Exit, Failure> {
 
 pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     if args.title.trim().is_empty() {
-        return Err(Failure::new("E_USAGE", "the title is empty"));
+        return Err(Failure::new(ErrorCode::Usage, "the title is empty"));
     }
     let root = root(said)?;
     // The user is asked before the lock is taken, because people take their time.
@@ -357,7 +355,7 @@ pub fn add(args: &Add, said: Option<&Path>, context: &Context) -> Result<Exit, F
 
 pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
     if args.title.as_ref().is_some_and(|title| title.trim().is_empty()) {
-        return Err(Failure::new("E_USAGE", "the title is empty"));
+        return Err(Failure::new(ErrorCode::Usage, "the title is empty"));
     }
     let root = root(said)?;
     not_by_an_agent(&root)?;
@@ -378,7 +376,7 @@ pub fn edit(args: &Edit, said: Option<&Path>, context: &Context) -> Result<Exit,
         args.fields.depends_on.as_ref().and_then(|_| select::circle(&tx.list, &task.id))
     {
         let message = format!("{} would depend on itself: {circle}", task.id);
-        return Err(Failure::new("E_GRAPH_CYCLE", message)
+        return Err(Failure::new(ErrorCode::GraphCycle, message)
             .hint("correct --depends-on, which replaces the earlier dependencies"));
     }
     tx.commit().map_err(|error| listed(&error))?;
@@ -394,7 +392,7 @@ pub fn retry(args: &Retry, said: Option<&Path>, context: &Context) -> Result<Exi
     let id = task.id.clone();
     if task.status != Status::Failed {
         let message = format!("`{}` is {}, not failed", task.id, task.status.as_str());
-        return Err(Failure::new("E_TASK_CLAIMED", message)
+        return Err(Failure::new(ErrorCode::TaskClaimed, message)
             .hint("name a failed task: only its attempts can be reset"));
     }
     let again = outcome::retry(&mut tx.list, &id);
@@ -418,9 +416,9 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     not_by_an_agent(&root)?;
     let unreadable = |error: std::io::Error| {
         let code = if error.kind() == std::io::ErrorKind::NotFound {
-            "E_NOT_FOUND"
+            ErrorCode::NotFound
         } else {
-            "E_BAD_INPUT"
+            ErrorCode::BadInput
         };
         Failure::new(code, format!("cannot read it: {error}")).file(&args.file)
     };
@@ -429,7 +427,7 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
     file.take(IMPORT_LIMIT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > IMPORT_LIMIT {
         let message = format!("it is larger than {} MiB", IMPORT_LIMIT >> 20);
-        return Err(Failure::new("E_BAD_INPUT", message)
+        return Err(Failure::new(ErrorCode::BadInput, message)
             .file(&args.file)
             .hint("import it in parts"));
     }
@@ -438,24 +436,26 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
             .iter()
             .filter(|byte| **byte == b'\n')
             .count();
-        Failure::new("E_BAD_INPUT", "it is not UTF-8")
+        Failure::new(ErrorCode::BadInput, "it is not UTF-8")
             .file(&args.file)
             .at(Some(line as u64), None)
     })?;
     let mut tx = begin(&root)?;
     let now = tx.now();
     let bad = |error: imports::BadLine| {
-        Failure::new("E_BAD_INPUT", error.message).file(&args.file).at(Some(error.line), None)
+        Failure::new(ErrorCode::BadInput, error.message)
+            .file(&args.file)
+            .at(Some(error.line), None)
     };
     let tasks = imports::tasks(&text, imports::first_number(&tx.list), now).map_err(bad)?;
     if tasks.is_empty() {
-        return Err(Failure::new("E_BAD_INPUT", "it has no tasks")
+        return Err(Failure::new(ErrorCode::BadInput, "it has no tasks")
             .file(&args.file)
             .hint("give beads' issues.jsonl, or a markdown checklist (`- [ ] …`)"));
     }
     let open = imports::open(&tasks);
     let merged = imports::merge(&mut tx.list, tasks).map_err(|circle| {
-        Failure::new("E_GRAPH_CYCLE", circle.to_string())
+        Failure::new(ErrorCode::GraphCycle, circle.to_string())
             .file(&args.file)
             .at(imports::line_of(&text, &circle.task), None)
             .hint(
@@ -490,9 +490,7 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
                 dropped.len() - DROPPED_SHOWN
             ));
         }
-        context
-            .out
-            .note(format!("{} added ({open} open), {skipped} already in the list", ids.len()));
+        context.out.note(format!("{} added ({open} open), {skipped} already in the list", ids.len()));
     }
     Ok(Exit::Done)
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use muleteer_model::event::id::Unfound;
 use muleteer_model::task_list::{Stand, Task, TaskList};
 use muleteer_process::identity::NONCE_VAR;
+use muleteer_protocol::ErrorCode;
 use muleteer_store::task_list::{RUN_VARIABLE, Right, Root, SessionLock, TaskListError, Tx};
 use muleteer_supervisor::task_list::steps::{Hold, Place, StepError, validation_env};
 use muleteer_vcs::user_repo::{Git, GitError};
@@ -38,7 +39,7 @@ pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
         .or_else(|| variable("MULETEER_DISPATCH_ID").and_then(|_| SessionLock::run_on(root)));
     let Some(run) = run else { return Ok(()) };
     let message = format!("an agent may not change the tasks of run {run} or their validation");
-    Err(Failure::new("E_FORBIDDEN", message).hint(
+    Err(Failure::new(ErrorCode::Forbidden, message).hint(
         "name the change in your result, so that a person can make it after the run (or add a task \
             with `muleteer tasks add`)",
     ))
@@ -52,7 +53,7 @@ pub fn worker(said: Option<&str>) -> String {
 }
 
 pub fn here() -> Result<PathBuf, Failure> {
-    context::here("E_TASKS_MISSING")
+    context::here(ErrorCode::TasksMissing)
 }
 
 /// Finds the list.
@@ -148,7 +149,7 @@ pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
                 (ids.iter().take(CANDIDATES).map(String::as_str).collect::<Vec<_>>(), ids.len());
             let more = if count > shown.len() { ", …" } else { "" };
             Failure::new(
-                "E_AMBIGUOUS",
+                ErrorCode::Ambiguous,
                 format!("`{said}` matches {count} tasks: {}{more}", shown.join(", ")),
             )
             .hint("give a longer part of the id")
@@ -165,7 +166,7 @@ pub fn named(list: &TaskList, said: &str) -> Result<String, Failure> {
 }
 
 pub fn unknown(id: &str) -> Failure {
-    Failure::new("E_TASK_UNKNOWN", format!("no task `{id}`"))
+    Failure::new(ErrorCode::TaskUnknown, format!("no task `{id}`"))
         .hint("run `muleteer tasks status` to list them")
 }
 
@@ -174,7 +175,7 @@ pub fn listed(error: &TaskListError) -> Failure {
     match error {
         TaskListError::Invalid { file, faults } => {
             let of = |fault: &muleteer_model::task_list::document::Fault| {
-                Failure::new("E_TASKS_INVALID", fault.to_string())
+                Failure::new(ErrorCode::TasksInvalid, fault.to_string())
                     .file(file)
                     .at(fault.line, fault.column)
                     .hint(fault.hint.clone())
@@ -192,12 +193,12 @@ pub fn listed(error: &TaskListError) -> Failure {
 
 pub fn git(error: &GitError) -> Failure {
     let code = match error {
-        GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
+        GitError::NoRepository(_) | GitError::NoCommit(_) => ErrorCode::NotARepository,
         GitError::Distrusted { .. }
         | GitError::Filter { .. }
         | GitError::InTheWay { .. }
         | GitError::Failed { .. }
-        | GitError::Unheard { .. } => "E_TASKS_GIT",
+        | GitError::Unheard { .. } => ErrorCode::TasksGit,
     };
     let failure = Failure::of(code, error);
     match error.hint() {
@@ -211,7 +212,7 @@ pub fn stepped(error: StepError) -> Failure {
         StepError::List(error) => listed(&error),
         StepError::Git(error) => git(&error),
         StepError::Refused(error) => refused(&error),
-        StepError::Dispatch(_, text) | StepError::Other(text) => Failure::new("E_IO", text),
+        StepError::Dispatch(_, text) | StepError::Other(text) => Failure::new(ErrorCode::Io, text),
     }
 }
 
@@ -221,21 +222,21 @@ pub fn refused(error: &muleteer_model::task_list::session::claim::Refused) -> Fa
     match error {
         Refused::Unknown(id) => unknown(id),
         Refused::Held { .. } => {
-            failure("E_TASK_CLAIMED", "claim another task, or wait until the claim expires")
+            failure(ErrorCode::TaskClaimed, "claim another task, or wait until the claim expires")
         }
         Refused::NotYours { .. } => failure(
-            "E_TASK_CLAIMED",
+            ErrorCode::TaskClaimed,
             "claim it first; name yourself with --worker or HARNESS_WORKER_ID",
         ),
         Refused::Interrupted(id) => {
             let hint = format!("recover it with `muleteer tasks recover {id}`");
-            failure("E_TASK_CLAIMED", &hint)
+            failure(ErrorCode::TaskClaimed, &hint)
         }
         Refused::Completed(_) | Refused::FailedForGood(_) => {
-            failure("E_TASK_CLAIMED", "reset its attempts with `muleteer tasks retry ID`")
+            failure(ErrorCode::TaskClaimed, "reset its attempts with `muleteer tasks retry ID`")
         }
         Refused::Waits { .. } => {
-            failure("E_TASK_CLAIMED", "run `muleteer tasks graph` to see the dependencies")
+            failure(ErrorCode::TaskClaimed, "run `muleteer tasks graph` to see the dependencies")
         }
     }
 }

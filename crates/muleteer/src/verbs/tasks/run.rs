@@ -14,6 +14,7 @@ use muleteer_model::event::Event;
 use muleteer_model::task_list::document::Status;
 use muleteer_model::task_list::stats::stats;
 use muleteer_model::{daemon_events, dispatch_events, spec_run_events, task_list_events};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request, Spawn, TasksEnded, TasksRun};
 use muleteer_store::task_list::Root;
 use serde_json::{Value, json};
@@ -122,8 +123,10 @@ pub async fn run(args: &Args, said: Option<&Path>, context: &Context) -> Result<
     }
     let following = follow(context, &root, &id, from_seq);
     if context.out.json {
-        let left =
-            Failure::new("E_CANCELLED", format!("stopped waiting for run {id}; it continues"));
+        let left = Failure::new(
+            ErrorCode::Cancelled,
+            format!("stopped waiting for run {id}; it continues"),
+        );
         return or_left(
             context,
             left.run(&id).hint("stop it with `muleteer tasks stop`"),
@@ -261,7 +264,7 @@ fn safe_line(text: &str, color: &str) -> String {
 
 fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, Failure> {
     let list = root.read().ok().map(|read| read.list);
-    let told = |code: &str| Failure::new(listed_code(code), ended.reason.clone());
+    let told = |code: &str| Failure::new(known_code(code), ended.reason.clone());
     let exit = match ended.status.as_str() {
         "completed" => Exit::Done,
         "failed" => Exit::Failed,
@@ -300,8 +303,8 @@ fn conclude(context: &Context, root: &Root, ended: &TasksEnded) -> Result<Exit, 
 }
 
 /// Replaces an unknown code: a newer daemon may have codes that this client does not know.
-fn listed_code(code: &str) -> &str {
-    if crate::cli::exit::CODES.iter().any(|(name, ..)| *name == code) { code } else { "E_INTERNAL" }
+fn known_code(code: &str) -> ErrorCode {
+    code.parse().unwrap_or(ErrorCode::Internal)
 }
 
 pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
@@ -314,7 +317,7 @@ pub async fn stop(args: &Stop, said: Option<&Path>, context: &Context) -> Result
             .on(&id)
             .is_some();
         if !unfinished {
-            return Err(Failure::new("E_NOT_FOUND", "no run is working on this list"));
+            return Err(Failure::new(ErrorCode::NotFound, "no run is working on this list"));
         }
     }
     match context.ask(Request::TasksStop { id, now: args.now }).await? {

@@ -1,6 +1,7 @@
 //! The verbs for an agent that works through the list in its own session. A person may use them to
 //! help it.
 
+use crate::cli::arg_error::ArgError;
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
@@ -9,7 +10,7 @@ use crate::verbs::tasks::place::{
     begin, git, listed, named, of_run, place, refused, root, stepped, task, worker,
 };
 use jiff::Timestamp;
-use muleteer_model::config::{BadSpan, Span};
+use muleteer_model::config::Span;
 use muleteer_model::task_list::Category;
 use muleteer_model::task_list::Status;
 use muleteer_model::task_list::TaskList;
@@ -20,9 +21,10 @@ use muleteer_model::task_list::select;
 use muleteer_model::task_list::session::claim as claims;
 use muleteer_process::identity::caller;
 use muleteer_process::signals::Signals;
+use muleteer_protocol::ErrorCode;
 use muleteer_store::task_list::{Behind, Root};
 use muleteer_supervisor::task_list::steps::{Recorded, Recovered, Verdict, describe};
-use muleteer_vcs::user_repo::Git;
+use muleteer_supervisor::vcs::user_repo::Git;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -79,10 +81,8 @@ pub struct Renew {
 
 /// Record that a step of a task is done, and renew its claim
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests \
-        pending\""
-)]
+#[command(after_help = "Example:\n  \
+        muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\"")]
 pub struct Checkpoint {
     /// The task
     id: String,
@@ -103,10 +103,8 @@ pub struct Checkpoint {
 
 /// Validate a task; if it passes, commit and complete it
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation fails. \
-        The task then stays in progress: fix it, or give up with `fail`."
-)]
+#[command(after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation \
+        fails. The task then stays in progress: fix it, or give up with `fail`.")]
 pub struct Complete {
     /// The task
     id: String,
@@ -181,15 +179,15 @@ pub struct Undo {
     list: bool,
 }
 
-fn span(text: &str) -> Result<Duration, String> {
-    let span: Span = text.parse().map_err(|error: BadSpan| error.to_string())?;
+fn span(text: &str) -> Result<Duration, ArgError> {
+    let span: Span = text.parse()?;
     Some(Duration::from_secs(span.as_secs()))
         .filter(|span| !span.is_zero())
-        .ok_or_else(|| "expected at least 1 second".into())
+        .ok_or(ArgError::NoTime)
 }
 
-fn step(text: &str) -> Result<(u64, u64), String> {
-    outcome::parse_step(text).map_err(|error| error.to_string())
+fn step(text: &str) -> Result<(u64, u64), ArgError> {
+    Ok(outcome::parse_step(text)?)
 }
 
 /// Joins the text about a step or a failure. It must not be empty, because a later worker has no
@@ -197,15 +195,15 @@ fn step(text: &str) -> Result<(u64, u64), String> {
 fn words(text: &[String]) -> Result<String, Failure> {
     let text = text.join(" ");
     if text.trim().is_empty() {
-        Err(Failure::new("E_USAGE", "the TEXT is empty"))
+        Err(Failure::new(ErrorCode::Usage, "the TEXT is empty"))
     } else {
         Ok(text)
     }
 }
 
-fn category(text: &str) -> Result<Category, String> {
+fn category(text: &str) -> Result<Category, ArgError> {
     let names = || Category::ALL.map(Category::as_str).join(", ");
-    Category::parse(text).ok_or_else(|| format!("expected one of {}", names()))
+    Category::parse(text).ok_or_else(|| ArgError::Category(names()))
 }
 
 /// Returns a function that reports whether the user has interrupted since now (Ctrl-C, TERM, a
@@ -218,7 +216,10 @@ fn interrupt() -> Result<impl Fn() -> bool, Failure> {
 }
 
 fn stopped(id: &str) -> Failure {
-    Failure::new("E_CANCELLED", format!("{id}: its validation was stopped; no result is recorded"))
+    Failure::new(
+        ErrorCode::Cancelled,
+        format!("{id}: its validation was stopped; no result is recorded"),
+    )
 }
 
 pub fn validate(args: &Validate, said: Option<&Path>, context: &Context) -> Result<Exit, Failure> {
@@ -307,7 +308,11 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     tx.forget_ended_holder(&worker);
     root.end_leases(&mut tx.list, now);
     for id in claims::expire(&mut tx.list, &worker, now, &[]) {
-        tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the worker's claim has expired"));
+        tx.log(Entry::error(
+            Some(&id),
+            Category::SessionTimeout,
+            "the worker's claim has expired",
+        ));
     }
     for marked in select::validate_dependencies(&mut tx.list, now) {
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
@@ -340,7 +345,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let task = task(&tx.list, &id)?.clone();
     if !was_ours {
         at.git.remember_start(&id, &base).map_err(|error| git(&error))?;
-        if let Some(process) = caller::agent(&muleteer_backends::process_names()) {
+        if let Some(process) = caller::agent() {
             tx.remember_holder(&worker, Behind::Process(process));
         }
         tx.log(Entry::starting(&task, &base));
@@ -374,7 +379,7 @@ fn next(list: &TaskList, worker: &str, root: &Root, now: Timestamp) -> Result<St
     }
     let next = select::next(list, &root.failure_times(list)).map(|at| list.tasks[at].id.clone());
     next.ok_or_else(|| {
-        Failure::new("E_TASK_NONE", "no task can be claimed now").hint(
+        Failure::new(ErrorCode::TaskNone, "no task can be claimed now").hint(
             "run `muleteer tasks status`: all tasks are done, failed for good, or wait for claimed \
                 tasks",
         )
@@ -441,7 +446,7 @@ fn not_of_a_run() -> Result<(), Failure> {
     match of_run() {
         None => Ok(()),
         Some(run) => Err(Failure::new(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             format!("run {run} validates the task after your turn"),
         )
         .hint("end your turn; record progress with `muleteer tasks checkpoint`")),
@@ -472,9 +477,9 @@ pub fn complete(args: &Complete, said: Option<&Path>, context: &Context) -> Resu
         at.note(vec![Entry::error(Some(&id), category, &message)]);
     }
     let code = match verdict {
-        Verdict::NoCommand => "E_TASKS_INVALID",
-        Verdict::NoProgram(_) => "E_TASKS_ENV",
-        _ => "E_TASK_FAILED",
+        Verdict::NoCommand => ErrorCode::TasksInvalid,
+        Verdict::NoProgram(_) => ErrorCode::TasksEnv,
+        _ => ErrorCode::TaskFailed,
     };
     let output = match verdict {
         Verdict::Failed { output, .. } | Verdict::TimedOut { output, .. } => output,
@@ -511,10 +516,7 @@ fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failur
     } else {
         context.out.line(format!("{id} {status}"))?;
         context.out.note(
-            next.map_or_else(
-                || "no other task can be claimed".into(),
-                |next| format!("next: {next}"),
-            ),
+            next.map_or_else(|| "no other task can be claimed".into(), |next| format!("next: {next}")),
         );
     }
     Ok(Exit::Done)
@@ -613,8 +615,11 @@ pub fn undo(args: &Undo, said: Option<&Path>, context: &Context) -> Result<Exit,
         return Ok(Exit::Done);
     }
     let Some(chosen) = work.newest(&saved) else {
-        return Err(Failure::new("E_NOT_FOUND", "no rollback has saved changes under this name")
-            .hint("find the ref in a ROLLBACK line of harness-progress.txt"));
+        return Err(Failure::new(
+            ErrorCode::NotFound,
+            "no rollback has saved changes under this name",
+        )
+        .hint("find the ref in a ROLLBACK line of harness-progress.txt"));
     };
     // The lock is held meanwhile: the files of a session that works here must not be moved.
     let mut tx = begin(&root)?;

@@ -550,7 +550,10 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
     };
     let read = muleteer_vcs::untrusted_path::read_file(&path, CHECKPOINT_LIMIT);
     match read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
-        Ok(text) => checkpoint::parse(&text).map(|_| ()).map_err(corrupt),
+        Ok(text) => match checkpoint::parse(&text) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(corrupt(error.to_string())),
+        },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             if places.public.join("checkpoint.yml.tmp").exists() {
                 return Err(corrupt("it is missing; only an incomplete copy exists".into()));
