@@ -1,20 +1,32 @@
 //! The cgroup (v2) of an agent, if we may create one: no process escapes it, and one write kills
 //! all of it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// Why this process cannot create a cgroup that kills its members.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("no cgroup v2 hierarchy, or this process is outside it")]
+    NoHierarchy,
+    #[error("{}: {source}", .place.display())]
+    Create { place: PathBuf, source: io::Error },
+    #[error("this kernel's cgroups have no cgroup.kill (5.14)")]
+    NoKill,
+}
 
 /// Tests whether we can create a cgroup here, by creating and removing one. Returns the place.
 ///
 /// # Errors
-/// Says why not.
-pub fn probe() -> Result<PathBuf, String> {
-    let own = own().ok_or("no cgroup v2 hierarchy, or this process is outside it")?;
+/// If that is not possible here.
+pub fn probe() -> Result<PathBuf, ProbeError> {
+    let own = own().ok_or(ProbeError::NoHierarchy)?;
     let path = own.join(format!("muleteer-probe-{}", std::process::id()));
-    std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", own.display()))?;
+    std::fs::create_dir(&path)
+        .map_err(|source| ProbeError::Create { place: own.clone(), source })?;
     let can_kill = path.join("cgroup.kill").exists();
     remove(&path);
-    if can_kill { Ok(own) } else { Err("this kernel's cgroups have no cgroup.kill (5.14)".into()) }
+    if can_kill { Ok(own) } else { Err(ProbeError::NoKill) }
 }
 
 /// Creates the cgroup `name` below [`own`]. `None` without permission or without a v2 hierarchy;

@@ -7,6 +7,34 @@
 use std::io;
 use std::path::Path;
 
+/// Why the sandbox does not work on this host.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// A step failed. The text names the step.
+    #[error("{what}: {source}")]
+    Step { what: &'static str, source: io::Error },
+    /// The error of the second half of [`namespaces`], as that child printed it.
+    #[error("{0}")]
+    Inner(String),
+    #[error("pid namespace: this is pid {0}, not 1")]
+    OldPidNamespace(u32),
+    #[error("proc: {0} foreign processes are visible")]
+    Strangers(usize),
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Ruleset(#[from] landlock::RulesetError),
+    #[error("the kernel does not support it, or it is off: a forbidden write succeeded")]
+    NotEnforced,
+    /// The system is not Linux.
+    #[error(transparent)]
+    Unsupported(io::Error),
+}
+
+#[cfg(target_os = "linux")]
+fn step(what: &'static str) -> impl FnOnce(io::Error) -> ProbeError {
+    move |source| ProbeError::Step { what, source }
+}
+
 /// Makes the namespaces and mounts of the sandbox, and runs this program again inside them. It
 /// mounts a private `/tmp`, clones, moves and makes it read-only as the sandbox does (newer calls,
 /// which a container's filter may not know), and mounts a fresh `/proc`. The calling process must
@@ -15,10 +43,9 @@ use std::path::Path;
 /// # Errors
 /// The step that failed, with the system's error.
 #[cfg(target_os = "linux")]
-pub fn namespaces() -> Result<String, String> {
+pub fn namespaces() -> Result<String, ProbeError> {
     use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
     use rustix::mount::{mount, mount_change, move_mount, open_tree};
-    let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare().map_err(step("unshare"))?;
     std::fs::write("/proc/self/setgroups", "deny").map_err(step("setgroups"))?;
@@ -26,9 +53,7 @@ pub fn namespaces() -> Result<String, String> {
     // second half. The sandbox itself only forks and keeps its uid.
     std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(step("uid_map"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(step("gid_map"))?;
-    let errno = |what: &'static str| {
-        move |error: rustix::io::Errno| format!("{what}: {}", io::Error::from(error))
-    };
+    let errno = |what| move |errno: rustix::io::Errno| step(what)(errno.into());
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(errno("private mounts"))?;
     mount("tmpfs", "/tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)
@@ -47,10 +72,10 @@ pub fn namespaces() -> Result<String, String> {
         Some(_) if output.status.success() => {
             Ok("user, mount and pid namespaces can be made".into())
         }
-        _ => Err(said
-            .strip_prefix("no ")
-            .unwrap_or("the child in the pid namespace died")
-            .to_string()),
+        _ => {
+            let why = said.strip_prefix("no ").unwrap_or("the child in the pid namespace died");
+            Err(ProbeError::Inner(why.to_string()))
+        }
     }
 }
 
@@ -59,20 +84,15 @@ pub fn namespaces() -> Result<String, String> {
 /// # Errors
 /// The step that failed, with the system's error.
 #[cfg(target_os = "linux")]
-pub fn inner() -> Result<String, String> {
+pub fn inner() -> Result<String, ProbeError> {
     use rustix::mount::{MountFlags, mount};
     if std::process::id() != 1 {
-        return Err(format!("pid namespace: this is pid {}, not 1", std::process::id()));
+        return Err(ProbeError::OldPidNamespace(std::process::id()));
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None)
-        .map_err(|error| format!("proc: {}", io::Error::from(error)))?;
+    mount("proc", "/proc", "proc", flags, None).map_err(|errno| step("proc")(errno.into()))?;
     let seen = crate::host::host().pids();
-    if seen == [1] {
-        Ok("alone".into())
-    } else {
-        Err(format!("proc: {} foreign processes are visible", seen.len()))
-    }
+    if seen == [1] { Ok("alone".into()) } else { Err(ProbeError::Strangers(seen.len())) }
 }
 
 /// Restricts this process to writing below `allowed`, and tries to write a file in `forbidden`.
@@ -80,7 +100,7 @@ pub fn inner() -> Result<String, String> {
 /// # Errors
 /// Says which step failed, or that the forbidden write succeeded.
 #[cfg(target_os = "linux")]
-pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
+pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, ProbeError> {
     use landlock::{
         ABI, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
     };
@@ -94,20 +114,19 @@ pub fn landlock(allowed: &Path, forbidden: &Path) -> Result<String, String> {
             .restrict_self()?
             .ruleset)
     };
-    let status = restrict().map_err(|error| error.to_string())?;
+    let status = restrict()?;
     let name = format!(".muleteer-probe-{}", std::process::id());
-    std::fs::write(allowed.join(&name), "")
-        .map_err(|error| format!("writing where it is allowed: {error}"))?;
+    std::fs::write(allowed.join(&name), "").map_err(step("writing where it is allowed"))?;
     let _ = std::fs::remove_file(allowed.join(&name));
     match std::fs::write(forbidden.join(&name), "") {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match status {
             RulesetStatus::FullyEnforced => Ok("Landlock blocks writes".into()),
             _ => Ok("Landlock blocks writes (an older version: not every kind)".into()),
         },
-        Err(error) => Err(format!("writing where it is forbidden: {error}")),
+        Err(error) => Err(step("writing where it is forbidden")(error)),
         Ok(()) => {
             let _ = std::fs::remove_file(forbidden.join(&name));
-            Err("the kernel does not support it, or it is off: a forbidden write succeeded".into())
+            Err(ProbeError::NotEnforced)
         }
     }
 }
@@ -126,7 +145,7 @@ fn unshare() -> io::Result<()> {
 /// # Errors
 /// Always.
 #[cfg(not(target_os = "linux"))]
-pub fn namespaces() -> Result<String, String> {
+pub fn namespaces() -> Result<String, ProbeError> {
     Err(absent())
 }
 
@@ -135,7 +154,7 @@ pub fn namespaces() -> Result<String, String> {
 /// # Errors
 /// Always.
 #[cfg(not(target_os = "linux"))]
-pub fn inner() -> Result<String, String> {
+pub fn inner() -> Result<String, ProbeError> {
     Err(absent())
 }
 
@@ -144,11 +163,11 @@ pub fn inner() -> Result<String, String> {
 /// # Errors
 /// Always.
 #[cfg(not(target_os = "linux"))]
-pub fn landlock(_: &Path, _: &Path) -> Result<String, String> {
+pub fn landlock(_: &Path, _: &Path) -> Result<String, ProbeError> {
     Err(absent())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn absent() -> String {
-    io::Error::from(io::ErrorKind::Unsupported).to_string()
+fn absent() -> ProbeError {
+    ProbeError::Unsupported(io::ErrorKind::Unsupported.into())
 }
