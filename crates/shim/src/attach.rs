@@ -1,12 +1,12 @@
 //! The daemon's side of finding a shim again: whether it lives, and how to reach it.
 
-use crate::meta::{self, Meta};
+use crate::meta::{self, Meta, MetaError};
 use crate::start::read_key;
 use muleteer_process::clock::awake;
 use muleteer_process::host::host;
 use muleteer_process::identity::{self, ProcessId};
 use muleteer_process::lock::{self, LockGuard};
-use muleteer_protocol::shim::v1::{FromShim, MAX_BODY, ToShim, VERSION};
+use muleteer_protocol::shim::v1::{DecodeError, FromShim, MAX_BODY, RefusedCode, ToShim, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
@@ -83,14 +83,37 @@ pub fn socket_path(agent_dir: &Path) -> io::Result<(PathBuf, Option<File>)> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())), Some(dir)))
 }
 
+/// Why a shim cannot be greeted, or its answer not be accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    #[error("the shim has not identified itself yet")]
+    NoMeta,
+    #[error("another process answers instead of the shim")]
+    Stranger,
+    #[error("refused: {code:?} {text}")]
+    Refused { code: RefusedCode, text: String },
+    #[error("unexpected answer {0:?}")]
+    Unexpected(FromShim),
+    #[error("the shim closed the connection")]
+    HungUp,
+    #[error("the shim does not answer")]
+    Slow,
+    #[error(transparent)]
+    Frame(#[from] DecodeError),
+}
+
 /// Connects to the shim of an agent and sends `Hello` without blocking; the connection is
 /// non-blocking. It also returns the shim's `meta.json`, against which [`check`] compares the
 /// answer.
 ///
 /// # Errors
 /// If no process listens, or too many connections already wait.
-pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), String> {
-    let say = || {
+pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), AttachError> {
+    let connect = || {
         let key = read_key(agent_dir)?;
         let (path, _dir) = socket_path(agent_dir)?;
         let socket = net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
@@ -104,21 +127,21 @@ pub fn greet(agent_dir: &Path, generation: u64) -> Result<(UnixStream, Meta), St
         stream.write_all(&hello)?;
         Ok::<_, io::Error>(stream)
     };
-    let stream = say().map_err(|error| error.to_string())?;
-    let meta = meta::read(agent_dir).map_err(|error| error.to_string())?;
-    Ok((stream, meta.ok_or("the shim has not identified itself yet")?))
+    let stream = connect()?;
+    let meta = meta::read(agent_dir)?.ok_or(AttachError::NoMeta)?;
+    Ok((stream, meta))
 }
 
 /// Checks that this answer to [`greet`] comes from the shim that `meta` describes.
 ///
 /// # Errors
 /// Says which answer came instead.
-pub fn check(answer: FromShim, meta: &Meta) -> Result<(), String> {
+pub fn check(answer: FromShim, meta: &Meta) -> Result<(), AttachError> {
     match answer {
         FromShim::HelloOk { nonce, .. } if nonce == meta.nonce => Ok(()),
-        FromShim::HelloOk { .. } => Err("another process answers instead of the shim".into()),
-        FromShim::Refused { code, text } => Err(format!("refused: {code:?} {text}")),
-        other => Err(format!("unexpected answer {other:?}")),
+        FromShim::HelloOk { .. } => Err(AttachError::Stranger),
+        FromShim::Refused { code, text } => Err(AttachError::Refused { code, text }),
+        other => Err(AttachError::Unexpected(other)),
     }
 }
 
@@ -131,27 +154,27 @@ pub fn hear_answer(
     stream: &mut UnixStream,
     meta: &Meta,
     deadline: Duration,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, AttachError> {
     let mut heard = vec![];
     loop {
         let mut chunk = [0; 256];
         match stream.read(&mut chunk) {
-            Ok(0) => return Err("the shim closed the connection".into()),
+            Ok(0) => return Err(AttachError::HungUp),
             Ok(n) => heard.extend_from_slice(&chunk[..n]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_sub(awake());
                 let patience =
                     Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
                 match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&patience)) {
-                    Ok(0) => return Err("the shim does not answer".into()),
+                    Ok(0) => return Err(AttachError::Slow),
                     Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(errno) => return Err(errno.to_string()),
+                    Err(errno) => return Err(io::Error::from(errno).into()),
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
-        if let Some(decoded) = FromShim::decode(&heard).map_err(|error| error.to_string())? {
+        if let Some(decoded) = FromShim::decode(&heard)? {
             check(decoded.frame, meta)?;
             heard.drain(..decoded.used);
             return Ok(heard);

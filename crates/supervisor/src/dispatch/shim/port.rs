@@ -24,11 +24,12 @@ impl ShimPort {
     /// block the daemon.
     pub async fn connect(dir: &Path, generation: u64) -> Result<Self, String> {
         let hello = async {
-            let (stream, meta) = attach::greet(dir, generation)?;
+            let (stream, meta) =
+                attach::greet(dir, generation).map_err(|error| error.to_string())?;
             let mut port =
                 Self::of(stream, generation, vec![]).map_err(|error| error.to_string())?;
             let answer = port.receive().await.map_err(|error| error.to_string())?;
-            attach::check(answer, &meta)?;
+            attach::check(answer, &meta).map_err(|error| error.to_string())?;
             Ok(port)
         };
         tokio::time::timeout(PORT_DEADLINE, hello)
