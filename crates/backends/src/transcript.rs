@@ -28,8 +28,8 @@ pub trait Transcripts: Send + Sync {
     /// Returns where the transcripts are, given the agent's environment.
     ///
     /// # Errors
-    /// Says what is missing to find them.
-    fn place(&self, env: &[(String, String)]) -> Result<Place, String>;
+    /// If the environment lacks a variable that is needed to find them.
+    fn place(&self, env: &[(String, String)]) -> Result<Place, PlaceError>;
 
     /// Whether we choose the id of a new session. An unreported session can then be found by that
     /// id.
@@ -43,6 +43,16 @@ pub trait Transcripts: Send + Sync {
 
     /// Whether the CLI's last stderr output says that the session to resume does not exist.
     fn says_lost(&self, stderr: &str) -> bool;
+}
+
+/// Why an agent's transcripts cannot be found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// Neither `HOME` nor the CLI's own variable is an absolute path.
+    #[error("its environment has no absolute HOME or {or}")]
+    NoHome { or: &'static str },
+    #[error("its environment has no {variable}")]
+    NoFolder { variable: &'static str },
 }
 
 /// A folder that holds transcripts `depth` folders down. Each file is named after its session.

@@ -4,7 +4,7 @@
 //! Codex has accepted a prompt if a user message ends with its mark. Codex writes that message
 //! before it asks the model, but after it printed `turn.started`.
 
-use crate::transcript::{self, Account, Place, Transcripts, folder};
+use crate::transcript::{self, Account, Place, PlaceError, Transcripts, folder};
 use muleteer_model::agent::prompt;
 use muleteer_model::agent::transcript::{Reading, Standing};
 use serde_json::Value;
@@ -14,10 +14,10 @@ use std::io::{self, BufRead};
 pub(super) struct Rollouts;
 
 impl Transcripts for Rollouts {
-    fn place(&self, env: &[(String, String)]) -> Result<Place, String> {
+    fn place(&self, env: &[(String, String)]) -> Result<Place, PlaceError> {
         let home = || folder(env, "HOME").map(|home| home.join(".codex"));
         let codex = folder(env, "CODEX_HOME").or_else(home);
-        let codex = codex.ok_or("its environment has no absolute HOME or CODEX_HOME")?;
+        let codex = codex.ok_or(PlaceError::NoHome { or: "CODEX_HOME" })?;
         Ok(Place { root: codex.join("sessions"), depth: 3 })
     }
 

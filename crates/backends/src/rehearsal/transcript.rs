@@ -4,7 +4,7 @@
 //! agent reports it as accepted, and every step's effect before the agent reports the step.
 
 use crate::rehearsal::DIR_VARIABLE;
-use crate::transcript::{Place, Transcripts, folder};
+use crate::transcript::{Place, PlaceError, Transcripts, folder};
 use muleteer_model::agent::transcript::{self, Reading, Seen, Standing, Used};
 use serde::Deserialize;
 use std::io::{self, BufRead, Read};
@@ -50,9 +50,9 @@ fn sessions(folder: &Path) -> PathBuf {
 pub(super) struct RehearsalTranscripts;
 
 impl Transcripts for RehearsalTranscripts {
-    fn place(&self, env: &[(String, String)]) -> Result<Place, String> {
-        let folder = folder(env, DIR_VARIABLE)
-            .ok_or_else(|| format!("its environment has no {DIR_VARIABLE}"))?;
+    fn place(&self, env: &[(String, String)]) -> Result<Place, PlaceError> {
+        let folder =
+            folder(env, DIR_VARIABLE).ok_or(PlaceError::NoFolder { variable: DIR_VARIABLE })?;
         Ok(Place { root: sessions(&folder), depth: 0 })
     }
 

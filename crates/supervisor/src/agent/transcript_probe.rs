@@ -53,7 +53,7 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
     };
     let place = match transcripts.place(&launch.env) {
         Ok(place) => place,
-        Err(why) => return Reading::unread(why),
+        Err(error) => return Reading::unread(error.to_string()),
     };
     let place = match confine::outside(dir, dispatch.epoch, &place.root) {
         Ok(root) => Place { root, ..place },
