@@ -327,7 +327,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     let mut measured = Vec::new();
     for row in rows {
         eprintln!("xtask: {}: {}", row.name, row.what);
-        let outcome = (row.run)(&options).map_err(|failure| failure.to_string());
+        let outcome = (row.run)(&options);
         if let Err(failure) = &outcome {
             eprintln!("xtask: {}: NOT MEASURED: {failure}", row.name);
         }

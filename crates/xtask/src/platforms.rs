@@ -66,7 +66,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
 }
 
 /// Fetches the standard library of a target if it is missing.
-fn library(target: &str) -> Result<(), String> {
+fn library(target: &str) -> Result<(), Failure> {
     let output = Command::new("rustc")
         .args(["--print", "sysroot"])
         .current_dir(workspace::root())
@@ -93,10 +93,11 @@ fn library(target: &str) -> Result<(), String> {
     };
     match ended {
         Ok(Some(status)) if status.success() => Ok(()),
-        Ok(Some(status)) => Err(format!("rustup target add {target}: {status}")),
+        Ok(Some(status)) => Err(format!("rustup target add {target}: {status}").into()),
         _ => {
             let _ = fetching.kill().and_then(|()| fetching.wait());
-            Err(format!("rustup target add {target}: not done after {} s", PATIENCE.as_secs()))
+            let limit = PATIENCE.as_secs();
+            Err(format!("rustup target add {target}: not done after {limit} s").into())
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum Form {
     Markdown,
 }
 
-pub type Measured<'a> = (&'a Row, Result<Samples, String>);
+pub type Measured<'a> = (&'a Row, Result<Samples, Failure>);
 
 pub fn print(rows: &[Measured<'_>], form: Form, options: &Options) -> Result<(), Failure> {
     let machine = machine();
@@ -58,7 +58,7 @@ fn document((row, outcome): &Measured<'_>) -> Value {
         "gate": row.gate, "ambition": row.ambition,
     });
     let more = match outcome {
-        Err(failure) => json!({ "error": failure }),
+        Err(failure) => json!({ "error": failure.to_string() }),
         Ok(samples) => {
             let figure = samples.figure(row.judged);
             let peers: serde_json::Map<_, _> = samples
