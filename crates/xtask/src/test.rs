@@ -22,6 +22,8 @@ const THREADS_PER_CORE: usize = 2;
 const PLACE_VARIABLE: &str = "TMPDIR";
 /// A file system in memory on Linux.
 const MEMORY: &str = "/dev/shm";
+/// The beginning of the name of a suite's folder there; the rest is its process id.
+const FOLDER: &str = "muleteer-";
 /// The least number of bytes that must be free there. A suite needs less than a tenth of it.
 const ROOM: u64 = 4 << 30;
 
@@ -89,11 +91,28 @@ impl Memory {
         if has.f_flag.intersects(unfit) || has.f_bavail.saturating_mul(has.f_frsize) < ROOM {
             return None;
         }
+        Self::remove_leftovers();
         // The path is short, because the paths of sockets are limited.
-        let path = Path::new(MEMORY).join(format!("mt{}", std::process::id()));
+        let path = Path::new(MEMORY).join(format!("{FOLDER}{}", std::process::id()));
         std::fs::create_dir(&path).ok()?;
         Some(Self(path))
     }
+
+    /// Removes the folders of suites that were interrupted: they would fill the memory.
+    fn remove_leftovers() {
+        for entry in std::fs::read_dir(MEMORY).into_iter().flatten().flatten() {
+            let is_left = owner(&entry.file_name().to_string_lossy())
+                .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+            if is_left {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+/// Returns the process whose folder in memory has this name.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(FOLDER)?.parse().ok()
 }
 
 impl Drop for Memory {
@@ -132,7 +151,15 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use super::{Tally, owner};
+
+    #[test]
+    fn only_a_suite_s_folder_in_memory_has_an_owner() {
+        assert_eq!(owner("muleteer-17"), Some(17));
+        for other in ["muleteer-", "muleteer-x", "muleteer-1-2", "mt17", "17"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn results_of_several_test_binaries_add_up() {
