@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_on_the_blocker_is_what_the_other_waits_for() {
+    fn tbd_blocks_become_dependencies() {
         let known = two();
         assert_eq!(known.beads.keys().collect::<Vec<_>>(), ["sup-007", "sup-1e3"]);
         let (a, b) = (&known.beads["sup-1e3"], &known.beads["sup-007"]);
@@ -674,7 +674,7 @@ mod tests {
 
     /// A change and the calls that it needs.
     #[test]
-    fn a_change_becomes_the_calls_that_are_missing() {
+    fn bead_change_becomes_the_missing_tbd_calls() {
         let known = two();
         let table = [
             (
@@ -762,7 +762,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_comes_out_as_it_went_in_and_another_prefix_is_refused() {
+    fn tbd_import_round_trips_and_rejects_another_prefix() {
         let line = r#"{"id":"sup-x","title":"T","description":" d \n## Notes\ne","status":"tombstone","priority":1,"issue_type":"question","labels":["b","a"],"dependencies":[{"issue_id":"sup-x","depends_on_id":"sup-y","type":"parent-child","created_by":"me"},{"issue_id":"sup-x","depends_on_id":"gone","type":"blocks"}],"created_at":"2025-10-16T13:36:17.123456-07:00","updated_at":"2025-10-16T13:36:17-07:00","closed_at":null,"close_reason":null,"assignee":"a","due_date":"soon","comments":[{"id":1}]}"#;
         let bead: Bead = serde_json::from_str(line).unwrap();
         let change =
@@ -781,7 +781,8 @@ mod tests {
         let refused =
             import(&known, &change, "bd", &mut fresh(), Timestamp::UNIX_EPOCH).unwrap_err();
         assert!(
-            refused.message.contains("another id") && refused.hint.contains("--prefix=sup"),
+            refused.message.contains("would change the id")
+                && refused.hint.contains("--prefix=sup"),
             "{refused:?}"
         );
     }

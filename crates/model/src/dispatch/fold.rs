@@ -488,10 +488,7 @@ impl Dispatch {
             | Event::JournalEntry { .. }
             | Event::Compacted { .. }
             | Event::OutputRead { .. } => {}
-            daemon_events!()
-            | spec_run_events!()
-            | task_list_events!()
-            | Event::Unknown => {}
+            daemon_events!() | spec_run_events!() | task_list_events!() | Event::Unknown => {}
         }
     }
 

@@ -241,10 +241,9 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         | Event::OutputRead { .. }
         | Event::DispatchClosing { .. }
         | Event::FilesRemoved { .. } => return None,
-        daemon_events!()
-        | spec_run_events!()
-        | task_list_events!()
-        | Event::Unknown => return None,
+        daemon_events!() | spec_run_events!() | task_list_events!() | Event::Unknown => {
+            return None;
+        }
     })
 }
 

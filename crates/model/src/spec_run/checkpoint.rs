@@ -6,7 +6,7 @@ use crate::spec_run::event::{Phase, Purpose, RunStatus, Verdict};
 use crate::spec_run::judge::enforced::Enforced;
 use crate::spec_run::report::status::{Standing, why};
 use crate::spec_run::report::work_place::Whereabouts;
-use crate::spec_run::state::{Run, Stage};
+use crate::spec_run::state::{Run, RunStanding, Stage};
 use jiff::Timestamp;
 use muleteer_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
@@ -102,10 +102,10 @@ pub struct Observations {
 
 /// Returns the value of `state` in the checkpoint.
 pub fn state_word(run: &Run) -> &'static str {
-    match (run.outcome, run.phase) {
+    match (run.outcome(), run.phase()) {
         (Some(RunStatus::Completed), _) => "completed",
         // The run came to its regular end; `blocked` lists the unfinished beads.
-        (Some(RunStatus::Partial), _) if run.error.is_none() => "completed",
+        (Some(RunStatus::Partial), _) if run.error().is_none() => "completed",
         (Some(_), _) => "failed",
         (None, Phase::Freeze | Phase::Unknown) => "freezing",
         (None, Phase::Decompose) => "decomposing",
@@ -175,12 +175,13 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
                 .collect(),
         },
         maintenance: Upkeep {
-            last_run_at: run.maintenance.last().map(|last| last.at),
+            last_run_at: run.maintenance.runs.last().map(|last| last.at),
             worktree: maintaining.map(|job| job.start.workdir.clone()),
             bead_id: maintaining.and_then(|job| job.start.bead_id.clone()),
-            run_count: run.maintenance.len() as u32,
+            run_count: run.maintenance.runs.len() as u32,
             runs: run
                 .maintenance
+                .runs
                 .iter()
                 .map(|one| UpkeepRun {
                     id: one.id.clone(),
@@ -190,9 +191,9 @@ pub fn checkpoint(run: &Run, pid_of: impl Fn(&str) -> Option<u32>) -> Checkpoint
                 .collect(),
         },
         observations: Observations {
-            pending: run.observations.iter().cloned().collect(),
-            promoted: run.promoted.iter().cloned().collect(),
-            dismissed: run.dismissed.iter().cloned().collect(),
+            pending: run.observations.pending.iter().cloned().collect(),
+            promoted: run.observations.promoted.iter().cloned().collect(),
+            dismissed: run.observations.dismissed.iter().cloned().collect(),
         },
     }
 }
@@ -278,7 +279,7 @@ pub fn run_log(run: &Run) -> RunLog {
         LogIteration {
             iteration: number,
             started_at: one.started_at,
-            phase: if last { run.phase.as_str().into() } else { "judge".into() },
+            phase: if last { run.phase().as_str().into() } else { "judge".into() },
             beads_total: one.beads,
             beads_completed: one.completed,
             beads_failed: one.failed,
@@ -316,7 +317,7 @@ pub fn run_log(run: &Run) -> RunLog {
             }),
         }
     });
-    let ended = run.outcome.is_some();
+    let ended = run.outcome().is_some();
     RunLog {
         run_id: run.id().into(),
         spec: run.started.spec.clone(),
@@ -326,10 +327,10 @@ pub fn run_log(run: &Run) -> RunLog {
         iterations: iterations.collect(),
         completed_at: ended.then_some(run.updated_at),
         total_duration: ended
-            .then(|| Span::from_secs((run.ran_ms / 1000).max(0) as u64).to_string()),
+            .then(|| Span::from_secs((run.runtime.before_ms / 1000).max(0) as u64).to_string()),
         total_beads: run.beads.len() as u32,
         total_agent_spawns: run.spawns,
-        pr_url: run.pr_url.clone(),
+        pr_url: run.publication.pr_url.clone(),
         error: error(run).map(|error| LogError { code: error.code, message: error.message }),
     }
 }
@@ -439,9 +440,8 @@ pub struct PlanBead {
 impl Plan {
     /// Returns the plan of a finished dry run that has not been resumed, otherwise `None`.
     pub fn of(run: &Run) -> Option<Self> {
-        let is_plan =
-            run.settings.dry_run && run.outcome.is_none() && run.accepted && !run.is_live();
-        is_plan.then(|| {
+        let rests = run.rest_reason().is_some();
+        (run.settings.dry_run && rests && run.has_accepted_beads()).then(|| {
             let waves = run.schedule.waves();
             let beads = run.order.iter().filter_map(|id| run.beads.get(id)).map(|task| PlanBead {
                 id: task.planned.id.clone(),
@@ -516,11 +516,13 @@ pub fn report(run: &Run, standing: &Standing) -> Report {
 /// Returns the error that ended a run, or that it was stopped. `None` while it runs, and while it
 /// waits for a person.
 pub fn error(run: &Run) -> Option<DocumentError> {
-    let (code, message) = match (&run.error, &run.resting) {
-        (Some(error), _) => (error.code.clone(), error.message.clone()),
-        (None, Some((_, reason))) if run.stopped => (ErrorCode::RunStopped.into(), reason.clone()),
-        _ => return None,
-    };
+    let (code, message) = match &run.standing {
+        RunStanding::Ended { error, .. } => error.clone().map(|error| (error.code, error.message)),
+        RunStanding::Resting { reason, stopped, .. } => {
+            stopped.then(|| (ErrorCode::RunStopped.into(), reason.clone()))
+        }
+        RunStanding::Running | RunStanding::Stopping(_) => None,
+    }?;
     Some(DocumentError { code, message, run_id: run.id().into() })
 }
 
@@ -561,7 +563,7 @@ pub fn document(run: &Run) -> Document {
     Document {
         run_id: run.id().into(),
         status: run.status(),
-        phase: run.phase,
+        phase: run.phase(),
         iteration: run.iteration,
         beads: BeadCounts {
             total: run.total(),
@@ -571,21 +573,17 @@ pub fn document(run: &Run) -> Document {
             blocked: run.count(Stage::Blocked),
         },
         target_branch: run.target(),
-        pr_url: run.pr_url.clone(),
+        pr_url: run.publication.pr_url.clone(),
         enforced: Enforced::of(&run.settings),
         cost_usd: run.cost_usd,
         spec: run.started.spec.clone(),
         title: run.started.title.clone(),
-        branch: run
-            .kept
-            .as_ref()
-            .and_then(|kept| kept.branch.clone())
-            .or_else(|| run.published.clone()),
+        branch: run.publication.preserved_branch().or(run.publication.branch.as_ref()).cloned(),
         agents: run.jobs.len() as u32,
-        observations: run.observations.iter().cloned().collect(),
-        maintenance_runs: run.maintenance.len() as u32,
-        maintenance_coalesced: run.coalesced,
-        reason: run.resting.as_ref().map(|(_, reason)| reason.clone()).or_else(|| why(run)),
+        observations: run.observations.pending.iter().cloned().collect(),
+        maintenance_runs: run.maintenance.runs.len() as u32,
+        maintenance_coalesced: run.maintenance.coalesced,
+        reason: run.rest_reason().map(str::to_string).or_else(|| why(run)),
         standing: None,
         error: shortfall(run),
         work: Whereabouts::of(run),

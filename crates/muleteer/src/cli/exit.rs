@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wait_exits_as_the_contract_says() {
+    fn wait_exit_codes_match_the_contract() {
         let table = [
             ("success", 0),
             ("partial", 4),

@@ -84,9 +84,11 @@ pub fn lookup<'a>(fleet: &'a Fleet, id: &str) -> Result<&'a Dispatch, Failure> {
         Err(error @ LookupError::Unknown(_)) => Err(Failure::of(ErrorCode::NotFound, &error)
             .hint("run `muleteer status` to list them")
             .dispatch(id)),
-        Err(error @ LookupError::Ambiguous { .. }) => Err(Failure::of(ErrorCode::Ambiguous, &error)
-            .hint("give a longer part of the id")
-            .dispatch(id)),
+        Err(error @ LookupError::Ambiguous { .. }) => {
+            Err(Failure::of(ErrorCode::Ambiguous, &error)
+                .hint("give a longer part of the id")
+                .dispatch(id))
+        }
     }
 }
 

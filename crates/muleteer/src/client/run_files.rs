@@ -113,11 +113,10 @@ impl Runs {
                 format!("no run of {} is running", self.repo.display()),
             )
             .hint("run `muleteer runs` to list them")),
-            many => Err(Failure::new(
-                ErrorCode::Ambiguous,
-                format!("{} runs are running", many.len()),
-            )
-            .hint(format!("name one: {}", many.join(", ")))),
+            many => {
+                Err(Failure::new(ErrorCode::Ambiguous, format!("{} runs are running", many.len()))
+                    .hint(format!("name one: {}", many.join(", "))))
+            }
         }
     }
 

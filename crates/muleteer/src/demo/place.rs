@@ -9,6 +9,7 @@ use crate::cli::failure::Failure;
 use crate::cli::output::Output;
 use crate::demo::cast::SCENARIO;
 use muleteer_model::event::id;
+use muleteer_protocol::ErrorCode;
 use muleteer_supervisor::daemon::paths::{Paths, check_socket};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -174,20 +175,20 @@ impl Place {
         let mut command = muleteer_vcs::command::alone(&self.repo(), self.variables());
         command.args(words);
         let output = command.output().map_err(|error| {
-            Failure::new("E_DEMO", format!("cannot run git: {error}"))
+            Failure::new(ErrorCode::Demo, format!("cannot run git: {error}"))
                 .hint("the demo needs git on PATH")
         })?;
         if output.status.code().is_none() {
             // Ctrl-C reaches all processes of the terminal, and git may report it first.
             return Err(Failure::new(
-                "E_CANCELLED",
+                ErrorCode::Cancelled,
                 "the demo was interrupted; its processes were stopped and its files removed",
             ));
         }
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr);
             return Err(Failure::new(
-                "E_DEMO",
+                ErrorCode::Demo,
                 format!(
                     "git {} failed: {}",
                     words.join(" "),
@@ -241,10 +242,11 @@ impl Drop for Place {
 /// system.
 fn folder() -> Result<(PathBuf, Paths), Failure> {
     let mut bytes = [0; 5];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new("E_IO", format!("cannot get random bytes: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}"))
+    })?;
     let name = format!("muleteer-demo-{}", id::encode(&bytes));
-    let mut why = Failure::new("E_DEMO", "no folder for temporary files");
+    let mut why = Failure::new(ErrorCode::Demo, "no folder for temporary files");
     for parent in [std::env::temp_dir(), PathBuf::from("/tmp")] {
         // The path is canonical, so that paths in the output of other programs can be recognised.
         let Ok(root) = parent.canonicalize().map(|parent| parent.join(&name)) else { continue };
@@ -254,7 +256,7 @@ fn folder() -> Result<(PathBuf, Paths), Failure> {
         let uid = rustix::process::getuid().as_raw();
         let fits = |paths: Paths| check_socket(&paths.socket).map(|()| paths);
         match Paths::resolve(&variable, uid, &Path::to_path_buf).and_then(fits) {
-            Err(error) => why = Failure::of("E_DEMO", &error),
+            Err(error) => why = Failure::of(ErrorCode::Demo, &error),
             Ok(paths) => match fs::DirBuilder::new().mode(0o700).create(&root) {
                 Ok(()) => return Ok((root, paths)),
                 Err(error) => why = io_failure(&root, &error),
@@ -271,7 +273,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn io_failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::new("E_DEMO", format!("cannot create {}: {error}", path.display())).file(path)
+    Failure::new(ErrorCode::Demo, format!("cannot create {}: {error}", path.display())).file(path)
 }
 
 /// Converts a value to text.

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::event::{Event, Record};
 use muleteer_process::identity::ProcessId;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{DispatchStatus, Reply, Request, Run, StatusReport};
 use muleteer_store::events;
 use std::ffi::OsString;
@@ -197,7 +198,10 @@ impl<'a> Play<'a> {
                 return Ok(pid);
             }
             if Instant::now() > deadline {
-                return Err(Failure::new("E_DEMO", format!("dispatch {dispatch} has no process")));
+                return Err(Failure::new(
+                    ErrorCode::Demo,
+                    format!("dispatch {dispatch} has no process"),
+                ));
             }
             sleep_until(Instant::now() + PAUSE).await;
         }
@@ -216,7 +220,10 @@ impl<'a> Play<'a> {
                 return Ok(());
             }
             if let Some(how) = self.log.failed() {
-                return Err(Failure::new("E_DEMO", format!("while waiting for {what}: {how}")));
+                return Err(Failure::new(
+                    ErrorCode::Demo,
+                    format!("while waiting for {what}: {how}"),
+                ));
             }
             tokio::select! {
                 news = stage.follower.next() => self.take(news)?,
@@ -224,7 +231,7 @@ impl<'a> Play<'a> {
                 () = sleep_until(deadline) => {
                     let waited = PATIENCE.as_secs();
                     let message = format!("timed out after {waited}s while waiting for {what}");
-                    return Err(Failure::new("E_DEMO", message));
+                    return Err(Failure::new(ErrorCode::Demo, message));
                 }
             }
         }

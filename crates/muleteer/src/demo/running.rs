@@ -104,10 +104,7 @@ impl Place {
             if child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 self.daemon = None;
             } else if awake() > deadline {
-                return Err(Failure::new(
-                    ErrorCode::Demo,
-                    "the daemon did not stop when asked",
-                ));
+                return Err(Failure::new(ErrorCode::Demo, "the daemon did not stop when asked"));
             } else {
                 tokio::time::sleep(PAUSE).await;
             }

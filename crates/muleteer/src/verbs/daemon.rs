@@ -12,6 +12,7 @@ use crate::render;
 use clap::ValueEnum;
 use muleteer_model::config::{BadSpan, Span};
 use muleteer_process::identity::Pinned;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Request};
 use muleteer_supervisor::daemon::paths::Paths;
 use muleteer_supervisor::daemon::{self, DaemonOptions, StartError};
@@ -133,7 +134,7 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
         let left = leave_behind().and_then(|()| Waiting::take());
         let cannot = |error| {
             Failure::new(
-                "E_DAEMON_START",
+                ErrorCode::DaemonStart,
                 format!(
                     "cannot detach from the caller's files: \
                 {error}"
@@ -232,18 +233,18 @@ fn leave_behind() -> std::io::Result<()> {
 /// Converts the reason why the daemon did not start or could not continue.
 fn refused(error: StartError) -> Failure {
     match error {
-        StartError::Running { .. } => Failure::of("E_ALREADY_RUNNING", &error)
+        StartError::Running { .. } => Failure::of(ErrorCode::AlreadyRunning, &error)
             .hint("run `muleteer status` to see its work, or `muleteer daemon stop` to stop it"),
         StartError::Config(errors) => settings::invalid(errors),
         StartError::Unreadable(error) => settings::unreadable(&error),
         StartError::Events(error) => offline::stored(error),
-        StartError::Io { ref path, .. } => Failure::of("E_DAEMON_START", &error)
+        StartError::Io { ref path, .. } => Failure::of(ErrorCode::DaemonStart, &error)
             .file(path)
             .hint("run `muleteer doctor` to check the directories"),
-        StartError::NotPrivate { ref path, variable } => Failure::of("E_NOT_PRIVATE", &error)
+        StartError::NotPrivate { ref path, variable } => Failure::of(ErrorCode::NotPrivate, &error)
             .file(path)
             .hint(format!("remove it, or set {variable} to a directory that you own")),
-        other => Failure::of("E_DAEMON_START", &other),
+        other => Failure::of(ErrorCode::DaemonStart, &other),
     }
 }
 

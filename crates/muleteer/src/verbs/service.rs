@@ -264,11 +264,8 @@ fn users(wanted: impl Fn(&str, u32) -> bool) -> Option<User> {
 fn may(service: &Service) -> Result<(), Failure> {
     let manager = service.manager.as_str();
     if !state::runs(service.manager) {
-        return Err(Failure::new(
-            ErrorCode::ServiceManager,
-            format!("{manager} is not running"),
-        )
-        .hint("work without a service: a verb that needs a daemon starts one"));
+        return Err(Failure::new(ErrorCode::ServiceManager, format!("{manager} is not running"))
+            .hint("work without a service: a verb that needs a daemon starts one"));
     }
     if service.scope == Scope::System && service.uid != 0 {
         return Err(Failure::new(

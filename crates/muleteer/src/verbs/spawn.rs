@@ -152,7 +152,7 @@ fn request(args: &Args, context: &Context) -> Result<Spawn, Failure> {
 /// Returns the backend that the command line chooses. `MULETEER_SCENARIO` alone must not turn a
 /// real agent into a rehearsal.
 pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Option<String> {
-    let implied = [(command, "subprocess"), (scenario, "rehearsal")];
+    let implied = [(command, subprocess::NAME), (scenario, rehearsal::NAME)];
     let implied = || implied.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
     said.or_else(implied).map(String::from)
 }
@@ -160,7 +160,7 @@ pub fn implied_backend(said: Option<&str>, command: bool, scenario: bool) -> Opt
 /// Returns the scenario: `--scenario`, else `MULETEER_SCENARIO`.
 pub fn scenario(said: Option<&Path>) -> Result<Option<String>, Failure> {
     let variable =
-        || std::env::var_os("MULETEER_SCENARIO").filter(|path| !path.is_empty()).map(PathBuf::from);
+        || std::env::var_os(SCENARIO_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     said.map(Path::to_path_buf)
         .or_else(variable)
         .as_deref()
@@ -193,10 +193,7 @@ fn project(args: &Args, context: &Context) -> Result<PathBuf, Failure> {
     let message =
         format!("`{}` is neither a directory nor the name of a configured project", shorten(word));
     let hint = if args.prompt.is_none() {
-        format!(
-            "name the project before the prompt: muleteer spawn {} . \"…\"",
-            args.role
-        )
+        format!("name the project before the prompt: muleteer spawn {} . \"…\"", args.role)
     } else {
         "run `muleteer config show projects` to list the configured projects".to_string()
     };
@@ -213,12 +210,9 @@ fn prompt(args: &Args) -> Result<String, Failure> {
             };
             let file = std::fs::File::open(path).map_err(unreadable)?;
             if file.metadata().is_ok_and(|meta| meta.is_dir()) {
-                return Err(Failure::new(
-                    ErrorCode::NotFound,
-                    "the prompt file is a directory",
-                )
-                .file(path)
-                .hint("name a file"));
+                return Err(Failure::new(ErrorCode::NotFound, "the prompt file is a directory")
+                    .file(path)
+                    .hint("name a file"));
             }
             read_prompt(file).map_err(|failure| failure.file(path))?
         }
@@ -307,8 +301,9 @@ pub fn new_id() -> Result<String, Failure> {
 /// When the system provides no random bytes.
 pub fn random() -> Result<[u8; ID_BYTES], Failure> {
     let mut bytes = [0; ID_BYTES];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::new(ErrorCode::Io, format!("cannot get random bytes: {error}"))
+    })?;
     Ok(bytes)
 }
 
@@ -391,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_mean_nothing_are_refused() {
+    fn meaningless_values_are_rejected() {
         assert!(budget("0").is_err() && budget("nan").is_err() && budget("$2.5") == Ok(2.5));
         assert!(seconds("0").is_err() && seconds("soon").is_err() && seconds("15m") == Ok(900));
         for nothing in ["", "  ", "[]", "[\"\"]", "[\"ls\", 1]", "[[\"ls\"]]"] {

@@ -11,6 +11,7 @@ use crate::render::safe;
 use crate::render::status::ending;
 use muleteer_model::agent::ask::AskKind;
 use muleteer_model::event::Event;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{DispatchStatus, Reply, Request};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -40,9 +41,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
 /// The message for a user who stops waiting.
 pub fn left(ids: &[String]) -> Failure {
     let all = ids.join(" ");
-    let left =
-        Failure::new("E_CANCELLED", format!("stopped waiting for {all}; the dispatches continue"))
-            .hint(format!("wait again with `muleteer wait {all}`"));
+    let left = Failure::new(
+        ErrorCode::Cancelled,
+        format!("stopped waiting for {all}; the dispatches continue"),
+    )
+    .hint(format!("wait again with `muleteer wait {all}`"));
     if let [one] = ids { left.dispatch(one) } else { left }
 }
 

@@ -79,10 +79,12 @@ impl BeadError {
                 format!("save a copy of {}, delete the damaged line, and try again", path.display())
             }
             Self::Locked { .. } => "find the process that has the lock with `fuser`: it may \
-                                    hang".into(),
+                                    hang"
+                .into(),
             Self::Unavailable { hint, .. } => hint.clone(),
             Self::Failed(_) => "try again, which is safe; check tbd's files with `tbd \
-                                doctor`".into(),
+                                doctor`"
+                .into(),
         }
     }
 }
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_writes_another_reads() {
+    fn beads_written_by_one_store_are_read_by_another() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut writer, mut reader) = (BeadStore::new(dir.path()), BeadStore::new(dir.path()));
         assert!(reader.read().expect("reads").is_empty());
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn many_writers_lose_nothing_and_history_is_let_go() {
+    fn concurrent_writers_lose_nothing_and_history_is_compacted() {
         let dir = tempfile::tempdir().expect("a directory");
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_begins_as_documented_and_reads_back() {
+    fn event_line_has_its_documented_start_and_round_trips() {
         let ts = Timestamp::from_second(1_700_000_000).expect("a time");
         let mut out = vec![];
         let record = encode(&fault("x"), 7, ts, &mut out).expect("encodes");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_back_is_refused() {
+    fn event_that_cannot_be_read_back_is_rejected() {
         let usage = Event::UsageRecorded {
             model: "m".into(),
             input: 0,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_line_is_refused_by_version_whatever_it_holds() {
+    fn line_of_a_newer_version_is_rejected() {
         let odd = line_of("\"v\":2,\"seq\":\"no longer a number\"}");
         assert!(matches!(decode(&odd), Err(Fault::Version(2))));
         let alike = line_of(

@@ -7,6 +7,7 @@ use muleteer_backends::acp::{self, Known};
 use muleteer_backends::by_name;
 use muleteer_backends::find_program;
 use muleteer_model::config::{self, Config};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Spawn, WireError};
 use std::ffi::OsStr;
 
@@ -47,7 +48,7 @@ pub fn agent(
         let message =
             format!("the ACP agent {} needs `{}`, which is not on PATH", known.name, known.program);
         let hint = format!("{}, then make sure its directory is on PATH", known.get);
-        return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
+        return Err(fault(ErrorCode::BackendUnavailable, &message, &hint));
     }
     Ok(Some(known))
 }
@@ -67,7 +68,7 @@ pub fn check_name(backend: &str) -> Result<(), WireError> {
         (name, Some(agent)) if !by_name(name).is_ok_and(Backend::has_agents) => {
             let message = format!("the backend `{name}` has no named agents");
             let hint = format!("omit `:{agent}`; only `acp:NAME` names an agent");
-            Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint))
+            Err(fault(ErrorCode::BackendUnavailable, &message, &hint))
         }
         _ => Ok(()),
     }

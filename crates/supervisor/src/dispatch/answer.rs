@@ -11,6 +11,7 @@ use muleteer_model::agent::ask::{self, Answer, Ask, Unanswerable, Verdict};
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::{Created, Entry, Event};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, WireError};
 use std::sync::Arc;
 
@@ -28,7 +29,11 @@ pub async fn answer(
 ) -> Result<Reply, WireError> {
     if said.len() > ANSWER_LIMIT {
         let message = format!("the answer has {} bytes: the limit is {ANSWER_LIMIT}", said.len());
-        return Err(fault("E_BAD_INPUT", &message, "put the text into a file, and name the file"));
+        return Err(fault(
+            ErrorCode::BadInput,
+            &message,
+            "put the text into a file, and name the file",
+        ));
     }
     let dispatch = find(daemon, id)?;
     if !key.is_empty() && !is_key(key) {
@@ -75,7 +80,10 @@ fn not_given(dispatch: &Dispatch) -> WireError {
         dispatch.id
     );
     let hint = "deny it, or let a person answer";
-    WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_FORBIDDEN", &message, hint) }
+    WireError {
+        dispatch_id: Some(dispatch.id.to_string()),
+        ..fault(ErrorCode::Forbidden, &message, hint)
+    }
 }
 
 /// Returns the reply to a request that was carried out before, in case the client lost the first
@@ -104,7 +112,10 @@ fn is_key(key: &str) -> bool {
 
 fn bad_key(dispatch: &Dispatch) -> WireError {
     let message = "a key must have 1 to 64 letters, digits and dashes";
-    WireError { dispatch_id: Some(dispatch.id.to_string()), ..fault("E_BAD_INPUT", message, "") }
+    WireError {
+        dispatch_id: Some(dispatch.id.to_string()),
+        ..fault(ErrorCode::BadInput, message, "")
+    }
 }
 
 fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
@@ -112,7 +123,7 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
         Unanswerable::NothingOpen | Unanswerable::Answered => {
             let state = dispatch.state();
             (
-                "E_NOTHING_ASKED",
+                ErrorCode::NothingAsked,
                 if dispatch.is_finished() {
                     format!("it has ended ({state})")
                 } else {
@@ -123,19 +134,19 @@ fn refused(dispatch: &Dispatch, error: &Unanswerable) -> WireError {
         Unanswerable::Unknown(_) => {
             let open: Vec<_> = dispatch.asks.open().map(|pending| pending.id.as_str()).collect();
             (
-                "E_NOT_FOUND",
+                ErrorCode::NotFound,
                 format!(
                     "use one of the open requests: {}",
                     if open.is_empty() { "none".into() } else { open.join(", ") }
                 ),
             )
         }
-        Unanswerable::Several(_) => ("E_AMBIGUOUS", "name one with --request".to_string()),
+        Unanswerable::Several(_) => (ErrorCode::Ambiguous, "name one with --request".to_string()),
         Unanswerable::NoSuchOption => {
-            ("E_BAD_INPUT", "deny it, or name one of the options it offers".to_string())
+            (ErrorCode::BadInput, "deny it, or name one of the options it offers".to_string())
         }
         Unanswerable::Empty | Unanswerable::NotAllowable => {
-            ("E_BAD_INPUT", view::how_to_answer(dispatch).unwrap_or_default())
+            (ErrorCode::BadInput, view::how_to_answer(dispatch).unwrap_or_default())
         }
     };
     let message = format!("dispatch {}: {error}", dispatch.id);
@@ -169,7 +180,7 @@ pub async fn set_model(
     let live = !dispatch.is_finished() && backend.set_model(session, way, key, model).is_some();
     if dispatch.created.calls.is_some() && session.is_some() && way.is_none() {
         return fail(
-            "E_UNSUPPORTED",
+            ErrorCode::Unsupported,
             "this agent cannot switch its model",
             "spawn a new dispatch with another agent",
         );
@@ -179,7 +190,7 @@ pub async fn set_model(
             "the {} backend cannot change the model of a dispatch",
             dispatch.created.backend
         );
-        return fail("E_UNSUPPORTED", &message, "spawn a new dispatch with --model");
+        return fail(ErrorCode::Unsupported, &message, "spawn a new dispatch with --model");
     }
     let event = Event::ModelRequested { key: key.into(), model: model.into(), by };
     let entry = Entry { id: format!("{name}/model/{key}"), ..entry(&name, None, event) };

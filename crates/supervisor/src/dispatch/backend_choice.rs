@@ -9,6 +9,7 @@ use muleteer_backends::Program;
 use muleteer_backends::subprocess;
 use muleteer_model::agent::role;
 use muleteer_model::config::{self, BackendChoice, Config};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -46,8 +47,9 @@ pub fn backend_of(
     let choice = match asked {
         Some(name) => {
             acp_program::check_name(name)?;
-            BackendChoice::parse(acp_program::split(name).0)
-                .map_err(|error| fault("E_BACKEND_UNAVAILABLE", &error.to_string(), &error.hint))?
+            BackendChoice::parse(acp_program::split(name).0).map_err(|error| {
+                fault(ErrorCode::BackendUnavailable, &error.to_string(), &error.hint)
+            })?
         }
         None => otherwise,
     };
@@ -71,7 +73,7 @@ pub fn backend_of(
     let (program, install) = match backend.program() {
         Program::Command { hint } => {
             let message = format!("the {} backend has no command", backend.name());
-            return Err(fault(config::CODE, &message, hint));
+            return Err(fault(ErrorCode::ConfigInvalid, &message, hint));
         }
         Program::OnPath { name, install } => (name, install),
         Program::Other => return Ok((backend, configured)),
@@ -80,7 +82,7 @@ pub fn backend_of(
         let message =
             format!("the {} backend needs `{program}`, which is not on PATH", backend.name());
         let hint = format!("{install}, then make sure its directory is on PATH");
-        return Err(fault("E_BACKEND_UNAVAILABLE", &message, &hint));
+        return Err(fault(ErrorCode::BackendUnavailable, &message, &hint));
     }
     Ok((backend, configured))
 }

@@ -17,6 +17,7 @@ use muleteer_model::dispatch::{Dispatch, Prompt, PromptState};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, PromptKind};
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, Spawn, WireError};
 use ractor::rpc::CallResult;
 use std::path::Path;
@@ -49,7 +50,7 @@ pub async fn create(
     if let Some(known) = known {
         if !is_same(&known.created, spawn) {
             return Err(fault(
-                "E_ID_TAKEN",
+                ErrorCode::IdTaken,
                 &format!("another dispatch {} already exists", spawn.id),
                 "choose another id",
             ));
@@ -60,7 +61,7 @@ pub async fn create(
         return Ok(Reply::Spawned { dispatch_id: spawn.id.clone(), warnings });
     }
     let id = DispatchId::try_from(spawn.id.clone())
-        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+        .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     // Without a trace from the client, the dispatch's own span is the root.
     let trace = daemon.place_in_trace(trace, muleteer_model::event::trace_ids::dispatch(&id, 0));
     let (entries, reservation) = prepare(daemon, spawn, asker, Some(trace)).await?;
@@ -86,10 +87,7 @@ async fn warnings(daemon: &Daemon, dispatch: &Dispatch, spawn: &Spawn) -> Vec<St
         && let Some(repository) = daemon.caches.repositories.of(Path::new(&created.project)).await
         && repository.top.join(".gitmodules").exists()
     {
-        warnings.push(
-            "the agent's clone does not contain the submodules of the repository"
-                .into(),
-        );
+        warnings.push("the agent's clone does not contain the submodules of the repository".into());
     }
     warnings
 }
@@ -113,7 +111,7 @@ pub(crate) async fn send(
     let too_late = || WireError {
         dispatch_id: Some(name.to_string()),
         ..fault(
-            "E_BUSY",
+            ErrorCode::Busy,
             "it was killed before it received the message",
             "send the message again after it has ended",
         )
@@ -128,7 +126,7 @@ pub(crate) async fn send(
         return Err(WireError {
             dispatch_id: Some(name.to_string()),
             ..fault(
-                "E_UNSUPPORTED",
+                ErrorCode::Unsupported,
                 "its files were pruned, so it cannot receive messages",
                 "spawn a new dispatch",
             )
@@ -141,11 +139,11 @@ pub(crate) async fn send(
         let message = format!("the {} backend accepts one prompt only", dispatch.created.backend);
         return Err(WireError {
             dispatch_id: Some(name.to_string()),
-            ..fault("E_UNSUPPORTED", &message, "spawn a new dispatch")
+            ..fault(ErrorCode::Unsupported, &message, "spawn a new dispatch")
         });
     }
     if text.trim().is_empty() {
-        return Err(fault("E_PROMPT_MISSING", "the message is empty", ""));
+        return Err(fault(ErrorCode::PromptMissing, "the message is empty", ""));
     }
     write_further(&daemon.paths.agent(name.as_str()), &dispatch.created.backend, &said)?;
     let event = Event::PromptQueued {
@@ -188,7 +186,7 @@ pub(crate) async fn command(
         }
         if tokio::time::Instant::now() > deadline {
             return Err(fault(
-                "E_BUSY",
+                ErrorCode::Busy,
                 &format!("dispatch {id} did not accept the command in time"),
                 "try again",
             ));
@@ -215,11 +213,7 @@ pub(crate) async fn interrupt(daemon: &Daemon, id: &str, by: &str) -> Result<Rep
     if !meant && dispatch.is_about_to_turn() {
         return Err(WireError {
             dispatch_id: Some(id.to_string()),
-            ..fault(
-                "E_BUSY",
-                "its turn has not started yet",
-                "try again, or kill it",
-            )
+            ..fault(ErrorCode::Busy, "its turn has not started yet", "try again, or kill it")
         });
     }
     let note =
@@ -302,8 +296,8 @@ pub(crate) fn find(daemon: &Daemon, prefix: &str) -> Result<Arc<Dispatch>, WireE
     let fleet = daemon.snapshot();
     fleet.find(prefix).cloned().map_err(|error| {
         let (code, hint) = match error {
-            LookupError::Unknown(_) => ("E_NOT_FOUND", "run `muleteer status` to list them"),
-            LookupError::Ambiguous { .. } => ("E_AMBIGUOUS", "give a longer part of the id"),
+            LookupError::Unknown(_) => (ErrorCode::NotFound, "run `muleteer status` to list them"),
+            LookupError::Ambiguous { .. } => (ErrorCode::Ambiguous, "give a longer part of the id"),
         };
         WireError { dispatch_id: Some(prefix.into()), ..fault(code, &error.to_string(), hint) }
     })

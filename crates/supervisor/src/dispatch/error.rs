@@ -40,14 +40,14 @@ pub fn unwritten(error: &muleteer_store::StoreError) -> WireError {
 
 pub fn disk_full() -> WireError {
     fault(
-        "E_DISK_FULL",
+        ErrorCode::DiskFull,
         "the disk of the state directory is full: the daemon starts nothing new",
         "free disk space, then try again",
     )
 }
 
 pub fn internal(message: &str) -> WireError {
-    fault("E_INTERNAL", message, "read the daemon's log")
+    fault(ErrorCode::Internal, message, "read the daemon's log")
 }
 
 /// Returns the error for a request whose events could not be appended.

@@ -7,6 +7,7 @@ use muleteer_backends::Briefed;
 use muleteer_model::agent::prompt;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::PromptKind;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic;
 use std::io;
@@ -37,7 +38,7 @@ pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Res
     }
     if !said.text.starts_with('/') {
         return Err(fault(
-            "E_USAGE",
+            ErrorCode::Usage,
             "a command of the agent's CLI begins with a slash",
             "omit --cli-command",
         ));
@@ -45,7 +46,7 @@ pub fn write_further(agent_dir: &Path, backend: &str, said: &Further<'_>) -> Res
     let known = muleteer_backends::by_name(backend);
     if !known.is_ok_and(|known| known.cli_command(None, said.key, said.text).is_some()) {
         let message = format!("the {backend} backend has no CLI commands");
-        return Err(fault("E_UNSUPPORTED", &message, "omit --cli-command"));
+        return Err(fault(ErrorCode::Unsupported, &message, "omit --cli-command"));
     }
     let file = prompt_file(agent_dir, said.key)?.with_file_name(command_file(said.key));
     atomic::write_atomic(&file, said.text.as_bytes(), 0o600).map_err(|error| unwritten(&error))

@@ -3,6 +3,7 @@
 use crate::dispatch::confine::confined::Confined;
 use crate::dispatch::error::{fault, internal, unwritten};
 use muleteer_backends::Command;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::atomic;
 use serde::{Deserialize, Serialize};
@@ -86,7 +87,7 @@ pub(super) fn prompt_file(agent_dir: &Path, key: &str) -> Result<PathBuf, WireEr
         && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if !ok {
         return Err(fault(
-            "E_BAD_INPUT",
+            ErrorCode::BadInput,
             "the key of a prompt must have 1 to 64 letters, digits and dashes",
             "",
         ));

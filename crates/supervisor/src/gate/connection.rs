@@ -8,6 +8,7 @@ use crate::gate::peer::{self, Identity};
 use crate::gate::places::Place;
 use crate::telemetry::own_spans;
 use muleteer_model::event::id::DispatchId;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::codec::{
     FRAME_LIMIT, FrameError, FrameReader, FrameWriter, HELLO_LIMIT, check_size, negotiate,
 };
@@ -61,13 +62,14 @@ async fn talk(
         first = reader.first::<ClientFrame>(HELLO_DEADLINE) => first?,
     };
     let Some(ClientFrame::Hello(hello)) = first else {
-        let error = fault("E_PROTOCOL", "the first frame must be a hello", "");
+        let error = fault(ErrorCode::Protocol, "the first frame must be a hello", "");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     let Some(version) = negotiate(&hello.versions) else {
         let message =
             format!("no common protocol version (the client offers {:?})", hello.versions);
-        let error = fault("E_PROTOCOL_VERSION", &message, "use the muleteer version of the daemon");
+        let error =
+            fault(ErrorCode::ProtocolVersion, &message, "use the muleteer version of the daemon");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     let identity = {
@@ -80,12 +82,12 @@ async fn talk(
         .flatten()
     };
     let Some(identity) = identity else {
-        let error = fault("E_FORBIDDEN", "this daemon belongs to another user", "");
+        let error = fault(ErrorCode::Forbidden, "this daemon belongs to another user", "");
         return writer.write(&ServerFrame::Refused { error }).await;
     };
     if !place.greeted(identity == Identity::Operator) {
         let error = fault(
-            "E_BUSY",
+            ErrorCode::Busy,
             "agents use all connections that are not reserved for the operator",
             "try again",
         );
@@ -132,7 +134,9 @@ impl Connection {
         let frame = match handlers::handle(self, body, trace).await? {
             Ok(Some(body)) => ServerFrame::Reply { id, body },
             // The client has cancelled, and waits for nothing.
-            Ok(None) => ServerFrame::Error { id, error: fault("E_CANCELLED", "cancelled", "") },
+            Ok(None) => {
+                ServerFrame::Error { id, error: fault(ErrorCode::Cancelled, "cancelled", "") }
+            }
             Err(error) => ServerFrame::Error { id, error },
         };
         own_spans::answered(&span, &frame);
@@ -175,7 +179,10 @@ impl Connection {
             if !self.send(Item::Dispatch(Box::new(dispatch))).await? {
                 return self
                     .writer
-                    .write(&ServerFrame::Error { id, error: fault("E_CANCELLED", "cancelled", "") })
+                    .write(&ServerFrame::Error {
+                        id,
+                        error: fault(ErrorCode::Cancelled, "cancelled", ""),
+                    })
                     .await;
             }
         }

@@ -19,6 +19,7 @@ use crate::task_list::serve as tasklist;
 use muleteer_model::dispatch::life::Input;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{DaemonStatus, Item, Reply, Request, StatusReport, WireError};
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
@@ -99,7 +100,7 @@ pub async fn handle(connection: &mut Connection, body: Request, trace: Option<St
             Ok(crate::gate::runs::stop(&daemon, &run_id).await.map(Some))
         }
         Request::Unknown => Ok(Err(fault(
-            "E_UNKNOWN_VERB",
+            ErrorCode::UnknownVerb,
             "the daemon does not support this request",
             "restart the daemon: it may be older than the client",
         ))),
@@ -131,7 +132,7 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
         };
         return allowed.then_some(()).ok_or_else(|| {
             fault(
-                "E_FORBIDDEN",
+                ErrorCode::Forbidden,
                 &format!("agent {id} is part of a run, and may not do this"),
                 "work on your own bead; report other work with `muleteer bead create --label \
                  observation`",
@@ -174,17 +175,17 @@ fn permitted(daemon: &Daemon, identity: &Identity, body: &Request) -> Result<(),
     }
     Err(match identity {
         Identity::Agent(id) if has_ended(daemon, id) => fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             &format!("dispatch {id} has ended: its remaining processes may only read"),
             "run it in a terminal of the daemon's user",
         ),
         Identity::Agent(id) => fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             &format!("agent {id} may not do this"),
             "agents may only read, dispatch other agents, and act on their own children",
         ),
         _ => fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             "this process is neither an agent of this daemon nor known to belong to its user: it \
              may only read",
             "run it in a terminal of the daemon's user, without MULETEER_NONCE in its environment, \
@@ -235,7 +236,9 @@ async fn tree(daemon: &Daemon) -> Result<Reply, WireError> {
     let root = daemon.ports.root.get().ok_or_else(|| internal("the root supervisor is missing"))?;
     match root.call(BranchMsg::Describe, Some(TREE_DEADLINE)).await {
         Ok(CallResult::Success(node)) => Ok(Reply::Tree(node)),
-        _ => Err(fault("E_BUSY", "the supervision tree did not answer in time", "try again")),
+        _ => {
+            Err(fault(ErrorCode::Busy, "the supervision tree did not answer in time", "try again"))
+        }
     }
 }
 
@@ -324,7 +327,7 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
             }
             if tokio::time::timeout(KILL_PATIENCE, finished(daemon, &active)).await.is_err() {
                 return Err(fault(
-                    "E_BUSY",
+                    ErrorCode::Busy,
                     "not all agents ended in time, so the daemon continues",
                     "run `muleteer status` to list them, then try again",
                 ));
@@ -332,7 +335,11 @@ async fn stop(daemon: &Arc<Daemon>, agents: &str) -> Result<Reply, WireError> {
             (0, 0)
         }
         other => {
-            return Err(fault("E_BAD_INPUT", &format!("`{other}` is not `keep` or `stop`"), ""));
+            return Err(fault(
+                ErrorCode::BadInput,
+                &format!("`{other}` is not `keep` or `stop`"),
+                "",
+            ));
         }
     };
     let event = Event::DaemonStopping { agents: agents.into(), alive, lease_s };

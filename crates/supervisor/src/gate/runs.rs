@@ -8,6 +8,7 @@ use crate::ports::spec_run::RunMsg;
 use crate::spec_run::beads;
 use crate::spec_run::host::Hosted;
 use muleteer_model::spec_run::Input;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Item, Reply, WireError};
 use muleteer_store::events::tail;
 use ractor::rpc::CallResult;
@@ -20,7 +21,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 pub async fn bead(connection: &Connection, key: &str, op: &str) -> Result<Reply, WireError> {
     let Identity::Agent(id) = &connection.identity else {
         return Err(fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             "only agents of a run get their beads from the daemon",
             "outside a run, use `muleteer bead` on the beads of the repository",
         ));
@@ -42,14 +43,14 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
             let message =
                 "the run is stopping; its work is still being fetched into the repository";
             Err(fault(
-                "E_BUSY",
+                ErrorCode::Busy,
                 message,
                 "wait until `muleteer run --status` shows that it has \
                 stopped",
             ))
         }
         Err(_) => Err(fault(
-            "E_BUSY",
+            ErrorCode::Busy,
             "the run's agents did not end in time",
             "run `muleteer status` to list them, then try again",
         )),
@@ -142,7 +143,11 @@ pub async fn events(
 fn places(daemon: &Daemon, run_id: &str) -> Result<std::path::PathBuf, WireError> {
     let unknown = || WireError {
         run_id: Some(run_id.into()),
-        ..fault("E_NOT_FOUND", &format!("no run {run_id}"), "run `muleteer runs` to list them")
+        ..fault(
+            ErrorCode::NotFound,
+            &format!("no run {run_id}"),
+            "run `muleteer runs` to list them",
+        )
     };
     crate::spec_run::host::key_of(run_id).ok_or_else(unknown)?;
     let saved = std::fs::read(daemon.paths.run(run_id).join("run.json")).map_err(|_| unknown())?;

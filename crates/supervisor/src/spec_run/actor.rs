@@ -14,6 +14,7 @@ use muleteer_model::event::Event;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::spec_run::{self, Effect, Input, Run};
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_vcs::spec_run::hub;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::{HashMap, HashSet};
@@ -29,7 +30,8 @@ const OUTLIVED: u32 = 12;
 
 /// Codes of failures that may pass by themselves. The git of a killed daemon works for a moment
 /// longer, and holds its locks.
-const PASSING: &[&str] = &["E_GIT", "E_IO", "E_STORE_IO", "E_BUSY", "E_BEADS_FAILED"];
+const PASSING: &[ErrorCode] =
+    &[ErrorCode::Git, ErrorCode::Io, ErrorCode::StoreIo, ErrorCode::Busy, ErrorCode::BeadsFailed];
 const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -334,7 +336,9 @@ impl State {
                     Ok(Err(trouble)) => {
                         RunMsg::Failed { key, code: trouble.code, message: trouble.message }
                     }
-                    Err(message) => RunMsg::Failed { key, code: "E_INTERNAL".into(), message },
+                    Err(message) => {
+                        RunMsg::Failed { key, code: ErrorCode::Internal.into(), message }
+                    }
                 };
                 let _ = myself.cast(message);
             });
@@ -388,7 +392,11 @@ fn key_of(run: &Run, effect: &Effect) -> String {
         Effect::ApplyVerdict { verdict, .. } => format!("ApplyVerdict/{verdict}"),
         Effect::WakeAt(at) => format!("WakeAt/{at}"),
         Effect::Gather { made } => {
-            format!("Gather/{made}/{}/{}", run.spawns, if run.rereads_beads() { run.sitting } else { 0 })
+            format!(
+                "Gather/{made}/{}/{}",
+                run.spawns,
+                if run.rereads_beads() { run.sitting } else { 0 }
+            )
         }
         other => format!("{other:?}"),
     }

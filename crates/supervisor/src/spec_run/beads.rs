@@ -15,6 +15,7 @@ use muleteer_model::beads::{Answer, Bead, Beads, OBSERVATION, Op, run_label};
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::{Job, Run};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::WireError;
 use muleteer_store::beads::Store;
 use muleteer_store::beads::embedded::BeadError;
@@ -50,7 +51,7 @@ async fn locked<T: Send + 'static>(
     let mut store = hosted.beads.clone().lock_owned().await;
     tokio::task::spawn_blocking(move || work(&mut store))
         .await
-        .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))
+        .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))
 }
 
 fn trouble(error: &BeadError) -> Trouble {
@@ -68,19 +69,23 @@ pub async fn ask(
     op: &str,
 ) -> Result<Answer, WireError> {
     let Some((hosted, run)) = daemon.runs.of_dispatch(agent.as_str()).await else {
-        return Err(fault("E_FORBIDDEN", &format!("agent {agent} is not in a running run"), ""));
+        return Err(fault(
+            ErrorCode::Forbidden,
+            &format!("agent {agent} is not in a running run"),
+            "",
+        ));
     };
     let job = run.job_by_dispatch(agent.as_str()).cloned();
     let Some(job) = job else {
         return Err(fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             "the agent's part of the run has \
         ended",
             "",
         ));
     };
     let op: Op = serde_json::from_str(op).map_err(|error| {
-        fault("E_BAD_INPUT", &format!("this is not a bead operation: {error}"), "")
+        fault(ErrorCode::BadInput, &format!("this is not a bead operation: {error}"), "")
     })?;
     let fresh = crate::daemon::context::random_key()[..8].to_string();
     let key = key.to_string();
@@ -118,7 +123,7 @@ fn permitted(
             None => String::new(),
         };
         Err(fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             &format!("an agent for `{}` may not {what}", purpose.as_str()),
             &hint,
         ))

@@ -5,11 +5,12 @@ use crate::daemon::context::Daemon;
 use crate::spec_run::host::Hosted;
 use crate::spec_run::steps::{io, stored};
 use crate::spec_run::trouble::Trouble;
-use muleteer_vcs::untrusted_path::read_file;
 use muleteer_model::config::trust::is_below;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::{Input, Run, Sealed};
+use muleteer_protocol::ErrorCode;
 use muleteer_store::hash::sha256;
+use muleteer_vcs::untrusted_path::read_file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,11 +56,11 @@ pub async fn seal(hosted: &Hosted, folder: &Path, wanted: &[&str]) -> Result<Sea
     let missing: Vec<_> = wanted.iter().filter(|name| !files.contains_key(**name)).collect();
     if !missing.is_empty() {
         let message = format!("{} lacks {missing:?}", folder.display());
-        return Err(Trouble::new("E_AGENT_FAILED", message));
+        return Err(Trouble::new(ErrorCode::AgentFailed, message));
     }
     if files.values().all(|bytes| bytes.iter().all(u8::is_ascii_whitespace)) {
         return Err(Trouble::new(
-            "E_AGENT_FAILED",
+            ErrorCode::AgentFailed,
             format!("{} contains no criteria", folder.display()),
         ));
     }
@@ -87,7 +88,7 @@ pub async fn seal_given(
     run: &Run,
 ) -> Result<Input, Trouble> {
     let path = run.settings.acceptance_path.clone().unwrap_or_default();
-    let missing = |error: Trouble| Trouble::new("E_ACCEPTANCE_MISSING", error.message);
+    let missing = |error: Trouble| Trouble::new(ErrorCode::AcceptanceMissing, error.message);
     let folder = &hosted.places.acceptance;
     let _ = muleteer_vcs::spec_run::clones::remove(folder).await;
     let repo = hosted.repo.canonicalize().map_err(io(&hosted.repo))?;
@@ -121,7 +122,7 @@ pub async fn check(run: &Run) -> Result<(), Trouble> {
     };
     let gone = |why: String| {
         Trouble::new(
-            "E_ACCEPTANCE_MISSING",
+            ErrorCode::AcceptanceMissing,
             format!("the acceptance criteria in {} {why}", sealed.path),
         )
     };
@@ -162,7 +163,7 @@ fn digest(files: &BTreeMap<String, Vec<u8>>) -> String {
 /// Finds all files in the folder and below it.
 fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
     let over = |what: String| {
-        Trouble::new("E_AGENT_FAILED", format!("{} has more than {what}", folder.display()))
+        Trouble::new(ErrorCode::AgentFailed, format!("{} has more than {what}", folder.display()))
     };
     let mut found = Found::default();
     let (mut size, mut looked_at) = (0, 0);
@@ -171,7 +172,7 @@ fn find(folder: &Path, links: Links<'_>) -> Result<Found, Trouble> {
         let real = at.canonicalize().map_err(io(&at))?;
         if links.leads_out(&real) {
             let message = format!("{} leads outside the repository", folder.display());
-            return Err(Trouble::new("E_AGENT_FAILED", message));
+            return Err(Trouble::new(ErrorCode::AgentFailed, message));
         }
         if above.contains(&real) {
             found

@@ -22,6 +22,7 @@ use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Entry, Event, Record};
 use muleteer_model::spec_run::Run;
 use muleteer_process::lock::{self, LockGuard};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
@@ -346,7 +347,7 @@ pub fn take_lock(places: &Places, run_id: &str) -> Result<LockGuard, v1::WireErr
     let locked = |who: String| v1::WireError {
         run_id: Some(run_id.into()),
         ..crate::dispatch::error::fault(
-            "E_RUN_LOCKED",
+            ErrorCode::RunLocked,
             &format!("run {run_id} is already in progress{who}"),
             "check it with `muleteer run --status`",
         )

@@ -16,6 +16,7 @@ use muleteer_model::spec_run::event::{Purpose, Triage};
 use muleteer_model::spec_run::judge::promotion;
 use muleteer_model::spec_run::judge::{self, JudgeResult};
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_store::hash::sha256;
 use muleteer_vcs::spec_run::{hub, publish};
 use muleteer_vcs::untrusted_path::read_file;
@@ -30,16 +31,16 @@ const SPEC_LIMIT: u64 = 16 * 1024 * 1024;
 
 pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
     let path = path.display().to_string();
-    move |error| Trouble::new("E_IO", format!("{path}: {error}"))
+    move |error| Trouble::new(ErrorCode::Io, format!("{path}: {error}"))
 }
 
 pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
-    Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(error))
+    Trouble::new(ErrorCode::StoreIo, crate::dispatch::launch::chain(error))
 }
 
 /// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.
 pub async fn freeze(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let failed = |message: String| Trouble::new("E_GIT", message);
+    let failed = |message: String| Trouble::new(ErrorCode::Git, message);
     fault::point("run.before_freeze");
     let repo = &hosted.repo;
     if let Some(dir) = worktree::git_dir(repo).await {
@@ -101,7 +102,8 @@ pub async fn base(
     }
     let checked_out = worktree::branch(&hosted.repo).await;
     let Some(name) = configured.or(checked_out) else {
-        let none = || Trouble::new("E_CONFIG_INVALID", "no commit is checked out".to_string());
+        let none =
+            || Trouble::new(ErrorCode::ConfigInvalid, "no commit is checked out".to_string());
         return worktree::head(&hosted.repo)
             .await
             .map(|head| ("HEAD".into(), head))
@@ -110,7 +112,7 @@ pub async fn base(
     match worktree::tip(&hosted.repo, &name).await {
         Some(found) => Ok((name, found)),
         None => Err(Trouble::new(
-            "E_CONFIG_INVALID",
+            ErrorCode::ConfigInvalid,
             format!("the repository has no branch {name} to start from"),
         )),
     }
@@ -122,7 +124,7 @@ pub fn verified_spec(places: &Places, run: &Run) -> Result<String, Trouble> {
     let path = places.frozen_spec();
     let changed = |what: String| {
         let message = format!("{what}: the frozen copy is {}", places.spec().display());
-        Trouble::new("E_SPEC_HASH_MISMATCH", message)
+        Trouble::new(ErrorCode::SpecHashMismatch, message)
     };
     let bytes = read_file(&path, SPEC_LIMIT)
         .map_err(|error| changed(format!("{}: {error}", path.display())))?;
@@ -159,7 +161,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
                 "another run is working on bead {}, which has the label `{label}`",
                 taken.id
             );
-            return Err(Trouble::new("E_BEAD_SCOPE_AMBIGUOUS", message));
+            return Err(Trouble::new(ErrorCode::BeadScopeAmbiguous, message));
         }
         free
     };
@@ -174,7 +176,7 @@ pub async fn gather(hosted: &Arc<Hosted>, run: &Run, made: bool) -> Result<Input
             }
             _ => {
                 let message = format!("bead {id} depends on {on}, which does not exist");
-                return Err(Trouble::new("E_GRAPH_DANGLING", message));
+                return Err(Trouble::new(ErrorCode::GraphDangling, message));
             }
         }
     }

@@ -17,9 +17,10 @@ use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::session::{Finished, Run};
 use muleteer_model::task_list::stats::{self, Stop};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::TasksRun;
-use muleteer_vcs::user_repo::Git;
 use muleteer_store::task_list::Root;
+use muleteer_vcs::user_repo::Git;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use tokio::task::JoinSet;
@@ -76,7 +77,7 @@ pub async fn give_up(daemon: &Arc<Daemon>, list: &str, message: &str) {
     finish(
         daemon,
         list,
-        Finished { status: "error".into(), reason, code: Some("E_INTERNAL".into()) },
+        Finished { status: "error".into(), reason, code: Some(ErrorCode::Internal.into()) },
     )
     .await;
 }
@@ -132,11 +133,11 @@ pub async fn record(daemon: &Daemon, event: Event, id: &str) -> Result<(), Strin
 fn broken(error: &StepError) -> Finished {
     let (status, code) = match error {
         StepError::List(error) => {
-            let status = if error.code() == "E_TASKS_LOCKED" { "locked" } else { "invalid" };
+            let status = if error.code() == ErrorCode::TasksLocked { "locked" } else { "invalid" };
             (status, error.code().to_string())
         }
-        StepError::Git(_) => ("error", "E_TASKS_GIT".into()),
-        _ => ("error", "E_IO".into()),
+        StepError::Git(_) => ("error", ErrorCode::TasksGit.into()),
+        _ => ("error", ErrorCode::Io.into()),
     };
     Finished { status: status.into(), reason: error.to_string(), code: Some(code) }
 }
@@ -187,7 +188,7 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     let error = |reason: String| Finished {
         status: "error".into(),
         reason,
-        code: Some("E_INTERNAL".into()),
+        code: Some(ErrorCode::Internal.into()),
     };
     let bytes = std::fs::read(request_file(daemon, list))
         .map_err(|e| error(format!("its request is missing: {e}")))?;
@@ -223,7 +224,7 @@ async fn prepare(daemon: &Arc<Daemon>, list: &str) -> Result<Driven, Finished> {
     {
         let (status, reason) =
             ("error".into(), format!("{why}: {}", muleteer_vcs::worktree::RENAME));
-        return Err(Finished { status, reason, code: Some("E_NOT_A_REPOSITORY".into()) });
+        return Err(Finished { status, reason, code: Some(ErrorCode::NotARepository.into()) });
     }
     for message in mended {
         daemon.note(Event::Fault { what: format!("task list {list}"), message });
@@ -368,7 +369,7 @@ impl Driven {
                         .map_err(|reason| Finished {
                             status: "error".into(),
                             reason,
-                            code: Some("E_INTERNAL".into()),
+                            code: Some(ErrorCode::Internal.into()),
                         })
                 }
                 Ok(Err(finished)) => Err(finished),
@@ -529,7 +530,7 @@ impl Driven {
             return Ok(Err(Finished {
                 status: "environment".into(),
                 reason: message,
-                code: Some("E_TASKS_ENV".into()),
+                code: Some(ErrorCode::TasksEnv.into()),
             }));
         }
         let mut tx = place.begin()?;

@@ -11,6 +11,7 @@ use muleteer_model::event::{Entry, Event};
 use muleteer_model::task_list::session::{Run, Started};
 use muleteer_model::task_list::{Mode, stats};
 use muleteer_process::fault::point;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{Reply, TasksEnded, TasksRun, WireError};
 use muleteer_store::task_list::{Right, Root, TaskListError};
 use muleteer_vcs::user_repo::{Git, GitError};
@@ -41,9 +42,11 @@ pub fn listed(error: &TaskListError) -> WireError {
 
 pub fn unrepositoried(error: &GitError) -> WireError {
     let code = match error {
-        GitError::NoRepository(_) | GitError::NoCommit(_) => "E_NOT_A_REPOSITORY",
-        GitError::Distrusted { .. } | GitError::Filter { .. } => "E_TASKS_GIT",
-        GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => "E_IO",
+        GitError::NoRepository(_) | GitError::NoCommit(_) => ErrorCode::NotARepository,
+        GitError::Distrusted { .. } | GitError::Filter { .. } => ErrorCode::TasksGit,
+        GitError::InTheWay { .. } | GitError::Failed { .. } | GitError::Unheard { .. } => {
+            ErrorCode::Io
+        }
     };
     fault(code, &error.to_string(), &error.hint().unwrap_or_default())
 }
@@ -64,10 +67,10 @@ pub async fn run(
         return Ok(Reply::TasksStarted { id: asked.id.clone(), from_seq: known.created_seq });
     }
     muleteer_model::event::id::DispatchId::try_from(asked.id.clone())
-        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+        .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     if !(1..=CONCURRENCY).contains(&asked.concurrency) {
         return Err(fault(
-            "E_BAD_INPUT",
+            ErrorCode::BadInput,
             &format!(
                 "concurrency must be from 1 to \
             {CONCURRENCY}"
@@ -79,7 +82,7 @@ pub async fn run(
     if let Some(other) = daemon.snapshot().task_lists.on(&name) {
         let message = format!("run {} is already working on this list", other.started.list);
         return Err(fault(
-            "E_TASKS_LOCKED",
+            ErrorCode::TasksLocked,
             &message,
             "stop it with `muleteer tasks stop`, or watch it with `muleteer tasks status`",
         ));
@@ -91,7 +94,7 @@ pub async fn run(
     if branch.is_none() && run::in_clones(asked.concurrency, mode) {
         let message = "workers in clones need a branch to merge into, but HEAD is detached";
         return Err(fault(
-            "E_TASKS_GIT",
+            ErrorCode::TasksGit,
             message,
             "run `git switch BRANCH`, or `git switch -c NAME`, then start the run again",
         ));
@@ -175,7 +178,7 @@ fn find(daemon: &Daemon, id: &str) -> Result<Arc<Run>, WireError> {
     let runs = &fleet.task_lists;
     runs.get(id).or_else(|| runs.on(id)).cloned().ok_or_else(|| {
         fault(
-            "E_NOT_FOUND",
+            ErrorCode::NotFound,
             &format!("no run of a task list has the id {id}"),
             "run `muleteer tasks status` to see the list",
         )

@@ -312,12 +312,8 @@ impl Tracer {
                     );
                 }
             }
-            Event::TaskListSession { .. }
-            | Event::TaskListStopping { .. } => {}
-            daemon_events!()
-            | dispatch_events!()
-            | spec_run_events!()
-            | Event::Unknown => {}
+            Event::TaskListSession { .. } | Event::TaskListStopping { .. } => {}
+            daemon_events!() | dispatch_events!() | spec_run_events!() | Event::Unknown => {}
         }
         done
     }

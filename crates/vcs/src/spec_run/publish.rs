@@ -45,8 +45,9 @@ pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, String
     }
     // The branch has moved on, or the working directory is in the way, so the result gets a branch
     // of its own. That one only moves forward too: commits of a person on an earlier result stay.
-    let commit =
-        hub::commit(repos, target).await.ok_or_else(|| format!("the branch {target} is missing"))?;
+    let commit = hub::commit(repos, target)
+        .await
+        .ok_or_else(|| format!("the branch {target} is missing"))?;
     let beside = format!("muleteer/{}", repos.run_id);
     let beside = if beside == target { format!("{beside}-result") } else { beside };
     // If a branch `muleteer` exists, git cannot make one below it.
@@ -132,5 +133,7 @@ fn forward(repo: &Path, commit: &str) -> Result<(), GitError> {
 }
 
 async fn run_fetch(repo: &Path, own: &Path, refspec: &str) -> Result<(), String> {
-    git_run(fetching(repo, own).arg(refspec), "cannot fetch the branch into the repository").await.map(drop)
+    git_run(fetching(repo, own).arg(refspec), "cannot fetch the branch into the repository")
+        .await
+        .map(drop)
 }

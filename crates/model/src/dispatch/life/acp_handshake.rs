@@ -52,8 +52,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             }
             let wanted = d.model().filter(|wanted| model.as_ref() != Some(*wanted));
             if let (Some(wanted), None) = (wanted, model_by) {
-                let reason =
-                    format!("the agent cannot select a model, but {wanted} was requested");
+                let reason = format!("the agent cannot select a model, but {wanted} was requested");
                 events.push(failed(MODEL, &reason, true));
             } else {
                 let model_by = model_by.as_deref().map(|by| cut(by, ID_LIMIT));
@@ -93,8 +92,10 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
 /// Why a session cannot be put into a mode in which its agent asks.
 #[derive(Debug, thiserror::Error)]
 enum ModeError {
-    #[error("the name of the mode that the policy requires is too \
-                                   long")]
+    #[error(
+        "the name of the mode that the policy requires is too \
+                                   long"
+    )]
     NameTooLong,
     #[error(
         "the agent is in its mode `{0}`, in which it does not ask, and offers none in which it \
@@ -151,8 +152,10 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
         |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
     match wanted {
         None => stays("it offers no mode that asks for permission"),
-        Some(_) if d.mode.was_set_back => stays("Muleteer reset the mode, and the agent switched \
-            again"),
+        Some(_) if d.mode.was_set_back => stays(
+            "Muleteer reset the mode, and the agent switched \
+            again",
+        ),
         Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
             let stopped = is_stopped(run, end) && end.outcome != Outcome::Success;
             let state =
                 if stopped { state::STOPPED } else { state::status_of(end.outcome) }.to_string();
-            let id = run.maintenance.last().map(|last| last.id.clone()).unwrap_or_default();
+            let id = run.maintenance.runs.last().map(|last| last.id.clone()).unwrap_or_default();
             vec![
                 finished(job, end, end.outcome),
                 Event::MaintenanceFinished { maintenance: id, status: state },
@@ -51,21 +51,22 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
     if let Some(reason) = &end.undone {
         events.insert(0, Event::PushUndone { agent: job.start.agent, reason: cut(reason, 300) });
     }
-    if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping.is_none()) {
+    if let Some(message) = end.trespassed.as_ref().filter(|_| run.stopping().is_none()) {
         events.push(Event::RunStopping {
             code: ErrorCode::RemoteChanged.into(),
             message: cut(message, 500),
         });
     }
-    if let (Some(usd), None) = (end.penniless, &run.stopping) {
+    if let (Some(usd), None) = (end.penniless, run.stopping()) {
         events
             .push(crate::spec_run::decide::broke(usd, run.settings.budget_usd.unwrap_or_default()));
     }
     let created_by = format!("agent-{}", job.start.agent);
     let fresh = end.observations.iter().filter(|id| {
-        !run.observations.contains(*id)
-            && !run.promoted.contains(*id)
-            && !run.dismissed.contains(*id)
+        let known = &run.observations;
+        !known.pending.contains(*id)
+            && !known.promoted.contains(*id)
+            && !known.dismissed.contains(*id)
     });
     events.extend(fresh.map(|id| Event::ObservationCreated {
         bead_id: id.clone(),
@@ -76,7 +77,7 @@ pub(super) fn job_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> V
 
 /// Returns whether the agent was terminated because the run stops.
 fn is_stopped(run: &Run, end: &JobEnd) -> bool {
-    run.stopping.is_some() || end.penniless.is_some()
+    run.stopping().is_some() || end.penniless.is_some()
 }
 
 /// Records the end of an agent without which the run cannot continue.
@@ -84,10 +85,10 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
     let purpose = job.start.purpose;
     let mut events = vec![finished(job, end, end.outcome)];
     if purpose == Purpose::Judge && end.wrote {
-        let JudgeStage::Reason { round } = run.judge else { return events };
+        let Some(JudgeStage::Reason { round }) = run.judge() else { return events };
         let reason = "the judge changed files that it judged".to_string();
         events.push(judged(run, Verdict::Discarded, &reason, None));
-        if round >= ROUNDS {
+        if *round >= ROUNDS {
             events.push(Event::RunStopping {
                 code: ErrorCode::JudgeWrote.into(),
                 message: format!("{reason}, twice"),
@@ -99,9 +100,10 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         return events;
     }
     if end.outcome != Outcome::Success {
-        let uncounted = run.uncounted.get(&purpose).copied().unwrap_or_default();
+        let before = run.trials.get(&purpose);
+        let uncounted = before.map_or(0, |trials| trials.uncounted);
         let counted = !end.rate_limited || uncounted >= UNCOUNTED;
-        let failures = run.failures.get(&purpose).copied().unwrap_or_default() + u32::from(counted);
+        let failures = before.map_or(0, |trials| trials.failures) + u32::from(counted);
         events.push(Event::AgentRetried { purpose, reason: cut(&end.reason, 500), counted });
         if !counted {
             events.push(slow(run, &end.reason, now));
@@ -118,17 +120,17 @@ fn needed_ended(run: &Run, job: &Job, end: &JobEnd, now: Timestamp) -> Vec<Event
         }
         return events;
     }
-    match (purpose, &run.judge) {
+    match (purpose, run.judge()) {
         (Purpose::Acceptance, _) => {
             let Sealed { path, sha256 } =
                 end.sealed.clone().unwrap_or(Sealed { path: String::new(), sha256: String::new() });
             events.push(Event::AcceptanceSealed { path, sha256 });
         }
         (Purpose::Decompose, _) => events.push(Event::Decomposed {}),
-        (Purpose::Judge, JudgeStage::Reason { round }) => {
+        (Purpose::Judge, Some(JudgeStage::Reason { round })) => {
             events.push(Event::JudgeReasoned { round: *round })
         }
-        (Purpose::Structure, JudgeStage::Structure { tries, .. }) => {
+        (Purpose::Structure, Some(JudgeStage::Structure { tries, .. })) => {
             match readable(run, end, tries + 1 >= ROUNDS) {
                 Ok((result, left_out)) => {
                     let verdict = if result.passed() { Verdict::Pass } else { Verdict::Fail };
@@ -171,7 +173,7 @@ fn readable<'a>(
     let asked = Asked {
         spec_drift: run.settings.spec_drift,
         acceptance: run.settings.acceptance && criteria,
-        observations: &run.observations,
+        observations: &run.observations.pending,
     };
     result.settled(asked)?;
     let spare = result.spare_work();
@@ -199,7 +201,7 @@ fn judged(run: &Run, verdict: Verdict, reason: &str, result: Option<JudgeResult>
 }
 
 fn slow(run: &Run, reason: &str, now: Timestamp) -> Event {
-    let pause = (SLOW_FIRST_S << run.slowdowns.min(16)).min(SLOW_LAST_S);
+    let pause = (SLOW_FIRST_S << run.slowdown.count.min(16)).min(SLOW_LAST_S);
     let until = now.checked_add(SignedDuration::from_secs(pause)).unwrap_or(now);
     Event::PoolSlowed { until, reason: cut(reason, 200) }
 }

@@ -214,14 +214,10 @@ pub fn decide(run: &Run, input: Input, now: Timestamp) -> Vec<Event> {
         Input::Sealed(sealed) if run.sealed.is_none() => {
             vec![Event::AcceptanceSealed { path: sealed.path, sha256: sealed.sha256 }]
         }
-        Input::Gathered { beads, closed_outside }
-            if run.awaits_beads() =>
-        {
+        Input::Gathered { beads, closed_outside } if run.awaits_beads() => {
             gathered(&beads, &closed_outside)
         }
-        Input::BeadsAccepted
-            if run.phase == PhaseState::Decompose(Decomposition::Planned) =>
-        {
+        Input::BeadsAccepted if run.phase == PhaseState::Decompose(Decomposition::Planned) => {
             vec![Event::BeadsAccepted {}]
         }
         Input::JobEnded { dispatch, end } => match run.job_by_dispatch(&dispatch) {
@@ -304,8 +300,7 @@ fn resume(
     // The graph was rejected, so the decomposition is repeated; the agent gets the reason in its
     // prompt.
     let refused = [ErrorCode::GraphCycle, ErrorCode::GraphEmpty, ErrorCode::GraphDangling];
-    if let Some(error) =
-        run.error().filter(|error| refused.iter().any(|code| error.code == *code))
+    if let Some(error) = run.error().filter(|error| refused.iter().any(|code| error.code == *code))
         && run.phase == PhaseState::Decompose(Decomposition::Pending { decomposed: true })
     {
         let reason = cut(&error.message, 500);

@@ -60,9 +60,7 @@ pub enum VerdictError {
     #[error("`observations` lacks {0}: decide on each observation")]
     LeftOut(Names),
     /// A pass names new work.
-    #[error(
-        "{0}; report a fault in `specDrift` or `acceptance`, or leave `newBeads` empty"
-    )]
+    #[error("{0}; report a fault in `specDrift` or `acceptance`, or leave `newBeads` empty")]
     SpareWork(String),
 }
 

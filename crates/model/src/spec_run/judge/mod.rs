@@ -188,10 +188,7 @@ fn fitting(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }
-    let mark = format!(
-        "\n\n(cut: it had {} bytes; the stored verdict is complete)",
-        text.len()
-    );
+    let mark = format!("\n\n(cut: it had {} bytes; the stored verdict is complete)", text.len());
     match limit > mark.len() * 4 {
         true => crate::agent::event::cut(&text, limit - mark.len()) + &mark,
         false => crate::agent::event::cut(&text, limit),
@@ -301,7 +298,7 @@ mod tests {
     const PASS: &str = r#"{"status":"success","specDrift":{"detected":false,"issues":[]},"acceptance":{"passed":true,"results":[]},"observations":[],"newBeads":[]}"#;
 
     #[test]
-    fn a_document_is_found_wherever_it_stands() {
+    fn verdict_is_found_anywhere_in_the_text() {
         for text in [
             PASS.to_string(),
             format!("Here it is:\n```json\n{PASS}\n```\n"),
@@ -326,7 +323,7 @@ mod tests {
 
     /// A draft before the verdict once caused a branch to be published.
     #[test]
-    fn the_last_verdict_decides_and_a_draft_before_it_does_not_where_it_cannot_be_read() {
+    fn last_verdict_decides_and_drafts_are_ignored() {
         let failed = r#"{"status":"success","specDrift":{"detected":true},"newBeads":[{"title":"Mend it"}]}"#;
         assert!(
             !parse(&format!("First draft: {PASS}\n\nFinal: {failed}"))
@@ -366,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_was_held_to_decides_before_what_it_said_and_other_objects_are_no_verdicts() {
+    fn findings_decide_before_the_status_and_other_objects_are_ignored() {
         let failed = PASS.replace(r#""detected":false"#, r#""detected":true"#);
         assert!(!read([failed.as_str(), PASS]).expect("the first").passed());
         assert!(read([r#"{"status":"fine","newBeads":[]}"#, PASS]).is_err());
@@ -417,7 +414,7 @@ mod tests {
 
     /// The store once rejected an oversized bead, and the run failed again after each resume.
     #[test]
-    fn what_is_found_fits_into_a_bead_whatever_it_is() {
+    fn any_finding_fits_into_a_bead() {
         let long = format!("a\0b{}", "é".repeat(200_000));
         let bead = |title: &str| NewBead {
             title: title.into(),
@@ -480,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_done_comes_from_its_list_else_from_its_findings() {
+    fn new_beads_come_from_the_list_or_the_findings() {
         let mut result = parse(PASS).expect("a verdict");
         assert!(result.remedies().is_empty());
         result.spec_drift = Some(SpecDrift {

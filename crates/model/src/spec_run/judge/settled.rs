@@ -42,12 +42,8 @@ impl JudgeResult {
     /// once more.
     pub fn spare_work(&self) -> Option<String> {
         let titles = self.new_beads.iter().map(|bead| cut(&bead.title, 80));
-        (self.passed() && !self.new_beads.is_empty()).then(|| {
-            format!(
-                "it reports no fault, but `newBeads` has work: {}",
-                Names::of(titles)
-            )
-        })
+        (self.passed() && !self.new_beads.is_empty())
+            .then(|| format!("it reports no fault, but `newBeads` has work: {}", Names::of(titles)))
     }
 
     /// Checks that the verdict decides on pending observations only. Otherwise the judge could
@@ -118,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_says_so_of_everything_that_was_asked() {
+    fn pass_needs_every_requested_part() {
         let settled = |text: &str, asked: Asked<'_>| parse(text).expect("a verdict").settled(asked);
         assert_eq!(pass(json!({})).settled(BOTH), Ok(()));
         let bare = r#"{"status":"success","newBeads":[{"title":"This must be done"}]}"#;
@@ -143,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_agrees_with_what_it_is_made_of() {
+    fn pass_that_contradicts_its_parts_is_rejected() {
         let issue = |severity: &str| {
             let issue =
                 json!({"section": "Auth", "description": "no callback", "severity": severity});

@@ -189,13 +189,8 @@ impl Chronicle {
             | Event::JudgeStarted { .. }
             | Event::JudgeReasoned { .. }
             | Event::VerdictApplied { .. } => {}
-            planning_events!()
-            | maintenance_events!()
-            | publishing_events!() => {}
-            daemon_events!()
-            | dispatch_events!()
-            | task_list_events!()
-            | Event::Unknown => {}
+            planning_events!() | maintenance_events!() | publishing_events!() => {}
+            daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {}
         }
         self.run.apply(record);
     }

@@ -5,8 +5,8 @@ use crate::event::{Event, Outcome, Record};
 use crate::spec_run::event::*;
 use crate::spec_run::state::{
     Decomposition, Frozen, Iteration, Job, JudgeStage, Maintenance, MaintenanceRun, Observations,
-    Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed, Slowdown,
-    Stage, Stopping, TaskState, status_of,
+    Pause, PhaseState, Publication, Pushed, Run, RunStanding, Runtime, Sealed, Slowdown, Stage,
+    Stopping, TaskState, status_of,
 };
 use crate::{daemon_events, dispatch_events, task_list_events};
 use jiff::Timestamp;

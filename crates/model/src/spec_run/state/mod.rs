@@ -5,11 +5,11 @@ mod phase;
 mod records;
 
 pub use phase::{Decomposition, JudgeStage, PhaseState, RunStanding, Stopping};
-pub(super) use records::{STOPPED, status_of};
 pub use records::{
-    Blocked, Frozen, Iteration, Job, Maintenance, MaintenanceRun, Observations, Pause,
-    Publication, Pushed, Runtime, Sealed, Slowdown, Stage, TaskState, Trials,
+    Blocked, Frozen, Iteration, Job, Maintenance, MaintenanceRun, Observations, Pause, Publication,
+    Pushed, Runtime, Sealed, Slowdown, Stage, TaskState, Trials,
 };
+pub(super) use records::{STOPPED, status_of};
 
 use crate::beads::schedule::Schedule;
 use crate::event::trace_context::Context;

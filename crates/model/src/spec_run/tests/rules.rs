@@ -284,10 +284,7 @@ fn a_cycle_is_refused_with_its_chain() {
 fn beads_blocked_outside_the_run_are_checked_then_reported() {
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
     play.feed(Input::Outside { closed: vec![] });
-    assert_eq!(
-        play.run.error().map(|error| error.code.as_str()),
-        Some("E_EXTERNAL_BLOCKED")
-    );
+    assert_eq!(play.run.error().map(|error| error.code.as_str()), Some("E_EXTERNAL_BLOCKED"));
     let mut play = Play::with(settings(), vec![bead("a", &["elsewhere"])]);
     play.feed(Input::Outside { closed: vec!["elsewhere".into()] });
     assert_eq!(play.working_on(), ["a"]);

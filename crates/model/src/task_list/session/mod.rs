@@ -132,10 +132,7 @@ impl Run {
             Event::TaskListFinished { finished, .. } => self.finished = Some(finished.clone()),
             // `Runs` has begun the run with it.
             Event::TaskListStarted { .. } => {}
-            daemon_events!()
-            | dispatch_events!()
-            | spec_run_events!()
-            | Event::Unknown => {}
+            daemon_events!() | dispatch_events!() | spec_run_events!() | Event::Unknown => {}
         }
     }
 }
@@ -181,10 +178,7 @@ impl Runs {
             | Event::TaskEnded { list, .. }
             | Event::TaskListStopping { list, .. }
             | Event::TaskListFinished { list, .. } => list,
-            daemon_events!()
-            | dispatch_events!()
-            | spec_run_events!()
-            | Event::Unknown => return,
+            daemon_events!() | dispatch_events!() | spec_run_events!() | Event::Unknown => return,
         };
         if let Some(run) = self.all.get_mut(list) {
             Arc::make_mut(run).apply(event);

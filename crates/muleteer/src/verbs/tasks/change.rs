@@ -185,11 +185,8 @@ pub fn init(args: &Init, said: Option<&Path>, context: &Context) -> Result<Exit,
     if context.out.json {
         context.out.document(&json!({"root": root.path(), "created": created}))?;
     } else {
-        let what = if created {
-            "creating a task list in"
-        } else {
-            "keeping the existing task list in"
-        };
+        let what =
+            if created { "creating a task list in" } else { "keeping the existing task list in" };
         context.out.note(format!("{what} {}", root.path().display()));
     }
     Ok(Exit::Done)
@@ -490,7 +487,9 @@ pub fn import(args: &Import, said: Option<&Path>, context: &Context) -> Result<E
                 dropped.len() - DROPPED_SHOWN
             ));
         }
-        context.out.note(format!("{} added ({open} open), {skipped} already in the list", ids.len()));
+        context
+            .out
+            .note(format!("{} added ({open} open), {skipped} already in the list", ids.len()));
     }
     Ok(Exit::Done)
 }

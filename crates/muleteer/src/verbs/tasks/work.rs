@@ -24,7 +24,7 @@ use muleteer_process::signals::Signals;
 use muleteer_protocol::ErrorCode;
 use muleteer_store::task_list::{Behind, Root};
 use muleteer_supervisor::task_list::steps::{Recorded, Recovered, Verdict, describe};
-use muleteer_supervisor::vcs::user_repo::Git;
+use muleteer_vcs::user_repo::Git;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -81,8 +81,10 @@ pub struct Renew {
 
 /// Record that a step of a task is done, and renew its claim
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  \
-        muleteer tasks checkpoint task-002 2/4 \"routes written, tests pending\"")]
+#[command(
+    after_help = "Example:\n  muleteer tasks checkpoint task-002 2/4 \"routes written, tests \
+        pending\""
+)]
 pub struct Checkpoint {
     /// The task
     id: String,
@@ -103,8 +105,10 @@ pub struct Checkpoint {
 
 /// Validate a task; if it passes, commit and complete it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation \
-        fails. The task then stays in progress: fix it, or give up with `fail`.")]
+#[command(
+    after_help = "Example:\n  muleteer tasks complete task-002\n\nExits 4 if the validation fails. \
+        The task then stays in progress: fix it, or give up with `fail`."
+)]
 pub struct Complete {
     /// The task
     id: String,
@@ -308,11 +312,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     tx.forget_ended_holder(&worker);
     root.end_leases(&mut tx.list, now);
     for id in claims::expire(&mut tx.list, &worker, now, &[]) {
-        tx.log(Entry::error(
-            Some(&id),
-            Category::SessionTimeout,
-            "the worker's claim has expired",
-        ));
+        tx.log(Entry::error(Some(&id), Category::SessionTimeout, "the worker's claim has expired"));
     }
     for marked in select::validate_dependencies(&mut tx.list, now) {
         tx.log(Entry::error(Some(&marked.task), Category::Dependency, &marked.message));
@@ -345,7 +345,7 @@ pub fn claim(args: &Claim, said: Option<&Path>, context: &Context) -> Result<Exi
     let task = task(&tx.list, &id)?.clone();
     if !was_ours {
         at.git.remember_start(&id, &base).map_err(|error| git(&error))?;
-        if let Some(process) = caller::agent() {
+        if let Some(process) = caller::agent(&muleteer_backends::process_names()) {
             tx.remember_holder(&worker, Behind::Process(process));
         }
         tx.log(Entry::starting(&task, &base));
@@ -516,7 +516,10 @@ fn told(context: &Context, id: &str, recorded: &Recorded) -> Result<Exit, Failur
     } else {
         context.out.line(format!("{id} {status}"))?;
         context.out.note(
-            next.map_or_else(|| "no other task can be claimed".into(), |next| format!("next: {next}")),
+            next.map_or_else(
+                || "no other task can be claimed".into(),
+                |next| format!("next: {next}"),
+            ),
         );
     }
     Ok(Exit::Done)

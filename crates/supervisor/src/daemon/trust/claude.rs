@@ -8,7 +8,6 @@ use crate::daemon::paths::Paths;
 use crate::daemon::settings::{Unreadable, outermost, read_if_there, repository};
 use crate::daemon::trust::{Candidate, Records, candidate};
 use crate::dispatch::saved::Saved;
-use muleteer_vcs::worktree;
 use muleteer_backends::claude_code::HOME;
 use muleteer_backends::claude_code::repository_settings::{
     LOCAL_SETTINGS, SERVERS, SETTINGS, allows,
@@ -16,6 +15,7 @@ use muleteer_backends::claude_code::repository_settings::{
 use muleteer_backends::{ProjectSettings, RepositorySettings};
 use muleteer_model::config::Trust;
 use muleteer_model::dispatch::Dispatch;
+use muleteer_vcs::worktree;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

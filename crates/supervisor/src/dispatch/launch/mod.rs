@@ -19,7 +19,6 @@ use crate::dispatch::saved::Saved;
 use crate::dispatch::shim::watchdog::Stuck;
 use crate::ledger::{append, entry};
 use crate::ports::agent::JournalMsg;
-use muleteer_vcs::worktree::NewClone;
 use muleteer_model::dispatch::life::{self, Input};
 use muleteer_model::dispatch::{Dispatch, Phase};
 use muleteer_model::event::id::DispatchId;
@@ -28,6 +27,7 @@ use muleteer_process::lock::LockGuard;
 use muleteer_shim::attach::{self, Liveness};
 use muleteer_shim::launch::Launch;
 use muleteer_shim::{meta, spool, start};
+use muleteer_vcs::worktree::NewClone;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,8 +140,7 @@ async fn begin(
         let (project, worktree) = (Path::new(&dispatch.created.project), Path::new(worktree));
         let again = dispatch.distrusts_clone() && discard(worktree).await?;
         if again {
-            let message =
-                "the machine restarted before the agent used it, so it is created again";
+            let message = "the machine restarted before the agent used it, so it is created again";
             daemon.fault(&dispatch.id, format!("the clone of {}", dispatch.id), message);
         }
         let branch =
@@ -175,7 +174,8 @@ async fn begin(
 /// runtime.
 async fn discard(worktree: &Path) -> Result<bool, String> {
     let worktree = worktree.to_owned();
-    let discarding = tokio::task::spawn_blocking(move || muleteer_vcs::worktree::discard(&worktree));
+    let discarding =
+        tokio::task::spawn_blocking(move || muleteer_vcs::worktree::discard(&worktree));
     discarding.await.map_err(|error| error.to_string())?
 }
 

@@ -12,8 +12,6 @@ use crate::dispatch::confine::Confined;
 use crate::dispatch::error::{fault, internal};
 use crate::dispatch::pool::Reservation;
 use crate::dispatch::saved::{SAVED_VERSION, Saved};
-use muleteer_vcs::worktree;
-use muleteer_vcs::worktree::Repository;
 use muleteer_backends::variables::is_of_another;
 use muleteer_model::admission;
 use muleteer_model::admission::api_error::Terms;
@@ -27,7 +25,10 @@ use muleteer_model::dispatch::fleet::Fleet;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Created, Entry, Event, PromptKind, Purse};
 use muleteer_model::monitor;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
+use muleteer_vcs::worktree;
+use muleteer_vcs::worktree::Repository;
 pub use resolve::check;
 use resolve::{Means, means, permissions, terms};
 pub(crate) use resolve::{ignored, load};
@@ -87,19 +88,19 @@ pub async fn prepare(
     trace: Option<String>,
 ) -> Result<(Vec<Entry>, Reservation), WireError> {
     let id = DispatchId::try_from(spawn.id.clone())
-        .map_err(|error| fault("E_BAD_INPUT", &error.to_string(), ""))?;
+        .map_err(|error| fault(ErrorCode::BadInput, &error.to_string(), ""))?;
     let project = PathBuf::from(&spawn.project);
     if !project.is_absolute() || !project.is_dir() {
         let message = format!("the project {} is not a directory", project.display());
         return Err(fault(
-            "E_PROJECT_NOT_FOUND",
+            ErrorCode::ProjectNotFound,
             &message,
             "name an existing directory, or a configured project",
         ));
     }
     if spawn.prompt.trim().is_empty() {
         return Err(fault(
-            "E_PROMPT_MISSING",
+            ErrorCode::PromptMissing,
             "the prompt is empty",
             "give it as an argument, with --prompt-file, or on stdin",
         ));
@@ -127,7 +128,7 @@ pub async fn prepare(
         means(daemon, spawn, &project, place, holder)?;
     let category = config
         .category(&role.category)
-        .map_err(|error| fault(config::CODE, &error.to_string(), &error.hint))?;
+        .map_err(|error| fault(ErrorCode::ConfigInvalid, &error.to_string(), &error.hint))?;
     let parent_of = |id: &DispatchId| fleet.get(id)?.created.parent.clone();
     // The configuration comes with the request, so an agent could choose it. It can only lower the
     // daemon's limit.
@@ -136,7 +137,7 @@ pub async fn prepare(
         .map_err(|error| {
             let hint = "do the task without another dispatch, or raise pool.max_depth in the \
                         daemon's configuration";
-            fault("E_TOO_DEEP", &error.to_string(), hint)
+            fault(ErrorCode::TooDeep, &error.to_string(), hint)
         })?;
 
     let command = spawn.command.clone().map(from_wire).or_else(|| {
@@ -215,25 +216,25 @@ pub async fn prepare(
                 "--worktree needs a git repository, but that of {}: {why}",
                 project.display()
             );
-            return Err(fault("E_NOT_A_REPOSITORY", &message, ""));
+            return Err(fault(ErrorCode::NotARepository, &message, ""));
         }
         let message =
             format!("--worktree needs a git repository, but {} is not in one", project.display());
         return Err(fault(
-            "E_NOT_A_REPOSITORY",
+            ErrorCode::NotARepository,
             &message,
             "run `git init` there, or omit --worktree",
         ));
     }
     if spawn.worktree {
         worktree::lends(top).map_err(|why| {
-            fault("E_NOT_A_REPOSITORY", &format!("--worktree: {why}"), worktree::RENAME)
+            fault(ErrorCode::NotARepository, &format!("--worktree: {why}"), worktree::RENAME)
         })?;
     }
     if spawn.worktree && worktree::head(top).await.is_none() {
         let message = format!("--worktree clones a commit, but {} has no commit", top.display());
         return Err(fault(
-            "E_NOT_A_REPOSITORY",
+            ErrorCode::NotARepository,
             &message,
             "commit something first, or omit --worktree",
         ));
@@ -413,7 +414,7 @@ async fn check_branch(top: &Path, id: &DispatchId) -> Result<(), WireError> {
         "--worktree creates the branch {name}, but git cannot create it beside the branch {other}"
     );
     let hint = format!("rename that branch: git branch -m {other} {}-old", other.replace('/', "-"));
-    Err(fault("E_BRANCH_IN_THE_WAY", &message, &hint))
+    Err(fault(ErrorCode::BranchInTheWay, &message, &hint))
 }
 
 /// Makes an entry with an id derived from the dispatch's, so that the ledger recognises a repeated
@@ -434,7 +435,7 @@ pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
     match model.filter(|model| !config::is_model_name(model)) {
         None => Ok(()),
         Some(_) => Err(fault(
-            "E_BAD_INPUT",
+            ErrorCode::BadInput,
             "the name of the model is invalid",
             "omit it to use the \
                 default",
@@ -452,7 +453,7 @@ fn check_feature(feature: &str) -> Result<(), WireError> {
         return Ok(());
     }
     Err(fault(
-        "E_BAD_INPUT",
+        ErrorCode::BadInput,
         &format!("`{feature}` cannot be the name of a feature"),
         "use letters, digits, `-`, `_` and `.`, at most 100, not beginning with `.`",
     ))

@@ -20,6 +20,7 @@ use muleteer_model::config::{self, Config, Ignored};
 use muleteer_model::dispatch::child_limits;
 use muleteer_model::event::Created;
 use muleteer_model::event::id::DispatchId;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_rehearsal::scenario::Scenario;
 use muleteer_store::hash::sha256;
@@ -70,7 +71,7 @@ pub(super) fn means(
         let message =
             format!("--max-turns cannot be enforced: the {} backend has no turns", backend.name());
         return Err(fault(
-            "E_USAGE",
+            ErrorCode::Usage,
             &message,
             "omit --max-turns, and limit the command with --timeout",
         ));
@@ -115,7 +116,7 @@ pub(super) fn of_parent(
              not set this variable"
         );
         return Err(fault(
-            "E_FORBIDDEN",
+            ErrorCode::Forbidden,
             &message,
             "omit the variable: the child inherits its parent's value",
         ));
@@ -234,7 +235,7 @@ pub(super) fn permissions(
                     backends.acp.args, backends.acp.env or --command), or give its role, category \
                     or the configuration an open policy (`permissions: {mode: allow}` without \
                     `ask` and `deny`)";
-        return Err(fault("E_UNSUPPORTED", &why, hint));
+        return Err(fault(ErrorCode::Unsupported, &why, hint));
     }
     if backend.keeps(&policy) && !lacks_mode {
         return Ok(policy);
@@ -250,10 +251,10 @@ pub(super) fn permissions(
             "name a backend that can (`--backend claude-code`), or remove {keys} from {}",
             role.file
         );
-        return Err(fault("E_UNSUPPORTED", &message, &hint));
+        return Err(fault(ErrorCode::Unsupported, &message, &hint));
     }
     Err(fault(
-        "E_UNSUPPORTED",
+        ErrorCode::Unsupported,
         &message,
         "give the role, its category or the configuration `permissions: {mode: allow}` without \
          `ask` and `deny`, and restrict the agent with options of its CLI (backends.<name>.args)",
@@ -289,7 +290,7 @@ fn check_arguments(
             "remove it from {key}, or give the role, its category and the configuration an open \
              policy (`permissions: {{mode: allow}}` without `ask` and `deny`)"
         );
-        return Err(fault("E_UNSUPPORTED", &message, &hint));
+        return Err(fault(ErrorCode::Unsupported, &message, &hint));
     }
     Ok(())
 }
@@ -313,7 +314,7 @@ fn never_asks(agent: Option<Known>, config: &Config, spawn: &v1::Spawn) -> Optio
 fn unheld(message: &str) -> WireError {
     let hint = "the parent has a permission policy, so its child needs a backend that supports \
                 permission requests: claude-code or acp";
-    fault("E_UNSUPPORTED", message, hint)
+    fault(ErrorCode::Unsupported, message, hint)
 }
 
 fn load_config(daemon: &Daemon, spawn: &v1::Spawn, top: &Path) -> Result<Arc<Config>, WireError> {
@@ -332,7 +333,7 @@ pub(crate) fn load(
     let given = given.map(Path::new);
     let sources = settings::sources(&daemon.paths, top, given).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
-        ..fault(config::CODE, &error.to_string(), "")
+        ..fault(ErrorCode::ConfigInvalid, &error.to_string(), "")
     })?;
     env.retain(|(name, _)| name.starts_with(config::ENV_PREFIX));
     let known = || daemon.caches.config.lock().unwrap_or_else(PoisonError::into_inner);
@@ -377,11 +378,13 @@ fn find_role(
 ) -> Result<InForce, WireError> {
     let sources = settings::roles(&daemon.paths, Some(top)).map_err(|error| WireError {
         file: Some(error.path.display().to_string()),
-        ..fault(config::CODE, &error.to_string(), "")
+        ..fault(ErrorCode::ConfigInvalid, &error.to_string(), "")
     })?;
     let catalog = Catalog::new(&sources);
     let found = catalog.in_force(&spawn.role, config, &sources).map_err(|error| match error {
-        RoleError::Unknown(unknown) => fault("E_ROLE_UNKNOWN", &unknown.to_string(), &unknown.hint),
+        RoleError::Unknown(unknown) => {
+            fault(ErrorCode::RoleUnknown, &unknown.to_string(), &unknown.hint)
+        }
         RoleError::Invalid(invalid) => located(invalid),
     })?;
     match catalog
@@ -400,7 +403,7 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
     let in_file = |error: WireError| WireError { file: Some(path.into()), ..error };
     let unreadable = |why: &dyn std::fmt::Display| {
         in_file(fault(
-            "E_SCENARIO_INVALID",
+            ErrorCode::ScenarioInvalid,
             &format!("cannot read {path}: {why}"),
             "see docs/rehearsal.md for the format",
         ))
@@ -415,7 +418,7 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
             column: Some(error.column).filter(|column| *column > 0),
             snippet: error.snippet.clone(),
             ..fault(
-                "E_SCENARIO_INVALID",
+                ErrorCode::ScenarioInvalid,
                 &error.message,
                 error.hint.as_deref().unwrap_or("see docs/rehearsal.md for the format"),
             )

@@ -11,7 +11,6 @@ use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
 use crate::telemetry::mark;
-use muleteer_vcs::worktree;
 use jiff::Timestamp;
 use muleteer_model::beads::Status;
 use muleteer_model::event::id::DispatchId;
@@ -19,11 +18,13 @@ use muleteer_model::event::trace_ids;
 use muleteer_model::event::{Entry, Event};
 use muleteer_model::spec_run::event::{RunStarted, RunStatus};
 use muleteer_model::spec_run::{self, GoOn, Input, Run, Settled, Stage, checkpoint};
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::StoreError;
 use muleteer_store::atomic::{create_dir_durable, write_atomic};
 use muleteer_store::beads::Store;
 use muleteer_store::events::EventLog;
+use muleteer_vcs::worktree;
 use preconditions::{
     check_base, check_branch, chosen, confine, load_config, run_settings, scope, shown, spec,
 };
@@ -55,8 +56,9 @@ pub async fn begin(
         true => WireError { run_id: Some(run_id.clone()), ..error },
         false => error,
     };
-    let key = key_of(&run_id)
-        .ok_or_else(|| fault("E_BAD_INPUT", &format!("`{run_id}` is not the id of a run"), ""))?;
+    let key = key_of(&run_id).ok_or_else(|| {
+        fault(ErrorCode::BadInput, &format!("`{run_id}` is not the id of a run"), "")
+    })?;
     let outcome = match request.resume {
         true => resume(daemon, request, key, trace).await,
         false => create(daemon, request, key, trace).await,
@@ -92,17 +94,18 @@ async fn create(
     }
     let config = load_config(daemon, request, &repo)?;
     let (spec, title) = spec(request)?;
-    worktree::lends(&repo).map_err(|why| fault("E_NOT_A_REPOSITORY", &why, worktree::RENAME))?;
+    worktree::lends(&repo)
+        .map_err(|why| fault(ErrorCode::NotARepository, &why, worktree::RENAME))?;
     let top = worktree::top(&repo).await;
     if top.is_none()
         && let Some(why) = worktree::refusal(&repo).await
     {
-        return Err(fault("E_NOT_A_REPOSITORY", &format!("{}: {why}", repo.display()), ""));
+        return Err(fault(ErrorCode::NotARepository, &format!("{}: {why}", repo.display()), ""));
     }
     if top.is_none_or(|top| top != repo) {
         let message = format!("{} is not the top directory of a git repository", repo.display());
         return Err(fault(
-            "E_NOT_A_REPOSITORY",
+            ErrorCode::NotARepository,
             &message,
             "create a git repository with `git init`: a run needs one",
         ));
@@ -110,7 +113,7 @@ async fn create(
     if worktree::head(&repo).await.is_none() {
         let message = format!("{} has no commit", repo.display());
         return Err(fault(
-            "E_NOT_A_REPOSITORY",
+            ErrorCode::NotARepository,
             &message,
             "commit something first: agents start from a commit",
         ));
@@ -134,7 +137,7 @@ async fn create(
     {
         let message = format!("the acceptance criteria {path} are not a directory");
         return Err(fault(
-            "E_ACCEPTANCE_MISSING",
+            ErrorCode::AcceptanceMissing,
             &message,
             "set `run.acceptance.path` to a directory, relative to the repository",
         ));
@@ -199,7 +202,7 @@ async fn resume(
     let places = Places::new(&daemon.paths, &repo, &request.run_id);
     let missing = || {
         fault(
-            "E_NOT_FOUND",
+            ErrorCode::NotFound,
             &format!("no run {}", request.run_id),
             "run `muleteer runs` to list them",
         )
@@ -222,7 +225,7 @@ async fn resume(
         Some("judge" | JUDGE_ONLY) => Some(GoOn::Judge),
         Some(other) => {
             let message = format!("a run cannot continue from the phase `{other}`");
-            return Err(fault("E_BAD_INPUT", &message, "use implement, maintain or judge"));
+            return Err(fault(ErrorCode::BadInput, &message, "use implement, maintain or judge"));
         }
     };
     let look = |run: &Run| -> Result<Vec<Settled>, WireError> {
@@ -275,7 +278,7 @@ async fn resume(
                     std::process::id()
                 );
                 return Err(fault(
-                    "E_RUN_LOCKED",
+                    ErrorCode::RunLocked,
                     &message,
                     "check it with `muleteer run --status`",
                 ));
@@ -374,7 +377,7 @@ async fn go_on(
 fn not_taken(run_id: &str) -> WireError {
     let hint = "check it with `muleteer run --status`, then try again";
     fault(
-        "E_BUSY",
+        ErrorCode::Busy,
         &format!("the state of run {run_id} changed meanwhile, so it was not resumed"),
         hint,
     )
@@ -459,7 +462,7 @@ fn saved(path: &Path) -> Result<Saved, WireError> {
         .map_err(|error| internal(&format!("{}: {error}", path.display())))?;
     if saved.v > SAVED_VERSION {
         return Err(fault(
-            "E_CHECKPOINT_CORRUPT",
+            ErrorCode::CheckpointCorrupt,
             &format!(
                 "{} has version {}, but this muleteer knows {SAVED_VERSION}",
                 path.display(),
@@ -482,7 +485,7 @@ pub fn obstacle(paths: &Paths, run_id: &str) -> String {
         );
     }
     match saved(&private.join("run.json")) {
-        Err(error) if error.code == "E_CHECKPOINT_CORRUPT" => {
+        Err(error) if error.code == ErrorCode::CheckpointCorrupt => {
             format!("{}; {}", error.message, error.hint.unwrap_or_default())
         }
         Err(error) => error.message,
@@ -509,7 +512,11 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
         file: Some(path.display().to_string()),
         ..match &error {
             StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
-            _ => fault("E_CHECKPOINT_CORRUPT", &launch::chain(&error), "the run cannot be resumed"),
+            _ => fault(
+                ErrorCode::CheckpointCorrupt,
+                &launch::chain(&error),
+                "the run cannot be resumed",
+            ),
         }
     })?;
     let checkpoint = places.public.join("checkpoint.yml");
@@ -522,7 +529,7 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
         let hint = "restore the file from a backup: durable events are missing";
         return Err(WireError {
             file: Some(path.display().to_string()),
-            ..fault("E_EVENTS_SHORT", &message, hint)
+            ..fault(ErrorCode::EventsShort, &message, hint)
         });
     }
     Ok(run)
@@ -545,7 +552,7 @@ fn check_checkpoint(places: &Places) -> Result<(), WireError> {
         };
         WireError {
             file: Some(path.display().to_string()),
-            ..fault("E_CHECKPOINT_CORRUPT", &format!("{}: {why}", path.display()), &last)
+            ..fault(ErrorCode::CheckpointCorrupt, &format!("{}: {why}", path.display()), &last)
         }
     };
     let read = muleteer_vcs::untrusted_path::read_file(&path, CHECKPOINT_LIMIT);

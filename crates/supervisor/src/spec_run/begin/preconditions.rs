@@ -12,6 +12,7 @@ use muleteer_model::config::{
 };
 use muleteer_model::spec_run;
 use muleteer_model::spec_run::event::RunSettings;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1::{self, WireError};
 use muleteer_store::beads::Store;
 use muleteer_vcs::worktree;
@@ -38,7 +39,7 @@ pub(super) fn spec(request: &v1::Run) -> Result<(String, String), WireError> {
     let path = request.spec.clone().unwrap_or_default();
     let bad = |why: String| WireError {
         file: Some(path.clone()),
-        ..fault("E_SPEC_NOT_FOUND", &why, "--spec names a markdown file")
+        ..fault(ErrorCode::SpecNotFound, &why, "--spec names a markdown file")
     };
     let meta = std::fs::metadata(&path)
         .map_err(|error| bad(format!("cannot read the spec {path}: {error}")))?;
@@ -83,22 +84,22 @@ pub(super) async fn scope(
     let (count, circle) = looked.map_err(|error| crate::spec_run::beads::wire(&error))?;
     if let Some(message) = circle {
         let hint = "remove one of these dependencies with `muleteer bead dep rm ID DEPENDS_ON`";
-        return Err(fault(spec_run::GRAPH_CYCLE, &message, hint));
+        return Err(fault(ErrorCode::GraphCycle, &message, hint));
     }
     match label {
         Some(label) if count.selected == 0 => Err(fault(
-            "E_NOT_FOUND",
+            ErrorCode::NotFound,
             &format!("no open bead has the label `{label}`"),
             "run `muleteer bead list`, or omit --bead-label to let an agent create beads from the \
              spec",
         )),
         None if count.unscoped > 0 => Err(fault(
-            "E_BEAD_SCOPE_AMBIGUOUS",
+            ErrorCode::BeadScopeAmbiguous,
             &unscoped(count.unscoped),
             "give --bead-label LABEL (or run.phases.decompose.existing_selector), or close them",
         )),
         None if !auto => Err(fault(
-            "E_CONFIG_INVALID",
+            ErrorCode::ConfigInvalid,
             "run.phases.decompose.auto is false, but no label selects the beads of the run",
             "give --bead-label LABEL",
         )),
@@ -131,7 +132,7 @@ pub(super) async fn check_base(repo: &Path, config: &Config) -> Result<(), WireE
     let message =
         format!("run.worktree.base_branch is `{name}`, which is not a branch of the repository");
     let hint = "name a branch that `git branch` lists, or omit the key";
-    Err(placed(config, "run.worktree.base_branch", fault(config::CODE, &message, hint)))
+    Err(placed(config, "run.worktree.base_branch", fault(ErrorCode::ConfigInvalid, &message, hint)))
 }
 
 pub(super) async fn check_branch(repo: &Path, target: &str) -> Result<(), WireError> {
@@ -139,7 +140,7 @@ pub(super) async fn check_branch(repo: &Path, target: &str) -> Result<(), WireEr
         return Ok(());
     }
     Err(fault(
-        "E_BAD_INPUT",
+        ErrorCode::BadInput,
         &format!("`{target}` cannot be the name of a branch"),
         "use `auto` to create a branch for the run",
     ))
@@ -182,7 +183,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
             maintain.max_concurrency
         );
         return Err(fault(
-            config::CODE,
+            ErrorCode::ConfigInvalid,
             &message,
             "set it to 1: triggers during a maintenance run are combined",
         ));
@@ -196,7 +197,7 @@ pub(super) fn run_settings(request: &v1::Run, config: &Config) -> Result<RunSett
             return Err(placed(
                 config,
                 "run.phases.implement.guidelines",
-                fault(config::CODE, &message, &hint),
+                fault(ErrorCode::ConfigInvalid, &message, &hint),
             ));
         }
     }

@@ -13,6 +13,7 @@ use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::prompts::{self, Commands, Scene};
 use muleteer_model::spec_run::{Job, JudgeStage, Run};
 use muleteer_model::text::foreign_json;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
 use std::path::{Path, PathBuf};
 
@@ -103,7 +104,7 @@ pub(super) async fn prompt(
                 .beads
                 .into_iter()
                 .next()
-                .ok_or_else(|| Trouble::new("E_NOT_FOUND", format!("no bead {id}")))?;
+                .ok_or_else(|| Trouble::new(ErrorCode::NotFound, format!("no bead {id}")))?;
             let mut blockers = vec![];
             for on in bead.blockers() {
                 if let Ok(answer) = store(Op::Show { id: on.into() }, String::new()).await {
@@ -164,14 +165,18 @@ pub(super) async fn prompt(
         }
         (Purpose::Structure, _) => {
             let Some(&JudgeStage::Structure { round, .. }) = run.judge() else {
-                return Err(Trouble::new("E_INTERNAL", "the reasoning of the judge is missing"));
+                return Err(Trouble::new(
+                    ErrorCode::Internal,
+                    "the reasoning of the judge is missing",
+                ));
             };
             let path = reasoning(hosted, run, round);
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| Trouble::new("E_IO", format!("{}: {error}", path.display())))?;
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                Trouble::new(ErrorCode::Io, format!("{}: {error}", path.display()))
+            })?;
             prompts::structure(&scene, &run.observations.pending, &text)
         }
-        _ => return Err(Trouble::new("E_INTERNAL", "an agent with an unknown purpose")),
+        _ => return Err(Trouble::new(ErrorCode::Internal, "an agent with an unknown purpose")),
     })
 }
 

@@ -21,6 +21,7 @@ use muleteer_model::event::{Event, FinalState, Limit, Outcome, Purse};
 use muleteer_model::spec_run::event::Purpose;
 use muleteer_model::spec_run::{self, Input, Job, JobEnd, JudgeStage, Run, Sealed, judge};
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_protocol::v1;
 use muleteer_vcs::command::no_room;
 use muleteer_vcs::spec_run::hub;
@@ -70,7 +71,9 @@ pub async fn end(
     hosted.halt.cancel();
     drop(hosted.begins.write().await);
     // A task that was cancelled may have requested the dispatch without waiting for the answer.
-    ledger::settled(daemon).await.map_err(|error| Trouble::new("E_BUSY", error.to_string()))?;
+    ledger::settled(daemon)
+        .await
+        .map_err(|error| Trouble::new(ErrorCode::Busy, error.to_string()))?;
     if daemon.snapshot().get(&id).is_some() {
         control::bring_up(daemon, &id).await;
         let kill = life::Input::Kill {
@@ -82,7 +85,7 @@ pub async fn end(
             .map_err(|error| Trouble::new(&error.code, error.message))?;
         tokio::time::timeout(KILL_PATIENCE, ended(daemon, &id)).await.map_err(|_| {
             Trouble::new(
-                "E_BUSY",
+                ErrorCode::Busy,
                 format!(
                     "dispatch {id} was still running {} s after it was killed",
                     KILL_PATIENCE.as_secs()
@@ -102,7 +105,7 @@ pub async fn end(
 
 fn id_of(job: &Job) -> Result<DispatchId, Trouble> {
     DispatchId::try_from(job.start.dispatch.clone())
-        .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))
+        .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))
 }
 
 async fn ended(daemon: &Daemon, id: &DispatchId) {
@@ -144,7 +147,7 @@ async fn begin(
         job.start.reuse,
     )
     .await
-    .map_err(|message| Trouble::new("E_GIT", message))?;
+    .map_err(|message| Trouble::new(ErrorCode::Git, message))?;
     repairs::report(daemon, hosted);
     if let Some(message) = fault {
         daemon.note(Event::Fault { what: format!("worktree {}", dir.display()), message });
@@ -157,7 +160,7 @@ async fn begin(
     if let Some(purse) = purse.as_ref().filter(|purse| spent >= purse.usd) {
         // Agents that still run have spent it, so the run does not know of it yet.
         return Err(Trouble::new(
-            "E_BUDGET",
+            ErrorCode::Budget,
             format!("spent ${spent:.2} of its budget of ${:.2}", purse.usd),
         ));
     }
@@ -205,7 +208,7 @@ async fn begin(
     fault::point("run.before_dispatch");
     ledger::append(daemon, entries)
         .await
-        .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?;
+        .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?;
     drop(claim);
     fault::point("run.after_dispatch");
     Ok(())
@@ -295,7 +298,7 @@ fn verdict_name(run: &Run) -> String {
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
     muleteer_store::atomic::create_dir_durable(path, mode)
-        .map_err(|error| Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(&error)))
+        .map_err(|error| Trouble::new(ErrorCode::StoreIo, crate::dispatch::launch::chain(&error)))
 }
 
 /// Collects the agent's results: all facts that the pipeline decides by.
@@ -306,11 +309,9 @@ async fn settle(
     job: &Job,
     id: &DispatchId,
 ) -> Result<JobEnd, Trouble> {
-    let dispatch = daemon
-        .snapshot()
-        .get(id)
-        .cloned()
-        .ok_or_else(|| Trouble::new("E_INTERNAL", format!("dispatch {id} no longer exists")))?;
+    let dispatch = daemon.snapshot().get(id).cloned().ok_or_else(|| {
+        Trouble::new(ErrorCode::Internal, format!("dispatch {id} no longer exists"))
+    })?;
     let mut end = outcome(&dispatch, job);
     if matches!(&dispatch.stop, Some(Stop::Limit { limit: Limit::Budget, .. })) {
         let spent = daemon.snapshot().purse_usd(&hosted.run_id);
@@ -322,7 +323,7 @@ async fn settle(
         let (spool, backend) = (daemon.paths.spool(id.as_str()), dispatch.created.backend.clone());
         tokio::task::spawn_blocking(move || output::read(&spool, &backend))
             .await
-            .map_err(|error| Trouble::new("E_INTERNAL", error.to_string()))?
+            .map_err(|error| Trouble::new(ErrorCode::Internal, error.to_string()))?
     };
     end.last_lines = said.tail();
     let outlived = hub::outlived_the_machine(&hosted.repos, &dir);
@@ -333,7 +334,7 @@ async fn settle(
         (end.outcome, end.reason) =
             (Outcome::Failure, "the machine stopped before its work was inspected".into());
     }
-    let git = |message: String| Trouble::new("E_GIT", message);
+    let git = |message: String| Trouble::new(ErrorCode::Git, message);
     match job.start.purpose {
         Purpose::Implement | Purpose::Maintain => {
             let bead = job.start.bead_id.clone().unwrap_or_default();
@@ -406,7 +407,7 @@ async fn settle(
                 let path = reasoning(hosted, run, round);
                 muleteer_store::atomic::write_atomic(&path, said.answer().as_bytes(), 0o600)
                     .map_err(|error| {
-                        Trouble::new("E_STORE_IO", crate::dispatch::launch::chain(&error))
+                        Trouble::new(ErrorCode::StoreIo, crate::dispatch::launch::chain(&error))
                     })?;
             }
         }
@@ -531,7 +532,7 @@ async fn take_back(hosted: &Arc<Hosted>, job: &Job) -> Result<(), Trouble> {
     else {
         return Ok(());
     };
-    let busy = |trouble: Trouble| Trouble::new("E_BUSY", trouble.message);
+    let busy = |trouble: Trouble| Trouble::new(ErrorCode::Busy, trouble.message);
     let found = beads::with_store(hosted, Op::Show { id: id.clone() }, String::new())
         .await
         .map_err(busy)?;
@@ -598,8 +599,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let mut stopped = Run::clone(&run);
-            let stopping =
-                spec_run::Stopping { code: String::new(), message: "enough".into() };
+            let stopping = spec_run::Stopping { code: String::new(), message: "enough".into() };
             stopped.standing = spec_run::RunStanding::Stopping(stopping);
             hosted.state.send_replace(Some(Arc::new(stopped)));
             drop(between);

@@ -8,6 +8,7 @@ use muleteer_model::event::Event;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::{KeptWork, Phase};
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_vcs::spec_run::{hub, publish};
 use muleteer_vcs::worktree;
 use std::time::Duration;
@@ -21,14 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MOST_BESIDE: u32 = 10;
 
 /// The code of a run that ended because an agent pushed to the remote by itself.
-const TRESPASSED: &str = "E_REMOTE_CHANGED";
+const TRESPASSED: ErrorCode = ErrorCode::RemoteChanged;
 
 /// Brings the branch into the repository and returns an event that names it. Returns `None` if the
 /// run has no branch yet, or its result was published. It never fails, so that it keeps no run from
 /// ending.
 pub async fn keep_early(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     survive(keep(daemon, hosted, run)).await.unwrap_or_else(|why| {
-        let trouble = Some(format!("{why}; the work is in {}", hosted.repos.paths.keep().display()));
+        let trouble =
+            Some(format!("{why}; the work is in {}", hosted.repos.paths.keep().display()));
         Some(Event::RunWorkKept(KeptWork { trouble, ..KeptWork::default() }))
     })
 }
@@ -48,7 +50,8 @@ async fn keep(daemon: &Daemon, hosted: &Hosted, run: &Run) -> Option<Event> {
     fault::point("run.after_kept");
     if let Err(why) = outcome {
         kept.branch = None;
-        kept.trouble = Some(format!("{why}; the work is in {}", hosted.repos.paths.keep().display()));
+        kept.trouble =
+            Some(format!("{why}; the work is in {}", hosted.repos.paths.keep().display()));
     }
     Some(Event::RunWorkKept(kept))
 }
@@ -86,9 +89,7 @@ async fn bring(
             tracing::warn!(run = %hosted.run_id, %error, "failed to inspect the last push")
         }
     }
-    let tip = hub::commit(&hosted.repos, &target)
-        .await
-        .ok_or_else(|| {
+    let tip = hub::commit(&hosted.repos, &target).await.ok_or_else(|| {
         format!(
             "the branch {target} is \
             missing"

@@ -11,6 +11,7 @@ use muleteer_model::spec_run::forge::{self, Forge};
 use muleteer_model::spec_run::{Input, PullRequest, Run, Stage, unpushed};
 use muleteer_process::command::helper;
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_vcs::command::{as_person, complaint, output};
 use muleteer_vcs::spec_run::remote::{Connection, Remote, settings};
 use muleteer_vcs::spec_run::{clones, hub, publish};
@@ -32,7 +33,7 @@ const GH_PATIENCE: Duration = Duration::from_secs(120);
 const BODY_LIMIT: usize = 60_000;
 
 pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<Input, Trouble> {
-    let failed = |message: String| Trouble::new("E_GIT", message);
+    let failed = |message: String| Trouble::new(ErrorCode::Git, message);
     let target = run.target();
     hub::unlock(&hosted.repos, &target).await;
     // Only the judged commit is published.
@@ -52,7 +53,7 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     if let Some(message) =
         trespassed(hosted, run, remote_now(hosted, run, remote.clone()).await).await
     {
-        return Err(Trouble::new("E_REMOTE_CHANGED", message));
+        return Err(Trouble::new(ErrorCode::RemoteChanged, message));
     }
     fault::point("run.before_publish");
     let branch = publish::bring_home(&hosted.repos, &target).await.map_err(failed)?;
@@ -63,7 +64,8 @@ pub async fn finish(daemon: &Daemon, hosted: &Arc<Hosted>, run: &Run) -> Result<
     } else {
         format!("git checkout {base} && git merge {branch}")
     };
-    let wanted = (run.settings.pull_request || run.settings.push) && run.publication.pr_url.is_none();
+    let wanted =
+        (run.settings.pull_request || run.settings.push) && run.publication.pr_url.is_none();
     let pr = match remote.filter(|_| wanted) {
         Some(remote) => Some(pull_request(hosted, run, remote, &base).await),
         None => None,
@@ -280,9 +282,10 @@ async fn pushed(
     let target = run.target();
     let (commit, conflicts) = match run.settings.pull_request {
         true => connection.rebased(&hosted.repos, &target, base).await?,
-        false => {
-            (hub::commit(&hosted.repos, &target).await.ok_or("the branch is missing")?, String::new())
-        }
+        false => (
+            hub::commit(&hosted.repos, &target).await.ok_or("the branch is missing")?,
+            String::new(),
+        ),
     };
     let branch = push_beside(connection, hosted, &commit, &target).await?;
     Ok((branch, conflicts))

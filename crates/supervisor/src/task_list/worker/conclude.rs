@@ -10,6 +10,7 @@ use muleteer_model::task_list::session::claim;
 use muleteer_model::task_list::session::{Finished, Verdict as Judged, Work};
 use muleteer_model::task_list::{Category, Task};
 use muleteer_process::fault;
+use muleteer_protocol::ErrorCode;
 use muleteer_vcs::user_repo::{Git, GitError};
 
 /// If the tip has moved on, the work is validated again, without the landing lock for this many
@@ -34,7 +35,7 @@ pub(super) async fn conclude(
             Landing::CalledOff => return interrupted(driven, worker, place, work).await,
             Landing::Barred(reason) => {
                 leave(driven, worker, place, work, &reason).await?;
-                let code = Some("E_TASKS_GIT".into());
+                let code = Some(ErrorCode::TasksGit.into());
                 return Ok(Some(End::Finished(Finished { status: "error".into(), reason, code })));
             }
             Landing::Failed(category, message) => {

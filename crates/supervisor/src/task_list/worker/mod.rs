@@ -17,6 +17,7 @@ mod run_task;
 pub use conclude::land_blocking;
 
 use conclude::{close, conclude, interrupted};
+use muleteer_protocol::ErrorCode;
 use run_task::{PASSED, dispatched, was_stopped_with_daemon};
 
 use crate::daemon::context::random_key;
@@ -72,7 +73,11 @@ pub async fn work(driven: Driven, worker: u32) -> End {
             End::Finished(Finished { status: "error".into(), reason, code: Some(code) })
         }
         Err(error) => {
-            let code = if matches!(error, StepError::Git(_)) { "E_TASKS_GIT" } else { "E_IO" };
+            let code = if matches!(error, StepError::Git(_)) {
+                ErrorCode::TasksGit
+            } else {
+                ErrorCode::Io
+            };
             End::Finished(Finished {
                 status: "error".into(),
                 reason: error.to_string(),
@@ -299,7 +304,7 @@ fn moved_on(place: &Place) -> Result<Option<End>, StepError> {
     Ok(Some(End::Finished(Finished {
         status: "error".into(),
         reason,
-        code: Some("E_TASKS_GIT".into()),
+        code: Some(ErrorCode::TasksGit.into()),
     })))
 }
 
@@ -312,8 +317,11 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
             "{}: {message}; add one with `muleteer tasks edit {0} --validate CMD`",
             task.id
         );
-        let finished =
-            Finished { status: "invalid".into(), reason, code: Some("E_TASKS_INVALID".into()) };
+        let finished = Finished {
+            status: "invalid".into(),
+            reason,
+            code: Some(ErrorCode::TasksInvalid.into()),
+        };
         return Ok(Some(End::Finished(finished)));
     };
     let Some(program) = place.missing_program(command)? else { return Ok(None) };
@@ -334,7 +342,7 @@ fn check(place: &Place, task: &Task, off: &dyn Fn() -> bool) -> Result<Option<En
     Ok(Some(End::Finished(Finished {
         status: "environment".into(),
         reason,
-        code: Some("E_TASKS_ENV".into()),
+        code: Some(ErrorCode::TasksEnv.into()),
     })))
 }
 

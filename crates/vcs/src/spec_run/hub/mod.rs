@@ -289,8 +289,14 @@ async fn take_once(repos: &RunRepos, target: &str) -> Result<Option<Pushed>, Str
     let names = [name.as_str(), &format!("+{HUB}")];
     let mut why = String::new();
     for _ in 0..TAKE_TRIES {
-        why = match private_repo::fetch(repos, &hub, &now, &names, "cannot inspect the pushed commits")
-            .await
+        why = match private_repo::fetch(
+            repos,
+            &hub,
+            &now,
+            &names,
+            "cannot inspect the pushed commits",
+        )
+        .await
         {
             Ok(()) => return Ok(Some(Pushed::Forward)),
             Err(why) => why,

@@ -148,8 +148,7 @@ fn failed_run_names_the_findings_of_the_judge() {
     finished.iteration = 3;
     play.run.verdicts.push(finished);
     let error = Stopping { code: "E".into(), message: "out of iterations".into() };
-    play.run.standing =
-        RunStanding::Ended { outcome: RunStatus::Failed, error: Some(error) };
+    play.run.standing = RunStanding::Ended { outcome: RunStatus::Failed, error: Some(error) };
     let why = why(&play.run).unwrap();
     assert_eq!(why, "out of iterations; the judge, iteration 3: the exit code is 1");
 }

@@ -42,7 +42,10 @@ async fn pipe_in_a_git_directory_is_reported_immediately() {
         assert!(began.elapsed() < AT_ONCE, "{name}: {:?}", began.elapsed());
         let why = looked.unwrap().unreadable;
         // The harness reads only regular files where it needs no git.
-        assert!(why.as_ref().is_none_or(|why| why.contains("is not a regular file")), "{name}: {why:?}");
+        assert!(
+            why.as_ref().is_none_or(|why| why.contains("is not a regular file")),
+            "{name}: {why:?}"
+        );
         if name.starts_with("objects") {
             assert!(why.is_some_and(|why| why.contains(name)));
         }
