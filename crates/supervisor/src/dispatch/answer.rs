@@ -164,12 +164,12 @@ pub async fn set_model(
 ) -> Result<Reply, WireError> {
     let dispatch = find(daemon, id)?;
     let name = dispatch.id.clone();
-    let fail = |code: &str, message: &str, hint: &str| {
+    let fail = |code: ErrorCode, message: &str, hint: &str| {
         Err(WireError { dispatch_id: Some(name.to_string()), ..fault(code, message, hint) })
     };
     let model = model.trim();
     if let Err(error) = check_model(Some(model)) {
-        return fail(&error.code, &error.message, "");
+        return Err(WireError { dispatch_id: Some(name.to_string()), hint: None, ..error });
     }
     if !is_key(key) {
         return Err(bad_key(&dispatch));
