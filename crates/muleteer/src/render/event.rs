@@ -168,9 +168,7 @@ fn describe(event: &Event) -> Option<String> {
                 if resume.is_some() { ", resuming its session" } else { "" }
             )
         }
-        Event::AgentSpawned { pid, containment, .. } => {
-            format!("agent started, pid {pid} ({containment})")
-        }
+        Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
         Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
         Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
         // An agent without sessions may still report its model.
