@@ -9,6 +9,8 @@ use crate::client::connect::unexpected;
 use crate::client::env_pass;
 use crate::client::interrupt;
 use crate::verbs::{follow, wait};
+use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
+use muleteer_backends::subprocess;
 use muleteer_model::config::{Config, ENV_PREFIX, Span, is_model_name};
 use muleteer_model::event::id::{DispatchId, ID_BYTES};
 use muleteer_model::text::bom::unmarked;
