@@ -1,11 +1,9 @@
 //! The daemon's own spans: a slow request, a restart of an actor, a slow recovery. They tell where
 //! time went that no event tells.
 
-use crate::daemon::context::Daemon;
 use crate::telemetry::provider::{TARGET, set_failed, set_parent};
-use muleteer_model::event::id::DispatchId;
 use muleteer_protocol::v1::{Request, ServerFrame};
-use muleteer_telemetry::Context;
+use muleteer_telemetry::{Context, Settings};
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -17,8 +15,8 @@ const SLOW_RECOVERY_MS: i64 = 5_000;
 
 /// Begins the span of a request below the span that its client sent. Returns a disabled span if
 /// there is none.
-pub fn request(daemon: &Daemon, body: &Request, trace: Option<&str>) -> Span {
-    let above = trace.filter(|_| exports(daemon)).and_then(Context::parse);
+pub fn request(settings: Option<&Settings>, body: &Request, trace: Option<&str>) -> Span {
+    let above = trace.filter(|_| exports(settings)).and_then(Context::parse);
     let Some((above, name)) = above.zip(name(body)) else { return Span::none() };
     let span = tracing::info_span!(
         target: TARGET,
@@ -41,9 +39,9 @@ pub fn answered(span: &Span, frame: &ServerFrame) {
 }
 
 /// Begins the span of a restart, from the failure of an actor until it and those that restart with
-/// it run again. It is in the trace of the actor's dispatch, if it has one.
-pub fn restart(daemon: &Daemon, node: &str, actor: &str, id: Option<&DispatchId>) -> Span {
-    if !exports(daemon) {
+/// it run again. `trace` is that of the actor's dispatch.
+pub fn restart(settings: Option<&Settings>, node: &str, actor: &str, trace: Option<&str>) -> Span {
+    if !exports(settings) {
         return Span::none();
     }
     let span = tracing::info_span!(
@@ -53,8 +51,6 @@ pub fn restart(daemon: &Daemon, node: &str, actor: &str, id: Option<&DispatchId>
         otel.name = format!("restart {node}").as_str(),
         muleteer.actor = actor,
     );
-    let fleet = daemon.snapshot();
-    let trace = id.and_then(|id| fleet.get(id)?.created.trace.as_deref());
     if let Some(above) = trace.and_then(Context::parse) {
         set_parent(&span, above);
     }
@@ -75,14 +71,14 @@ pub fn recovery() -> Span {
 }
 
 /// Ends the span of a recovery.
-pub fn recovered(span: Span, daemon: &Daemon) {
+pub fn recovered(span: Span, generation: u64, events: u64) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    span.record("muleteer.generation", number(daemon.settings.generation));
-    span.record("muleteer.events", number(daemon.snapshot().seq));
+    span.record("muleteer.generation", number(generation));
+    span.record("muleteer.events", number(events));
 }
 
-fn exports(daemon: &Daemon) -> bool {
-    daemon.settings.telemetry.as_ref().is_some_and(|settings| settings.traces.is_some())
+fn exports(settings: Option<&Settings>) -> bool {
+    settings.is_some_and(|settings| settings.traces.is_some())
 }
 
 /// Returns the name of a request. A request that its client ends, or that lasts as long as the work
