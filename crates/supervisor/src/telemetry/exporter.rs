@@ -114,10 +114,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
+    /// The heads and bodies of requests.
+    type Requests = std::thread::JoinHandle<Vec<(String, Vec<u8>)>>;
+
     /// Starts a collector that answers each of `answers` to one connection, and returns the bodies.
-    fn collector(
-        answers: &'static [&'static str],
-    ) -> (String, std::thread::JoinHandle<Vec<(String, Vec<u8>)>>) {
+    fn collector(answers: &'static [&'static str]) -> (String, Requests) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let endpoint = format!("http://{}", listener.local_addr().expect("address"));
         let serve = move |answer: &&str| {

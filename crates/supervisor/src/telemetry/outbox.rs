@@ -197,14 +197,23 @@ mod tests {
             assert_eq!(names(&outbox), ["recovery"]);
 
             let span = tracing::info_span!(
-                target: TARGET, parent: None, "x", otel.name = "restart ledger", muleteer.slow_ms = 0_i64
+                target: TARGET,
+                parent: None,
+                "x",
+                otel.name = "restart ledger",
+                muleteer.slow_ms = 0_i64,
             );
             let above = muleteer_telemetry::Context { trace: [1; 16], span: [2; 8], sampled: true };
             set_parent(&span, above);
             span.in_scope(|| tracing::error!(target: TARGET, "a log line may quote an agent"));
             set_failed(&span, "E_BUSY");
             drop(span);
-            tracing::info_span!(target: TARGET, parent: None, "quick", muleteer.slow_ms = 60_000_i64);
+            tracing::info_span!(
+                target: TARGET,
+                parent: None,
+                "quick",
+                muleteer.slow_ms = 60_000_i64,
+            );
             tracing::info_span!("of a library");
             let (spans, dropped) = outbox.take();
             assert_eq!((spans.len(), dropped), (1, 0), "{spans:?}");
