@@ -149,7 +149,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
         let message = format!("{}; retry with `muleteer run --resume {run}`", error.message);
         daemon.note(Event::Fault { what: format!("run {run}"), message });
     }
-    own_spans::recovered(recovery, daemon.generation, daemon.snapshot().seq);
+    own_spans::recovered(recovery, daemon.settings.generation, daemon.snapshot().seq);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
