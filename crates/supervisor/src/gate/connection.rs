@@ -130,7 +130,7 @@ async fn talk(
 impl Connection {
     async fn answer(&mut self, body: Request, trace: Option<String>) -> Result<(), FrameError> {
         let id = self.request;
-        let settings = self.daemon.telemetry.as_ref();
+        let settings = self.daemon.settings.telemetry.as_ref();
         let span = own_spans::request(settings, &body, trace.as_deref());
         let frame = match handlers::handle(self, body, trace).await? {
             Ok(Some(body)) => ServerFrame::Reply { id, body },

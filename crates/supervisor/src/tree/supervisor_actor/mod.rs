@@ -243,7 +243,7 @@ impl State {
         };
         let (child, fleet) = (&self.children[at], self.daemon.snapshot());
         let trace = child.id.as_ref().and_then(|id| fleet.get(id)?.created.trace.as_deref());
-        let settings = self.daemon.telemetry.as_ref();
+        let settings = self.daemon.settings.telemetry.as_ref();
         let span = own_spans::restart(settings, child.node.name, &actor, trace);
         let restarts_in_window = self.window.restarts(now);
         let delay_ms = delay.as_millis() as u64;
