@@ -18,12 +18,12 @@ const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 /// System tests mostly wait: for processes, and for the times that a rule of the product sets.
 const THREADS_PER_CORE: usize = 2;
 
-/// The variable that names the folder for temporary files.
-const PLACE_VARIABLE: &str = "TMPDIR";
+/// The variable that names the folder for the worlds of system tests (`muleteer_tests::World`).
+const PLACE_VARIABLE: &str = "MULETEER_TEST_WORLDS";
 /// A file system in memory on Linux.
 const MEMORY: &str = "/dev/shm";
 /// The beginning of the name of a suite's folder there; the rest is its process id.
-const FOLDER: &str = "muleteer-";
+const FOLDER: &str = "mt-";
 /// The least number of bytes that must be free there. A suite needs less than a tenth of it.
 const ROOM: u64 = 4 << 30;
 
@@ -74,7 +74,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("{said}: {status}").into()) }
 }
 
-/// A folder in a file system in memory, for everything that tests write. Dropping it removes it.
+/// A folder in a file system in memory, for what system tests write. Dropping it removes it.
 ///
 /// The suite creates and removes very many small files, and on a disk much of its time goes into
 /// that.
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn only_a_suite_s_folder_in_memory_has_an_owner() {
-        assert_eq!(owner("muleteer-17"), Some(17));
-        for other in ["muleteer-", "muleteer-x", "muleteer-1-2", "mt17", "17"] {
+        assert_eq!(owner("mt-17"), Some(17));
+        for other in ["mt-", "mt-x", "mt-1-2", "mt17", "17"] {
             assert_eq!(owner(other), None, "{other}");
         }
     }
