@@ -173,7 +173,7 @@ error_codes! {
         "an fsync failed: the daemon exits, and the next one reads the file again";
     EventRefused = "E_EVENT_REFUSED", Failed,
         "an event could not be read back after encoding, so it was not written: a bug";
-    Db = "E_DB", Failed, "the database refused";
+    Db = "E_DB", Failed, "a database operation failed";
     StoreIo = "E_STORE_IO", Failed, "a file of the state directory cannot be read or written";
     SpoolDamaged = "E_SPOOL_DAMAGED", Failed, "an agent's spool cannot be read";
     ConnectionLost = "E_CONNECTION_LOST", Failed,
@@ -183,7 +183,7 @@ error_codes! {
         "the request was cancelled; exits 130 if by Ctrl-C (`wait --json`)";
     GraphEmpty = "E_GRAPH_EMPTY", Failed, "the decomposition has no beads";
     GraphDangling = "E_GRAPH_DANGLING", Failed, "a bead depends on one that does not exist";
-    Deadlock = "E_DEADLOCK", Failed, "every bead left waits for one that is blocked";
+    Deadlock = "E_DEADLOCK", Failed, "all remaining beads depend on blocked beads";
     BeadsBlocked = "E_BEADS_BLOCKED", Failed,
         "the judge passed the run, but some of its beads are not \
                                        done";
@@ -204,7 +204,7 @@ error_codes! {
     Budget = "E_BUDGET", Failed, "the run reached its budget";
     RunStopped = "E_RUN_STOPPED", Failed,
         "the run was stopped; `muleteer run --resume` continues it";
-    Git = "E_GIT", Failed, "git failed";
+    Git = "E_GIT", Failed, "a git command failed";
     MaxIterations = "E_MAX_ITERATIONS", Limit,
         "the judge found faults in every allowed iteration";
     Demo = "E_DEMO", Failed, "the demo could not be set up or run";
