@@ -440,7 +440,7 @@ mod tests {
     fn closing_dispatch_fetches_commits_only_with_a_worktree() {
         let clone = json!({"event": "worktree_created", "path": "/w", "base": "9fceb02d"});
         let closing = json!({"event": "dispatch_closing", "state": "success", "reason": ""});
-        assert_eq!(lines_of(&[closing.clone()]), [""; 0]);
+        assert_eq!(lines_of(std::slice::from_ref(&closing)), [""; 0]);
         assert_eq!(lines_of(&[clone, closing])[1..], ["fetching its commits"]);
     }
 
