@@ -248,6 +248,6 @@ fn refused(error: StartError) -> Failure {
     }
 }
 
-fn span(text: &str) -> Result<Duration, String> {
-    text.parse::<Span>().map(Span::as_duration).map_err(|error: BadSpan| error.to_string())
+fn span(text: &str) -> Result<Duration, BadSpan> {
+    text.parse::<Span>().map(Span::as_duration)
 }
