@@ -52,7 +52,7 @@ impl Repo {
         let named = |event: &&serde_json::Value| {
             let words =
                 event["argv"].as_array().into_iter().flatten().filter_map(|word| word.as_str());
-            event["event"] == "start" && words.take(40).any(|word| commands.contains(&word))
+            event["event"] == "start" && words.take(80).any(|word| commands.contains(&word))
         };
         let ids: Vec<_> = events.iter().filter(named).map(|event| &event["sid"]).collect();
         events

@@ -701,7 +701,7 @@ fn flood_of_journal_entries_is_limited() {
     assert_eq!(world.events_of(&id, "journal_entry").len(), MOST);
     let faults = world.events_of(&id, "fault");
     assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0]["message"].as_str().unwrap().contains("10000 lines"), "{faults:?}");
+    assert!(faults[0]["message"].as_str().unwrap().contains("10000 entries"), "{faults:?}");
     world.finish(Some(daemon));
 }
 
