@@ -460,7 +460,7 @@ fn product_lines(
             continue;
         }
         let text = read(&file);
-        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let product = text.split("\nmod tests {").next().unwrap();
         for (index, line) in product.lines().enumerate() {
             if !line.trim_start().starts_with("//") && matches(line) {
                 let place = format!("{}:{}: {}", path.display(), index + 1, line.trim());
