@@ -1,10 +1,9 @@
 //! `cargo xtask test`: runs everything that must pass, with the binaries and the agent CLIs that it
 //! needs.
 
-use rustix::fs::StatVfsMountFlags;
 use std::io::{BufRead, BufReader, Write};
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 use xtask::{Failure, agents, binaries, workspace};
@@ -17,15 +16,6 @@ const SKIP_LOG_VARIABLE: &str = "MULETEER_TEST_SKIP_LOG";
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 /// System tests mostly wait: for processes, and for the times that a rule of the product sets.
 const THREADS_PER_CORE: usize = 2;
-
-/// The variable that names the folder for the worlds of system tests (`muleteer_tests::World`).
-const PLACE_VARIABLE: &str = "MULETEER_TEST_WORLDS";
-/// A file system in memory on Linux.
-const MEMORY: &str = "/dev/shm";
-/// The beginning of the name of a suite's folder there; the rest is its process id.
-const FOLDER: &str = "mt-";
-/// The least number of bytes that must be free there. A suite needs less than a tenth of it.
-const ROOM: u64 = 4 << 30;
 
 pub fn run(args: &[String]) -> Result<(), Failure> {
     let args = args.strip_prefix(&["--".to_string()][..]).unwrap_or(args);
@@ -43,10 +33,6 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     if std::env::var_os(THREADS_VARIABLE).is_none() {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         cargo.env(THREADS_VARIABLE, (cores * THREADS_PER_CORE).to_string());
-    }
-    let memory = Memory::find();
-    if let Some(memory) = &memory {
-        cargo.env(PLACE_VARIABLE, &memory.0);
     }
     let begun = Instant::now();
     let said = workspace::said(&cargo);
@@ -72,53 +58,6 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     );
     eprintln!("xtask: the tests took {:.1} minutes", begun.elapsed().as_secs_f64() / 60.0);
     if status.success() { Ok(()) } else { Err(format!("{said}: {status}").into()) }
-}
-
-/// A folder in a file system in memory, for what system tests write. Dropping it removes it.
-///
-/// The suite creates and removes very many small files, and on a disk much of its time goes into
-/// that.
-struct Memory(PathBuf);
-
-impl Memory {
-    /// Makes the folder. Returns `None` if the caller chose another place, or there is no room.
-    fn find() -> Option<Self> {
-        if std::env::var_os(PLACE_VARIABLE).is_some() {
-            return None;
-        }
-        let has = rustix::fs::statvfs(MEMORY).ok()?;
-        let unfit = StatVfsMountFlags::NOEXEC | StatVfsMountFlags::RDONLY;
-        if has.f_flag.intersects(unfit) || has.f_bavail.saturating_mul(has.f_frsize) < ROOM {
-            return None;
-        }
-        Self::remove_leftovers();
-        // The path is short, because the paths of sockets are limited.
-        let path = Path::new(MEMORY).join(format!("{FOLDER}{}", std::process::id()));
-        std::fs::create_dir(&path).ok()?;
-        Some(Self(path))
-    }
-
-    /// Removes the folders of suites that were interrupted: they would fill the memory.
-    fn remove_leftovers() {
-        for entry in std::fs::read_dir(MEMORY).into_iter().flatten().flatten() {
-            let is_left = owner(&entry.file_name().to_string_lossy())
-                .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
-            if is_left {
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-}
-
-/// Returns the process whose folder in memory has this name.
-fn owner(name: &str) -> Option<u32> {
-    name.strip_prefix(FOLDER)?.parse().ok()
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Prints every skip once more at the end, where people look.
@@ -151,15 +90,7 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tally, owner};
-
-    #[test]
-    fn only_a_suite_s_folder_in_memory_has_an_owner() {
-        assert_eq!(owner("mt-17"), Some(17));
-        for other in ["mt-", "mt-x", "mt-1-2", "mt17", "17"] {
-            assert_eq!(owner(other), None, "{other}");
-        }
-    }
+    use super::Tally;
 
     #[test]
     fn results_of_several_test_binaries_add_up() {

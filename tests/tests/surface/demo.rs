@@ -45,7 +45,7 @@ fn demo_passes_and_leaves_nothing() {
     let world = World::new();
     let output = demo(&world, &[]).run().expect_code(0);
     assert!(
-        !output.stdout.contains('✗') && output.stdout.contains("all 14 hold"),
+        !output.stdout.contains('✗') && output.stdout.contains("all 14 passed"),
         "{}",
         output.stdout
     );
