@@ -30,6 +30,7 @@ use crate::git_repair;
 use muleteer_model::task_list::{DAMAGED, OWN_FILES};
 use muleteer_process::group::may_be_at_work;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use user_config::Person;
 
@@ -117,7 +118,42 @@ impl Git {
         // has.
         git.is_clone = git.common_dir != of.common_dir;
         git.identity = of.identity.clone();
+        git.check_place(dir)?;
         Ok(git)
+    }
+
+    /// Checks that the repository found in a clone's directory is the clone. Its agent can write
+    /// `core.worktree` and `.git`, and git would reset and clean the directory that they name.
+    fn check_place(&self, dir: &Path) -> Result<(), GitError> {
+        let real = |path: &Path| path.canonicalize().ok();
+        let is_own = if self.is_clone {
+            self.is_whole_clone() && real(&self.git_dir) == real(&dir.join(".git"))
+        } else {
+            let link = std::fs::read_to_string(self.git_dir.join("gitdir")).unwrap_or_default();
+            let is_linked = real(Path::new(link.trim())) == real(&dir.join(".git"));
+            self.git_dir != self.common_dir && is_linked
+        };
+        if is_own && real(&self.top) == real(dir) { Ok(()) } else { Err(leads_away(dir)) }
+    }
+
+    /// Whether the git directory of a clone is a directory, with everything in it. git follows a
+    /// `.git` file and a `commondir` file to another repository.
+    fn is_whole_clone(&self) -> bool {
+        std::fs::symlink_metadata(&self.git_dir).is_ok_and(|meta| meta.is_dir())
+            && std::fs::symlink_metadata(self.git_dir.join("commondir")).is_err()
+    }
+
+    /// Builds a git command for this repository. In a clone, git takes the place from us and not
+    /// from the clone's configuration, which its agent can change at any time.
+    fn command(&self) -> Result<Command, GitError> {
+        let mut command = blocking::git(&self.top, self.purpose());
+        if self.is_clone {
+            if !self.is_whole_clone() {
+                return Err(leads_away(&self.top));
+            }
+            command.env("GIT_DIR", &self.git_dir).env("GIT_WORK_TREE", &self.top);
+        }
+        Ok(command)
     }
 
     /// Takes away what a git has locked that died with the machine, and makes the index anew where
@@ -232,7 +268,7 @@ impl Git {
     }
 
     fn once(&self, args: &[&str], stdin: &[u8], index: Option<&Path>) -> Result<Vec<u8>, GitError> {
-        let mut command = blocking::git(&self.top, self.purpose());
+        let mut command = self.command()?;
         self.person.tell(&mut command, &self.filters(args)?);
         if let Some(tree) = self.attributes_from {
             command.env(raw::ATTRIBUTES_FROM, tree).env("GIT_ATTR_NOSYSTEM", "1");
@@ -336,6 +372,12 @@ impl Git {
         let commits = text.split('\0').filter_map(|commit| commit.trim().split_once(' '));
         Ok(commits.map(|(hash, message)| (hash.into(), message.into())).collect())
     }
+}
+
+fn leads_away(dir: &Path) -> GitError {
+    let said =
+        format!("{}: its .git or core.worktree leads to another place, or is gone", dir.display());
+    failed("rev-parse", &said)
 }
 
 /// Whether a path is one of the harness's, or in it; of damaged lists there may be several.

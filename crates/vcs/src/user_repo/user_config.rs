@@ -10,7 +10,7 @@
 //! rather than commit something else. A driver that merges files is a program too: no git of ours
 //! runs one, it merges as git does by itself.
 
-use crate::command::blocking::{self, run_bytes};
+use crate::command::blocking::run_bytes;
 use crate::command::configuration;
 use crate::user_repo::merge::Name;
 use crate::user_repo::user_changes::named;
@@ -207,7 +207,7 @@ impl Git {
 
     /// The programs that the repository's own configuration would have git run on files.
     fn programs(&self) -> Result<Programs, GitError> {
-        let mut command = blocking::git(&self.top, self.purpose());
+        let mut command = self.command()?;
         self.person.tell(&mut command, &[]);
         command.args(["config", "-z", "--name-only", "--get-regexp", r"^(filter|merge)\."]);
         let listed = match run_bytes(command, b"", "config") {

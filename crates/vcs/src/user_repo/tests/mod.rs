@@ -418,6 +418,46 @@ fn make_old(path: &Path) {
     .expect("its time");
 }
 
+/// The agent of a clone can write its configuration and its `.git`. Both can name a directory of the
+/// person, where a reset and a clean destroy work.
+#[test]
+fn clone_that_leads_elsewhere_changes_nothing_there() {
+    for early in [true, false] {
+        for by_file in [true, false] {
+            let (repo, victim) = (Repo::new(), Repo::new());
+            victim.write("kept.txt", "changed by a person\n");
+            victim.write("new.txt", "not committed\n");
+            let git = repo.open();
+            let dir = repo.dir.path().join(".muleteer/worktrees/tasks/1");
+            let clone = git.prepare_clone(&dir, "main").expect("a clone");
+            let before = victim.git(&["rev-parse", "--symbolic-full-name", "HEAD"]);
+            if by_file {
+                std::fs::rename(dir.join(".git"), dir.join("old")).expect("its git directory");
+                let named = victim.dir.path().join(".git");
+                std::fs::write(dir.join(".git"), format!("gitdir: {}\n", named.display()))
+                    .expect("a file");
+            } else {
+                let config = format!("[core]\n\tworktree = {}\n", victim.dir.path().display());
+                let path = dir.join(".git/config");
+                let old = std::fs::read_to_string(&path).expect("its configuration");
+                std::fs::write(&path, old + &config).expect("a file");
+            }
+            // A worker opens its clone once, and its agent may change the clone before or after.
+            if early {
+                let again = git.prepare_clone(&dir, "main");
+                assert!(again.is_err(), "by a file: {by_file}");
+                let why = git.renew_clone(&dir, "main", "main").expect("a new clone");
+                assert!(why.is_some_and(|why| why.contains("put aside")));
+            } else {
+                drop(clone.reset_clone(&git, "main"));
+            }
+            assert_eq!(victim.read("kept.txt").as_deref(), Some("changed by a person\n"));
+            assert_eq!(victim.read("new.txt").as_deref(), Some("not committed\n"));
+            assert_eq!(victim.git(&["rev-parse", "--symbolic-full-name", "HEAD"]), before);
+        }
+    }
+}
+
 /// git looks for a repository further up where it finds none: that is the person's own, and the
 /// worker would throw away what is there.
 #[test]
