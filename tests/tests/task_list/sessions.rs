@@ -544,7 +544,7 @@ fn a_corrupt_list_is_restored_or_stops_the_run() {
     // In the middle of a run the daemon finds the fault.
     scene.add("Three", "true", &[]);
     let told = scene.run("echo '{,' > harness-tasks.json", &[]).expect_code(0).stderr;
-    assert!(told.contains("kept as harness-tasks.json.damaged.2 ("), "{told}");
+    assert!(told.contains("saved the damaged content as harness-tasks.json.damaged.2 ("), "{told}");
     assert_eq!(scene.repo.read("harness-tasks.json.damaged.2"), "{,\n");
     scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
     std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak")).unwrap();

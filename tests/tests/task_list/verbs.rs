@@ -219,7 +219,7 @@ fn import_rejects_partial_and_binary_files() {
     let scene = Scene::new();
     let line = format!("- [ ] {}\n", "x".repeat(1015));
     for (name, bytes, said) in [
-        ("large.md", line.repeat(66 << 10).into_bytes(), "over 64 MiB"),
+        ("large.md", line.repeat(66 << 10).into_bytes(), "larger than 64 MiB"),
         ("binary.md", b"- [ ] one\n- [ ] \xff\n".to_vec(), "not UTF-8"),
     ] {
         std::fs::write(scene.repo.path.join(name), bytes).unwrap();
@@ -319,7 +319,7 @@ fn task_id_can_be_a_unique_prefix() {
     let refused = scene.tasks(&["claim", "parse", "--json"]).expect_code(2).json();
     assert_eq!(refused["error"]["code"], "E_AMBIGUOUS");
     let said = refused["error"]["message"].as_str().unwrap();
-    assert!(said.contains("`parse` fits 2 tasks: parse-dates, parse-times"), "{said}");
+    assert!(said.contains("`parse` matches 2 tasks: parse-dates, parse-times"), "{said}");
     assert_eq!(scene.tasks(&["show", "x", "--json"]).expect_code(2).error_code(), "E_TASK_UNKNOWN");
     assert_eq!(scene.tasks(&["claim", "parse-d"]).expect_code(0).stdout.trim(), "parse-dates");
     for args in [
