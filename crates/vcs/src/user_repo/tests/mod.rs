@@ -418,8 +418,8 @@ fn make_old(path: &Path) {
     .expect("its time");
 }
 
-/// The agent of a clone can write its configuration and its `.git`. Both can name a directory of the
-/// person, where a reset and a clean destroy work.
+/// The agent of a clone can write its configuration and its `.git`. Both can name a directory of
+/// the person, where a reset and a clean destroy work.
 #[test]
 fn clone_that_leads_elsewhere_changes_nothing_there() {
     for early in [true, false] {
