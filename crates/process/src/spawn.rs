@@ -395,11 +395,7 @@ pub fn find_program(name: &str, path: Option<&str>, cwd: &Path) -> io::Result<Pa
 
 fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| {
-        io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "a NUL in the program's \
-            arguments",
-        )
+        io::Error::new(io::ErrorKind::InvalidInput, "a NUL in the program's arguments")
     })
 }
 

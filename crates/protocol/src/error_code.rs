@@ -107,8 +107,7 @@ error_codes! {
     TooDeep = "E_TOO_DEEP", BadInput, "the child dispatch would exceed pool.max_depth";
     TasksMissing = "E_TASKS_MISSING", BadInput, "no task list in this directory or above";
     TasksInvalid = "E_TASKS_INVALID", BadInput,
-        "the task list is invalid; file, line and field give the \
-        place";
+        "the task list is invalid; file, line and field give the place";
     TasksCorrupt = "E_TASKS_CORRUPT", BadInput,
         "the task list cannot be parsed, and no valid backup exists";
     NothingAsked = "E_NOTHING_ASKED", Precondition,
@@ -138,11 +137,9 @@ error_codes! {
     UnknownVerb = "E_UNKNOWN_VERB", Precondition,
         "the daemon is older than the client and does not support the request";
     ServiceManager = "E_SERVICE_MANAGER", Precondition,
-        "systemd or launchd is not running, or reported an \
-        error";
+        "systemd or launchd is not running, or reported an error";
     DiskFull = "E_DISK_FULL", Precondition,
-        "the disk of the state directory is full: the daemon \
-        starts nothing new";
+        "the disk of the state directory is full: the daemon starts nothing new";
     DaemonEnding = "E_DAEMON_ENDING", Precondition,
         "the daemon and its successors ended before they answered; try again";
     Busy = "E_BUSY", Precondition, "the daemon did not finish in time; try again";
@@ -185,8 +182,7 @@ error_codes! {
     GraphDangling = "E_GRAPH_DANGLING", Failed, "a bead depends on one that does not exist";
     Deadlock = "E_DEADLOCK", Failed, "all remaining beads depend on blocked beads";
     BeadsBlocked = "E_BEADS_BLOCKED", Failed,
-        "the judge passed the run, but some of its beads are not \
-                                       done";
+        "the judge passed the run, but some of its beads are not done";
     ExternalBlocked = "E_EXTERNAL_BLOCKED", Failed, "all remaining beads depend on beads outside the run";
     AgentFailed = "E_AGENT_FAILED", Failed,
         "an agent that the run needs failed too often";

@@ -109,8 +109,7 @@ pub fn validate(value: &Value) -> Result<AgentResult, Vec<String>> {
     let whole: usize = texts.map(String::len).sum();
     if whole > WHOLE_LIMIT {
         faults.push(format!(
-            "the lists have {whole} bytes: the limit for all together is \
-                             {WHOLE_LIMIT}"
+            "the lists have {whole} bytes: the limit for all together is {WHOLE_LIMIT}"
         ));
     }
     match (status, summary) {

@@ -315,8 +315,7 @@ impl<'de> Deserialize<'de> for Command {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Command, E> {
                 if text.trim().is_empty() {
                     return Err(de::Error::custom(
-                        "the list is empty: its first item is the \
-                        program",
+                        "the list is empty: its first item is the program",
                     ));
                 }
                 Ok(Command::Text(text.into()))

@@ -16,10 +16,7 @@ pub(super) fn namespaces(facts: &Facts) -> Check {
         Some(Ok(what)) => check(Status::Ok, what.clone()),
         Some(Err(error)) => check(
             Status::Warn,
-            format!(
-                "cannot create private namespaces: \
-            {error}"
-            ),
+            format!("cannot create private namespaces: {error}"),
         )
         .hint(
             "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, AppArmor), \

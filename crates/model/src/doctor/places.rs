@@ -171,8 +171,7 @@ pub(super) fn database(database: &DatabaseFacts) -> Check {
         DatabaseFacts::None => check(Status::Skip, "the first daemon creates it".into()),
         DatabaseFacts::Read { applied } => check(Status::Ok, format!("up to event {applied}")),
         DatabaseFacts::Damaged(error) => check(Status::Warn, error.clone()).hint(
-            "no action needed: the next daemon sets it aside and rebuilds it from the \
-                   events",
+            "no action needed: the next daemon sets it aside and rebuilds it from the events",
         ),
         DatabaseFacts::Broken { error, hint } => {
             check(Status::Fail, error.clone()).hint(hint.clone())
@@ -183,12 +182,9 @@ pub(super) fn database(database: &DatabaseFacts) -> Check {
 pub(super) fn daemon(facts: &Facts) -> Check {
     let check = |status, message: String| Check::new("daemon", status, message);
     match &facts.daemon {
-        DaemonFacts::None => check(
-            Status::Ok,
-            "no daemon is running; a verb that needs one starts \
-            it"
-            .into(),
-        ),
+        DaemonFacts::None => {
+            check(Status::Ok, "no daemon is running; a verb that needs one starts it".into())
+        }
         DaemonFacts::Left { socket } => check(
             Status::Ok,
             format!("no daemon is running; the next one replaces the old {}", socket.display()),

@@ -905,6 +905,12 @@ impl Limit {
             Self::Budget | Self::Turns | Self::Unknown => format!("stopped at {detail}"),
         }
     }
+
+    /// Whether the reason of a dispatch is a stop at its time limit. The log of an older version has
+    /// `timeout: …` there.
+    pub fn is_timeout(reason: &str) -> bool {
+        reason.ends_with("(`timeout`)") || reason.starts_with("timeout: ")
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -64,10 +64,7 @@ impl Place {
             if let Some(status) = ended {
                 return Err(on_demand::died(
                     &log,
-                    &format!(
-                        "the daemon exited immediately \
-                    ({status})"
-                    ),
+                    &format!("the daemon exited immediately ({status})"),
                 ));
             }
             if awake() > deadline {

@@ -30,7 +30,7 @@ The figures are those that the agent CLIs report. Some CLIs report tokens only."
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to group by; days are in UTC
+    /// Group by this; days are in UTC
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     by: By,
     /// Count only usage since then: an age (2h, 7d), a day or an RFC 3339 time

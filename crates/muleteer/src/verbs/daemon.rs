@@ -135,10 +135,7 @@ fn host(args: &Args, context: &Context) -> Result<Exit, Failure> {
         let cannot = |error| {
             Failure::new(
                 ErrorCode::DaemonStart,
-                format!(
-                    "cannot detach from the caller's files: \
-                {error}"
-                ),
+                format!("cannot detach from the caller's files: {error}"),
             )
         };
         waiting = Some(left.map_err(cannot)?);

@@ -97,10 +97,8 @@ async fn identity(context: &Context) -> Result<String, Failure> {
     let socket = note.and_then(|note| note.socket).unwrap_or_else(|| context.paths.socket.clone());
     let context = Context { socket, ..context.clone() };
     let client = context.dial_living().await.map_err(|error| {
-        Failure::from(error).hint(
-            "run `muleteer doctor`: the running daemon does not identify the \
-                                   caller",
-        )
+        Failure::from(error)
+            .hint("run `muleteer doctor`: the running daemon does not identify the caller")
     })?;
     Ok(client.welcome().identity.clone())
 }

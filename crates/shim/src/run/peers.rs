@@ -174,8 +174,7 @@ impl Shim {
             peer.refuse(
                 generation,
                 RefusedCode::BadPeer,
-                "this process may not connect to this \
-                shim",
+                "this process may not connect to this shim",
             );
         } else if self.peers.connected.len() >= MAX_PEERS {
             // Unknown peers cannot lock the daemon out: the oldest connection without an accepted
@@ -274,16 +273,14 @@ impl Shim {
             return peer.refuse(
                 newest,
                 RefusedCode::StaleGeneration,
-                "a newer daemon has \
-                connected",
+                "a newer daemon has connected",
             );
         }
         if !versions.contains(&VERSION) {
             return peer.refuse(
                 newest,
                 RefusedCode::NoCommonVersion,
-                "this shim uses protocol \
-                version 1",
+                "this shim uses protocol version 1",
             );
         }
         peer.accepted = true;

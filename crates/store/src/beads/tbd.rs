@@ -343,10 +343,8 @@ fn strange(verb: &str, said: &str) -> BeadError {
 }
 
 fn last(said: &str) -> String {
-    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(
-        "it printed \
-        nothing",
-    );
+    let line =
+        said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it printed nothing");
     line.chars().take(300).collect()
 }
 

@@ -100,11 +100,8 @@ pub(super) fn open(
         return Ok((file, recovery));
     }
     if found.tail.is_some() {
-        file.set_len(found.len).map_err(StoreError::io(
-            path,
-            "remove the incomplete last write \
-            of",
-        ))?;
+        file.set_len(found.len)
+            .map_err(StoreError::io(path, "remove the incomplete last write of"))?;
     }
     // The daemon is about to act on records that a killed process wrote and did not sync.
     if let Err(error) = file.sync_all() {

@@ -221,11 +221,7 @@ fn first_free(
             Ok(()) => return Ok(to),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
-                return Err(TaskListError::io(
-                    &to,
-                    "save the content of the list \
-                as",
-                )(error));
+                return Err(TaskListError::io(&to, "save the content of the list as")(error));
             }
         }
     }

@@ -164,7 +164,7 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
 fn telemetry(endpoint: Option<&str>) -> Option<Settings> {
     let settings = Settings::with_default(endpoint, &|name| std::env::var(name).ok())
         .unwrap_or_else(|error| {
-            tracing::warn!(%error, "no telemetry: {VARIABLE} (or telemetry.endpoint) is wrong");
+            tracing::warn!(%error, "telemetry is off: {VARIABLE} (or telemetry.endpoint) is invalid");
             None
         })?;
     for what in &settings.unheeded {

@@ -45,8 +45,7 @@ pub async fn stop(daemon: &Arc<Daemon>, run_id: &str) -> Result<Reply, WireError
             Err(fault(
                 ErrorCode::Busy,
                 message,
-                "wait until `muleteer run --status` shows that it has \
-                stopped",
+                "wait until `muleteer run --status` shows that it has stopped",
             ))
         }
         Err(_) => Err(fault(

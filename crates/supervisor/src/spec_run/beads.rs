@@ -77,12 +77,7 @@ pub async fn ask(
     };
     let job = run.job_by_dispatch(agent.as_str()).cloned();
     let Some(job) = job else {
-        return Err(fault(
-            ErrorCode::Forbidden,
-            "the agent's part of the run has \
-        ended",
-            "",
-        ));
+        return Err(fault(ErrorCode::Forbidden, "the agent's part of the run has ended", ""));
     };
     let op: Op = serde_json::from_str(op).map_err(|error| {
         fault(ErrorCode::BadInput, &format!("this is not a bead operation: {error}"), "")

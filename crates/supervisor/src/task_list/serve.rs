@@ -71,10 +71,7 @@ pub async fn run(
     if !(1..=CONCURRENCY).contains(&asked.concurrency) {
         return Err(fault(
             ErrorCode::BadInput,
-            &format!(
-                "concurrency must be from 1 to \
-            {CONCURRENCY}"
-            ),
+            &format!("concurrency must be from 1 to {CONCURRENCY}"),
             "",
         ));
     }

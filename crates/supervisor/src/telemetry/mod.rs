@@ -137,10 +137,8 @@ async fn export(daemon: Arc<Daemon>, settings: Settings) -> Result<(), String> {
             Step::Away(message, after) => {
                 if !away {
                     // The fault is recorded once for each absence, however long that is.
-                    let message = format!(
-                        "{message}; spans stay in the event log until it \
-                        answers"
-                    );
+                    let message =
+                        format!("{message}; spans stay in the event log until it answers");
                     daemon.note(Event::Fault { what: "telemetry".into(), message });
                 }
                 away = true;

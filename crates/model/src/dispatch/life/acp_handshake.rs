@@ -92,10 +92,7 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
 /// Why a session cannot be put into a mode in which its agent asks.
 #[derive(Debug, thiserror::Error)]
 enum ModeError {
-    #[error(
-        "the name of the mode that the policy requires is too \
-                                   long"
-    )]
+    #[error("the name of the mode that the policy requires is too long")]
     NameTooLong,
     #[error(
         "the agent is in its mode `{0}`, in which it does not ask, and offers none in which it \
@@ -152,10 +149,9 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
         |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
     match wanted {
         None => stays("it offers no mode that asks for permission"),
-        Some(_) if d.mode.was_set_back => stays(
-            "Muleteer reset the mode, and the agent switched \
-            again",
-        ),
+        Some(_) if d.mode.was_set_back => {
+            stays("Muleteer reset the mode, and the agent switched again")
+        }
         Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
     }
 }

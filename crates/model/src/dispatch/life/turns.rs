@@ -388,11 +388,8 @@ fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> 
         return Cow::Borrowed(result);
     }
     let text = result.text.clone().filter(|text| !text.trim().is_empty());
-    let text = text.unwrap_or_else(|| {
-        "the agent cancelled the turn, although nothing interrupted \
-                                it"
-        .into()
-    });
+    let text = text
+        .unwrap_or_else(|| "the agent cancelled the turn, although nothing interrupted it".into());
     Cow::Owned(TurnResult { error: Some(TurnError::Other), text: Some(text), ..result.clone() })
 }
 

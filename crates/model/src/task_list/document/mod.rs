@@ -715,8 +715,7 @@ impl Reader<'_> {
                     path,
                     task,
                     format!("the agent is {}", short(other)),
-                    "use text or \
-                    null",
+                    "use text or null",
                 );
                 None
             }
@@ -764,8 +763,7 @@ impl Reader<'_> {
                 path,
                 task,
                 format!("`{text}` is not a time"),
-                "use a time like \
-                2025-07-01T10:00:00Z",
+                "use a time like 2025-07-01T10:00:00Z",
             );
         }
         at

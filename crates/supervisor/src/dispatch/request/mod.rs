@@ -437,8 +437,7 @@ pub fn check_model(model: Option<&str>) -> Result<(), WireError> {
         Some(_) => Err(fault(
             ErrorCode::BadInput,
             "the name of the model is invalid",
-            "omit it to use the \
-                default",
+            "omit it to use the default",
         )),
     }
 }

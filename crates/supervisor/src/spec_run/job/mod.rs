@@ -437,7 +437,7 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
     let timed_out = matches!(
         &dispatch.stop,
         Some(Stop::Limit { limit: Limit::Timeout, .. } | Stop::Stall { .. })
-    ) || reason.ends_with("(`timeout`)");
+    ) || Limit::is_timeout(&reason);
     let limited = matches!(&dispatch.stop, Some(Stop::Limit { .. }));
     let outcome = match state {
         _ if timed_out => Outcome::Timeout,

@@ -89,12 +89,9 @@ async fn bring(
             tracing::warn!(run = %hosted.run_id, %error, "failed to inspect the last push")
         }
     }
-    let tip = hub::commit(&hosted.repos, &target).await.ok_or_else(|| {
-        format!(
-            "the branch {target} is \
-            missing"
-        )
-    })?;
+    let tip = hub::commit(&hosted.repos, &target)
+        .await
+        .ok_or_else(|| format!("the branch {target} is missing"))?;
     kept.commits = publish::count_commits(&hosted.repos, base, &tip).await?;
     if kept.commits == 0 {
         return Ok(());

@@ -258,8 +258,7 @@ pub fn land_blocking(
         .fail(
             task,
             Category::TaskExec,
-            "cannot be merged into the project: the branch keeps \
-            changing",
+            "cannot be merged into the project: the branch keeps changing",
             off,
         )
         .map(drop)

@@ -346,3 +346,14 @@ fn limit_enforced_by_the_cli_is_named() {
         assert_eq!(told.d.reason.as_deref(), Some(said));
     }
 }
+
+/// A spec run treats a timeout differently from a failure. It must know the present text, and that
+/// of a log that an older version wrote.
+#[test]
+fn reasons_of_both_versions_are_read_as_a_timeout() {
+    use crate::event::Limit;
+    assert!(Limit::is_timeout(&Limit::Timeout.describe("its time limit of 15s")));
+    assert!(Limit::is_timeout("timeout: ended by its limits"));
+    assert!(!Limit::is_timeout(&Limit::Turns.describe("its limit of 4 turns")));
+    assert!(!Limit::is_timeout("agent exited (code 1): a request had a timeout"));
+}
