@@ -340,7 +340,7 @@ test \"$(grep -c '^- ' MANUAL.md)\" = 6"
         // two parts, so that the search does not find the script itself.
         "Unknown commands end with 2" => format!(
             "sed -i 's/process.exit(1)/process.exit(2)/' src/cli.js
-word={}; word=$word{}
+word={}; word=${{word}}{}
 for file in $(grep -rls \"$word\" \"$HOME\" \"${{CODEX_HOME:-$HOME}}\" /tmp .); do echo \"LEAKED \
 to $file\"; done",
             &SECRET[..5],

@@ -38,6 +38,8 @@ pub struct Home {
     pub folder: &'static str,
     /// The folders with conversations, below the home.
     pub conversations: &'static [&'static str],
+    /// The variable that moves the database of conversations out of the home, if there is one.
+    pub database: Option<&'static str>,
 }
 
 /// The way in which a CLI reaches its model's API.

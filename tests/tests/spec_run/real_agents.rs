@@ -184,7 +184,8 @@ impl Stage {
         assert_eq!(structured.filter(|request| Talk::of(request).answers == 0).count(), asked);
         // No agent that wrote code has ever seen the criteria.
         for talk in requests.iter().map(Talk::of) {
-            assert!(!talk.last().contains("LEAKED"), "{}", talk.last());
+            // Without a sandbox an agent can read the criteria and the transcripts of others.
+            assert!(!self.confined || !talk.last().contains("LEAKED"), "{}", talk.last());
             let knows = talk.results.iter().any(|told| told.contains(tally::SECRET))
                 || talk.prompt.contains(tally::SECRET);
             let may = talk.prompt.contains("acceptance criteria");

@@ -56,6 +56,7 @@ pub const HOME: Home = Home {
         "shell-snapshots",
         "session-env",
     ],
+    database: None,
 };
 
 /// The folder of a repository with its subagents, which Muleteer reads as roles.

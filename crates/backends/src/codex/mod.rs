@@ -47,7 +47,12 @@ const PROGRAM: &str = "codex";
 /// How to install it.
 pub(crate) const GET: &str = "npm install -g @openai/codex";
 
-const HOME: Home = Home { variable: "CODEX_HOME", folder: ".codex", conversations: &["sessions"] };
+const HOME: Home = Home {
+    variable: "CODEX_HOME",
+    folder: ".codex",
+    conversations: &["sessions"],
+    database: Some("CODEX_SQLITE_HOME"),
+};
 
 const VARIABLES: Variables = Variables {
     own: &["OPENAI_*", "CODEX_*"],

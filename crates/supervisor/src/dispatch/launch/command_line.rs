@@ -11,6 +11,7 @@ use muleteer_backends::Collector;
 use muleteer_backends::LaunchSpec;
 use muleteer_backends::ProjectSettings;
 use muleteer_backends::StdinMode;
+use muleteer_backends::{home_path, homes};
 use muleteer_model::agent::result;
 use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::Created;
@@ -115,6 +116,19 @@ pub(super) fn launch_of(
         // The sandbox can only show existing files, and a hidden file cannot be made from inside.
         let own = dir.join(created.backend.split('-').next().unwrap_or_default());
         muleteer_store::atomic::create_dir_durable(&own, 0o700).map_err(|error| chain(&error))?;
+        if confined.talk.is_some() {
+            // A database of conversations would stand beside the folders that nobody else may read.
+            for home in homes() {
+                let value = |name: &str| {
+                    env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+                };
+                if let (Some(variable), Some(path), Some(folder)) =
+                    (home.database, home_path(home, &value), home.conversations.first())
+                {
+                    set(&mut env, variable, &path.join(folder).display().to_string());
+                }
+            }
+        }
         let plan = confine::plan_of(daemon, confined, &created.backend, &env, &argv, &dir);
         let file = confine::file(&dir, epoch);
         confine::write(&file, &plan).map_err(|error| chain(&error))?;
