@@ -906,8 +906,8 @@ impl Limit {
         }
     }
 
-    /// Whether the reason of a dispatch is a stop at its time limit. The log of an older version has
-    /// `timeout: …` there.
+    /// Whether the reason of a dispatch is a stop at its time limit. The log of an older version
+    /// has `timeout: …` there.
     pub fn is_timeout(reason: &str) -> bool {
         reason.ends_with("(`timeout`)") || reason.starts_with("timeout: ")
     }

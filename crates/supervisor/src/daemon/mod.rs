@@ -164,7 +164,8 @@ pub fn run(options: DaemonOptions) -> Result<(), StartError> {
 fn telemetry(endpoint: Option<&str>) -> Option<Settings> {
     let settings = Settings::with_default(endpoint, &|name| std::env::var(name).ok())
         .unwrap_or_else(|error| {
-            tracing::warn!(%error, "telemetry is off: {VARIABLE} (or telemetry.endpoint) is invalid");
+            let message = "telemetry is off: its endpoint is invalid";
+            tracing::warn!(%error, "{message} ({VARIABLE} or telemetry.endpoint)");
             None
         })?;
     for what in &settings.unheeded {
