@@ -221,7 +221,7 @@ fn a_message_to_a_busy_session_is_folded_into_its_turn() {
     }
     assert_eq!(scene.repo.effects("effects"), ["one", "two"]);
     let journal = scene.world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("the agent took a message into turn 1"), "{journal}");
+    assert!(journal.contains("further prompt taken into turn 1"), "{journal}");
     scene.world.finish(Some(daemon));
 }
 

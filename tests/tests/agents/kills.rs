@@ -397,7 +397,7 @@ fn unknown_and_lost(cli: Cli, test: &str) {
     assert_eq!(scene.standings(&id), ["unknown"]);
     assert_eq!(scene.server.main_requests().len(), 1, "nothing was sent");
     let journal = scene.world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("not known whether the prompt was taken"), "{journal}");
+    assert!(journal.contains("whether the prompt was taken is not known"), "{journal}");
 
     scene.world.muleteer(&["send", &id, "Then do this"]).ok();
     let entry = wait_until("the session to be found lost", LONG, || {

@@ -72,7 +72,7 @@ fn allowed_and_denied_requests_reach_the_agent_with_the_reason() {
     let table = scene.world.muleteer(&["status"]).ok();
     assert!(table.contains("waiting") && table.contains("touch one"), "{table}");
     let journal = scene.world.muleteer(&["journal", &id]).ok();
-    assert!(journal.contains("waiting for an answer: may it use Bash: touch one?"), "{journal}");
+    assert!(journal.contains("waits for an answer: may it use Bash: touch one?"), "{journal}");
     assert!(!scene.has("one"), "it waits");
 
     let wrong =

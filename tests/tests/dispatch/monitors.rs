@@ -58,7 +58,7 @@ fn looping_agent_warns_and_stops_and_a_message_resumes_it() {
         journal.contains("[harness] loop: Bash make failed in the same way 4 times\n"),
         "{journal}"
     );
-    assert!(journal.contains("times, so Muleteer stops it"), "{journal}");
+    assert!(journal.contains("times, so it is ended"), "{journal}");
 
     let mended = "  - steps:\n      - say: I begin\n      - result: {status: success, summary: \
         \"another way\"}\n";

@@ -137,7 +137,7 @@ impl Ask {
         match self.kind {
             AskKind::Question if self.text.is_empty() => "it asks a question".into(),
             AskKind::Question => format!("it asks: {}", self.text),
-            AskKind::Other => format!("it requests `{}`, which is not supported", self.tool),
+            AskKind::Other => format!("it requests `{}`, which is not known here", self.tool),
             AskKind::Permission => {
                 match (self.tool.as_str(), self.target.as_str(), self.text.as_str()) {
                     ("", "", "") => "it asks for permission".into(),

@@ -1,5 +1,8 @@
 //! The `[harness]` lines. Each is a function of one event only, so the same events always give the
 //! same lines.
+//!
+//! The texts are a file format. A journal is compared with the lines of its events, so a line that
+//! another version rendered otherwise would count as an agent's entry. Do not reword them.
 
 use crate::agent::ask::Verdict;
 use crate::agent::backend::TraitsOf;
@@ -7,7 +10,7 @@ use crate::agent::event::cut;
 use crate::agent::permission::POLICY;
 use crate::agent::transcript::Standing;
 use crate::config::Span;
-use crate::event::{Event, ExitCause, Outcome, PromptKind, Record};
+use crate::event::{Created, Event, ExitCause, Limit, Outcome, PromptKind, Record};
 use crate::monitor::Action;
 use crate::{daemon_events, spec_run_events, task_list_events};
 use jiff::Timestamp;
@@ -36,8 +39,7 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
                 .as_ref()
                 .map(|model| format!(", model {}", say(model)))
                 .unwrap_or_default();
-            let unkept = created
-                .unkept(traits.get(&created.backend))
+            let unkept = unkept(created, traits)
                 .map(|unkept| format!("; {}", say(&unkept)))
                 .unwrap_or_default();
             format!(
@@ -49,9 +51,9 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         }
         Event::PromptQueued { kind, by, .. } => match kind {
             PromptKind::Initial | PromptKind::Unknown => return None,
-            PromptKind::Send => format!("message from {}", say(by)),
-            PromptKind::Repair => "asked the agent to repeat its result".into(),
-            PromptKind::Continue => "asked the agent to continue the interrupted turn".into(),
+            PromptKind::Send => format!("further prompt from {}", say(by)),
+            PromptKind::Repair => "asked for the result again".into(),
+            PromptKind::Continue => "asked to go on where it was cut short".into(),
         },
         Event::WorktreeCreated { path, base } => {
             format!("worktree {} at {}", code(path), code(base))
@@ -63,7 +65,7 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             None => format!("attempt {attempt} started"),
         },
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
-        Event::AgentAdopted { .. } => "a new daemon adopted the running agent".into(),
+        Event::AgentAdopted { .. } => "agent adopted by a new daemon; it was not disturbed".into(),
         Event::StartFailed { error, .. } => format!("agent could not be started: {}", say(error)),
         // A backend without sessions may still have a model.
         Event::SessionStarted { session_id, model } if session_id.is_empty() => {
@@ -74,25 +76,25 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
                 model.as_ref().map(|model| format!(", model {}", say(model))).unwrap_or_default();
             format!("session {}{model}", code(session_id))
         }
-        Event::AgentGreeted { agent, load: None } => format!("the agent is {}", say(agent)),
+        Event::AgentGreeted { agent, load: None } => format!("it is {}", say(agent)),
         Event::AgentGreeted { agent, load: Some(session) } => {
-            format!("the agent is {}, loading {}", say(agent), code(session))
+            format!("it is {}, loading {}", say(agent), code(session))
         }
         Event::SessionModeChanged { mode, back: None } => {
-            format!("the agent switched to its mode {}", say(mode))
+            format!("it went into its mode {}", say(mode))
         }
         Event::SessionModeChanged { mode, back: Some(back) } => {
-            format!("the agent switched to its mode {}; reset to {}", say(mode), say(back))
+            format!("it went into its mode {}; {} is set again", say(mode), say(back))
         }
         Event::SessionModelSet { model } => format!("model {} set", say(model)),
         Event::CallFailed { call, reason, .. } => format!("{} failed: {}", say(call), say(reason)),
         Event::TurnStarted { turn, .. } => format!("turn {turn} started"),
-        Event::PromptFolded { turn, .. } => format!("the agent took a message into turn {turn}"),
+        Event::PromptFolded { turn, .. } => format!("further prompt taken into turn {turn}"),
         Event::PromptProbed { standing, counted, detail, .. } => {
             probed(*standing, *counted, detail)
         }
         Event::SessionLost { session_id } => {
-            format!("the session {} no longer exists", code(session_id))
+            format!("the session {} is no longer there", code(session_id))
         }
         Event::ToolCalled { tool, target, .. } if target.is_empty() => {
             format!("tool_use: {}", say(tool))
@@ -103,7 +105,7 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         Event::ToolFailed { text, .. } => format!("tool failed: {}", say(text)),
         Event::PermissionRequested { answered: true, .. } => return None,
         Event::PermissionRequested { ask, .. } => {
-            format!("waiting for an answer: {}", say(&ask.describe()))
+            format!("waits for an answer: {}", say(&ask.describe()))
         }
         // The journal already has the agent's call, and its failure will follow.
         Event::PermissionAnswered { by, .. } if by == POLICY => return None,
@@ -116,7 +118,7 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             let text = if text.is_empty() { String::new() } else { format!(": {}", say(text)) };
             format!("{verdict} by {}{text}", say(by))
         }
-        Event::PermissionClosed { .. } => "the agent withdrew the request".into(),
+        Event::PermissionClosed { .. } => "the request was taken back".into(),
         Event::AgentNotice { text } => format!("notice: {}", say(text)),
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} finished"),
         Event::TurnFinished { turn, error, status, .. } => {
@@ -131,12 +133,12 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             format!("result: {} — {}", status.as_str().unwrap_or_default(), say(&result.summary))
         }
         Event::ResultInvalid { faults, repair } => {
-            let next = if *repair { "; asking again" } else { "" };
+            let next = if *repair { "; asking once more" } else { "" };
             format!("result invalid: {}{next}", say(&faults.join("; ")))
         }
-        Event::ResultQuoted {} => "the result follows other text on its line".into(),
+        Event::ResultQuoted {} => "the result stands behind other text on its line".into(),
         Event::ResultOvertaken {} => {
-            "the result was not the last line, so it does not count".into()
+            "the result was not the last line, and counts for nothing".into()
         }
         Event::ApiRetried { attempt, max, status, delay_s, .. } => {
             let status = status.map(|status| format!(", status {status}")).unwrap_or_default();
@@ -157,17 +159,19 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             )
         }
         Event::ApiGivenUp { reason, .. } => {
-            format!("no more calls to the model API: {}", say(reason))
+            format!("the model API is not asked any more: {}", say(reason))
         }
         Event::Compacted { before, after } => {
             format!("context compacted: {before} to {after} tokens")
         }
-        Event::BlockedByUs { on: true } => "Muleteer paused the output (spool or disk full)".into(),
-        Event::BlockedByUs { on: false } => "output resumed".into(),
-        Event::ModelRequested { model, by, .. } => {
-            format!("model {} requested by {}", say(model), say(by))
+        Event::BlockedByUs { on: true } => {
+            "output held back by Muleteer (spool or disk full)".into()
         }
-        Event::ModelChanged { model, .. } => format!("switched to model {}", say(model)),
+        Event::BlockedByUs { on: false } => "output flows again".into(),
+        Event::ModelRequested { model, by, .. } => {
+            format!("model {} wanted by {}", say(model), say(by))
+        }
+        Event::ModelChanged { model, .. } => format!("goes on with model {}", say(model)),
         Event::ModelRefused { reason, .. } => {
             format!("the other model was refused: {}", say(reason))
         }
@@ -178,7 +182,13 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         Event::KillRequested { reason, by } => {
             format!("kill requested by {}: {}", say(by), say(reason))
         }
-        Event::LimitReached { limit, detail } => limit.describe(&say(detail)),
+        // The detail of an older version is no part of a sentence.
+        Event::LimitReached { limit, detail } if detail.starts_with("its ") => {
+            limit.describe(&say(detail))
+        }
+        Event::LimitReached { limit, detail } => {
+            format!("limit reached: {}: {}", name(*limit), say(detail))
+        }
         Event::StallDetected { silent_s, evidence } => {
             format!(
                 "stalled: no sign of life for {} ({})",
@@ -187,7 +197,7 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
             )
         }
         Event::MonitorSpoke { monitor, action, reason } => {
-            let then = if *action == Action::Stop { ", so Muleteer stops it" } else { "" };
+            let then = if *action == Action::Stop { ", so it is ended" } else { "" };
             format!("{monitor}: {}{then}", say(reason))
         }
         Event::AgentExited { code, signal, cause, stderr_tail, .. } => {
@@ -195,10 +205,10 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
         }
         Event::SweepFinished { killed: 0, clean: true } => return None,
         Event::SweepFinished { killed, clean: true } => {
-            format!("killed {killed} left-over processes")
+            format!("swept up {killed} left-over processes")
         }
         Event::SweepFinished { killed, clean: false } => {
-            format!("killed {killed} left-over processes, and some could not be killed")
+            format!("swept up {killed} left-over processes, and some would not end")
         }
         Event::AttemptFinished { attempt, outcome, reason, .. } => {
             let outcome = match outcome {
@@ -248,24 +258,25 @@ fn text(event: &Event, offset: Offset, traits: TraitsOf) -> Option<String> {
 }
 
 fn probed(standing: Standing, counted: bool, detail: &str) -> String {
-    let used = if counted { "its tokens are counted" } else { "its tokens are not known" };
+    let used =
+        if counted { "its tokens until then are counted" } else { "what that used is not known" };
     let what = match standing {
         Standing::NotTaken => "the prompt was not taken".to_string(),
-        Standing::Unanswered => "cut off before an answer".to_string(),
-        Standing::MidTool => format!("cut off in the middle of a tool call ({used})"),
-        Standing::Answered => format!("the prompt was answered ({used})"),
+        Standing::Unanswered => "the prompt was taken and not yet answered".to_string(),
+        Standing::MidTool => format!("the prompt was taken and being worked on ({used})"),
+        Standing::Answered => format!("the prompt was taken and answered ({used})"),
         Standing::Unknown => {
-            return format!("it is not known whether the prompt was taken: {}", say(detail));
+            return format!("whether the prompt was taken is not known: {}", say(detail));
         }
     };
-    format!("transcript: {what}")
+    format!("its transcript says: {what}")
 }
 
 fn exited(code: Option<i32>, signal: Option<i32>, cause: ExitCause, stderr: &str) -> String {
     let how = match (code, signal) {
-        (Some(code), _) => format!("exited (code {code})"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => "ended in an unknown way".into(),
+        (Some(code), _) => format!("with code {code}"),
+        (None, Some(signal)) => format!("by signal {signal}"),
+        (None, None) => "in an unknown way".into(),
     };
     let why = match cause {
         ExitCause::Exited | ExitCause::Unknown => "",
@@ -278,7 +289,7 @@ fn exited(code: Option<i32>, signal: Option<i32>, cause: ExitCause, stderr: &str
     };
     let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).map(say);
     let last = last.filter(|_| code != Some(0)).map(|line| format!(": {line}")).unwrap_or_default();
-    format!("agent {how}{why}{last}")
+    format!("agent exited {how}{why}{last}")
 }
 
 fn seconds(seconds: f64) -> Span {
@@ -293,4 +304,25 @@ fn say(text: &str) -> String {
 fn code(text: &str) -> String {
     let text = say(text);
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
+}
+
+/// Describes a budget that cannot be enforced, as [`Created::unkept`] did at first.
+fn unkept(created: &Created, traits: TraitsOf) -> Option<String> {
+    created.unkept(traits.get(&created.backend))?;
+    let budget = created.limits.budget_usd?;
+    let model = created.model.as_deref().unwrap_or("a model that --model names");
+    Some(format!(
+        "the budget of ${budget:.2} cannot be kept: {} reports tokens and no cost, and \
+         models.prices has no price for {model}",
+        created.backend
+    ))
+}
+
+fn name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Budget => "budget",
+        Limit::Turns => "turns",
+        Limit::Timeout => "time",
+        Limit::Unknown => "unknown",
+    }
 }
