@@ -60,6 +60,8 @@ pub struct Git {
     person: Person,
     /// It is a worker's: an agent works there alone.
     is_clone: bool,
+    /// It is the clone of a worker that Muleteer made, so git gets its place from us.
+    is_worker: bool,
     /// Where git has attributes from instead of the working directory: a tree.
     attributes_from: Option<&'static str>,
 }
@@ -99,41 +101,42 @@ impl Git {
             identity: (named(&person.name, "Muleteer"), named(&person.email, "muleteer@localhost")),
             person,
             is_clone: ceiling.is_some(),
+            is_worker: false,
             attributes_from: None,
         };
         git.head().map_err(|error| error.meaning(GitError::NoCommit(dir.into())))?;
         Ok(git)
     }
 
-    /// As [`Self::open`], for a clone of the repository whose harness lives at `prefix` below its
-    /// top. One that is broken is none: git would find the person's own repository, which the clone
-    /// lies in, and throw away what is there.
+    /// As [`Self::open`], for another working directory of the repository `of`: a clone, or a
+    /// worktree that the person made. Looks no higher than `dir`, because a clone may lie in the
+    /// person's repository.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
+    pub fn open_copy(dir: &Path, of: &Self) -> Result<Self, GitError> {
         let mut git = Self::open_below(dir, dir.parent(), of.person.clone())?;
         git.own.extend(of.own.clone());
         // A worktree that the person has made has the configuration that the person's repository
         // has.
         git.is_clone = git.common_dir != of.common_dir;
         git.identity = of.identity.clone();
-        git.check_place(dir)?;
         Ok(git)
     }
 
-    /// Checks that the repository found in a clone's directory is the clone. Its agent can write
-    /// `core.worktree` and `.git`, and git would reset and clean the directory that they name.
-    fn check_place(&self, dir: &Path) -> Result<(), GitError> {
+    /// As [`Self::open_copy`], for the clone of a worker. Its agent can write `core.worktree` and
+    /// `.git`, and git would reset and clean the directory that they name.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and when the clone leads to another place.
+    pub fn open_clone(dir: &Path, of: &Self) -> Result<Self, GitError> {
+        let git = Self { is_worker: true, ..Self::open_copy(dir, of)? };
         let real = |path: &Path| path.canonicalize().ok();
-        let is_own = if self.is_clone {
-            self.is_whole_clone() && real(&self.git_dir) == real(&dir.join(".git"))
-        } else {
-            let link = std::fs::read_to_string(self.git_dir.join("gitdir")).unwrap_or_default();
-            let is_linked = real(Path::new(link.trim())) == real(&dir.join(".git"));
-            self.git_dir != self.common_dir && is_linked
-        };
-        if is_own && real(&self.top) == real(dir) { Ok(()) } else { Err(leads_away(dir)) }
+        let is_own = git.is_clone
+            && git.is_whole_clone()
+            && real(&git.git_dir) == real(&dir.join(".git"))
+            && real(&git.top) == real(dir);
+        if is_own { Ok(git) } else { Err(leads_away(dir)) }
     }
 
     /// Whether the git directory of a clone is a directory, with everything in it. git follows a
@@ -143,11 +146,11 @@ impl Git {
             && std::fs::symlink_metadata(self.git_dir.join("commondir")).is_err()
     }
 
-    /// Builds a git command for this repository. In a clone, git takes the place from us and not
-    /// from the clone's configuration, which its agent can change at any time.
+    /// Builds a git command for this repository. In a worker's clone, git takes the place from us
+    /// and not from the clone's configuration, which its agent can change at any time.
     fn command(&self) -> Result<Command, GitError> {
         let mut command = blocking::git(&self.top, self.purpose());
-        if self.is_clone {
+        if self.is_worker {
             if !self.is_whole_clone() {
                 return Err(leads_away(&self.top));
             }

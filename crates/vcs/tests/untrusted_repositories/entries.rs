@@ -169,6 +169,9 @@ pub const ENTRIES: &[Entry] = entries![
         // Done again, it brings the clone up to date.
         text(person(stage)?.prepare_clone(&stage.worker_dir(), "main")).map(drop)
     },
+    "user_repo::open_copy" => |stage| {
+        text(Git::open_copy(&stage.worker_dir(), &person(stage)?)).map(drop)
+    },
     "user_repo::open_clone" => |stage| worker(stage).map(drop),
     "user_repo::reset_clone" => |stage| {
         let (project, clone) = worker(stage)?;

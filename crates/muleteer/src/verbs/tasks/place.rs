@@ -105,7 +105,7 @@ pub fn place(root: &Root, worker: String, context: &Context) -> Result<Place, Fa
             let is_copy =
                 work.exists(&project.head().map_err(|error| git(&error))?) || work.shares(&project);
             let work = if is_copy {
-                Git::open_clone(&here, &project).map_err(|error| git(&error))?
+                Git::open_copy(&here, &project).map_err(|error| git(&error))?
             } else {
                 project.clone()
             };

@@ -418,6 +418,19 @@ fn make_old(path: &Path) {
     .expect("its time");
 }
 
+/// A person may work on the list in a worktree of their own. A worker never does.
+#[test]
+fn a_linked_worktree_is_a_copy_and_no_worker_s_clone() {
+    let repo = Repo::new();
+    let place = tempfile::tempdir().expect("a directory");
+    let linked = place.path().join("linked");
+    repo.git(&["worktree", "add", "-q", "-b", "topic", &linked.display().to_string()]);
+    let git = repo.open();
+    let copy = Git::open_copy(&linked, &git).expect("a copy");
+    assert_eq!(copy.branch().as_deref(), Some("topic"));
+    assert!(Git::open_clone(&linked, &git).is_err());
+}
+
 /// The agent of a clone can write its configuration and its `.git`. Both can name a directory of
 /// the person, where a reset and a clean destroy work.
 #[test]
