@@ -125,7 +125,8 @@ error_codes! {
     TaskNone = "E_TASK_NONE", Precondition, "no task can be claimed now";
     TaskFailed = "E_TASK_FAILED", Failed, "the validation of the task failed";
     TasksGit = "E_TASKS_GIT", Failed, "a git command for the task list failed";
-    NoDaemon = "E_NO_DAEMON", Precondition, "no daemon is running, and this verb starts none";
+    NoDaemon = "E_NO_DAEMON", Precondition,
+        "no daemon is running, and this command may not start one";
     DaemonStart = "E_DAEMON_START", Precondition,
         "a daemon could not start or continue; the message has the reason";
     AlreadyRunning = "E_ALREADY_RUNNING", Precondition, "another daemon uses this state directory";
@@ -157,7 +158,7 @@ error_codes! {
     EventsShort = "E_EVENTS_SHORT", Precondition,
         "events.jsonl lacks events that were durable";
     EventsUnknown = "E_EVENTS_UNKNOWN", Precondition,
-        "events.jsonl contains an event that this version does not know";
+        "events.jsonl contains an event that this version does not know and may not skip";
     EventsVersion = "E_EVENTS_VERSION", Precondition, "events.jsonl was written by a newer version";
     EventsFull = "E_EVENTS_FULL", Precondition, "the disk is full: cannot append an event";
     DbAhead = "E_DB_AHEAD", Precondition, "the database contains data beyond the events";
@@ -177,13 +178,14 @@ error_codes! {
         "the daemon ended several times before it answered";
     Protocol = "E_PROTOCOL", Failed, "the peer does not use Muleteer's protocol";
     Cancelled = "E_CANCELLED", Failed,
-        "the request was cancelled; exits 130 if by Ctrl-C (`wait --json`)";
+        "the request was cancelled; after Ctrl-C (`wait --json`) the exit code is 130";
     GraphEmpty = "E_GRAPH_EMPTY", Failed, "the decomposition has no beads";
     GraphDangling = "E_GRAPH_DANGLING", Failed, "a bead depends on one that does not exist";
     Deadlock = "E_DEADLOCK", Failed, "all remaining beads depend on blocked beads";
     BeadsBlocked = "E_BEADS_BLOCKED", Failed,
         "the judge passed the run, but some of its beads are not done";
-    ExternalBlocked = "E_EXTERNAL_BLOCKED", Failed, "all remaining beads depend on beads outside the run";
+    ExternalBlocked = "E_EXTERNAL_BLOCKED", Failed,
+        "all remaining beads depend on beads outside the run";
     AgentFailed = "E_AGENT_FAILED", Failed,
         "an agent that the run needs failed too often";
     AgentTimeout = "E_AGENT_TIMEOUT", Failed,
