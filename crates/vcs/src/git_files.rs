@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// The limit of a loose ref file, which has a hash or the name of another ref.
-const REF_LIMIT: u64 = 1024;
+pub(crate) const REF_LIMIT: u64 = 1024;
 /// At most this many entries of a repository are checked before a git reads it.
 const ENTRIES_LIMIT: usize = 100_000;
 

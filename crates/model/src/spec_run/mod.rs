@@ -47,8 +47,8 @@ pub mod spec;
 mod state;
 
 pub use decide::{
-    Barred, GRAPH_CYCLE, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle,
-    decide, may_go_on, unpushed,
+    Barred, GoOn, Input, JobEnd, PullRequest, Settled, advance, blocks, circle, decide, may_go_on,
+    unpushed,
 };
 pub use effects::{Effect, effects};
 pub use state::{

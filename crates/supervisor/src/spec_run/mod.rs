@@ -26,5 +26,5 @@ mod trouble;
 
 pub use begin::begin;
 pub use begin::obstacle;
-pub use begin::recovery::{begin_trial, boot, is_suspect, keep_set_aside, outlived};
+pub use begin::recovery::{boot, keep_set_aside, outlived};
 pub use host::{Hosted, Runs, is_hosted};

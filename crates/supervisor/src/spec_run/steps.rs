@@ -35,7 +35,7 @@ pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Trouble {
 }
 
 pub(super) fn stored(error: &muleteer_store::StoreError) -> Trouble {
-    Trouble::new(ErrorCode::StoreIo, crate::dispatch::launch::chain(error))
+    Trouble::new(ErrorCode::StoreIo, crate::dispatch::error::chain(error))
 }
 
 /// Makes the integration branch, the hub, and the frozen copy of the spec with its hash.

@@ -23,7 +23,7 @@ const CONCURRENCY: u32 = 64;
 
 pub fn listed(error: &TaskListError) -> WireError {
     let hint = error.hint();
-    let mut wire = fault(error.code(), &crate::dispatch::launch::chain(error), &hint);
+    let mut wire = fault(error.code(), &crate::dispatch::error::chain(error), &hint);
     match error {
         TaskListError::Invalid { file, faults } => {
             wire.file = Some(file.display().to_string());

@@ -274,7 +274,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(Answer, bool)>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut head = httparse::Response::new(&mut fields);
     let parsed = head.parse(bytes).map_err(|error| {
-        let told = format!("it does not speak HTTP: {error}");
+        let told = format!("it does not use HTTP: {error}");
         io::Error::new(io::ErrorKind::InvalidData, told)
     })?;
     let (Status::Complete(len), Some(status)) = (parsed, head.code) else { return Ok(None) };

@@ -19,6 +19,7 @@
 //! ```
 
 use crate::command::{UPLOAD_PACK, fetching, git, run, run_within};
+use crate::git_files;
 pub use crate::git_files::{check_files, hash, head, loose};
 use crate::spec_run::RunRepos;
 use crate::untrusted_path;
@@ -33,8 +34,6 @@ pub const WORK: &str = "refs/muleteer/work";
 pub const LEFT: &str = "refs/muleteer/left";
 pub const RESCUE: &str = "refs/muleteer/rescue";
 pub const UNDONE: &str = "refs/muleteer/undone";
-/// The limit of a loose ref file, which has a hash or the name of another ref.
-const REF_LIMIT: u64 = 1024;
 /// The timeout for listing refs. A repository answers at once unless its agent makes git hang.
 const AT_ONCE: Duration = Duration::from_secs(20);
 /// The timeout for a fetch from an agent's repository. The run's other agents wait meanwhile.
@@ -125,7 +124,8 @@ async fn adopt(repos: &RunRepos, keep: &Path, hub: &Path, name: &str) -> Result<
     }
     run(&mut fetch, "cannot import the hub").await?;
     let seen = repos.paths.private.join("seen");
-    let seen = untrusted_path::read_file(&seen, REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
+    let seen =
+        untrusted_path::read_file(&seen, git_files::REF_LIMIT).ok().and_then(|bytes| hash(&bytes));
     let tip = seen.as_deref().unwrap_or(HUB);
     run(git(keep).args(["update-ref", name, tip]), "cannot import the integration branch").await?;
     let list = ["for-each-ref", "--format=%(objectname) %(refname:lstrip=3)", WORK];

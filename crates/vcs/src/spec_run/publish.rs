@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The limit of names that are tried for a result, because people may have committed on earlier
 /// ones.
-const MOST_BESIDE: u32 = 10;
+pub const MOST_BESIDE: u32 = 10;
 
 /// Fetches the integration branch into the repository, under its own name if possible.
 pub async fn bring_home(repos: &RunRepos, target: &str) -> Result<String, String> {

@@ -66,9 +66,10 @@ pub(super) fn conclude(
         ),
         ExitCause::ShimPolicy => {
             let reason = match d.created.limits.timeout_s {
-                Some(timeout_s) => Limit::Timeout.describe(&time_limit(timeout_s)),
-                None => Limit::Timeout.describe("a limit of its shim"),
+                Some(timeout_s) => time_limit(timeout_s),
+                None => "a limit of its shim".to_string(),
             };
+            let reason = Limit::Timeout.describe(&with_last_line(reason, exit));
             close(attempt, Outcome::Timeout, FinalState::Failed, &reason)
         }
         ExitCause::ShimLost if !d.created.resumable => {

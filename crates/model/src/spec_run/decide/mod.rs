@@ -339,9 +339,6 @@ fn resume(
     events
 }
 
-/// The beads depend on each other in a cycle.
-pub const GRAPH_CYCLE: ErrorCode = ErrorCode::GraphCycle;
-
 /// Describes the first dependency cycle among some beads.
 pub fn circle(graph: &Graph, work: &[&Bead]) -> Option<String> {
     let cycles = graph.cycles();

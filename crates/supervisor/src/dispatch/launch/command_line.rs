@@ -120,7 +120,8 @@ pub(super) fn launch_of(
             // A database of conversations would stand beside the folders that nobody else may read.
             for home in homes() {
                 let value = |name: &str| {
-                    env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+                    let found = env.iter().rev().find(|(known, _)| known == name);
+                    found.map(|(_, value)| value.clone()).filter(|value| value.starts_with('/'))
                 };
                 if let (Some(variable), Some(path), Some(folder)) =
                     (home.database, home_path(home, &value), home.conversations.first())

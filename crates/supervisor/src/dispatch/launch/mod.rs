@@ -10,7 +10,6 @@ mod start_error;
 pub(crate) mod sweep;
 
 use crate::daemon::context::Daemon;
-pub use crate::dispatch::error::chain;
 use crate::dispatch::launch::command_line::{launch_of, set};
 use crate::dispatch::launch::project_settings::project_settings;
 use crate::dispatch::launch::start_error::StartError;

@@ -6,7 +6,6 @@ pub(super) mod recovery;
 use crate::daemon::context::Daemon;
 use crate::daemon::paths::Paths;
 use crate::dispatch::error::{fault, internal, unwritten};
-use crate::dispatch::launch;
 use crate::ports::spec_run::RunMsg;
 use crate::ports::tree::BranchMsg;
 use crate::spec_run::host::{Chosen, Hosted, Places, Saved, key_of, take_lock};
@@ -163,7 +162,7 @@ async fn create(
     };
     let lock = take_lock(&places, run_id)?;
     let (mut log, _) = EventLog::open(&places.events(), 0, |_| ())
-        .map_err(|error| internal(&launch::chain(&error)))?;
+        .map_err(|error| internal(&crate::dispatch::error::chain(&error)))?;
     let entry = |name: &str, event| Entry {
         id: format!("{run_id}/{name}"),
         dispatch_id: None,
@@ -348,7 +347,7 @@ async fn go_on(
     if hosted.actor.get().is_none() && hosted.run().is_none() {
         let (opened, now) = (hosted.clone(), Timestamp::now());
         let appended = tokio::task::spawn_blocking(move || -> Result<bool, String> {
-            let run = opened.open_log().map_err(|error| launch::chain(&error))?;
+            let run = opened.open_log().map_err(|error| crate::dispatch::error::chain(&error))?;
             let events = run.map(|run| spec_run::decide(&run, input, now)).unwrap_or_default();
             let taken = !events.is_empty();
             opened.append(events)?;
@@ -511,10 +510,12 @@ fn read(places: &Places) -> Result<Option<Run>, WireError> {
     .map_err(|error| WireError {
         file: Some(path.display().to_string()),
         ..match &error {
-            StoreError::Short { .. } => fault(error.code(), &launch::chain(&error), &error.hint()),
+            StoreError::Short { .. } => {
+                fault(error.code(), &crate::dispatch::error::chain(&error), &error.hint())
+            }
             _ => fault(
                 ErrorCode::CheckpointCorrupt,
-                &launch::chain(&error),
+                &crate::dispatch::error::chain(&error),
                 "the run cannot be resumed",
             ),
         }

@@ -298,7 +298,7 @@ fn verdict_name(run: &Run) -> String {
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), Trouble> {
     muleteer_store::atomic::create_dir_durable(path, mode)
-        .map_err(|error| Trouble::new(ErrorCode::StoreIo, crate::dispatch::launch::chain(&error)))
+        .map_err(|error| Trouble::new(ErrorCode::StoreIo, crate::dispatch::error::chain(&error)))
 }
 
 /// Collects the agent's results: all facts that the pipeline decides by.
@@ -407,7 +407,7 @@ async fn settle(
                 let path = reasoning(hosted, run, round);
                 muleteer_store::atomic::write_atomic(&path, said.answer().as_bytes(), 0o600)
                     .map_err(|error| {
-                        Trouble::new(ErrorCode::StoreIo, crate::dispatch::launch::chain(&error))
+                        Trouble::new(ErrorCode::StoreIo, crate::dispatch::error::chain(&error))
                     })?;
             }
         }

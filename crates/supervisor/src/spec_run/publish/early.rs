@@ -17,10 +17,6 @@ use std::time::Duration;
 /// longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The limit of names that are tried for a result, because people may have committed on earlier
-/// ones.
-const MOST_BESIDE: u32 = 10;
-
 /// The code of a run that ended because an agent pushed to the remote by itself.
 const TRESPASSED: ErrorCode = ErrorCode::RemoteChanged;
 
@@ -121,6 +117,6 @@ async fn bring_beside(
         .then(|| target.to_string())
         .into_iter()
         .chain([format!("muleteer/{}", hosted.run_id), flat.clone()])
-        .chain((2..MOST_BESIDE).map(|number| format!("{flat}-{number}")));
+        .chain((2..publish::MOST_BESIDE).map(|number| format!("{flat}-{number}")));
     publish::bring_as(&hosted.repos, tip, names).await
 }

@@ -239,7 +239,7 @@ fn agent_ended_by_its_shims_limit_times_out_without_restart() {
         assert_eq!((told.finished(), told.counted()), (FinalState::Failed, 0));
         assert_eq!(
             told.d.reason.as_deref(),
-            Some("stopped after its time limit of 15s (`timeout`)")
+            Some("stopped after its time limit of 15s: (memory) (`timeout`)")
         );
         let timed_out = |event: &Event| {
             matches!(event, Event::AttemptFinished { outcome: Outcome::Timeout, .. })
