@@ -1,4 +1,4 @@
-//! A spec run whose agents are one shell script, as in docs/subprocess-agents.md.
+//! A spec run whose agents are one shell script, as in docs/guides/subprocess-agents.md.
 
 use crate::{Muleteer, Repo, World, events, wait_until};
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! `muleteer rehearse`: the agent of the `rehearsal` backend, a process that plays a scenario
-//! (docs/rehearsal.md).
+//! (docs/guides/rehearsal.md).
 //!
 //! A shim starts it like any agent CLI, and it shares nothing with the daemon. It reads prompts on
 //! stdin and writes events to stdout, both as JSON lines. When stdin ends it finishes its turn and
@@ -130,5 +130,6 @@ fn read(asked: Option<PathBuf>) -> Result<Scenario, Failure> {
 }
 
 fn invalid(message: String) -> Failure {
-    Failure::new(ErrorCode::ScenarioInvalid, message).hint("see docs/rehearsal.md for the format")
+    Failure::new(ErrorCode::ScenarioInvalid, message)
+        .hint("see docs/guides/rehearsal.md for the format")
 }

@@ -1,4 +1,4 @@
-//! The scripted agent: a real process that plays a scenario (docs/rehearsal.md).
+//! The scripted agent: a real process that plays a scenario (docs/guides/rehearsal.md).
 //!
 //! It tests supervision, and demonstrates Muleteer without an account. `muleteer rehearse` is its
 //! program; the backend `rehearsal` of `muleteer-backends` starts it and reads its output.

@@ -33,17 +33,16 @@ fn the_built_in_scenario_ends_in_a_valid_result() {
     }
 }
 
-/// docs/rehearsal.md contains whole scenarios, and all of them must work.
+/// docs/guides/rehearsal.md contains whole scenarios, and all of them must work.
 #[test]
 fn the_documented_scenarios_are_read() {
-    let docs =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rehearsal.md"))
-            .unwrap();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/rehearsal.md");
+    let docs = std::fs::read_to_string(page).unwrap();
     let blocks: Vec<_> =
         docs.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert!(blocks.len() > 2);
     for block in blocks {
-        Scenario::parse(block, "docs/rehearsal.md")
+        Scenario::parse(block, "docs/guides/rehearsal.md")
             .unwrap_or_else(|fault| panic!("{fault}\n{block}"));
     }
     // The page must also name every step.

@@ -1,4 +1,4 @@
-//! A spec run from outside: a shell script plays every part, as in docs/subprocess-agents.md.
+//! A spec run from outside: a shell script plays every part, as in docs/guides/subprocess-agents.md.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -262,10 +262,10 @@ fn dry_run_shows_its_plan_and_resumes_once() {
     stage.world.finish(Some(daemon));
 }
 
-/// The script in docs/subprocess-agents.md, exactly as a reader would copy it.
+/// The script in docs/guides/subprocess-agents.md, exactly as a reader would copy it.
 #[test]
 fn the_script_in_the_document_plays_every_part_of_a_run() {
-    let document = include_str!("../../../docs/subprocess-agents.md");
+    let document = include_str!("../../../docs/guides/subprocess-agents.md");
     let script: Vec<&str> =
         document.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [script] = script.as_slice() else { panic!("one script is wanted, not {}", script.len()) };

@@ -1,4 +1,4 @@
-//! A scripted agent: a real process that plays a scenario (docs/rehearsal.md).
+//! A scripted agent: a real process that plays a scenario (docs/guides/rehearsal.md).
 //!
 //! This module has its command line, its stdin format ([`wire`]) and the reader of its sessions
 //! ([`transcript`]). The crate `muleteer-rehearsal` has the language and the player.

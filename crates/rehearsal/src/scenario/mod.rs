@@ -1,4 +1,4 @@
-//! The format of a scenario (docs/rehearsal.md), version 1.
+//! The format of a scenario (docs/guides/rehearsal.md), version 1.
 
 mod check;
 mod fault;

@@ -1,4 +1,4 @@
-//! Whether the kernel enforces what a run promises about its judge (docs/sandbox.md).
+//! Whether the kernel enforces what a run promises about its judge (docs/guides/sandbox.md).
 
 use crate::spec_run::event::RunSettings;
 use serde::Serialize;

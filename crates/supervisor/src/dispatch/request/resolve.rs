@@ -405,7 +405,7 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
         in_file(fault(
             ErrorCode::ScenarioInvalid,
             &format!("cannot read {path}: {why}"),
-            "see docs/rehearsal.md for the format",
+            "see docs/guides/rehearsal.md for the format",
         ))
     };
     let text = settings::read_if_there(Path::new(path))
@@ -420,7 +420,7 @@ fn check_scenario(path: &str) -> Result<(), WireError> {
             ..fault(
                 ErrorCode::ScenarioInvalid,
                 &error.message,
-                error.hint.as_deref().unwrap_or("see docs/rehearsal.md for the format"),
+                error.hint.as_deref().unwrap_or("see docs/guides/rehearsal.md for the format"),
             )
         })),
     }
