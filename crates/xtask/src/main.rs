@@ -2,17 +2,9 @@
 
 #![allow(clippy::disallowed_methods)]
 
-mod bench;
-mod crash;
-mod detect;
-mod fuzz;
-mod install;
-mod lint;
-mod platforms;
-mod style;
-mod systemd_test;
-mod test;
+mod commands;
 
+use commands::{bench, crash, detect, fuzz, install, lint, platforms, style, systemd_test, test};
 use std::process::ExitCode;
 use xtask::{Failure, agents};
 

@@ -1,8 +1,8 @@
 //! Rows about many living agents, and about a daemon that adopts them.
 
-use super::measure::{Samples, ms, timed, until};
-use super::place::{PATIENCE, Place};
-use super::row::Options;
+use crate::commands::bench::measure::{Samples, ms, timed, until};
+use crate::commands::bench::place::{PATIENCE, Place};
+use crate::commands::bench::row::Options;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::Failure;

@@ -5,7 +5,7 @@
 
 use super::measure::Subject;
 use super::place::Place;
-use super::start::since;
+use super::rows::start::since;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

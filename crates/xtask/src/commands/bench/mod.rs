@@ -12,21 +12,15 @@
 pub mod measure;
 pub mod place;
 
-mod agents;
 mod build;
-mod cli;
-mod events;
-mod memory;
-mod output;
 mod peers;
 mod row;
-mod runs;
-mod start;
+mod rows;
 mod table;
-mod task_lists;
 
 use measure::Judged;
 use row::{Options, Row};
+use rows::{agents, cli, events, memory, output, runs, start, task_lists};
 use xtask::Failure;
 
 pub const ROWS: &[Row] = &[

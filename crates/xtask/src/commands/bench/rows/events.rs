@@ -1,7 +1,7 @@
 //! Rows about the event log.
 
-use super::measure::{Samples, probed};
-use super::row::Options;
+use crate::commands::bench::measure::{Samples, probed};
+use crate::commands::bench::row::Options;
 use std::process::Command;
 use xtask::Failure;
 

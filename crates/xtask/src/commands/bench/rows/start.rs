@@ -1,10 +1,10 @@
 //! Rows about starts: from a request to the daemon until the agent's `main`, and from an agent's
 //! death until its successor's `main`.
 
-use super::measure::{Samples, Subject, in_turns, until};
-use super::peers;
-use super::place::{PATIENCE, Place};
-use super::row::Options;
+use crate::commands::bench::measure::{Samples, Subject, in_turns, until};
+use crate::commands::bench::peers;
+use crate::commands::bench::place::{PATIENCE, Place};
+use crate::commands::bench::row::Options;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;

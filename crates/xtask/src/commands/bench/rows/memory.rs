@@ -1,8 +1,8 @@
 //! Rows about private memory of processes.
 
-use super::measure::Samples;
-use super::place::Place;
-use super::row::Options;
+use crate::commands::bench::measure::Samples;
+use crate::commands::bench::place::Place;
+use crate::commands::bench::row::Options;
 use std::path::Path;
 use std::time::Duration;
 use xtask::Failure;

@@ -1,9 +1,9 @@
 //! Rows about long task lists: the time of common verbs with ten thousand tasks, divided by that
 //! with a thousand. A ratio of ten is linear growth.
 
-use super::measure::{Samples, in_turns, timed};
-use super::place::Place;
-use super::row::Options;
+use crate::commands::bench::measure::{Samples, in_turns, timed};
+use crate::commands::bench::place::Place;
+use crate::commands::bench::row::Options;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use xtask::Failure;

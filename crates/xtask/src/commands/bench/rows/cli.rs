@@ -1,8 +1,8 @@
 //! Rows about the command line: its start, and `status`.
 
-use super::measure::{Samples, in_turns, timed};
-use super::place::Place;
-use super::row::Options;
+use crate::commands::bench::measure::{Samples, in_turns, timed};
+use crate::commands::bench::place::Place;
+use crate::commands::bench::row::Options;
 use std::process::{Command, Stdio};
 use xtask::Failure;
 

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use xtask::{Failure, binaries, workspace};
 
-const DRIVER: &str = include_str!("systemd_test/driver.sh");
+const DRIVER: &str = include_str!("driver.sh");
 /// The time limit: booting takes five seconds on a quiet machine; the checks wait for systemd's own
 /// time limits.
 const DEADLINE: Duration = Duration::from_secs(420);

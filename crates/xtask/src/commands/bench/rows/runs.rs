@@ -1,9 +1,10 @@
 //! Rows about the spec run: its schedule, its log and snapshots, and whole runs.
 
-use super::measure::{Samples, in_turns, probed, timed, until};
-use super::place::{PATIENCE, Place};
-use super::row::Options;
-use super::{memory, peers};
+use super::memory;
+use crate::commands::bench::measure::{Samples, in_turns, probed, timed, until};
+use crate::commands::bench::peers;
+use crate::commands::bench::place::{PATIENCE, Place};
+use crate::commands::bench::row::Options;
 use std::path::Path;
 use std::process::Command;
 use xtask::Failure;

@@ -1,7 +1,7 @@
 //! Rows about capturing an agent's output.
 
-use super::measure::{Samples, in_turns, timed};
-use super::row::Options;
+use crate::commands::bench::measure::{Samples, in_turns, timed};
+use crate::commands::bench::row::Options;
 use std::process::{Command, Stdio};
 use xtask::Failure;
 
