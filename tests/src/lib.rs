@@ -26,36 +26,25 @@
 // A test fails by a panic, so the harness does too.
 #![allow(clippy::unwrap_used)]
 
-pub mod acp;
-pub mod claude;
-pub mod codex;
-pub mod collector;
+pub mod agents;
 pub mod crash;
-pub mod daemon;
 pub mod events;
 pub mod frozen;
 pub mod model_server;
-pub mod probe;
-pub mod processes;
-pub mod program;
-pub mod repo;
-pub mod rotel;
-pub mod run;
-pub mod scene;
-pub mod shape;
+pub mod scenes;
 pub mod skip;
-pub mod spec_stage;
-pub mod talk;
-pub mod tally;
-pub mod task_list;
-pub mod tbd;
+pub mod surface;
+pub mod telemetry;
 pub mod wait;
-pub mod wire;
 pub mod world;
 
-pub use daemon::Daemon;
-pub use repo::Repo;
-pub use run::{Muleteer, Output};
-pub use scene::Scene;
+pub use agents::{acp, claude, codex, tbd};
+pub use scenes::scene::Scene;
+pub use scenes::{scene, spec_stage, talk, tally, task_list};
+pub use surface::{probe, shape};
+pub use telemetry::{collector, rotel};
 pub use wait::{PATIENCE, wait_until};
-pub use world::World;
+pub use world::daemon::Daemon;
+pub use world::repo::Repo;
+pub use world::run::{Muleteer, Output};
+pub use world::{World, daemon, processes, program, repo, run, wire};

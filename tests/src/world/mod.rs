@@ -1,6 +1,13 @@
 //! One test's world: its own directories, variables and processes.
 
-use crate::{Daemon, Muleteer, PATIENCE, Repo, events, processes, wait_until};
+pub mod daemon;
+pub mod processes;
+pub mod program;
+pub mod repo;
+pub mod run;
+pub mod wire;
+
+use crate::{Daemon, Muleteer, PATIENCE, Repo, events, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;

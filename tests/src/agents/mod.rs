@@ -1,0 +1,6 @@
+//! The real programs that agents and runs use, isolated from everything but a test.
+
+pub mod acp;
+pub mod claude;
+pub mod codex;
+pub mod tbd;

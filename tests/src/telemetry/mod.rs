@@ -1,0 +1,4 @@
+//! Receivers of traces and metrics.
+
+pub mod collector;
+pub mod rotel;
