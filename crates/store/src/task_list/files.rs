@@ -1,34 +1,28 @@
-//! Reads and changes the list and its log.
+//! Reads and changes the list.
 
+use crate::task_list::contents::{parse, parse_bytes, write_through};
 use crate::task_list::intent::{self, Mark, mark};
 use crate::task_list::lock::SessionLock;
+use crate::task_list::progress::append;
 use crate::task_list::swap::{self, Stood};
 use crate::task_list::written::Written;
 use crate::task_list::{Locked, Root, TaskListError};
 use jiff::Timestamp;
-use muleteer_model::task_list::document::Unreadable;
 use muleteer_model::task_list::document::merge::merge;
 use muleteer_model::task_list::document::tamper::Overwritten;
-use muleteer_model::task_list::log::{self, Entry};
-use muleteer_model::task_list::select::FailureTimes;
+use muleteer_model::task_list::log::Entry;
 use muleteer_model::task_list::{BACKUP, Category, TASKS, TaskList, stats};
 use muleteer_process::lock::{LockGuard, lock_within};
-use rustix::fs::OFlags;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 /// A change takes milliseconds. A process that waits longer than this gets an error.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The largest list, because a list is read as a whole.
-pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
 /// How often one change is merged with manual edits that arrive during the change. After that, an
 /// edit is kept beside the list.
 const TRIES: u32 = 8;
-/// How much of the log's end is read.
-const LOG_TAIL: u64 = 1024 * 1024;
 
 /// A list that was read without a lock.
 #[derive(Debug)]
@@ -296,86 +290,6 @@ impl Root {
         let guard = lock_within(&path, PATIENCE).map_err(TaskListError::io(&path, "lock"))?;
         guard.ok_or(TaskListError::Locked(Locked { path, pid: None, holder: None }))
     }
-
-    /// Returns the last lines of the log, oldest first.
-    pub fn log_tail(&self, lines: usize) -> Vec<String> {
-        self.log_tail_within(lines, usize::MAX)
-    }
-
-    /// Returns the newest of these lines, at most `bytes` in total.
-    pub fn log_tail_within(&self, lines: usize, bytes: usize) -> Vec<String> {
-        let text = self.log_end();
-        let mut left = bytes;
-        let fits = |line: &&str| {
-            let fits = line.len() < left;
-            left = left.saturating_sub(line.len() + 1);
-            fits
-        };
-        let mut end: Vec<_> =
-            text.lines().rev().take(lines).take_while(fits).map(String::from).collect();
-        end.reverse();
-        end
-    }
-
-    /// Returns when tasks failed that do not have that time themselves.
-    pub fn failure_times(&self, list: &TaskList) -> FailureTimes {
-        let unsaid = |task: &muleteer_model::task_list::Task| {
-            task.failed_at.is_none() && !task.error_log.is_empty()
-        };
-        if list.tasks.iter().any(unsaid) {
-            log::failure_times(self.log_end().lines())
-        } else {
-            FailureTimes::new()
-        }
-    }
-
-    /// Returns the recently completed tasks with their short commit ids.
-    pub fn completions(&self) -> Vec<(String, String)> {
-        log::completions(self.log_end().lines())
-    }
-
-    fn log_end(&self) -> String {
-        self.log_from(self.log_length().saturating_sub(LOG_TAIL))
-    }
-
-    pub(super) fn log_length(&self) -> u64 {
-        fs::metadata(self.progress()).map_or(0, |meta| meta.len())
-    }
-
-    /// Returns the log from `at` on, or all of it if the log was replaced; `None` if that is more
-    /// than is read.
-    pub(super) fn log_since(&self, at: u64) -> Option<String> {
-        let length = self.log_length();
-        let at = if at > length { 0 } else { at };
-        (length - at <= LOG_TAIL).then(|| self.log_from(at))
-    }
-
-    fn log_from(&self, at: u64) -> String {
-        let read = || -> io::Result<Vec<u8>> {
-            let mut file = regular(&self.progress())?;
-            file.seek(SeekFrom::Start(at))?;
-            let mut bytes = vec![];
-            file.take(LOG_TAIL).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
-    }
-
-    /// Appends lines to the log without changing the list. The caller must be the only writer, or
-    /// the lines must not depend on the list.
-    ///
-    /// # Errors
-    /// If the log cannot be written.
-    pub fn note(
-        &self,
-        session: u64,
-        now: Timestamp,
-        entries: Vec<Entry>,
-    ) -> Result<(), TaskListError> {
-        let text: String =
-            entries.into_iter().map(|entry| format!("{}\n", entry.at(session, now))).collect();
-        append(&self.progress(), &text)
-    }
 }
 
 impl Tx {
@@ -638,71 +552,4 @@ fn restored(why: &str, from: Good, kept: Option<&Path>) -> String {
         format!("; saved the damaged content, with the last change, as {kept} ({why})")
     });
     format!("{TASKS} was damaged; restored {BACKUP}, the version before the last change{kept}")
-}
-
-pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().map_err(TaskListError::io(path, "write"))
-}
-
-/// Appends with one write, so that a kill leaves all of the text or nothing. A torn line from a
-/// full disk first gets its newline.
-fn append(path: &Path, text: &str) -> Result<(), TaskListError> {
-    if text.is_empty() {
-        return Ok(());
-    }
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
-        let length = file.metadata()?.len();
-        let mut last = [b'\n'];
-        if length > 0 {
-            file.seek(SeekFrom::Start(length - 1))?;
-            file.read_exact(&mut last)?;
-        }
-        let gap = if last == [b'\n'] { "" } else { "\n" };
-        file.write_all(format!("{gap}{text}").as_bytes())
-    };
-    write().map_err(TaskListError::io(path, "append to"))
-}
-
-/// Opens a regular file for reading. Agents work in its folder, and a pipe or device in its place
-/// must not block us.
-pub(super) fn regular(path: &Path) -> io::Result<File> {
-    let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::other("it is not a regular file"))
-    }
-}
-
-pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
-    match swap::bytes(path) {
-        Ok(bytes) => parse_bytes(path, &bytes),
-        // The list is gone but its backup exists, which counts as damage.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(TaskListError::Corrupt {
-            file: path.into(),
-            line: 0,
-            column: 0,
-            why: "it no longer exists".into(),
-        }),
-        Err(error) => Err(TaskListError::io(path, "read")(error)),
-    }
-}
-
-fn parse_bytes(path: &Path, bytes: &[u8]) -> Result<TaskList, TaskListError> {
-    let corrupt =
-        |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
-    if bytes.len() as u64 > LIST_LIMIT {
-        return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
-    }
-    TaskList::parse(&String::from_utf8_lossy(bytes)).map_err(|error| match error {
-        Unreadable::Corrupt { line, column, why } => corrupt(line, column, why),
-        Unreadable::Invalid(faults) => TaskListError::Invalid { file: path.into(), faults },
-    })
 }

@@ -12,10 +12,12 @@
 //! list, and appends to the log. If it is killed anywhere in between, the list is either the old
 //! one or the new one.
 
+mod contents;
 mod files;
 mod holders;
 mod intent;
 mod lock;
+mod progress;
 mod root;
 mod swap;
 mod written;

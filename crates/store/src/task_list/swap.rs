@@ -15,7 +15,7 @@
 //! check. Without support for exchanges (NFS, some others) the list is checked right before it is
 //! replaced, and an edit in the microseconds between the two is lost.
 
-use crate::task_list::files::{LIST_LIMIT, parse, regular, write_through};
+use crate::task_list::contents::{LIST_LIMIT, parse, regular, write_through};
 use crate::task_list::intent::{Mark, mark};
 use crate::task_list::{Root, TaskListError};
 use rustix::fs::{CWD, RenameFlags, renameat_with};

@@ -1,0 +1,60 @@
+//! Reads and writes the files of a list, and parses their contents.
+
+use crate::task_list::{TaskListError, swap};
+use muleteer_model::task_list::TaskList;
+use muleteer_model::task_list::document::Unreadable;
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The largest list, because a list is read as a whole.
+pub(super) const LIST_LIMIT: u64 = 256 * 1024 * 1024;
+
+pub(super) fn write_through(path: &Path, bytes: &[u8]) -> Result<(), TaskListError> {
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(TaskListError::io(path, "write"))
+}
+
+/// Opens a regular file for reading. Agents work in its folder, and a pipe or device in its place
+/// must not block us.
+pub(super) fn regular(path: &Path) -> io::Result<File> {
+    let waits_for_nobody = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(waits_for_nobody).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a regular file"))
+    }
+}
+
+pub(super) fn parse(path: &Path) -> Result<TaskList, TaskListError> {
+    match swap::bytes(path) {
+        Ok(bytes) => parse_bytes(path, &bytes),
+        // The list is gone but its backup exists, which counts as damage.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(TaskListError::Corrupt {
+            file: path.into(),
+            line: 0,
+            column: 0,
+            why: "it no longer exists".into(),
+        }),
+        Err(error) => Err(TaskListError::io(path, "read")(error)),
+    }
+}
+
+pub(super) fn parse_bytes(path: &Path, bytes: &[u8]) -> Result<TaskList, TaskListError> {
+    let corrupt =
+        |line, column, why: String| TaskListError::Corrupt { file: path.into(), line, column, why };
+    if bytes.len() as u64 > LIST_LIMIT {
+        return Err(corrupt(0, 0, format!("it is larger than {} MiB", LIST_LIMIT >> 20)));
+    }
+    TaskList::parse(&String::from_utf8_lossy(bytes)).map_err(|error| match error {
+        Unreadable::Corrupt { line, column, why } => corrupt(line, column, why),
+        Unreadable::Invalid(faults) => TaskListError::Invalid { file: path.into(), faults },
+    })
+}
