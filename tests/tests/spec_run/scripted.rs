@@ -1,4 +1,5 @@
-//! A spec run from outside: a shell script plays every part, as in docs/guides/subprocess-agents.md.
+//! A spec run from outside: a shell script plays every part, as in
+//! docs/guides/subprocess-agents.md.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
