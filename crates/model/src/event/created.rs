@@ -1,0 +1,159 @@
+//! The decisions that are fixed when a dispatch is created.
+
+use crate::admission::api_error::Terms;
+use crate::agent::acp_handshake::Calls;
+use crate::agent::backend::Traits;
+use crate::agent::permission::Policy;
+use crate::event::id::DispatchId;
+use crate::monitor;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Everything that is decided when a dispatch is created. Later configuration changes do not affect
+/// it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Created {
+    pub role: String,
+    pub category: String,
+    /// The directory the agent works in; an absolute path.
+    pub project: String,
+    /// The repository that the work is for, if `project` is a clone that was made for it and does
+    /// not outlast it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    pub feature: String,
+    pub backend: String,
+    #[serde(default)]
+    pub model: Option<String>,
+    /// `flag`, `role`, `category` or `default`.
+    #[serde(default)]
+    pub model_source: Option<String>,
+    pub limits: Limits,
+    /// The shared budget that it spends from beside its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purse: Option<Purse>,
+    #[serde(default)]
+    pub worktree: Option<String>,
+    /// The branch that receives its commits, as known at creation.
+    #[serde(default)]
+    pub branch: Option<String>,
+    pub journal: String,
+    /// The dispatch whose agent asked for this one.
+    #[serde(default)]
+    pub parent: Option<DispatchId>,
+    pub by: String,
+    /// The CLI takes further turns on stdin.
+    pub multi_turn: bool,
+    /// The CLI can resume a session after its process died.
+    pub resumable: bool,
+    /// The CLI speaks a protocol of calls. A session is opened before the first prompt, and the
+    /// agent's messages arrive in pieces.
+    #[serde(default)]
+    pub calls: Option<Calls>,
+    /// The agent is asked for a validated result.
+    pub wants_result: bool,
+    /// After a crash a person is asked; the session is not resumed automatically.
+    #[serde(default)]
+    pub ask_on_crash: bool,
+    /// The policy: what the agent may do without asking.
+    #[serde(default)]
+    pub permissions: Policy,
+    /// The CLI accepts an answer while it waits for one.
+    #[serde(default)]
+    pub can_ask: bool,
+    /// The longest wait for an answer, in seconds. Set for a dispatch of a run, of a task list, or
+    /// of an agent of one: nobody watches those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unattended_s: Option<u64>,
+    /// The name of the agent's program, if it speaks by calls and the name is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The CLI keeps a transcript that tells what became of a prompt.
+    #[serde(default)]
+    pub transcripts: bool,
+    /// The CLI folds a prompt that arrives during a turn into that turn.
+    #[serde(default)]
+    pub folds: bool,
+    #[serde(default)]
+    pub trace: Option<String>,
+    /// The credential and channel by which it reaches the model API.
+    #[serde(default)]
+    pub api: Terms,
+    /// The monitors that watch it while it works.
+    #[serde(default)]
+    pub watched: monitor::Terms,
+    /// A fingerprint of the request. It tells a repeated request from another one with the same id.
+    pub fingerprint: String,
+}
+
+impl Created {
+    /// Whether turns are separate from the process: the CLI takes several, or a new process resumes
+    /// the session. For any other agent, the process is the turn.
+    pub fn has_turns(&self) -> bool {
+        self.multi_turn || self.resumable
+    }
+
+    /// The directory that the paths of its calls are relative to.
+    pub fn directory(&self) -> &str {
+        self.worktree.as_deref().unwrap_or(&self.project)
+    }
+
+    /// The project's name for people: clones come and go, and people do not know them.
+    pub fn project_name(&self) -> &str {
+        self.repository.as_deref().unwrap_or(&self.project)
+    }
+
+    /// The clone that the agent works in, if there is one. It was made for the dispatch alone, or
+    /// as a part of a run or a task list.
+    pub fn clone_of_its_own(&self) -> Option<&str> {
+        let in_one = self.repository.as_ref().is_some_and(|repository| *repository != self.project);
+        self.worktree.as_deref().or_else(|| in_one.then_some(self.project.as_str()))
+    }
+
+    /// The repository that a child dispatch in `dir` works for, if `dir` is in this dispatch's own
+    /// clone or its run's.
+    pub fn repository_of(&self, dir: &Path) -> Option<&str> {
+        let own = self.directory();
+        Some(self.project_name()).filter(|name| dir.starts_with(own) && *name != own)
+    }
+
+    /// A message for people about a limit that cannot be enforced for this dispatch, whose CLI has
+    /// these traits.
+    pub fn unkept(&self, traits: Traits) -> Option<String> {
+        let costless = !traits.reports_cost && self.api.price.is_none();
+        let budget = self.limits.budget_usd.filter(|_| costless)?;
+        let model = match self.model.as_deref() {
+            Some(model) => format!("the model {model}"),
+            None => "this model".to_string(),
+        };
+        Some(format!(
+            "the budget of ${budget:.2} cannot be enforced: {} reports tokens and no cost, and \
+             no price is configured for {model} (models.prices)",
+            self.backend
+        ))
+    }
+
+    /// The last message is the answer of a turn: no result line repeats it.
+    pub fn said_is_answer(&self) -> bool {
+        self.calls.is_some() || (!self.multi_turn && self.resumable)
+    }
+}
+
+/// A budget that several dispatches and all their descendants share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Purse {
+    /// The run that owns the purse.
+    pub of: String,
+    /// The sum that all of them may spend together.
+    pub usd: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    pub budget_usd: Option<f64>,
+    pub max_turns: Option<u32>,
+    /// Awake seconds of all attempts together.
+    pub timeout_s: Option<u64>,
+    pub inactivity_timeout_s: u64,
+    pub max_restarts: u32,
+}

@@ -1,0 +1,105 @@
+//! The enumerations of events: kinds of prompts, limits, causes, outcomes and states.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptKind {
+    Initial,
+    Send,
+    /// Asks for the result again and names its faults.
+    Repair,
+    /// Asks the agent to continue, in a session that was resumed after a crash.
+    Continue,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    Budget,
+    Turns,
+    Timeout,
+    #[serde(other)]
+    Unknown,
+}
+
+impl Limit {
+    /// Describes the stop at this limit: `stopped at its limit of 4 turns`.
+    pub fn describe(self, detail: &str) -> String {
+        match self {
+            Self::Timeout => format!("stopped after {detail} (`timeout`)"),
+            Self::Budget | Self::Turns | Self::Unknown => format!("stopped at {detail}"),
+        }
+    }
+
+    /// Whether the reason of a dispatch is a stop at its time limit. The log of an older version
+    /// has `timeout: …` there.
+    pub fn is_timeout(reason: &str) -> bool {
+        reason.ends_with("(`timeout`)") || reason.starts_with("timeout: ")
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitCause {
+    /// The process exited by itself, or by a signal that Muleteer did not send.
+    Exited,
+    /// Muleteer asked the shim to terminate it.
+    Terminated,
+    /// The shim's own deadline or limit ended it.
+    ShimPolicy,
+    /// No daemon renewed the lease; the agent did not fail.
+    LeaseExpired,
+    /// The shim died; nobody knows how the agent ended.
+    ShimLost,
+    /// The shim died before it released the agent: nothing ran.
+    NeverRan,
+    /// The program could not be executed, and a retry would not help.
+    CannotStart,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Success,
+    Failure,
+    Timeout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinalState {
+    Success,
+    Partial,
+    Failed,
+    Blocked,
+    Killed,
+    Stalled,
+}
+
+impl FinalState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Partial => "partial",
+            Self::Failed => "failed",
+            Self::Blocked => "blocked",
+            Self::Killed => "killed",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
+/// A mode to set in a session, and the method (`by`) that sets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeStep {
+    pub mode: String,
+    pub by: String,
+    /// The mode to request if the agent refuses the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<String>,
+}
