@@ -200,7 +200,7 @@ fn was_begun(folder: &Path) -> bool {
 /// # Errors
 /// When the system provides no random bytes.
 pub fn new_id() -> Result<String, Failure> {
-    let [a, b, c, ..] = crate::verbs::spawn::random()?;
+    let [a, b, c, ..] = crate::verbs::agents::spawn::random()?;
     let today = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
     Ok(format!("run-{today}-{a:02x}{b:02x}{c:02x}"))
 }

@@ -1,38 +1,12 @@
-//! The verbs, one module each: its arguments, and what it does.
+//! The verbs by purpose, one module each: its arguments, and what it does.
 
-pub mod answer;
-pub mod bead;
-pub mod completions;
-pub mod config;
-pub mod cost;
+pub mod agents;
 pub mod daemon;
 pub mod demo;
-pub mod dispatch_action;
-pub mod doctor;
-pub mod events;
-pub mod follow;
-pub mod hook;
-pub mod hooks;
+pub mod inspect;
 pub mod internal;
-pub mod interrupt;
-pub mod journal;
-pub mod kill;
-pub mod logs;
-pub mod man;
-pub mod model;
-pub mod parse;
-pub mod prune;
-pub mod roles;
-pub mod run;
-pub mod runs;
-pub mod send;
-pub mod service;
-pub mod spawn;
-pub mod status;
-pub mod tasks;
-pub mod tree;
-pub mod trust;
-pub mod wait;
+pub mod setup;
+pub mod work;
 
 use crate::block_on;
 use crate::cli::Verb;
@@ -40,6 +14,10 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::verb_span;
+use crate::verbs::agents::{answer, interrupt, kill, model, prune, send, spawn, wait};
+use crate::verbs::inspect::{cost, events, journal, logs, parse, status, tree};
+use crate::verbs::setup::{completions, config, doctor, hooks, man, roles, service, trust};
+use crate::verbs::work::{bead, hook, run, runs, tasks};
 
 /// Returns whether a verb works even if the environment determines no state directory.
 pub fn needs_no_state(verb: &Verb) -> bool {

@@ -481,7 +481,7 @@ impl Store {
             Self::Daemon => {
                 let op = serde_json::to_string(op)
                     .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
-                let key = id::encode(&crate::verbs::spawn::random()?);
+                let key = id::encode(&crate::verbs::agents::spawn::random()?);
                 let reply = context.ask(Request::Bead { key, op }).await?;
                 let Reply::Beads { answer } = reply else {
                     return Err(crate::client::connect::unexpected(&reply));
@@ -490,7 +490,7 @@ impl Store {
                     .map_err(|error| Failure::new(ErrorCode::Protocol, error.to_string()))
             }
             Self::Here(store) => {
-                let fresh = id::encode(&crate::verbs::spawn::random()?);
+                let fresh = id::encode(&crate::verbs::agents::spawn::random()?);
                 store.apply(op, Timestamp::now(), &fresh).map_err(|error| told(&error))
             }
         }

@@ -6,7 +6,7 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::render::safe;
-use crate::verbs::tasks::place::{
+use crate::verbs::work::tasks::place::{
     begin, git, listed, named, of_run, place, refused, root, stepped, task, worker,
 };
 use jiff::Timestamp;

@@ -4,8 +4,8 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::client::connect::unexpected;
-use crate::verbs::dispatch_action;
-use crate::verbs::spawn::random;
+use crate::verbs::agents::dispatch_action;
+use crate::verbs::agents::spawn::random;
 use muleteer_protocol::v1::{Reply, Request};
 use serde_json::json;
 

@@ -3,8 +3,8 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::verbs::dispatch_action;
-use crate::verbs::spawn::{model_name, random};
+use crate::verbs::agents::dispatch_action;
+use crate::verbs::agents::spawn::{model_name, random};
 use muleteer_protocol::v1::Request;
 
 const EXAMPLES: &str = "\

@@ -4,7 +4,7 @@ use crate::cli::arg_error::ArgError;
 use crate::cli::context::{Context, absolute};
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::verbs::tasks::place::{
+use crate::verbs::work::tasks::place::{
     begin, here, keep_out_of_git, listed, named, not_by_an_agent, root, task, unknown,
 };
 use jiff::Timestamp;

@@ -3,7 +3,7 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::verbs::dispatch_action;
+use crate::verbs::agents::dispatch_action;
 use muleteer_protocol::v1::Request;
 
 const EXAMPLES: &str = "\

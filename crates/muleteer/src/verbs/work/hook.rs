@@ -10,7 +10,7 @@
 use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
-use crate::verbs::tasks::place::{begin, listed, place};
+use crate::verbs::work::tasks::place::{begin, listed, place};
 use jiff::Timestamp;
 use muleteer_backends::claude_code::ENV_FILE;
 use muleteer_backends::process_names;
@@ -411,7 +411,7 @@ fn take(event: &Event, context: &Context) -> Result<Exit, Failure> {
         .or_else(|| event.agent.first().cloned())
         .unwrap_or_else(|| event.worker());
     let at = place(&event.root, worker.clone(), context)?;
-    let base = at.git.head().map_err(|error| crate::verbs::tasks::place::git(&error))?;
+    let base = at.git.head().map_err(|error| crate::verbs::work::tasks::place::git(&error))?;
     let mut tx = begin(&event.root)?;
     let now = tx.now();
     tx.forget_ended_holder(&worker);

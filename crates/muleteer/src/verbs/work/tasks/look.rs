@@ -4,7 +4,7 @@ use crate::cli::context::Context;
 use crate::cli::exit::Exit;
 use crate::cli::failure::Failure;
 use crate::render::{BOLD, DIM, RESET, safe, state_color};
-use crate::verbs::tasks::place::{listed, root, task};
+use crate::verbs::work::tasks::place::{listed, root, task};
 use muleteer_model::task_list::category::one_line;
 use muleteer_model::task_list::stats::{Stats, is_over, stats};
 use muleteer_model::task_list::{Status as State, Task, TaskList, select};

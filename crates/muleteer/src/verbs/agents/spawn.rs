@@ -8,7 +8,7 @@ use crate::cli::settings;
 use crate::client::connect::unexpected;
 use crate::client::env_pass;
 use crate::client::interrupt;
-use crate::verbs::{follow, wait};
+use crate::verbs::agents::{follow, wait};
 use muleteer_backends::rehearsal::{self, SCENARIO_VARIABLE};
 use muleteer_backends::subprocess;
 use muleteer_model::config::{Config, ENV_PREFIX, Span, is_model_name};

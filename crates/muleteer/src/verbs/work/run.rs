@@ -12,7 +12,7 @@ use crate::client::live_run::{LiveRun, TICK};
 use crate::client::offline;
 use crate::client::run_files::{Runs, new_id, utf8};
 use crate::render::{page, run as show, safe};
-use crate::verbs::spawn;
+use crate::verbs::agents::spawn;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use muleteer_model::config::trust::is_below;

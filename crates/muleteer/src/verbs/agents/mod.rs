@@ -1,0 +1,12 @@
+//! Verbs that start, address, stop and await agents.
+
+pub mod answer;
+mod dispatch_action;
+mod follow;
+pub mod interrupt;
+pub mod kill;
+pub mod model;
+pub mod prune;
+pub mod send;
+pub mod spawn;
+pub mod wait;

@@ -1,0 +1,9 @@
+//! Verbs that show what agents and the daemon do and did, and change nothing.
+
+pub mod cost;
+pub mod events;
+pub mod journal;
+pub mod logs;
+pub mod parse;
+pub mod status;
+pub mod tree;
