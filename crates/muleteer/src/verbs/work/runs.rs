@@ -6,7 +6,7 @@ use crate::cli::failure::Failure;
 use crate::client::run_files::Runs;
 use crate::render::table::{Align, Cell, layout};
 use crate::render::{BOLD, clip, usd};
-use crate::verbs::work::run::{BOOTING, is_carried_on, obstacle};
+use crate::verbs::work::run::standing::{BOOTING, is_carried_on, obstacle};
 use jiff::Timestamp;
 use muleteer_model::spec_run::checkpoint::document_at;
 use muleteer_model::spec_run::report::status::Standing;
