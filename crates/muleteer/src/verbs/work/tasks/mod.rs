@@ -2,10 +2,13 @@
 //! lock; the daemon hosts runs.
 
 mod change;
-mod look;
+mod claim;
+mod outcome;
 pub mod place;
+mod recover;
 mod run;
-mod work;
+mod show;
+mod validate;
 
 use crate::block_on;
 use crate::cli::context::Context;
@@ -41,21 +44,21 @@ enum Sub {
     Init(change::Init),
     Run(Box<run::Args>),
     Stop(run::Stop),
-    Status(look::Status),
+    Status(show::Status),
     Add(change::Add),
     Edit(change::Edit),
-    Show(look::Show),
-    Graph(look::Graph),
+    Show(show::Show),
+    Graph(show::Graph),
     Retry(change::Retry),
-    Validate(work::Validate),
+    Validate(validate::Validate),
     Import(change::Import),
-    Claim(work::Claim),
-    Renew(work::Renew),
-    Checkpoint(work::Checkpoint),
-    Complete(work::Complete),
-    Fail(work::Fail),
-    Recover(work::Recover),
-    Undo(work::Undo),
+    Claim(claim::Claim),
+    Renew(claim::Renew),
+    Checkpoint(claim::Checkpoint),
+    Complete(outcome::Complete),
+    Fail(outcome::Fail),
+    Recover(recover::Recover),
+    Undo(recover::Undo),
 }
 
 impl Args {
@@ -71,20 +74,20 @@ pub fn run(args: &Args, context: &Context) -> Result<Exit, Failure> {
         Sub::Init(args) => change::init(args, root, context),
         Sub::Run(args) => block_on(run::run(args, root, context)),
         Sub::Stop(args) => block_on(run::stop(args, root, context)),
-        Sub::Status(_) => look::status(root, context),
+        Sub::Status(_) => show::status(root, context),
         Sub::Add(args) => change::add(args, root, context),
         Sub::Edit(args) => change::edit(args, root, context),
-        Sub::Show(args) => look::show(args, root, context),
-        Sub::Graph(_) => look::graph(root, context),
+        Sub::Show(args) => show::show(args, root, context),
+        Sub::Graph(_) => show::graph(root, context),
         Sub::Retry(args) => change::retry(args, root, context),
-        Sub::Validate(args) => work::validate(args, root, context),
+        Sub::Validate(args) => validate::validate(args, root, context),
         Sub::Import(args) => change::import(args, root, context),
-        Sub::Claim(args) => work::claim(args, root, context),
-        Sub::Renew(args) => work::renew(args, root, context),
-        Sub::Checkpoint(args) => work::checkpoint(args, root, context),
-        Sub::Complete(args) => work::complete(args, root, context),
-        Sub::Fail(args) => work::fail(args, root, context),
-        Sub::Recover(args) => work::recover(args, root, context),
-        Sub::Undo(args) => work::undo(args, root, context),
+        Sub::Claim(args) => claim::claim(args, root, context),
+        Sub::Renew(args) => claim::renew(args, root, context),
+        Sub::Checkpoint(args) => claim::checkpoint(args, root, context),
+        Sub::Complete(args) => outcome::complete(args, root, context),
+        Sub::Fail(args) => outcome::fail(args, root, context),
+        Sub::Recover(args) => recover::recover(args, root, context),
+        Sub::Undo(args) => recover::undo(args, root, context),
     }
 }

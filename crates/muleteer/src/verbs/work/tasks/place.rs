@@ -45,6 +45,18 @@ pub fn not_by_an_agent(root: &Root) -> Result<(), Failure> {
     ))
 }
 
+/// Rejects an agent of a run, which must not judge itself.
+pub fn not_of_a_run() -> Result<(), Failure> {
+    match of_run() {
+        None => Ok(()),
+        Some(run) => Err(Failure::new(
+            ErrorCode::Forbidden,
+            format!("run {run} validates the task after your turn"),
+        )
+        .hint("end your turn; record progress with `muleteer tasks checkpoint`")),
+    }
+}
+
 /// Returns the worker's name: the given one, else `HARNESS_WORKER_ID`, else `local`.
 pub fn worker(said: Option<&str>) -> String {
     said.map(String::from)
@@ -163,6 +175,17 @@ pub fn task<'a>(list: &'a TaskList, said: &str) -> Result<&'a Task, Failure> {
 /// As [`task`].
 pub fn named(list: &TaskList, said: &str) -> Result<String, Failure> {
     task(list, said).map(|task| task.id.clone())
+}
+
+/// Joins the text about a step or a failure. It must not be empty, because a later worker has no
+/// other information.
+pub fn words(text: &[String]) -> Result<String, Failure> {
+    let text = text.join(" ");
+    if text.trim().is_empty() {
+        Err(Failure::new(ErrorCode::Usage, "the TEXT is empty"))
+    } else {
+        Ok(text)
+    }
 }
 
 pub fn unknown(id: &str) -> Failure {
