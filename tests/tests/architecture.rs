@@ -137,6 +137,35 @@ fn modules_below_the_gate_do_not_import_it() {
     assert!(wrong.is_empty(), "these send by crate::ports, or call crate::dispatch: {wrong:#?}");
 }
 
+/// A verb is a client: it reaches an actor through the daemon's socket only, so that a closed
+/// terminal stops no work. The verb `daemon` starts the tree as a whole.
+#[test]
+fn verbs_import_no_actor() {
+    let crates = xtask::workspace::root().join("crates");
+    let supervisor = crates.join("supervisor/src");
+    let modules: BTreeMap<String, bool> = rust_files(&supervisor)
+        .iter()
+        .map(|file| {
+            let path = file.strip_prefix(&supervisor).unwrap().with_extension("");
+            let names: Vec<_> = path.iter().map(|name| name.to_str().unwrap()).collect();
+            let names: Vec<_> = names.into_iter().filter(|name| *name != "mod").collect();
+            (names.join("::"), read(file).contains("impl Actor for"))
+        })
+        .collect();
+    let is_actor = |path: &[String]| {
+        let mut longest_first = (1..=path.len()).rev().map(|length| path[..length].join("::"));
+        longest_first.find_map(|name| modules.get(&name).copied()).unwrap_or_default()
+    };
+    assert!(is_actor(&["ledger".into(), "Ledger".into()]), "the ledger is an actor");
+    let graph = ModuleGraph::read(&crates.join("muleteer/src/lib.rs")).unwrap();
+    let wrong: Vec<_> = graph
+        .paths_into("muleteer_supervisor")
+        .filter(|(from, path)| from.top() == "verbs" && is_actor(path))
+        .map(|(from, path)| format!("{from} names {}", path.join("::")))
+        .collect();
+    assert!(wrong.is_empty(), "ask the daemon instead: {wrong:#?}");
+}
+
 /// git runs programs that a repository names, unless its command is hardened as `vcs` does it.
 #[test]
 fn no_crate_but_vcs_runs_git() {

@@ -31,6 +31,8 @@ impl fmt::Display for Module {
 #[derive(Debug)]
 pub struct ModuleGraph {
     imports: BTreeMap<Module, BTreeSet<Module>>,
+    /// Every path that the code of a module names, as it is written.
+    paths: BTreeMap<Module, Vec<Vec<String>>>,
 }
 
 impl ModuleGraph {
@@ -51,12 +53,27 @@ impl ModuleGraph {
                 (module.clone(), found.collect())
             })
             .collect();
-        Ok(Self { imports })
+        let paths = sources.into_iter().map(|(module, source)| (module, source.paths)).collect();
+        Ok(Self { imports, paths })
     }
 
     /// Returns every import as a pair: the importing module, and the imported one.
     pub fn imports(&self) -> impl Iterator<Item = (&Module, &Module)> {
         self.imports.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)))
+    }
+
+    /// Returns every path below another crate's root that a module names.
+    pub fn paths_into<'a>(
+        &'a self,
+        other: &'a str,
+    ) -> impl Iterator<Item = (&'a Module, &'a [String])> {
+        self.paths.iter().flat_map(move |(module, paths)| {
+            let named = paths.iter().filter_map(move |path| {
+                let (first, rest) = path.split_first()?;
+                (first == other).then_some((module, rest))
+            });
+            named
+        })
     }
 
     /// Returns the sets of modules that import each other, directly or through others; the largest

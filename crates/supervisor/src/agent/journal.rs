@@ -14,7 +14,7 @@ use muleteer_model::dispatch::Dispatch;
 use muleteer_model::event::id::DispatchId;
 use muleteer_model::event::{Event, Record};
 use muleteer_model::journal::writer_detection::{Act, Hand, Need};
-use muleteer_model::journal::{self, Header, Status};
+use muleteer_model::journal::{self, FILE_LIMIT, Header, Status};
 use muleteer_process::fault;
 use muleteer_store::atomic;
 use muleteer_store::events::tail;
@@ -27,8 +27,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The limit of a journal. A larger file is left alone from then on, and a fault is recorded.
-pub const FILE_LIMIT: u64 = 8 * 1024 * 1024;
 /// The limit of agent lines that become events. Each of them stays in the log and in memory for
 /// ever.
 const ENTRIES: usize = 10_000;
