@@ -43,6 +43,18 @@ impl Exporter {
         })
     }
 
+    /// Makes the exporter of spans alone.
+    ///
+    /// # Errors
+    /// As [`Exporter::new`].
+    pub fn of_spans(
+        target: &Target,
+        timeout: Duration,
+        resource: &Resource,
+    ) -> Result<Self, ExporterBuildError> {
+        Ok(Self { traces: Some(for_spans(target, timeout, resource)?), metrics: None })
+    }
+
     /// Exports spans, and returns how many the collector rejected.
     ///
     /// # Errors
@@ -81,7 +93,7 @@ impl Exporter {
 ///
 /// # Errors
 /// The exporter's reason.
-pub fn for_spans(
+fn for_spans(
     target: &Target,
     timeout: Duration,
     resource: &Resource,

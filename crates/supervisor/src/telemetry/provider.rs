@@ -2,10 +2,13 @@
 //!
 //! Only spans of [`TARGET`] are exported, and no event: a log line may quote an agent.
 
-use crate::telemetry::exporter;
+use crate::telemetry::exporter::Exporter;
+use crate::telemetry::http::Outcome;
 use muleteer_telemetry::{Context, Settings, otlp};
 use opentelemetry::trace::{Status, TraceContextExt, TracerProvider};
-use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{self, SdkTracer, SdkTracerProvider, SpanData, SpanProcessor};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tracing::{Dispatch, Metadata, Span, Subscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -52,12 +55,14 @@ pub fn set_failed(span: &Span, kind: &str) {
     span.set_status(Status::error(kind.to_string()));
 }
 
-/// The span of a command, which is the root of everything that the command causes.
+/// The span of a command, which is the root of everything that the command causes. Nothing is
+/// exported if it is dropped.
 #[derive(Debug)]
 pub struct CommandSpan {
-    /// Holds the exporter too.
     span: Span,
     place: Context,
+    ended: EndedSpans,
+    exporter: Exporter,
 }
 
 impl CommandSpan {
@@ -71,9 +76,10 @@ impl CommandSpan {
     ) -> Option<Self> {
         let target = settings.traces.as_ref()?;
         let resource = otlp::resource(&settings.resource);
-        let (exporter, _) = exporter::for_spans(target, patience, &resource).ok()?;
+        let exporter = Exporter::of_spans(target, patience, &resource).ok()?;
+        let ended = EndedSpans::default();
         let provider = SdkTracerProvider::builder()
-            .with_simple_exporter(exporter)
+            .with_span_processor(ended.clone())
             .with_sampler(settings.sampler.sdk())
             .with_resource(resource)
             .build();
@@ -100,7 +106,7 @@ impl CommandSpan {
             span: own.span_id().to_bytes(),
             sampled: own.is_sampled(),
         };
-        own.is_valid().then_some(Self { span, place })
+        own.is_valid().then_some(Self { span, place, ended, exporter })
     }
 
     /// Returns the context for everything that the command causes.
@@ -109,18 +115,55 @@ impl CommandSpan {
     }
 
     /// Ends the span and, if it is sampled, sends it. Blocks until the collector has answered, at
-    /// most for the time given at the begin.
-    pub fn end(self, failure: Option<&str>) {
+    /// most for the time given at the begin, unless the resolver hangs. Returns how many spans the
+    /// collector rejected.
+    ///
+    /// # Errors
+    /// As [`Exporter::spans`].
+    pub fn end(self, failure: Option<&str>) -> Outcome {
+        let Self { span, ended, exporter, .. } = self;
         match failure {
-            Some(kind) => set_failed(&self.span, kind),
-            None => self.span.set_status(Status::Ok),
+            Some(kind) => set_failed(&span, kind),
+            None => span.set_status(Status::Ok),
         }
+        drop(span);
+        exporter.spans(ended.take())
+    }
+}
+
+/// Holds ended spans until they are exported. The SDK's own processor would export a span that is
+/// dropped, on the thread that drops it, and would not return what the collector answered.
+#[derive(Debug, Clone, Default)]
+struct EndedSpans(Arc<Mutex<Vec<SpanData>>>);
+
+impl EndedSpans {
+    fn take(&self) -> Vec<SpanData> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl SpanProcessor for EndedSpans {
+    fn on_start(&self, _: &mut trace::Span, _: &opentelemetry::Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if span.span_context.is_sampled() {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(span);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::http::PostError;
     use muleteer_telemetry::VARIABLE;
     use std::io::{Read, Write};
     use std::net::TcpListener;
@@ -160,7 +203,7 @@ mod tests {
         let span = CommandSpan::begin(&settings, "muleteer kill", above, PATIENCE).expect("on");
         let place = span.place();
         tracing::error!("a log line is no event of the span");
-        span.end(failure);
+        assert_eq!(span.end(failure).expect("taken"), 0);
         let body: serde_json::Value = thread.join().expect("collector");
         (place, body["resourceSpans"][0]["scopeSpans"][0]["spans"][0].clone())
     }
@@ -197,10 +240,31 @@ mod tests {
         let span = CommandSpan::begin(&settings, "muleteer kill", None, PATIENCE).expect("on");
         let place = span.place();
         assert!(!place.sampled && place.trace != [0; 16] && place.span != [0; 8]);
-        span.end(None);
+        assert_eq!(span.end(None).expect("nothing to send"), 0);
         assert!(listener.accept().is_err(), "no connection was made");
         let caller = Context { trace: [1; 16], span: [2; 8], sampled: false };
         let span = CommandSpan::begin(&settings, "x", Some(caller), PATIENCE).expect("on");
         assert_eq!((span.place().trace, span.place().sampled), ([1; 16], false));
+    }
+
+    #[test]
+    fn dropped_command_span_is_not_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        listener.set_nonblocking(true).expect("non-blocking");
+        let endpoint = format!("http://{}", listener.local_addr().expect("address"));
+        let settings = settings(&endpoint, "always_on");
+        drop(CommandSpan::begin(&settings, "muleteer kill", None, PATIENCE).expect("on"));
+        assert!(listener.accept().is_err(), "no connection was made");
+    }
+
+    #[test]
+    fn ended_command_span_returns_why_it_was_lost() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let endpoint = format!("http://{}", listener.local_addr().expect("address"));
+        drop(listener);
+        let settings = settings(&endpoint, "always_on");
+        let span = CommandSpan::begin(&settings, "muleteer kill", None, PATIENCE).expect("on");
+        let error = span.end(None).expect_err("nobody listens");
+        assert!(matches!(error, PostError::Unreachable { .. }), "{error}");
     }
 }
