@@ -123,7 +123,10 @@ fn every_end_of_a_turn() {
         json!({"errors": [{"message": "odd"}]}),
     ));
     assert_eq!(odd.text.as_deref(), Some("odd"));
+}
 
+#[test]
+fn success_needs_no_more_than_its_subtype() {
     let well = result(&json!({
         "type": "result", "subtype": "success", "is_error": false, "result": "API Error: 529 was"
     }));

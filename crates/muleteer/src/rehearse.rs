@@ -36,7 +36,7 @@ struct Args {
     /// The id of a new session
     #[arg(long, value_name = "SESSION")]
     session_id: Option<String>,
-    /// What the agent says its model is
+    /// The model that the agent reports
     #[arg(long)]
     model: Option<String>,
     /// Only read the scenario, and say what is wrong with it

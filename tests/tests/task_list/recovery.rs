@@ -240,7 +240,7 @@ fn task_that_leaves_a_file_git_cannot_convert_is_rolled_back_and_then_completed(
                 assert_eq!(text, n.to_string(), "{attributes}: {commit}");
             }
         }
-        // What workers have committed comes here by a checkout.
+        // A checkout brings the commits of workers here.
         if workers == "1" {
             let there = std::fs::read(scene.repo.path.join("odd.txt")).unwrap();
             assert_eq!(there, b"odd\n\xff", "{attributes}");

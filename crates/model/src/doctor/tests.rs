@@ -125,115 +125,106 @@ fn healthy_machine_passes_every_check() {
     assert_eq!(names.len(), all, "every check has a name of its own");
 }
 
+/// A fault of one fact: the check that finds it, its status, a part of its message.
+type Fault = (&'static str, Status, &'static str, fn(&mut Facts));
+
+const FAULTS: &[Fault] = &[
+    ("git", Status::Fail, "not on PATH", |f| f.git = Program::Missing),
+    ("git", Status::Fail, "too old", |f| f.git = answered("/usr/bin/git", "git version 2.17.1")),
+    ("git", Status::Fail, "within 5 s", |f| {
+        f.git = Program::Silent { path: "/g".into(), after_s: 5 }
+    }),
+    ("git_identity", Status::Warn, "has no name or address", |f| {
+        f.identity = IdentityFacts::None("empty ident".into())
+    }),
+    ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
+    ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
+    ("state_dir", Status::Fail, "accessible to other users (mode 755)", |f| {
+        state(&mut f.state_dir).mode = 0o40_755
+    }),
+    ("state_dir", Status::Fail, "cannot be written", |f| {
+        state(&mut f.state_dir).writable = denied()
+    }),
+    ("state_dir", Status::Fail, "10 MiB", |f| state(&mut f.state_dir).free_bytes = 10 << 20),
+    ("state_dir", Status::Warn, "500 MiB", |f| state(&mut f.state_dir).free_bytes = 500 << 20),
+    ("state_dir", Status::Warn, "nfs", |f| {
+        state(&mut f.state_dir).doubtful_fs = Some("nfs".into())
+    }),
+    ("state_dir", Status::Fail, "not a directory", |f| {
+        f.state_dir.there = There::Broken("not a directory".into())
+    }),
+    ("state_dir", Status::Fail, "cannot create /s/muleteer: / cannot be written", |f| {
+        f.state_dir.there = There::Missing(denied_by("/ cannot be written"));
+    }),
+    ("runtime_dir", Status::Fail, "cannot be created: / cannot be written", |f| {
+        f.runtime_dir.there = There::Missing(denied_by("/ cannot be written"));
+    }),
+    ("runtime_dir", Status::Fail, "/r/muleteer is accessible to other users", |f| {
+        state(&mut f.runtime_parent).mode = 0o777
+    }),
+    ("events", Status::Fail, "line 3", |f| {
+        f.events = EventFacts::Broken { error: "line 3: no".into(), hint: "mend it".into() };
+    }),
+    ("events", Status::Warn, "10 s", |f| f.events = EventFacts::Slow { after_s: 10 }),
+    ("database", Status::Warn, "damaged", |f| {
+        f.database = DatabaseFacts::Damaged("damaged".into())
+    }),
+    ("database", Status::Fail, "newer", |f| {
+        f.database = DatabaseFacts::Broken { error: "newer".into(), hint: "update".into() };
+    }),
+    ("runtime_dir", Status::Fail, "mode 777", |f| state(&mut f.runtime_dir).mode = 0o777),
+    ("runtime_dir", Status::Fail, "108 bytes", |f| f.runtime_dir.socket_len = Some(108)),
+    ("operator_key", Status::Fail, "mode 644", |f| {
+        f.operator_key.as_mut().expect("key").mode = 0o644
+    }),
+    ("operator_key", Status::Fail, "uid 5", |f| f.operator_key.as_mut().expect("key").uid = 5),
+    ("daemon", Status::Warn, "version 0.0.9", |f| {
+        let exports = None;
+        f.daemon =
+            DaemonFacts::Answers { pid: 1, version: "0.0.9".into(), socket: "/s".into(), exports };
+    }),
+    ("daemon", Status::Fail, "timed out", |f| {
+        f.daemon = DaemonFacts::Mute { socket: "/s".into(), error: "timed out".into() };
+    }),
+    ("shim", Status::Warn, "no muleteer-shim", |f| {
+        f.shim.as_mut().expect("shim").own_binary = false
+    }),
+    ("shim", Status::Fail, "no such file", |f| f.shim = Err("no such file".into())),
+    ("sandbox.namespaces", Status::Warn, "EPERM", |f| {
+        f.sandbox.namespaces = Some(Err("unshare: EPERM".into()))
+    }),
+    ("sandbox.landlock", Status::Warn, "ENOSYS", |f| {
+        f.sandbox.landlock = Some(Err("ENOSYS".into()))
+    }),
+    ("containment", Status::Warn, "no pidfd, no subreaper", |f| {
+        (f.containment.pidfd, f.containment.subreaper) = (false, false);
+    }),
+    ("service", Status::Warn, "logs out", |f| {
+        f.service =
+            ServiceFacts::Systemd { user: "u".into(), linger: false, unit: Some("active".into()) };
+    }),
+    ("service", Status::Fail, "failed", |f| {
+        f.service =
+            ServiceFacts::Systemd { user: "u".into(), linger: true, unit: Some("failed".into()) };
+    }),
+    ("inotify", Status::Warn, "EMFILE", |f| inotify(f).available = Err("EMFILE".into())),
+    ("inotify", Status::Warn, "only 8 instances", |f| inotify(f).max_instances = 8),
+    ("inotify", Status::Warn, "only 3 watches", |f| inotify(f).max_watches = 3),
+    ("open_files", Status::Warn, "64 open files", |f| f.limits.open_files = (64, 65_536)),
+    ("processes", Status::Warn, "100 processes", |f| f.limits.processes = Some(100)),
+    ("telemetry", Status::Warn, "refused", |f| {
+        let endpoint = "http://127.0.0.1:4318".into();
+        f.telemetry = TelemetryFacts::Unreachable { endpoint, error: "refused".into() };
+    }),
+    ("telemetry", Status::Fail, "not a valid endpoint", |f| {
+        f.telemetry =
+            TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
+    }),
+];
+
 #[test]
 fn each_fault_has_a_message_and_a_hint() {
-    type Break = fn(&mut Facts);
-    let table: &[(&str, Status, &str, Break)] = &[
-        ("git", Status::Fail, "not on PATH", |f| f.git = Program::Missing),
-        ("git", Status::Fail, "too old", |f| {
-            f.git = answered("/usr/bin/git", "git version 2.17.1")
-        }),
-        ("git", Status::Fail, "within 5 s", |f| {
-            f.git = Program::Silent { path: "/g".into(), after_s: 5 }
-        }),
-        ("git_identity", Status::Warn, "has no name or address", |f| {
-            f.identity = IdentityFacts::None("empty ident".into())
-        }),
-        ("config", Status::Fail, "unknown key", |f| f.config = Err("x.yaml:3: unknown key".into())),
-        ("state_dir", Status::Fail, "belongs to uid 0", |f| state(&mut f.state_dir).uid = 0),
-        ("state_dir", Status::Fail, "accessible to other users (mode 755)", |f| {
-            state(&mut f.state_dir).mode = 0o40_755
-        }),
-        ("state_dir", Status::Fail, "cannot be written", |f| {
-            state(&mut f.state_dir).writable = denied()
-        }),
-        ("state_dir", Status::Fail, "10 MiB", |f| state(&mut f.state_dir).free_bytes = 10 << 20),
-        ("state_dir", Status::Warn, "500 MiB", |f| state(&mut f.state_dir).free_bytes = 500 << 20),
-        ("state_dir", Status::Warn, "nfs", |f| {
-            state(&mut f.state_dir).doubtful_fs = Some("nfs".into())
-        }),
-        ("state_dir", Status::Fail, "not a directory", |f| {
-            f.state_dir.there = There::Broken("not a directory".into())
-        }),
-        ("state_dir", Status::Fail, "cannot create /s/muleteer: / cannot be written", |f| {
-            f.state_dir.there = There::Missing(denied_by("/ cannot be written"));
-        }),
-        ("runtime_dir", Status::Fail, "cannot be created: / cannot be written", |f| {
-            f.runtime_dir.there = There::Missing(denied_by("/ cannot be written"));
-        }),
-        ("runtime_dir", Status::Fail, "/r/muleteer is accessible to other users", |f| {
-            state(&mut f.runtime_parent).mode = 0o777
-        }),
-        ("events", Status::Fail, "line 3", |f| {
-            f.events = EventFacts::Broken { error: "line 3: no".into(), hint: "mend it".into() };
-        }),
-        ("events", Status::Warn, "10 s", |f| f.events = EventFacts::Slow { after_s: 10 }),
-        ("database", Status::Warn, "damaged", |f| {
-            f.database = DatabaseFacts::Damaged("damaged".into())
-        }),
-        ("database", Status::Fail, "newer", |f| {
-            f.database = DatabaseFacts::Broken { error: "newer".into(), hint: "update".into() };
-        }),
-        ("runtime_dir", Status::Fail, "mode 777", |f| state(&mut f.runtime_dir).mode = 0o777),
-        ("runtime_dir", Status::Fail, "108 bytes", |f| f.runtime_dir.socket_len = Some(108)),
-        ("operator_key", Status::Fail, "mode 644", |f| {
-            f.operator_key.as_mut().expect("key").mode = 0o644
-        }),
-        ("operator_key", Status::Fail, "uid 5", |f| f.operator_key.as_mut().expect("key").uid = 5),
-        ("daemon", Status::Warn, "version 0.0.9", |f| {
-            let exports = None;
-            f.daemon = DaemonFacts::Answers {
-                pid: 1,
-                version: "0.0.9".into(),
-                socket: "/s".into(),
-                exports,
-            };
-        }),
-        ("daemon", Status::Fail, "timed out", |f| {
-            f.daemon = DaemonFacts::Mute { socket: "/s".into(), error: "timed out".into() };
-        }),
-        ("shim", Status::Warn, "no muleteer-shim", |f| {
-            f.shim.as_mut().expect("shim").own_binary = false
-        }),
-        ("shim", Status::Fail, "no such file", |f| f.shim = Err("no such file".into())),
-        ("sandbox.namespaces", Status::Warn, "EPERM", |f| {
-            f.sandbox.namespaces = Some(Err("unshare: EPERM".into()))
-        }),
-        ("sandbox.landlock", Status::Warn, "ENOSYS", |f| {
-            f.sandbox.landlock = Some(Err("ENOSYS".into()))
-        }),
-        ("containment", Status::Warn, "no pidfd, no subreaper", |f| {
-            (f.containment.pidfd, f.containment.subreaper) = (false, false);
-        }),
-        ("service", Status::Warn, "logs out", |f| {
-            f.service = ServiceFacts::Systemd {
-                user: "u".into(),
-                linger: false,
-                unit: Some("active".into()),
-            };
-        }),
-        ("service", Status::Fail, "failed", |f| {
-            f.service = ServiceFacts::Systemd {
-                user: "u".into(),
-                linger: true,
-                unit: Some("failed".into()),
-            };
-        }),
-        ("inotify", Status::Warn, "EMFILE", |f| inotify(f).available = Err("EMFILE".into())),
-        ("inotify", Status::Warn, "only 8 instances", |f| inotify(f).max_instances = 8),
-        ("inotify", Status::Warn, "only 3 watches", |f| inotify(f).max_watches = 3),
-        ("open_files", Status::Warn, "64 open files", |f| f.limits.open_files = (64, 65_536)),
-        ("processes", Status::Warn, "100 processes", |f| f.limits.processes = Some(100)),
-        ("telemetry", Status::Warn, "refused", |f| {
-            let endpoint = "http://127.0.0.1:4318".into();
-            f.telemetry = TelemetryFacts::Unreachable { endpoint, error: "refused".into() };
-        }),
-        ("telemetry", Status::Fail, "not a valid endpoint", |f| {
-            f.telemetry =
-                TelemetryFacts::BadEndpoint { endpoint: "x".into(), error: "no scheme".into() };
-        }),
-    ];
-    for (name, status, says, breaks) in table {
+    for (name, status, says, breaks) in FAULTS {
         let check = broken(name, breaks);
         assert_eq!(check.status, *status, "{check:?}");
         assert!(check.message.contains(says), "{says}: {check:?}");

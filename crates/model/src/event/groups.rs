@@ -188,6 +188,19 @@ macro_rules! intervention_events {
 #[macro_export]
 macro_rules! spec_run_events {
     () => {
+        $crate::run_progress_events!()
+            | $crate::planning_events!()
+            | $crate::bead_events!()
+            | $crate::maintenance_events!()
+            | $crate::judge_events!()
+            | $crate::publishing_events!()
+    };
+}
+
+/// A pattern of the events of a spec run as a whole: its start and end, its phases and its agents.
+#[macro_export]
+macro_rules! run_progress_events {
+    () => {
         $crate::event::Event::RunStarted { .. }
             | $crate::event::Event::RunResumed { .. }
             | $crate::event::Event::RunApproved { .. }
@@ -201,11 +214,6 @@ macro_rules! spec_run_events {
             | $crate::event::Event::AgentFinished { .. }
             | $crate::event::Event::AgentRetried { .. }
             | $crate::event::Event::PoolSlowed { .. }
-            | $crate::planning_events!()
-            | $crate::bead_events!()
-            | $crate::maintenance_events!()
-            | $crate::judge_events!()
-            | $crate::publishing_events!()
     };
 }
 

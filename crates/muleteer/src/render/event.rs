@@ -9,7 +9,11 @@ use muleteer_model::event::{Entry, Event, ExitCause, Outcome, Record};
 use muleteer_model::monitor::Action;
 use muleteer_model::spec_run::Run;
 use muleteer_model::spec_run::event::Purpose;
-use muleteer_model::{spec_run_events, task_list_events};
+use muleteer_model::{
+    api_events, attempt_events, daemon_events, intervention_events, output_events,
+    permission_events, prompt_events, result_events, session_events, spec_run_events,
+    task_list_events, tool_events,
+};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -130,10 +134,20 @@ impl Names {
 
 /// Describes an event that needs no other one.
 fn describe(event: &Event) -> Option<String> {
-    let text = |text: &str| clip(text.trim(), TEXT);
-    let warn = |text: String| format!("{YELLOW}{text}{RESET}");
-    let bad = |text: String| format!("{RED}{text}{RESET}");
-    let state = |state: &str| format!("{}{state}{RESET}", state_color(state));
+    match event {
+        daemon_events!() | attempt_events!() | intervention_events!() => process(event),
+        prompt_events!() | session_events!() | tool_events!() | permission_events!() => {
+            conversation(event)
+        }
+        output_events!() | result_events!() | api_events!() => output(event),
+        task_list_events!() => Some(event.name().replace('_', " ")),
+        spec_run_events!() => crate::render::run::describe(event),
+        Event::Unknown => None,
+    }
+}
+
+/// Describes an event of the daemon, of an attempt or of an intervention.
+fn process(event: &Event) -> Option<String> {
     Some(match event {
         Event::DaemonStarted { pid, version, .. } => format!("daemon {version} started, pid {pid}"),
         Event::DaemonStopping { alive: 0, .. } => "daemon stopping, no agents running".into(),
@@ -160,7 +174,6 @@ fn describe(event: &Event) -> Option<String> {
                 created.role, created.project, created.backend, created.by
             )
         }
-        Event::PromptQueued { kind, by, .. } => format!("prompt queued by {by} ({})", word(kind)),
         Event::WorktreeCreated { path, base } => format!("worktree {path} at {}", clip(base, 12)),
         Event::AttemptStarted { attempt, resume, .. } => {
             format!(
@@ -171,6 +184,72 @@ fn describe(event: &Event) -> Option<String> {
         Event::AgentSpawned { pid, .. } => format!("agent started, pid {pid}"),
         Event::AgentAdopted { shim_pid, .. } => format!("agent adopted from shim {shim_pid}"),
         Event::StartFailed { error, .. } => bad(format!("start failed: {}", text(error))),
+        Event::InterruptRequested { by, .. } => format!("interrupt requested by {by}"),
+        Event::KillRequested { reason, by } => format!("kill requested by {by}: {}", text(reason)),
+        Event::LimitReached { limit, detail } => warn(limit.describe(&text(detail))),
+        Event::MonitorSpoke { monitor, action, reason } => {
+            let what = format!("{monitor}: {}", text(reason));
+            match action {
+                Action::Stop => bad(format!("{what}: stopping the agent")),
+                Action::Warn => warn(what),
+                _ => what,
+            }
+        }
+        Event::StallDetected { silent_s, evidence } => {
+            let silent = span(Duration::from_secs(*silent_s));
+            warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))
+        }
+        Event::AgentExited { code, signal, cause, .. } => {
+            let how = match (code, signal) {
+                (Some(code), _) => format!("exited (code {code})"),
+                (None, Some(signal)) => format!("killed by signal {signal}"),
+                (None, None) => "ended in an unknown way".into(),
+            };
+            match cause {
+                ExitCause::Exited | ExitCause::Unknown => format!("agent {how}"),
+                cause => format!("agent {how}: {}", exit_cause(*cause)),
+            }
+        }
+        Event::SweepFinished { killed: 0, clean: true } => "no processes left behind".into(),
+        Event::SweepFinished { killed, clean: true } => {
+            warn(format!("killed {killed} processes that were left behind"))
+        }
+        Event::SweepFinished { killed, clean: false } => {
+            bad(format!("some processes could not be killed ({killed} were killed)"))
+        }
+        Event::AttemptFinished { attempt, outcome, reason, .. } => {
+            format!("attempt {attempt}: {} {}", word(outcome), text(reason))
+        }
+        Event::RestartScheduled { delay_ms, .. } => {
+            warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms))))
+        }
+        Event::WorkFetched(work) if work.trouble.is_some() || !work.skipped.is_empty() => {
+            warn(format!("work: {}", text(&work.describe(None))))
+        }
+        Event::WorkFetched(work) => format!("work: {}", text(&work.describe(None))),
+        Event::DispatchFinished { state: ended, reason, .. } => {
+            format!("{} {}", state(ended.as_str()), text(reason))
+        }
+        Event::FilesRemoved { by } => format!("files removed by {by}"),
+        // The stream of events describes this one, because it knows the dispatches with a clone.
+        Event::DispatchClosing { .. } => return None,
+        prompt_events!()
+        | session_events!()
+        | tool_events!()
+        | permission_events!()
+        | output_events!()
+        | result_events!()
+        | api_events!()
+        | task_list_events!()
+        | spec_run_events!()
+        | Event::Unknown => return None,
+    })
+}
+
+/// Describes an event of a prompt, a session, a tool or a permission.
+fn conversation(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::PromptQueued { kind, by, .. } => format!("prompt queued by {by} ({})", word(kind)),
         // An agent without sessions may still report its model.
         Event::SessionStarted { session_id, model } if session_id.is_empty() => {
             format!("model {}", model.as_ref()?)
@@ -236,16 +315,36 @@ fn describe(event: &Event) -> Option<String> {
             warn(format!("{verdict} by {by}: {}", text(why)))
         }
         Event::PermissionClosed { .. } => "the agent withdrew the request".into(),
-        Event::AgentNotice { text: what } => warn(text(what)),
-        Event::AgentSaid { text: said } => format!("“{}”", text(said)),
-        Event::UsageRecorded { model, input, output, cost_usd, .. } => {
-            format!("{model}: {} in, {} out, {}", count(*input), count(*output), usd(*cost_usd))
-        }
         Event::TurnFinished { turn, ok: true, .. } => format!("turn {turn} done"),
         Event::TurnFinished { turn, error, status, text: why, .. } => {
             let error = error.map(|error| word(&error)).unwrap_or_default();
             let status = status.map(|status| format!(" {status}")).unwrap_or_default();
             warn(format!("turn {turn} failed: {error}{status} {}", text(why)))
+        }
+        Event::ModelRequested { model, by, .. } => format!("model {model} requested by {by}"),
+        Event::ModelChanged { model, .. } => format!("switched to model {model}"),
+        Event::ModelRefused { reason, .. } => {
+            warn(format!("the other model was refused: {}", text(reason)))
+        }
+        daemon_events!()
+        | attempt_events!()
+        | intervention_events!()
+        | output_events!()
+        | result_events!()
+        | api_events!()
+        | task_list_events!()
+        | spec_run_events!()
+        | Event::Unknown => return None,
+    })
+}
+
+/// Describes an event of an agent's other output, its result or the model API.
+fn output(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::AgentNotice { text: what } => warn(text(what)),
+        Event::AgentSaid { text: said } => format!("“{}”", text(said)),
+        Event::UsageRecorded { model, input, output, cost_usd, .. } => {
+            format!("{model}: {} in, {} out, {}", count(*input), count(*output), usd(*cost_usd))
         }
         Event::ResultReceived { result } => {
             format!("result: {} {}", state(&word(&result.status)), text(&result.summary))
@@ -284,71 +383,40 @@ fn describe(event: &Event) -> Option<String> {
             warn("output paused: the spool or the disk is full".into())
         }
         Event::BlockedByUs { on: false } => "output resumed".into(),
-        Event::ModelRequested { model, by, .. } => format!("model {model} requested by {by}"),
-        Event::ModelChanged { model, .. } => format!("switched to model {model}"),
-        Event::ModelRefused { reason, .. } => {
-            warn(format!("the other model was refused: {}", text(reason)))
-        }
-        Event::InterruptRequested { by, .. } => format!("interrupt requested by {by}"),
-        Event::KillRequested { reason, by } => format!("kill requested by {by}: {}", text(reason)),
-        Event::LimitReached { limit, detail } => warn(limit.describe(&text(detail))),
-        Event::MonitorSpoke { monitor, action, reason } => {
-            let what = format!("{monitor}: {}", text(reason));
-            match action {
-                Action::Stop => bad(format!("{what}: stopping the agent")),
-                Action::Warn => warn(what),
-                _ => what,
-            }
-        }
-        Event::StallDetected { silent_s, evidence } => {
-            let silent = span(Duration::from_secs(*silent_s));
-            warn(format!("stalled: no sign of life for {silent} ({})", text(evidence)))
-        }
-        Event::AgentExited { code, signal, cause, .. } => {
-            let how = match (code, signal) {
-                (Some(code), _) => format!("exited (code {code})"),
-                (None, Some(signal)) => format!("killed by signal {signal}"),
-                (None, None) => "ended in an unknown way".into(),
-            };
-            match cause {
-                ExitCause::Exited | ExitCause::Unknown => format!("agent {how}"),
-                cause => format!("agent {how}: {}", exit_cause(*cause)),
-            }
-        }
-        Event::SweepFinished { killed: 0, clean: true } => "no processes left behind".into(),
-        Event::SweepFinished { killed, clean: true } => {
-            warn(format!("killed {killed} processes that were left behind"))
-        }
-        Event::SweepFinished { killed, clean: false } => {
-            bad(format!("some processes could not be killed ({killed} were killed)"))
-        }
-        Event::AttemptFinished { attempt, outcome, reason, .. } => {
-            format!("attempt {attempt}: {} {}", word(outcome), text(reason))
-        }
-        Event::RestartScheduled { delay_ms, .. } => {
-            warn(format!("restarts in {}", span(Duration::from_millis(*delay_ms))))
-        }
-        Event::WorkFetched(work) if work.trouble.is_some() || !work.skipped.is_empty() => {
-            warn(format!("work: {}", text(&work.describe(None))))
-        }
-        Event::WorkFetched(work) => format!("work: {}", text(&work.describe(None))),
-        Event::DispatchFinished { state: ended, reason, .. } => {
-            format!("{} {}", state(ended.as_str()), text(reason))
-        }
-        Event::FilesRemoved { by } => format!("files removed by {by}"),
-        // The stream of events describes this one, because it knows the dispatches with a clone.
-        Event::DispatchClosing { .. } => return None,
-        Event::OutputRead {} | task_list_events!() => event.name().replace('_', " "),
-        spec_run_events!() => return crate::render::run::describe(event),
-        Event::Unknown => return None,
+        Event::OutputRead {} => event.name().replace('_', " "),
+        daemon_events!()
+        | attempt_events!()
+        | intervention_events!()
+        | prompt_events!()
+        | session_events!()
+        | tool_events!()
+        | permission_events!()
+        | task_list_events!()
+        | spec_run_events!()
+        | Event::Unknown => return None,
     })
+}
+
+pub(super) fn text(text: &str) -> String {
+    clip(text.trim(), TEXT)
+}
+
+pub(super) fn warn(text: String) -> String {
+    format!("{YELLOW}{text}{RESET}")
+}
+
+pub(super) fn bad(text: String) -> String {
+    format!("{RED}{text}{RESET}")
+}
+
+fn state(state: &str) -> String {
+    format!("{}{state}{RESET}", state_color(state))
 }
 
 fn local(at: &Timestamp) -> String {
     at.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// Returns a unit variant as it is spelled in files.
 /// Describes the last prompt of a dead process by the CLI's transcript.
 fn last_prompt(standing: Standing) -> &'static str {
     match standing {
@@ -373,6 +441,7 @@ fn exit_cause(cause: ExitCause) -> &'static str {
     }
 }
 
+/// Returns a unit variant as it is spelled in files.
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -425,13 +494,14 @@ mod tests {
         let beads = json!({"event": "beads_created", "count": 1, "dependency_edges": 0,
             "beads": [bead]});
         let lines = lines_of(&[beads, start(0), end("failure"), start(1), end("success")]);
+        let job = "implement \"Parse dates\" (xk9e8v2e)";
         assert_eq!(
             lines[1..],
             [
-                "agent 1 starts: implement \"Parse dates\" (xk9e8v2e): attempt 1 (dispatch abcd2345)",
-                "agent 1: implement \"Parse dates\" (xk9e8v2e): attempt 1 failed",
-                "agent 1 starts: implement \"Parse dates\" (xk9e8v2e): attempt 2 (dispatch abcd2345)",
-                "agent 1: implement \"Parse dates\" (xk9e8v2e): attempt 2 succeeded",
+                format!("agent 1 starts: {job}: attempt 1 (dispatch abcd2345)"),
+                format!("agent 1: {job}: attempt 1 failed"),
+                format!("agent 1 starts: {job}: attempt 2 (dispatch abcd2345)"),
+                format!("agent 1: {job}: attempt 2 succeeded"),
             ]
         );
     }

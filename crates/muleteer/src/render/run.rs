@@ -1,13 +1,17 @@
 //! Text about a run, for people.
 
-use crate::render::{BOLD, GREEN, RED, RESET, YELLOW, clip, safe, span, usd};
+use crate::render::event::{bad, text, warn};
+use crate::render::{BOLD, GREEN, RESET, clip, safe, span, usd};
 use jiff::Timestamp;
 use muleteer_model::event::Event;
 use muleteer_model::spec_run::event::{RunStatus, Verdict};
 use muleteer_model::spec_run::judge::enforced::Enforced;
 use muleteer_model::spec_run::report::status::{Standing, WaitKind, why};
 use muleteer_model::spec_run::{Run, Stage};
-use muleteer_model::{daemon_events, dispatch_events, task_list_events};
+use muleteer_model::{
+    bead_events, daemon_events, dispatch_events, judge_events, maintenance_events, planning_events,
+    publishing_events, run_progress_events, task_list_events,
+};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -255,57 +259,20 @@ pub fn plan(run: &Run) -> String {
 
 /// Describes one event of a run in one line; `None` for events of little interest.
 pub fn describe(event: &Event) -> Option<String> {
-    let text = |text: &str| clip(text.trim(), 160);
-    let warn = |text: String| format!("{YELLOW}{text}{RESET}");
-    let bad = |text: String| format!("{RED}{text}{RESET}");
     Some(match event {
+        planning_events!() | bead_events!() | maintenance_events!() => return describe_work(event),
         Event::RunStarted(started) => {
             format!("run of {} ({})", text(&started.title), started.settings.backend)
         }
         Event::RunResumed { by, .. } => format!("resumed by {by}"),
         Event::PhaseChanged { phase } => format!("{BOLD}phase {}{RESET}", phase.as_str()),
-        Event::SpecFrozen { target_branch, base_commit, .. } => {
-            format!("frozen; agents push to {target_branch}, from {}", clip(base_commit, 12))
-        }
-        Event::AcceptanceSealed { path, .. } if path.is_empty() => "no acceptance criteria".into(),
-        Event::AcceptanceSealed { .. } => "the acceptance criteria are sealed".into(),
-        Event::BeadsCreated { count, dependency_edges, .. } => {
-            format!("{count} beads, {dependency_edges} dependencies")
-        }
         Event::RunApproved { by } => format!("approved by {by}"),
-        Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
         // The stream of events describes these, because it knows titles and attempts.
         Event::AgentStarted(_) | Event::AgentFinished(_) => return None,
         Event::AgentRetried { purpose, reason, .. } => {
             warn(format!("{} is retried: {}", purpose.as_str(), text(reason)))
         }
-        Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
-        Event::BeadRetried { bead_id, reason, .. } => {
-            warn(format!("bead {bead_id} is retried: {}", text(reason)))
-        }
-        Event::BeadReopened { bead_id, by } => {
-            format!("bead {bead_id} was reopened by {}", text(by))
-        }
-        Event::BeadBlocked { bead_id, reason, dependants } => bad(format!(
-            "bead {bead_id} is blocked: {} ({} beads depend on it)",
-            text(reason),
-            dependants.len()
-        )),
-        Event::OutsideClosed { bead_id, on } => {
-            format!("{on} is closed: bead {bead_id} no longer depends on it")
-        }
         Event::PoolSlowed { reason, .. } => warn(format!("slowing down: {}", text(reason))),
-        Event::ObservationCreated { bead_id, created_by } => {
-            format!("{created_by} noted {bead_id} for the judge")
-        }
-        Event::MaintenanceStarted { maintenance, trigger_completed_count, .. } => {
-            format!("{maintenance} after {trigger_completed_count} beads")
-        }
-        Event::PushUndone { agent, reason } => format!("agent {agent}: {reason}"),
-        Event::MaintenanceCoalesced { completed_count } => {
-            format!("maintenance after {completed_count} beads is already running")
-        }
-        Event::MaintenanceFinished { maintenance, status } => format!("{maintenance}: {status}"),
         Event::JudgeStarted { iteration, observations, .. } => {
             format!("the judge begins (iteration {iteration}, {} observations)", observations.len())
         }
@@ -353,6 +320,54 @@ pub fn describe(event: &Event) -> Option<String> {
         daemon_events!() | dispatch_events!() | task_list_events!() | Event::Unknown => {
             event.name().replace('_', " ")
         }
+    })
+}
+
+/// Describes an event of the plan, a bead or maintenance.
+fn describe_work(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::SpecFrozen { target_branch, base_commit, .. } => {
+            format!("frozen; agents push to {target_branch}, from {}", clip(base_commit, 12))
+        }
+        Event::AcceptanceSealed { path, .. } if path.is_empty() => "no acceptance criteria".into(),
+        Event::AcceptanceSealed { .. } => "the acceptance criteria are sealed".into(),
+        Event::BeadsCreated { count, dependency_edges, .. } => {
+            format!("{count} beads, {dependency_edges} dependencies")
+        }
+        Event::BeadAssigned { .. } | Event::BeadsAccepted {} | Event::Decomposed {} => return None,
+        Event::BeadCompleted { bead_id, .. } => format!("{GREEN}bead {bead_id} is done{RESET}"),
+        Event::BeadRetried { bead_id, reason, .. } => {
+            warn(format!("bead {bead_id} is retried: {}", text(reason)))
+        }
+        Event::BeadReopened { bead_id, by } => {
+            format!("bead {bead_id} was reopened by {}", text(by))
+        }
+        Event::BeadBlocked { bead_id, reason, dependants } => bad(format!(
+            "bead {bead_id} is blocked: {} ({} beads depend on it)",
+            text(reason),
+            dependants.len()
+        )),
+        Event::OutsideClosed { bead_id, on } => {
+            format!("{on} is closed: bead {bead_id} no longer depends on it")
+        }
+        Event::ObservationCreated { bead_id, created_by } => {
+            format!("{created_by} noted {bead_id} for the judge")
+        }
+        Event::MaintenanceStarted { maintenance, trigger_completed_count, .. } => {
+            format!("{maintenance} after {trigger_completed_count} beads")
+        }
+        Event::PushUndone { agent, reason } => format!("agent {agent}: {reason}"),
+        Event::MaintenanceCoalesced { completed_count } => {
+            format!("maintenance after {completed_count} beads is already running")
+        }
+        Event::MaintenanceFinished { maintenance, status } => format!("{maintenance}: {status}"),
+        run_progress_events!()
+        | judge_events!()
+        | publishing_events!()
+        | daemon_events!()
+        | dispatch_events!()
+        | task_list_events!()
+        | Event::Unknown => return None,
     })
 }
 
