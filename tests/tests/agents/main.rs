@@ -1,6 +1,7 @@
 //! System tests of the real agent CLIs, driven by muleteer against the scripted model.
 
 mod acp;
+mod acp_scripted;
 mod api_errors;
 mod claude;
 mod codex;
@@ -9,3 +10,4 @@ mod mcp;
 mod model_server;
 mod permissions;
 mod replays;
+mod role_tools;

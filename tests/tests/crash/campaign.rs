@@ -21,7 +21,7 @@ fn passings(point: &str) -> &'static [u32] {
 }
 
 /// A dispatch that asks nothing and has no clone does not reach the points of task lists, clones
-/// and answers. `tests/tests/task_list/`, `recovery.rs` and
+/// and answers. `tests/tests/task_list/`, the files beside this one and
 /// [`answer_is_delivered_exactly_once`] try them, and
 /// [`zygote_death_ends_no_agent`] the zygote's.
 fn dispatch_points() -> impl Iterator<Item = &'static &'static str> {

@@ -2,15 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
-use muleteer_tests::wait::holds_for;
 use muleteer_tests::{PATIENCE, Repo, World, program, wait_until};
-use rustix::process::Signal;
 use serde_json::{Value, json};
-use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-const RESULT: &str =
+pub(super) const RESULT: &str =
     r#"echo '{"type":"result","status":"success","summary":"made it","changes":["a.txt"]}'"#;
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -23,7 +19,7 @@ fn keys(value: &Value) -> Vec<&str> {
 }
 
 /// Makes a finished dispatch and returns its id.
-fn succeeded(world: &World, repo: &Repo) -> String {
+pub(super) fn succeeded(world: &World, repo: &Repo) -> String {
     let script = format!("echo working; echo hi > a.txt; {RESULT}");
     let id = world.spawn(repo, &script, &["--wait"]).ok();
     assert!(
@@ -70,51 +66,6 @@ fn successful_dispatch_is_reported_everywhere() {
         assert_eq!(names.iter().filter(|name| *name == once).count(), 1, "{once} in {names:?}");
     }
     world.finish(Some(daemon));
-}
-
-/// With `--json` the id is in the one document, which is the last output.
-#[test]
-fn interrupted_wait_names_the_dispatches() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let script = "while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done";
-    let waiting = world.spawn(&repo, script, &["--wait", "--json"]).start();
-    let id = wait_until("the agent to run", PATIENCE, || {
-        let running = world.status()["dispatches"].as_array()?.first()?.clone();
-        (running["state"] == "running").then(|| running["id"].as_str().unwrap().to_string())
-    });
-    world.signal(waiting.pid(), rustix::process::Signal::INT);
-    let said = waiting.finish().expect_code(130);
-    assert_eq!(
-        (said.error_code().as_str(), &said.json()["error"]["dispatch_id"]),
-        ("E_CANCELLED", &json!(id))
-    );
-    assert_eq!(world.dispatch(&id)["state"], "running");
-    std::fs::write(world.home().join("go"), "").unwrap();
-    world.muleteer(&["wait", &id]).ok();
-    world.finish(Some(daemon));
-}
-
-/// Nothing ends without a daemon, so `--follow` starts the next one, as `wait` does.
-#[test]
-fn follow_continues_across_daemons() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let mut daemon = world.daemon();
-    let script = "echo begun; while [ ! -e \"$HOME/go\" ]; do sleep 0.05; done; exit 3";
-    let following = world.spawn(&repo, script, &["--follow", "--json"]).start();
-    wait_until("the agent to run", PATIENCE, || {
-        let running = world.status()["dispatches"].as_array()?.first()?.clone();
-        (running["state"] == "running").then_some(())
-    });
-    daemon.kill_9();
-    std::fs::write(world.home().join("go"), "").unwrap();
-    let said = following.finish().expect_code(4);
-    let last: Value = serde_json::from_str(said.stdout.lines().last().unwrap()).unwrap();
-    assert_eq!(last["state"], "failed", "{last}");
-    world.muleteer(&["daemon", "stop"]).run();
-    world.finish(None);
 }
 
 #[test]
@@ -199,40 +150,6 @@ fn the_agent_gets_its_prompt_and_its_variables() {
 }
 
 #[test]
-fn exit_codes_of_the_contract() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let code = |script: &str| world.spawn(&repo, script, &["--wait"]).run().code;
-    assert_eq!(code("exit 0"), Some(0), "exit 0 is success");
-    assert_eq!(code("exit 7"), Some(4), "any other exit is failure");
-    assert_eq!(
-        code(r#"echo '{"type":"result","status":"partial","summary":"half"}'"#),
-        Some(4),
-        "partial"
-    );
-    assert_eq!(
-        code(r#"echo '{"type":"result","status":"blocked","summary":"stuck"}'"#),
-        Some(4),
-        "blocked"
-    );
-
-    let killed = world.spawn(&repo, "sleep 1000", &[]).ok();
-    world.wait_for_state(&killed, &["running"]);
-    world.muleteer(&["kill", &killed, "--reason", "a test"]).ok();
-    assert_eq!(world.muleteer(&["wait", &killed]).run().code, Some(6), "killed");
-    assert_eq!(world.dispatch(&killed)["attempts"], 1, "an intentional kill is never resurrected");
-
-    let bad = world.muleteer(&["spawn", "nobody-of-that-name", repo.to_str(), "x", "--json"]).run();
-    assert_eq!((bad.code, bad.error_code().starts_with("E_")), (Some(2), true), "{bad:?}");
-    let bad = world.muleteer(&["spawn", "developer", "/no/such/project", "x", "--json"]).run();
-    assert_eq!(bad.code, Some(2), "{bad:?}");
-    let bad = world.muleteer(&["no-such-verb", "--json"]).run();
-    assert_eq!(bad.code, Some(2), "{bad:?}");
-    world.finish(Some(daemon));
-}
-
-#[test]
 fn spawn_answers_when_the_dispatch_is_durable() {
     let world = World::new();
     let repo = world.repo("repo");
@@ -244,161 +161,6 @@ fn spawn_answers_when_the_dispatch_is_durable() {
     let daemon = world.daemon();
     assert_eq!(world.wait_for_end(&id)["state"], "success");
     world.finish(Some(daemon));
-}
-
-#[test]
-fn journal_is_written_and_agent_entries_are_read() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let script =
-        format!("echo '- found the cause in a.rs' >> \"$MULETEER_JOURNAL\"; sleep 0.5; {RESULT}");
-    let id = world.spawn(&repo, &script, &["--wait", "--feature", "login"]).ok();
-    let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
-    assert!(
-        journal.starts_with(&format!("{}/.agents/journals/login/", repo.to_str())),
-        "{journal}"
-    );
-    let text = wait_until("the journal to be completed", PATIENCE, || {
-        let text = std::fs::read_to_string(&journal).unwrap_or_default();
-        text.contains("completed").then_some(text)
-    });
-    assert!(text.contains("found the cause in a.rs"), "the agent's own line stays:\n{text}");
-    assert_eq!(world.muleteer(&["journal", &id]).ok(), text.trim());
-    let entries = world.events_of(&id, "journal_entry");
-    assert!(
-        entries.iter().any(|event| event["text"].as_str().unwrap().contains("found the cause")),
-        "{entries:?}"
-    );
-    world.finish(Some(daemon));
-}
-
-/// The agent rewrites the file in place, which empties it first: at once, and slowly while a line
-/// of ours is due. It also replaces the file as editors do.
-#[test]
-fn agent_that_rewrites_its_journal_keeps_its_entries() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let script = r#"
-        for n in 1 2 3 4 5 6; do
-            cat "$MULETEER_JOURNAL" > t; echo "- at once $n" >> t; cat t > "$MULETEER_JOURNAL"; sleep 0.1
-        done
-        echo "- plainly 1" >> "$MULETEER_JOURNAL"
-        cat "$MULETEER_JOURNAL" > t; echo "- moved 1" >> t; mv t "$MULETEER_JOURNAL"
-        cat "$MULETEER_JOURNAL" > t
-        {
-            cat t; echo "- slowly 1"
-            echo '{"type":"tool_call","id":"a","name":"Due","input":{}}' >&3
-            while [ ! -e go ]; do sleep 0.05; done
-            echo "- slowly 2"
-        } 3>&1 > "$MULETEER_JOURNAL"
-        while [ ! -e end ]; do sleep 0.05; done
-    "#;
-    let id = world.spawn(&repo, script, &[]).ok();
-    wait_until("our line to be due", PATIENCE, || {
-        (!world.events_of(&id, "tool_called").is_empty()).then_some(())
-    });
-    let journal = world.dispatch(&id)["journal"].as_str().unwrap().to_string();
-    let text = || std::fs::read_to_string(&journal).unwrap_or_default();
-    holds_for("that nothing is put into what is being written", Duration::from_millis(600), || {
-        text().ends_with("- slowly 1\n")
-    });
-    repo.write("go", "");
-    wait_until("our line to be put back once it is closed", PATIENCE, || {
-        text().contains("Due").then_some(())
-    });
-    repo.write("end", "");
-    world.wait_for_end(&id);
-    let text = wait_until("the journal to be completed", PATIENCE, || {
-        Some(text()).filter(|text| text.contains("Status: completed"))
-    });
-    let mut lines: Vec<String> = (1..=6).map(|n| format!("- at once {n}")).collect();
-    lines.extend(["- plainly 1", "- moved 1", "- slowly 1", "- slowly 2"].map(String::from));
-    let entries = world.events_of(&id, "journal_entry");
-    assert_eq!(
-        entries.iter().map(|entry| entry["text"].as_str().unwrap()).collect::<Vec<_>>(),
-        lines
-    );
-    for line in lines.iter().map(String::as_str).chain([
-        "attempt 1 started",
-        "agent started",
-        "tool_use: Due",
-        "finished",
-    ]) {
-        assert_eq!(text.matches(line).count(), 1, "{line} in\n{text}");
-    }
-    world.finish(Some(daemon));
-}
-
-#[test]
-fn dispatch_id_can_be_any_unique_prefix() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let id = succeeded(&world, &repo);
-    let status = world.muleteer(&["status", &id[..3], "--json"]).json();
-    assert_eq!(status["dispatches"][0]["id"], id.as_str());
-    let unknown = world.muleteer(&["status", "zzzzzzzz", "--json"]).run().expect_code(2);
-    assert_eq!(unknown.error_code(), "E_NOT_FOUND");
-    world.finish(Some(daemon));
-}
-
-#[test]
-fn reading_verbs_work_without_a_daemon_and_say_so() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let status = world.status();
-    assert_eq!(status["daemon"]["running"], false, "nothing was ever started: {status}");
-    let mut daemon = world.daemon();
-    let id = succeeded(&world, &repo);
-    daemon.kill_9();
-    let status = world.status();
-    assert_eq!(status["daemon"]["running"], false);
-    assert_eq!(world.dispatch(&id)["state"], "success");
-    assert!(world.muleteer(&["logs", &id, "--raw"]).ok().contains("working"));
-    assert!(world.muleteer(&["journal", &id]).ok().contains("completed"));
-    assert!(world.muleteer(&["events", "--json"]).ok().contains("dispatch_finished"));
-    assert!(world.processes().is_empty(), "a verb that reads starts no daemon");
-}
-
-/// An unreadable state is an error, and does not mean that there are no dispatches.
-#[test]
-fn unreadable_state_without_a_daemon_is_an_error() {
-    let world = World::new();
-    std::fs::create_dir_all(world.state().parent().unwrap()).unwrap();
-    std::fs::write(world.state(), "no directory").unwrap();
-    for verb in [&["status", "--json"][..], &["status", "abcd2345", "--json"], &["cost", "--json"]]
-    {
-        let output = world.muleteer(verb).run().expect_code(4);
-        assert_eq!(output.error_code(), "E_STORE_IO", "{verb:?}: {}", output.stdout);
-    }
-    std::fs::remove_file(world.state()).unwrap();
-    world.finish(None);
-}
-
-/// An environment may have bytes that are no text; such a variable is no setting of ours.
-#[test]
-fn variable_that_is_not_utf8_does_not_prevent_a_daemon_start() {
-    use std::os::unix::ffi::OsStrExt as _;
-    let world = World::new();
-    let repo = world.repo("repo");
-    let odd = std::ffi::OsStr::from_bytes(b"x\xffy");
-    let id = world.spawn(&repo, "true", &["--wait"]).env("LC_ODD", odd).ok();
-    assert_eq!(world.dispatch(&id)["state"], "success");
-    world.muleteer(&["daemon", "stop"]).ok();
-    world.finish(None);
-}
-
-#[test]
-fn a_daemon_is_started_on_demand_and_outlives_its_client() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let id = world.spawn(&repo, "sleep 0.3; echo x >> effects", &[]).ok();
-    assert_eq!(world.status()["daemon"]["running"], true);
-    assert_eq!(world.wait_for_end(&id)["state"], "success");
-    assert_eq!(repo.effects("effects"), ["x"]);
-    world.finish(None);
 }
 
 /// The case is `muleteer wait … | head -1 && deploy`, with `pipefail`.
@@ -423,16 +185,6 @@ fn outcome_does_not_depend_on_the_reader() {
         assert_eq!(status.code(), Some(4), "{args:?}");
     }
     world.finish(None);
-}
-
-#[test]
-fn a_second_daemon_is_refused_and_names_the_first() {
-    let world = World::new();
-    let daemon = world.daemon();
-    let second = world.muleteer(&["daemon", "--json"]).run().expect_code(3);
-    assert_eq!(second.error_code(), "E_ALREADY_RUNNING");
-    assert!(second.stdout.contains(&daemon.pid().to_string()), "{}", second.stdout);
-    world.finish(Some(daemon));
 }
 
 #[test]
@@ -638,150 +390,6 @@ fn agent_has_muleteer_on_path_and_no_keys_of_other_clis() {
     world.finish(Some(daemon));
 }
 
-/// The end of a dispatch is durable before its journal has it, and a client that follows the
-/// journal still sees it.
-#[test]
-fn journal_follow_shows_the_last_line() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let id = world.spawn(&repo, "while [ ! -e go ]; do sleep 0.05; done", &[]).ok();
-    world.wait_for_state(&id, &["running"]);
-    let following = world.muleteer(&["journal", &id, "-f"]).start();
-    repo.write("go", "");
-    let shown = following.finish();
-    assert!(shown.code == Some(0) && shown.stdout.contains("finished"), "{shown:?}");
-    world.finish(Some(daemon));
-}
-
-/// The journal is made before the agent starts. If it cannot be made, a fault is recorded and the
-/// work continues. In a sandbox an agent may write its journal but not read our files, so the
-/// daemon does neither for it, and a pipe does not block anybody.
-#[test]
-fn link_or_pipe_instead_of_a_journal_is_ignored() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let secret = world.path().join("secret");
-    std::fs::write(&secret, "- 00:00 — sealed\n").unwrap();
-    let exclude = std::path::Path::new(repo.to_str()).join(".git/info/exclude");
-    let link = format!("ln -s '{}' x; mv -f x \"$MULETEER_JOURNAL\"", secret.display());
-    for (number, replace) in
-        ["mkfifo x; mv -f x \"$MULETEER_JOURNAL\"", &link].into_iter().enumerate()
-    {
-        let script = format!(
-            "{replace}; echo '{{\"type\":\"text\",\"text\":\"told\"}}'; echo run >> effects"
-        );
-        let id = world.spawn(&repo, &script, &["--feature", &format!("f{number}"), "--wait"]).ok();
-        assert_eq!(world.dispatch(&id)["state"], "success", "{replace}");
-        let faults = || world.events_of(&id, "fault");
-        wait_until("the fault to be on record", PATIENCE, || (!faults().is_empty()).then_some(()));
-        assert!(world.events_of(&id, "journal_entry").is_empty(), "{replace}");
-    }
-    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "- 00:00 — sealed\n");
-
-    std::fs::remove_file(&exclude).unwrap();
-    std::os::unix::fs::symlink(&secret, &exclude).unwrap();
-    world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
-    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "- 00:00 — sealed\n");
-    assert_eq!(repo.effects("effects").len(), 3);
-    world.finish(Some(daemon));
-}
-
-/// Each line of an agent's journal becomes a permanent event, so a flood of lines is cut at a
-/// limit.
-#[test]
-fn flood_of_journal_entries_is_limited() {
-    const MOST: usize = 10_000;
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let id = world.spawn(&repo, "yes | head -n 60000 >> \"$MULETEER_JOURNAL\"", &["--wait"]).ok();
-    assert_eq!(world.dispatch(&id)["state"], "success");
-    assert_eq!(world.events_of(&id, "journal_entry").len(), MOST);
-    let faults = world.events_of(&id, "fault");
-    assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(faults[0]["message"].as_str().unwrap().contains("10000 entries"), "{faults:?}");
-    world.finish(Some(daemon));
-}
-
-/// A removed working directory names no project; a project that is given explicitly works.
-#[test]
-fn project_can_be_named_from_a_removed_directory() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon();
-    let prompt = world.path().join("prompt");
-    std::fs::write(&prompt, "do it").unwrap();
-    let run = |project: &str| {
-        let line = format!(
-            "mkdir gone && cd gone && rmdir ../gone && \"$1\" spawn developer {project} \
-             --prompt-file \"$2\" \
-             --backend subprocess --command 'echo run >> effects' --wait --json"
-        );
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", &line, "sh"])
-            .arg(world.program())
-            .arg(&prompt)
-            .current_dir(world.path());
-        world.environment(&mut shell);
-        shell.stdin(std::process::Stdio::null()).output().unwrap()
-    };
-    let named = run(repo.to_str());
-    assert!(named.status.success(), "{named:?}");
-    assert_eq!(repo.effects("effects"), ["run"]);
-    let nowhere = run("");
-    assert_eq!(nowhere.status.code(), Some(2), "{nowhere:?}");
-    assert!(
-        String::from_utf8_lossy(&nowhere.stdout).contains("E_PROJECT_NOT_FOUND"),
-        "{nowhere:?}"
-    );
-    world.finish(Some(daemon));
-}
-
-/// Another process may write the file between Muleteer's check and its own write.
-#[test]
-fn foreign_text_during_the_creation_of_a_journal_is_kept() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    let daemon = world.daemon_with(&[("MULETEER_FAULT", "journal.mid_batch=stop")]);
-    let spawned = world.spawn(&repo, "true", &["--wait"]).start();
-    wait_until("the daemon to stop itself", PATIENCE, || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).ok()?;
-        stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
-    });
-    let created =
-        world.events().into_iter().find(|event| event["event"] == "dispatch_created").unwrap();
-    let journal = Path::new(created["journal"].as_str().unwrap());
-    assert!(!journal.exists(), "it is about to be made");
-    std::fs::create_dir_all(journal.parent().unwrap()).unwrap();
-    std::fs::write(journal, "- somebody was quicker\n").unwrap();
-    world.signal(daemon.pid(), Signal::CONT);
-    assert_eq!(spawned.finish().code, Some(0));
-    let text = std::fs::read_to_string(journal).unwrap();
-    assert!(text.contains("somebody was quicker") && text.contains("completed"), "{text}");
-    world.finish(Some(daemon));
-}
-
-#[test]
-fn unwritable_journal_does_not_block_a_dispatch() {
-    let world = World::new();
-    let repo = world.repo("repo");
-    repo.write(".agents", "somebody's file");
-    let daemon = world.daemon();
-    let id = world.spawn(&repo, "echo run >> effects", &["--wait"]).ok();
-    assert_eq!(world.dispatch(&id)["state"], "success");
-    assert_eq!(repo.effects("effects"), ["run"]);
-    let of_its_own = |event: &serde_json::Value| event["dispatch_id"] == id.as_str();
-    assert!(
-        world.events().iter().any(|event| event["event"] == "fault"
-            && event["what"] == "journal"
-            && of_its_own(event))
-    );
-    world.finish(Some(daemon));
-}
-
 /// Lines without an event are a sign of life too.
 #[test]
 fn plain_output_is_activity() {
@@ -805,17 +413,6 @@ fn plain_output_is_activity() {
     std::fs::write(world.home().join("stop"), "").unwrap();
     world.wait_for_end(&id);
     world.finish(Some(daemon));
-}
-
-/// `--socket` is for people, whatever an agent has left in their environment.
-#[test]
-fn explicit_socket_does_not_wait_for_a_daemon() {
-    let world = World::new();
-    let nowhere = world.path().join("nowhere.sock");
-    let asked = ["status", "--json", "--socket", nowhere.to_str().unwrap()];
-    // That is less than the minute for which an agent's client waits.
-    let status = world.muleteer(&asked).env("MULETEER_SOCKET", &nowhere).deadline(PATIENCE).json();
-    assert_eq!(status["daemon"]["running"], false);
 }
 
 /// `spawn` reports the error, and not only `config check`.

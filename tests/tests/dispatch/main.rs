@@ -1,7 +1,9 @@
 //! System tests of the whole life of a dispatch, with scripted agents.
 
+mod clients;
 mod deep_state;
 mod descent;
+mod journal;
 mod lifecycle;
 mod monitors;
 mod prune;

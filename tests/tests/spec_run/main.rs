@@ -6,5 +6,6 @@ mod real_agents;
 mod screen;
 mod scripted;
 mod standing;
+mod stopping;
 mod verbs;
 mod work;

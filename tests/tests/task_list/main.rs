@@ -3,6 +3,7 @@
 mod agents;
 mod bead_stores;
 mod crash;
+mod damaged_list;
 mod hooks;
 mod recovery;
 mod sessions;

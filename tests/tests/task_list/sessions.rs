@@ -519,43 +519,6 @@ fn run_stopped_during_its_init_has_not_failed() {
     scene.end();
 }
 
-#[test]
-fn a_corrupt_list_is_restored_or_stops_the_run() {
-    let scene = Scene::new();
-    scene.add("One", "true", &[]);
-    scene.add("Two", "true", &[]);
-    scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
-    assert_eq!(
-        scene.tasks(&["status", "--json"]).json()["counts"]["total"],
-        1,
-        "what the backup holds"
-    );
-    let told = scene.run("true", &[]).expect_code(0).stderr;
-    assert_eq!(scene.status("task-001"), "completed");
-    assert!(told.contains("warning: harness-tasks.json was damaged"), "{told}");
-    assert_eq!(scene.repo.read("harness-tasks.json.damaged"), "{\"version\": 2, \"tas");
-    assert!(
-        scene.log().contains(
-            "saved the damaged content, with the last change, as harness-tasks.json.damaged "
-        ),
-        "{}",
-        scene.log()
-    );
-    // In the middle of a run the daemon finds the fault.
-    scene.add("Three", "true", &[]);
-    let told = scene.run("echo '{,' > harness-tasks.json", &[]).expect_code(0).stderr;
-    assert!(told.contains("saved the damaged content as harness-tasks.json.damaged.2 ("), "{told}");
-    assert_eq!(scene.repo.read("harness-tasks.json.damaged.2"), "{,\n");
-    scene.repo.write("harness-tasks.json", "{\"version\": 2, \"tas");
-    std::fs::remove_file(scene.repo.path.join("harness-tasks.json.bak")).unwrap();
-    let refused = scene.run("true", &["--json"]).expect_code(2);
-    assert_eq!(refused.error_code(), "E_TASKS_CORRUPT");
-    assert!(
-        scene.log().contains("ERROR [ENV_SETUP] harness-tasks.json corrupted and unrecoverable")
-    );
-    scene.world.finish(None);
-}
-
 /// docs/task-list.md maps each sentence of the protocol to tests, which must exist.
 #[test]
 fn the_map_of_the_reference_names_tests_that_are_there() {
@@ -565,7 +528,7 @@ fn the_map_of_the_reference_names_tests_that_are_there() {
     };
     let page = read("docs/task-list.md");
     let (_, map) = page.split_once("## The protocol, sentence by sentence").unwrap();
-    let subjects = ["sessions", "recovery", "workers", "agents", "verbs"];
+    let subjects = ["sessions", "damaged_list", "recovery", "workers", "agents", "verbs"];
     let system = subjects.map(|subject| read(&format!("tests/tests/task_list/{subject}.rs")));
     let mut checked = 0;
     for line in map.lines().filter(|line| {

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     fn of(confined: bool, unconfined: &str, exposed: &str) -> Enforced {
-        let mut settings = crate::spec_run::tests::rules::settings();
+        let mut settings = crate::spec_run::tests::play::settings();
         settings.confined = confined;
         (settings.unconfined, settings.exposed) = (unconfined.into(), exposed.into());
         Enforced::of(&settings)

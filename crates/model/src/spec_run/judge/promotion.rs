@@ -86,7 +86,7 @@ pub fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec_run::tests::rules::{Play, bead, settings};
+    use crate::spec_run::tests::play::{Play, bead, settings};
 
     fn ids(planned: &[Planned]) -> Vec<String> {
         let told = |one: &Planned| {

@@ -8,7 +8,7 @@ use crate::spec_run::checkpoint::{self, RunLog};
 use crate::spec_run::event::*;
 use crate::spec_run::judge::{Acceptance, Criterion, Issue, JudgeResult, NewBead, SpecDrift};
 use crate::spec_run::prompts::{self, Commands, Scene, Work};
-use crate::spec_run::tests::rules::{Play, bead, settings};
+use crate::spec_run::tests::play::{Play, bead, settings};
 use crate::spec_run::{Input, Run, effects};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -183,7 +183,7 @@ fn known() -> Play {
     let planned = Planned {
         id: "a1b2c3j1n0".into(),
         title: "Add the callback".into(),
-        ..crate::spec_run::tests::rules::plan_of(&bead("x", &[]))
+        ..crate::spec_run::tests::play::plan_of(&bead("x", &[]))
     };
     let triage =
         Triage { beads: vec![planned], dismissed: vec!["scr-x9y8".into()], ..Triage::default() };

@@ -1,5 +1,8 @@
 //! Tests of the whole state machine.
 
+mod endings;
 mod golden;
-pub(crate) mod rules;
+mod judging;
+pub(crate) mod play;
+mod rules;
 mod simulator;

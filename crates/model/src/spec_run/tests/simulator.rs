@@ -9,7 +9,7 @@ use crate::spec_run::judge::{
     self, Acceptance, JudgeResult, NewBead, Observation, SpecDrift, VerdictError,
 };
 use crate::spec_run::state::{Run, Sealed, Stage};
-use crate::spec_run::tests::rules::{bead, settings};
+use crate::spec_run::tests::play::{bead, settings};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 

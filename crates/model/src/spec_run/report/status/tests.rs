@@ -5,7 +5,7 @@ use crate::spec_run::decide::JobEnd;
 use crate::spec_run::event::JudgeFinished;
 use crate::spec_run::report::status::*;
 use crate::spec_run::state::{RunStanding, Stopping};
-use crate::spec_run::tests::rules::{Play, bead, settings};
+use crate::spec_run::tests::play::{Play, bead, settings};
 use serde_json::Value;
 
 const START: i64 = 1_700_000_000;

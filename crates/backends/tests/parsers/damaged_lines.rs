@@ -1,0 +1,329 @@
+//! Lines that are cut off, damaged, or mixed with other output: they keep their meaning, and are
+//! never success by accident.
+
+use crate::{events, parse};
+use muleteer_model::agent::event::AgentEvent;
+
+/// Lines that JavaScript's JSON accepts and `serde_json` rejects, with the fault inside a text.
+fn broken(line: &str) -> Vec<Vec<u8>> {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let with = |old: &str, new: &[u8]| {
+        let (before, after) = line.split_once(old).unwrap();
+        [before.as_bytes(), new, after.as_bytes()].concat()
+    };
+    vec![
+        with("~", br"\ud83d"),
+        with("~", br"\ude00 \ud83d"),
+        with("~", b"caf\xe9"),
+        with("~", b"\xf0\x9f"),
+        with("~", b"a\tb"),
+        [b"\xef\xbb\xbf", line.as_bytes()].concat(),
+        [line.as_bytes(), b"\0\0"].concat(),
+        with("{", b"{\"x\":1e999,"),
+        with("{", format!("{{\"x\":{deep},").as_bytes()),
+    ]
+}
+
+#[test]
+fn lines_that_need_repair_keep_their_meaning_and_record_a_fault() {
+    for (name, line, meant) in [
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"~"}"#,
+            "result",
+        ),
+        (
+            "claude-code",
+            r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t","name":"Write","input":{"a":"~"}}]}}"#,
+            "tool_call",
+        ),
+        (
+            "claude-code",
+            r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"~"}]}}"#,
+            "tool_result",
+        ),
+        (
+            "claude-code",
+            r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"~"}}}"#,
+            "permission",
+        ),
+        (
+            "codex",
+            r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"~"}}"#,
+            "text",
+        ),
+        ("codex", r#"{"type":"turn.failed","error":{"message":"~"}}"#, "result"),
+        (
+            "acp",
+            r#"{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"toolCall":{"title":"~"},"options":[{"optionId":"y","kind":"allow_once"}]}}"#,
+            "permission",
+        ),
+        (
+            "acp",
+            r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","_meta":"~"}}"#,
+            "result",
+        ),
+        ("subprocess", r#"{"type":"result","status":"failed","summary":"~"}"#, "result"),
+        ("rehearsal", r#"{"type":"text","text":"~"}"#, "text"),
+    ] {
+        for bytes in broken(line) {
+            let lines = parse(name, [bytes.as_slice(), b"\n"]);
+            let events: Vec<_> =
+                lines.into_iter().flat_map(|line| line.events).map(|timed| timed.event).collect();
+            let shown = String::from_utf8_lossy(&bytes);
+            assert!(
+                matches!(&events[0], AgentEvent::Notice { text } if text.contains("repaired")),
+                "{shown}: {events:?}"
+            );
+            let last = serde_json::to_value(events.last().unwrap()).unwrap();
+            assert_eq!(last["type"], meant, "{name} {shown}: {events:?}");
+            match events.last().unwrap() {
+                // The agent must use its own text and not the repaired one.
+                AgentEvent::Permission { ask, .. } => assert!(ask.input_cut, "{shown}"),
+                AgentEvent::Result(result) if name == "claude-code" => {
+                    assert!(result.ok, "{shown}")
+                }
+                AgentEvent::Result(result) if name == "codex" => assert!(!result.ok, "{shown}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_line_is_never_success_and_leaves_no_call_open() {
+    let end = |name: &str, line: &str| {
+        let events = events(name, &format!("{line}\n"));
+        let fault = |event: &AgentEvent| matches!(event, AgentEvent::Notice { text } if text.contains("damaged"));
+        assert!(events.iter().any(fault), "{name} {line}: {events:?}");
+        events.into_iter().next_back().unwrap()
+    };
+    for (name, line) in [
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"session_id":"s","result":"cut"#,
+        ),
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"x","y":tru}"#,
+        ),
+        ("codex", r#"{"type":"turn.completed","usage":{"input_tokens":1"#),
+        ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn","usage":{"#),
+        ("subprocess", r#"{"type":"result","status":"success","summary":"cut"#),
+        ("subprocess", r#"{"status":"failed","type":"result","summary":'x'}"#),
+        ("subprocess", r#"{'status':"failed","type":"result"}"#),
+        ("rehearsal", r#"{"type":"result","ok":true,"#),
+    ] {
+        match end(name, line) {
+            AgentEvent::Result(result) => {
+                assert!(
+                    !result.ok && result.damage.is_some() && result.structured.is_none(),
+                    "{line}: {result:?}"
+                );
+            }
+            other => panic!("{name} {line}: {other:?}"),
+        }
+    }
+    let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":"cut"#;
+    assert!(matches!(
+        end("claude-code", line),
+        AgentEvent::ToolResult { id, ok: false, .. } if id == "t"
+    ));
+    let line = r#"{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"#;
+    assert!(matches!(end("claude-code", line), AgentEvent::Request { id, .. } if id == "r"));
+    let line = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"options":[{"optionId":"y""#;
+    assert!(matches!(end("acp", line), AgentEvent::Request { id, .. } if id == "7"));
+}
+
+/// The process is gone: its exit decides, not half of its last line.
+#[test]
+fn a_line_that_its_process_did_not_finish_ends_no_turn() {
+    for name in ["claude-code", "codex", "acp", "rehearsal"] {
+        let seen = events(name, r#"{"type":"result","subtype":"success","is_error":false,"resu"#);
+        assert!(
+            !seen.iter().any(|event| matches!(event, AgentEvent::Result(_))),
+            "{name}: {seen:?}"
+        );
+    }
+    let seen = events("subprocess", r#"{"type":"result","status":"failed","summ"#);
+    assert!(matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok), "{seen:?}");
+}
+
+/// A progress display, colours, a line without its newline: an object shares its line with them.
+#[test]
+fn object_that_shares_its_line_keeps_its_meaning() {
+    let user = r#"{"type":"user","isReplay":true,"uuid":"k","message":{"content":"x"}}"#;
+    let update = r#"{"jsonrpc":"2.0","method":"_auth/status_update","params":{}}"#;
+    let ends = |name: &str, line: &str| {
+        let seen = events(name, &format!("{line}\n"));
+        let result = seen.iter().find_map(|event| match event {
+            AgentEvent::Result(result) => Some(result.clone()),
+            _ => None,
+        });
+        result.unwrap_or_else(|| panic!("{name} {line:?}: {seen:?}"))
+    };
+    for (name, line, first) in [
+        (
+            "subprocess",
+            r#"{"type":"result","status":"failed","summary":"x"}"#,
+            r#"{"type":"text","text":"a"}"#,
+        ),
+        (
+            "rehearsal",
+            r#"{"type":"result","status":"failed","summary":"x"}"#,
+            r#"{"type":"text","text":"a"}"#,
+        ),
+        (
+            "claude-code",
+            r#"{"type":"result","subtype":"success","is_error":false,"result":"x"}"#,
+            user,
+        ),
+        (
+            "codex",
+            r#"{"type":"turn.completed","usage":{"input_tokens":1}}"#,
+            r#"{"type":"turn.started"}"#,
+        ),
+        ("acp", r#"{"jsonrpc":"2.0","id":"prompt/k","result":{"stopReason":"end_turn"}}"#, update),
+    ] {
+        for before in [
+            "progress 99%\r",
+            "\u{1b}[0m",
+            "\u{1b}]0;t\u{7}",
+            "npm warn old ",
+            "Working...",
+            first,
+            "{\"a\":1}",
+        ] {
+            for after in ["", "\u{1b}[K", " done", first] {
+                let result = ends(name, &format!("{before}{line}{after}"));
+                assert_eq!(result.damage, None, "{name} {before:?} {after:?}");
+                if let Some(document) = &result.structured {
+                    assert_eq!(document["status"], "failed", "{name} {before:?} {after:?}");
+                }
+            }
+        }
+        // A second object that is cut off counts like a line that is cut off.
+        let cut = format!("{first}{}", &line[..line.len() - 2]);
+        assert!(ends(name, &cut).damage.is_some(), "{name} {cut}");
+    }
+}
+
+#[test]
+fn result_behind_text_is_marked_as_one_that_may_be_quoted() {
+    let line = r#"{"type":"result","status":"failed","summary":"x"}"#;
+    for (before, quoted) in
+        [("INFO got ", true), ("npm warn old ", true), ("50%\r", false), ("", false)]
+    {
+        for after in ["", " done"] {
+            let seen = events("subprocess", &format!("{before}{line}{after}"));
+            let is_marked =
+                |event: &AgentEvent| matches!(event, AgentEvent::Result(result) if result.quoted);
+            assert_eq!(seen.iter().any(is_marked), quoted, "{seen:?}");
+            let outputs =
+                seen.iter().filter(|event| matches!(event, AgentEvent::Output { .. })).count();
+            assert!(
+                !quoted || outputs == 0,
+                "its own result is not overtaken by a log line: {seen:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn protocol_messages_in_an_agents_log_are_not_read_again() {
+    let update = r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hi"}}}}"#;
+    let ours = r#"{"jsonrpc":"2.0","id":"prompt/k","method":"session/prompt","params":{}}"#;
+    let theirs = r#"{"jsonrpc":"2.0","id":7,"result":{"outcome":{"outcome":"cancelled"}}}"#;
+    for message in [update, ours, theirs] {
+        for before in ["DEBUG sent ", "[12:00:01] recv: "] {
+            let seen = events("acp", &format!("{before}{message}\n"));
+            assert!(matches!(seen.as_slice(), [AgentEvent::Unknown { .. }]), "{seen:?}");
+        }
+    }
+    let asks = r#"{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":{"toolCall":{"toolCallId":"t","kind":"execute","rawInput":{"command":"ls"}},"options":[{"optionId":"a","name":"A","kind":"allow_once"}]}}"#;
+    let seen = events("acp", &format!("Working...{asks}\n"));
+    assert!(
+        seen.iter().any(|event| matches!(event, AgentEvent::Permission { .. })),
+        "nobody waits without end: {seen:?}"
+    );
+}
+
+#[test]
+fn text_beside_an_object_is_reported() {
+    let output = |text: &str| AgentEvent::Output { text: text.into() };
+    let text = AgentEvent::Text { chars: 2, text: "hi".into() };
+    for (line, expected) in [
+        (
+            "50%\r99%\r{\"type\":\"text\",\"text\":\"hi\"} ok",
+            vec![output("50%\r99%"), text.clone(), output(" ok")],
+        ),
+        ("\u{1b}[0m{\"type\":\"text\",\"text\":\"hi\"}", vec![text]),
+        // A log line that quotes an event stays a log line.
+        (
+            "log: {\"type\":\"text\",\"text\":\"hi\"}",
+            vec![output("log: {\"type\":\"text\",\"text\":\"hi\"}")],
+        ),
+        ("{\"a\":1}{\"b\":2}", vec![output("{\"a\":1}{\"b\":2}")]),
+    ] {
+        assert_eq!(events("subprocess", line), expected, "{line:?}");
+    }
+}
+
+#[test]
+fn object_inside_a_damaged_one_is_not_read() {
+    let line = r#"{"type":"assistant","text":"prints {"type":"result","subtype":"success","result":"x"}"}"#;
+    for name in ["claude-code", "codex", "acp"] {
+        for line in [line.to_string(), format!("log: {line}")] {
+            let seen = events(name, &format!("{line}\n"));
+            assert!(
+                !seen.iter().any(|event| matches!(event, AgentEvent::Result(_))),
+                "{name}: {seen:?}"
+            );
+        }
+    }
+    let line = r#"{"type":"result","status":"success"},"status":"failed"}"#;
+    let seen = events("subprocess", line);
+    assert!(
+        matches!(seen.last(), Some(AgentEvent::Result(result)) if result.damage.is_some()),
+        "{seen:?}"
+    );
+}
+
+/// JSON of other programs that is cut off or indented stays output.
+#[test]
+fn cut_off_line_that_is_no_result_is_output() {
+    for line in [
+        r#"{"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"abc…"#,
+        r#"{"type": "result","#,
+        r#"{"type":"result","subtype":"success","is_error":false,"usage":{"status":"x","#,
+        r#"{"level":"info","kinds":["type","result"],"msg":"abc"#,
+        r#"{"msg":"x","inner":{"type":"result","status":"failed"},"more":"#,
+        r#"{"msg":"got {"type":"result","status":"failed"}"}"#,
+        r#"{"log":"a" b "{\"type\":\"result\",\"status\":\"failed\"}"#,
+        r#"{"name":"x" y "result":1,"type":"text","status":"ok"}"#,
+    ] {
+        let expected = AgentEvent::Output { text: line.into() };
+        assert_eq!(events("subprocess", &format!("{line}\n")), [expected], "{line}");
+    }
+}
+
+#[test]
+fn damaged_line_with_type_and_field_of_a_result_fails() {
+    for line in [
+        r#"{"type":"result","summary":"cut"#,
+        r#"{"type":"result","status":"fai"#,
+        r#"{"type":"result","status":"#,
+        r#"{ "status" : "failed", "type" : "resu"#,
+        r#"{"summary":"he said "{" here","type": "result","status":"failed"}"#,
+        r#"{"status":"failed","summary":"it"s","type":"result"}"#,
+        r#"{"type":"result","summary":"it"s","status":"failed"}"#,
+        r#"{"type":"result",'status':'failed'}"#,
+        r#"{"changes":["a","type":"result","status":"failed"}"#,
+    ] {
+        let seen = events("subprocess", &format!("{line}\n"));
+        assert!(
+            matches!(seen.last(), Some(AgentEvent::Result(result)) if !result.ok),
+            "{line}: {seen:?}"
+        );
+    }
+}
