@@ -32,6 +32,78 @@ pub struct SessionMode {
     pub changes: u32,
 }
 
+impl SessionMode {
+    pub const fn new() -> Self {
+        Self { wanted: None, current: None, left_for: None, was_set_back: false, changes: 0 }
+    }
+
+    /// Records that the session is in the mode that the policy needs.
+    pub(super) fn keep(&mut self, mode: &str, by: &str) {
+        self.wanted = Some(ModeStep { mode: mode.into(), by: by.into(), otherwise: None });
+        self.current = Some(mode.into());
+    }
+
+    /// Records that the agent switched to a mode, which is set back or not.
+    pub(super) fn change(&mut self, mode: &str, is_set_back: bool) {
+        self.current = Some(mode.into());
+        self.changes += 1;
+        if is_set_back {
+            self.left_for = Some(mode.into());
+            self.was_set_back = true;
+        }
+    }
+}
+
+/// The calls that a process has reported in this turn, and those that it asked about.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OpenCalls {
+    /// The tool calls that have not ended, as far as the events tell.
+    pub open: Vec<String>,
+    /// The open calls that subagents made.
+    pub by_subagents: Vec<String>,
+    /// The calls reported in this turn, of an agent that speaks by calls.
+    pub reported: Vec<ToldCall>,
+    /// The calls for which such an agent requested permission in this turn.
+    pub asked: Vec<AskedCall>,
+    /// In the running turn, a person or the agent's parent refused something that it asked for.
+    pub refused: bool,
+}
+
+impl OpenCalls {
+    pub const fn new() -> Self {
+        Self {
+            open: Vec::new(),
+            by_subagents: Vec::new(),
+            reported: Vec::new(),
+            asked: Vec::new(),
+            refused: false,
+        }
+    }
+
+    /// Replaces the subject of a reported call by its whole text.
+    pub(super) fn describe(&mut self, id: &str, subject: &str) {
+        if let Some(call) = self.reported.iter_mut().rev().find(|call| call.id == id) {
+            call.target = subject.into();
+        }
+    }
+
+    fn begin(&mut self, id: &str, by_subagent: bool) {
+        if self.open.len() >= MOST_CALLS {
+            let oldest = self.open.remove(0);
+            self.by_subagents.retain(|call| *call != oldest);
+        }
+        self.open.push(id.into());
+        if by_subagent {
+            self.by_subagents.push(id.into());
+        }
+    }
+
+    fn end(&mut self, id: &str) {
+        self.open.retain(|open| open != id);
+        self.by_subagents.retain(|open| open != id);
+    }
+}
+
 /// A tool call, as far as the agent has reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToldCall {
@@ -70,22 +142,22 @@ impl Dispatch {
     /// Folds an event into the agent's open calls and requests.
     pub(super) fn apply_to_calls(&mut self, event: &Event, ts: Timestamp) {
         match event {
-            Event::ToolCalled { call_id, parent, tool, target }
-                if !call_id.is_empty() && !self.calls.contains(call_id) =>
-            {
-                self.tell(call_id, tool, target);
-                if self.calls.len() >= MOST_CALLS {
-                    let oldest = self.calls.remove(0);
-                    self.subcalls.retain(|call| *call != oldest);
-                }
-                self.calls.push(call_id.clone());
-                if parent.is_some() {
-                    self.subcalls.push(call_id.clone());
-                }
+            Event::ToolCalled { call_id, parent, tool, target } => {
+                let reports = self.created.calls.is_some();
+                self.with_process(|process| {
+                    let calls = &mut process.calls;
+                    if call_id.is_empty() || calls.open.contains(call_id) {
+                        return;
+                    }
+                    if reports {
+                        let (id, tool, target) = (call_id.clone(), tool.clone(), target.clone());
+                        push(&mut calls.reported, ToldCall { id, tool, target });
+                    }
+                    calls.begin(call_id, parent.is_some());
+                });
             }
             Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
-                self.calls.retain(|open| open != call_id);
-                self.subcalls.retain(|open| open != call_id);
+                self.with_process(|process| process.calls.end(call_id));
                 self.asks.call_ended(call_id);
             }
             Event::PermissionRequested { request_id, ask, .. } => {
@@ -94,18 +166,17 @@ impl Dispatch {
                     let whole = subject(&ask.input).unwrap_or(&ask.target);
                     let call =
                         ToldCall { id, tool: ask.tool.clone(), target: cut(whole, WHOLE_LIMIT) };
-                    push(
-                        &mut self.asked,
-                        AskedCall { request: request_id.clone(), call, answer: None },
-                    );
+                    let asked = AskedCall { request: request_id.clone(), call, answer: None };
+                    self.with_process(|process| push(&mut process.calls.asked, asked));
                 }
                 self.asks.request(request_id, ask, ts);
             }
             Event::PermissionAnswered { request_id, answer, text, by, rule, key } => {
                 self.permitted(request_id, *answer, text, rule.as_ref().unwrap_or(by));
                 self.give_for_good(request_id, *answer, text);
-                self.refused |=
+                let refused =
                     *answer != Verdict::Allow && by != POLICY && by != crate::agent::ask::OURSELVES;
+                self.with_process(|process| process.calls.refused |= refused);
                 self.asks.heard(key, request_id, *answer);
                 self.asks.answer(request_id, Answer { verdict: *answer, text: text.clone() });
             }
@@ -117,16 +188,13 @@ impl Dispatch {
             | Event::StartFailed { .. }
             | Event::ApiWaiting { .. }
             | Event::DispatchClosing { .. } => {
-                self.calls.clear();
-                self.subcalls.clear();
                 self.asks.clear();
-                self.refused = false;
-                self.told.clear();
-                self.asked.clear();
-                self.mode.was_set_back = false;
+                self.with_process(|process| {
+                    process.calls = OpenCalls::new();
+                    process.mode.was_set_back = false;
+                });
             }
-            Event::ToolCalled { .. }
-            | Event::ToolSubject { .. }
+            Event::ToolSubject { .. }
             | Event::PolicyBroken { .. }
             | Event::PromptQueued { .. }
             | Event::PromptSent { .. }
@@ -158,15 +226,6 @@ impl Dispatch {
         }
     }
 
-    fn tell(&mut self, id: &str, tool: &str, target: &str) {
-        if self.created.calls.is_some() {
-            push(
-                &mut self.told,
-                ToldCall { id: id.into(), tool: tool.into(), target: target.into() },
-            );
-        }
-    }
-
     /// Records whether the answer to a request allows the call.
     fn permitted(&mut self, request: &str, answer: Verdict, chosen: &str, by: &str) {
         let allows = |option: &AskOption| {
@@ -181,9 +240,12 @@ impl Dispatch {
                 .and_then(|pending| pending.ask.option(chosen))
                 .is_some_and(allows),
         };
-        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.request == request) {
-            asked.answer = Some(Permitted { allowed, by: by.into() });
-        }
+        self.with_process(|process| {
+            let mut all = process.calls.asked.iter_mut().rev();
+            if let Some(asked) = all.find(|asked| asked.request == request) {
+                asked.answer = Some(Permitted { allowed, by: by.into() });
+            }
+        });
     }
 
     /// Records that the agent need not ask about this tool again. A person chose that, or the agent
@@ -203,8 +265,9 @@ impl Dispatch {
             }
         };
         let tool = pending.ask.tool.clone();
-        if always && self.leaves.len() < MOST_CALLS && !self.leaves.contains(&tool) {
-            self.leaves.push(tool);
+        let allowed = &mut self.session.allowed_tools;
+        if always && allowed.len() < MOST_CALLS && !allowed.contains(&tool) {
+            allowed.push(tool);
         }
     }
 }

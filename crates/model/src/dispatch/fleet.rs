@@ -143,8 +143,8 @@ impl Fleet {
         for id in self.unfinished.values() {
             if let Some(dispatch) = self.dispatches.get_mut(id) {
                 let dispatch = Arc::make_mut(dispatch);
-                dispatch.unsynced = true;
-                dispatch.rebooted |=
+                dispatch.files.unsynced = true;
+                dispatch.retries.rebooted |=
                     matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
             }
         }

@@ -37,22 +37,22 @@ pub mod work;
 
 mod calls;
 mod fold;
+mod process;
+mod records;
 
-pub use calls::{AskedCall, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
+pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
+pub use process::Process;
+pub use records::{Files, ModelChoice, ResultState, Retries, SessionState, Spend, Usage, Warnings};
 
 use crate::admission::api_error::Outage;
-use crate::agent::acp_handshake::{CallFailure, Opening};
 use crate::agent::ask::Asks;
 use crate::agent::backend::Traits;
 use crate::agent::event::TurnError;
-use crate::agent::result::AgentResult;
 use crate::agent::transcript::Standing;
-use crate::dispatch::work::WorkHome;
 use crate::event::id::DispatchId;
 use crate::event::{Created, ExitCause, FinalState, Limit, Position, PromptKind};
 use crate::monitor::Monitor;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -74,98 +74,25 @@ pub struct Dispatch {
     /// The newest spool epoch; 0 before the first start.
     pub epoch: u32,
     pub turns: u32,
-    pub restarts: u32,
-    /// The number of shims in a row that died before they released their agent.
-    pub start_failures: u32,
-    pub session_id: Option<String>,
-    pub session_model: Option<String>,
-    /// The number of sessions that were begun under ids of our choosing and cannot be used.
-    pub sessions_spoiled: u32,
-    /// The session that was to be resumed and that the CLI no longer has.
-    pub session_lost: Option<String>,
-    /// The reason why the fate of a prompt is unknown.
-    pub doubt: Option<String>,
-    /// The step that the opening of the session has reached, if the agent speaks by calls.
-    pub opening: Opening,
-    /// The failed call because of which the present process is being terminated.
-    pub call_failed: Option<CallFailure>,
-    /// The last message of the current turn, if messages are this agent's answer.
-    pub said: Option<String>,
-    pub containment: Option<String>,
-    /// The creation of its clone is on record.
-    pub cloned: bool,
+    pub retries: Retries,
+    pub session: SessionState,
+    pub model: ModelChoice,
     pub prompts: Vec<Prompt>,
-    pub spend: Spend,
     pub position: Position,
     pub stop: Option<Stop>,
-    /// The model that somebody requested after the dispatch was created: the next process gets it.
-    pub model_wanted: Option<String>,
-    /// The method that changes the model of the open session, if the agent speaks by calls and
-    /// offers one.
-    pub model_by: Option<String>,
-    /// A model change that the running CLI has not answered: its key, and the model wanted before.
-    pub model_change: Option<(String, Option<String>)>,
-    /// The requests for which the agent waits for an answer.
-    pub asks: Asks,
-    /// The tool calls that have not ended, as far as the events tell.
-    pub calls: Vec<String>,
-    /// The open calls that subagents made.
-    pub subcalls: Vec<String>,
-    /// The agent's notices to people in this attempt.
-    pub notices: Vec<String>,
-    /// The newest warning of a monitor since somebody last spoke to the agent.
-    pub warned: Option<String>,
-    /// The newest requested interrupt that has not ended a turn.
-    pub interrupt: Option<String>,
-    /// The name that the agent gave itself in its greeting.
-    pub agent: String,
-    /// The calls reported in this turn, of an agent that speaks by calls. `asked` has the calls for
-    /// which it requested permission in this turn.
-    pub told: Vec<ToldCall>,
-    pub asked: Vec<AskedCall>,
-    /// The mode of the session in its present process, if the agent has modes.
-    pub mode: SessionMode,
-    /// The tools that a person has allowed permanently, by the agent's own names.
-    pub leaves: Vec<String>,
-    /// In the running turn, a person or the agent's parent refused something that it asked for.
-    pub refused: bool,
-    pub result: Option<AgentResult>,
-    pub result_faults: Vec<String>,
-    /// In this attempt, the agent gave a result that no text preceded on its line.
-    pub own_result: bool,
-    pub repair_used: bool,
-    pub blocked_by_us: bool,
-    pub first_started: Option<Timestamp>,
-    /// The trouble of the model API since it last answered.
-    pub outage: Option<Outage>,
-    /// The awake time of all processes that have ended, in milliseconds.
-    pub used_ms: u64,
-    /// The shim's clock when the newest process began. `lived_ms` is how long that process lived,
-    /// once it is over.
-    pub began_ms: u64,
-    pub lived_ms: u64,
-    /// The number of model turns, as far as the events tell: one for a prompt, and one for each
-    /// round of tool results.
-    pub model_turns: u32,
-    /// The next output of the model begins another model turn.
-    pub model_owes: bool,
     /// Somebody sent a message while the agent was being terminated for its silence.
     pub spoken_to: bool,
-    /// The machine was rebooted since the newest attempt began. No process of that attempt lives,
-    /// and unsynced files may be lost. So missing files do not prove that the agent has not run.
-    pub rebooted: bool,
-    /// The machine was rebooted while this dispatch was unfinished, and its agent has not ended a
-    /// turn since. The newest files, by the agent or for it, may be lost.
-    pub unsynced: bool,
-    /// The number of times it had ended and was reopened by a message.
-    pub reopened: u32,
-    pub fetched: Option<String>,
-    /// The work that was fetched when it ended last. The value stays when the dispatch is reopened.
-    pub work: Option<WorkHome>,
-    /// The commit from which its clone was made.
-    pub base: Option<String>,
-    /// Its files are removed, or about to be: it cannot be sent a further prompt.
-    pub files_removed: bool,
+    /// The requests for which the agent waits for an answer, and the newest answers.
+    pub asks: Asks,
+    pub result: ResultState,
+    pub warnings: Warnings,
+    pub spend: Spend,
+    pub usage: Usage,
+    /// The trouble of the model API since it last answered.
+    pub outage: Option<Outage>,
+    /// How the newest process is contained; `None` before the first one.
+    pub containment: Option<String>,
+    pub files: Files,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -183,6 +110,7 @@ pub enum Phase {
         pid: u32,
         shim_pid: u32,
         turn: Turn,
+        process: Box<Process>,
     },
     /// The process of `attempt` is gone; the outcome of the attempt is not recorded yet.
     Gone {
@@ -190,6 +118,7 @@ pub enum Phase {
         epoch: u32,
         exit: Exit,
         turn: Turn,
+        process: Box<Process>,
     },
     Backoff {
         attempt: u32,
@@ -306,25 +235,6 @@ pub enum Stop {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Spend {
-    pub cost_usd: f64,
-    pub input: u64,
-    pub output: u64,
-    pub cache_read: u64,
-    pub cache_write: u64,
-    pub per_model: BTreeMap<String, crate::agent::event::ModelUsage>,
-    /// The counted use of the current OS process, by model.
-    pub process: BTreeMap<String, crate::agent::event::ModelUsage>,
-    /// The cost that the current process reported call by call. If it reports a total, that
-    /// includes this.
-    pub calls_usd: f64,
-    /// The cost of the whole session, as the current process reported it last.
-    pub told_usd: Option<f64>,
-    /// The counted use of all processes of the session, by model.
-    pub session: BTreeMap<String, crate::agent::event::ModelUsage>,
-}
-
 impl Turn {
     pub fn was_interrupted(&self) -> bool {
         matches!(self, Self::Done { error: Some(TurnError::Interrupted), .. })
@@ -351,57 +261,21 @@ impl Dispatch {
             attempts: 0,
             epoch: 0,
             turns: 0,
-            restarts: 0,
-            start_failures: 0,
-            session_id: None,
-            session_model: None,
-            sessions_spoiled: 0,
-            session_lost: None,
-            doubt: None,
-            opening: Opening::Ready,
-            call_failed: None,
-            said: None,
-            containment: None,
-            cloned: false,
+            retries: Retries::default(),
+            session: SessionState::default(),
+            model: ModelChoice::default(),
             prompts: vec![],
-            spend: Spend::default(),
             position: Position::default(),
             stop: None,
-            model_wanted: None,
-            model_by: None,
-            model_change: None,
-            asks: Asks::default(),
-            calls: vec![],
-            subcalls: vec![],
-            notices: vec![],
-            warned: None,
-            interrupt: None,
-            agent: String::new(),
-            told: vec![],
-            asked: vec![],
-            mode: SessionMode::default(),
-            leaves: vec![],
-            refused: false,
-            result: None,
-            result_faults: vec![],
-            own_result: false,
-            repair_used: false,
-            blocked_by_us: false,
-            first_started: None,
-            outage: None,
-            used_ms: 0,
-            began_ms: 0,
-            lived_ms: 0,
-            model_turns: 0,
-            model_owes: false,
             spoken_to: false,
-            rebooted: false,
-            unsynced: false,
-            reopened: 0,
-            fetched: None,
-            work: None,
-            base: None,
-            files_removed: false,
+            asks: Asks::default(),
+            result: ResultState::default(),
+            warnings: Warnings::default(),
+            spend: Spend::default(),
+            usage: Usage::default(),
+            outage: None,
+            containment: None,
+            files: Files::default(),
         }
     }
 
@@ -443,7 +317,7 @@ impl Dispatch {
 
     /// Whether it can take a further prompt after it has ended.
     pub fn can_go_on(&self) -> bool {
-        self.created.resumable && !self.files_removed
+        self.created.resumable && !self.files.removed
     }
 
     /// Whether the model API owes it an answer and has only made trouble since the request.
@@ -466,7 +340,7 @@ impl Dispatch {
 
     /// Whether its clone may be incomplete while nobody has worked in it: it must be made again.
     pub fn distrusts_clone(&self) -> bool {
-        self.unsynced && self.containment.is_none()
+        self.files.unsynced && self.containment.is_none()
     }
 
     /// Returns the epoch of the process that has a prompt and is not done with it.
@@ -490,7 +364,7 @@ impl Dispatch {
 
     /// The model that its next process is started with; `None` leaves the choice to the CLI.
     pub fn model(&self) -> Option<&String> {
-        self.model_wanted.as_ref().or(self.created.model.as_ref())
+        self.model.wanted.as_ref().or(self.created.model.as_ref())
     }
 
     pub fn next_prompt(&self) -> Option<&Prompt> {
@@ -510,11 +384,11 @@ impl Dispatch {
     /// Returns the next prompt that has to be probed in the transcript, now that its process is
     /// gone. A turn that the agent or a person ended needs no probe.
     pub fn to_probe(&self) -> Option<&Prompt> {
-        let Phase::Gone { turn, .. } = &self.phase else { return None };
+        let Phase::Gone { turn, process, .. } = &self.phase else { return None };
         if !self.created.transcripts {
             return None;
         }
-        let told = matches!(turn, Turn::Done { .. }) || self.interrupt.is_some();
+        let told = matches!(turn, Turn::Done { .. }) || process.interrupt.is_some();
         self.prompts.iter().find(|p| match p.state {
             PromptState::Sent => true,
             PromptState::Taken => p.standing.is_none() && !told,
@@ -558,7 +432,7 @@ impl Dispatch {
 
     /// The ticket for the slot that it waits for now, or waited for last.
     pub fn ticket(&self) -> Ticket {
-        Ticket { epoch: self.epoch, reopened: self.reopened }
+        Ticket { epoch: self.epoch, reopened: self.retries.reopened }
     }
 }
 

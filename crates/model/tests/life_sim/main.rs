@@ -185,7 +185,7 @@ impl Life {
 
     fn check_always(&self) {
         let d = self.daemon.d();
-        assert!(d.restarts <= MAX_RESTARTS, "restarted {} times", d.restarts);
+        assert!(d.retries.restarts <= MAX_RESTARTS, "restarted {} times", d.retries.restarts);
         assert!(
             d.prompts.iter().filter(|p| p.state == PromptState::Sent).count() <= 1,
             "two prompts on their way"

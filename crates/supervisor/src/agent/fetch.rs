@@ -19,15 +19,17 @@ pub async fn fetch_work(daemon: &Daemon, dispatch: &Dispatch) -> WorkHome {
     let created = &dispatch.created;
     let branch = created.branch.clone().unwrap_or_else(|| format!("muleteer/{}", dispatch.id));
     let nothing = WorkHome { branch: branch.clone(), ..WorkHome::default() };
-    let Some(clone) = created.worktree.as_ref().filter(|_| dispatch.cloned) else { return nothing };
+    let Some(clone) = created.worktree.as_ref().filter(|_| dispatch.files.cloned) else {
+        return nothing;
+    };
     let stop = CancellationToken::new();
     let home = Homecoming {
         project: Path::new(&created.project),
         clone: Path::new(clone),
         id: dispatch.id.as_str(),
-        base: dispatch.base.as_deref(),
+        base: dispatch.files.base.as_deref(),
         branch: &branch,
-        before: dispatch.work.as_ref(),
+        before: dispatch.files.work.as_ref(),
         stop: &stop,
     };
     let stopping = async {

@@ -199,7 +199,7 @@ impl State {
         };
         // Reads a file of every process, which takes some milliseconds.
         let cpu = tokio::task::block_in_place(|| group::cpu_below(*shim_pid));
-        let look = Look { cpu, blocked_by_us: dispatch.blocked_by_us };
+        let look = Look { cpu, blocked_by_us: dispatch.process().blocked_by_us };
         let epoch = watched.epoch;
         match watched.watch.look(look, clock::awake()) {
             Verdict::Stalled(silent) => {

@@ -60,7 +60,7 @@ fn look(dir: &Path, dispatch: &Dispatch, transcripts: &dyn Transcripts, key: &st
         Err(why) => return Reading::unread(why),
     };
     let chosen = || transcripts.chooses_session().then(|| life::new_session_id(dispatch));
-    let session = dispatch.session_id.clone().or_else(chosen);
+    let session = dispatch.session.id.clone().or_else(chosen);
     let since =
         SystemTime::from(dispatch.created_at).checked_sub(SLACK).unwrap_or(SystemTime::UNIX_EPOCH);
     match find(&place, session.as_deref(), since) {

@@ -97,7 +97,7 @@ async fn prune_one(
     if dry_run {
         return Ok(Ok(Some(bytes)));
     }
-    if !dispatch.files_removed {
+    if !dispatch.files.removed {
         let event = Event::FilesRemoved { by: by.into() };
         let named = Entry { id: format!("{id}/files-removed"), ..entry(id, None, event) };
         try_append(daemon, vec![named]).await.map_err(|error| unappended(&error))?;

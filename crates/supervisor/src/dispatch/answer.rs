@@ -176,7 +176,7 @@ pub async fn set_model(
     }
     let backend = muleteer_backends::by_name(&dispatch.created.backend)
         .map_err(|error| fault(error.code(), &error.to_string(), &error.hint()))?;
-    let (session, way) = (dispatch.session_id.as_deref(), dispatch.model_by.as_deref());
+    let (session, way) = (dispatch.session.id.as_deref(), dispatch.model.set_by.as_deref());
     let live = !dispatch.is_finished() && backend.set_model(session, way, key, model).is_some();
     if dispatch.created.calls.is_some() && session.is_some() && way.is_none() {
         return fail(

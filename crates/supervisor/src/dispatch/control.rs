@@ -122,7 +122,7 @@ pub(crate) async fn send(
         Some(_) => return Ok(Reply::Sent { dispatch_id: name.to_string(), queued: false }),
         None => {}
     }
-    if dispatch.files_removed {
+    if dispatch.files.removed {
         return Err(WireError {
             dispatch_id: Some(name.to_string()),
             ..fault(

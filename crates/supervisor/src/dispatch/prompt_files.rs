@@ -78,9 +78,9 @@ pub async fn prompt_text(daemon: &Daemon, dispatch: &Dispatch, key: &str) -> Res
         Err(error) => return Err(format!("{}: {error}", path.display())),
     }
     let text = match kind {
-        Some(PromptKind::Repair) => prompt::repair(&dispatch.result_faults),
+        Some(PromptKind::Repair) => prompt::repair(&dispatch.result.faults),
         Some(PromptKind::Continue) => {
-            prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.unsynced)
+            prompt::go_on(&dispatch.created.journal, dispatch.cut_at(), dispatch.files.unsynced)
         }
         _ => return Err(format!("the prompt file {} is missing", path.display())),
     };

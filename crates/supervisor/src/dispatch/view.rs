@@ -29,9 +29,9 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         state: d.state().into(),
         since: time(d.since),
         backend: created.backend.clone(),
-        model: d.session_model.clone().or_else(|| created.model.clone()),
+        model: d.session.model.clone().or_else(|| created.model.clone()),
         model_source: created.model_source.clone(),
-        session_id: d.session_id.clone(),
+        session_id: d.session.id.clone(),
         turns: d.turns,
         attempts: d.attempts,
         last_activity: d.last_activity.map(time),
@@ -48,8 +48,8 @@ pub fn status(fleet: &Fleet, d: &Dispatch) -> DispatchStatus {
         reason: reason(d).or_else(|| held_back(fleet, d)),
         containment: d.containment.clone(),
         waiting_for: d.asks.open().filter(|_| d.waits_for_an_answer()).map(waiting).collect(),
-        result: d.result.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
-        work: d.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
+        result: d.result.value.as_ref().filter(|_| d.is_finished()).and_then(on_the_wire),
+        work: d.files.work.as_ref().map(|work| work_doc(work, created.worktree.as_deref())),
     }
 }
 
@@ -115,14 +115,16 @@ fn reason(d: &Dispatch) -> Option<String> {
             let why = d.reason.as_deref().unwrap_or_default();
             Some(format!("restarts at {}: {why}", time(*until)))
         }
-        Phase::Working { .. } if d.blocked_by_us => {
+        Phase::Working { .. } if d.process().blocked_by_us => {
             Some("its output is paused: the spool or the disk is full".into())
         }
         _ if d.waits_for_an_answer() => how_to_answer(d),
         Phase::Working { turn, .. } if turn.was_interrupted() && !d.has_unheard() => {
             Some(format!("interrupted: continue its session with `muleteer send {} …`", d.id))
         }
-        Phase::Working { .. } if d.warned.is_some() && d.stop.is_none() => d.warned.clone(),
+        Phase::Working { .. } if d.warnings.monitor.is_some() && d.stop.is_none() => {
+            d.warnings.monitor.clone()
+        }
         _ => d.reason.clone().filter(|reason| !reason.is_empty()),
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
 }
 
 fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
-    match (&d.opening, reply) {
+    match (&d.process().opening, reply) {
         (Opening::Greeting, CallAnswer::Greeted { agent, loads }) => greeted(d, agent, *loads),
         (Opening::Session { load }, CallAnswer::Opened { session_id, model, model_by, modes }) => {
             let Some(session_id) = session_id.clone().or_else(|| load.clone()) else {
@@ -45,8 +45,8 @@ fn answered(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
             if set_mode.is_none() {
                 events.extend(kept(d, modes.as_ref()));
             }
-            let model_is_news = model.is_some() && d.session_model != *model;
-            if d.session_id.as_ref() != Some(&session_id) || model_is_news {
+            let model_is_news = model.is_some() && d.session.model != *model;
+            if d.session.id.as_ref() != Some(&session_id) || model_is_news {
                 let model = model.as_deref().map(|model| cut(model, ID_LIMIT));
                 events.push(Event::SessionStarted { session_id: session_id.clone(), model });
             }
@@ -132,24 +132,25 @@ fn kept(d: &Dispatch, modes: Option<&Modes>) -> Option<Event> {
 /// same turn, it is stopped.
 fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
     let asks_not = !d.created.permissions.is_open() && session_mode::is_unasking(mode);
-    let is_known = d.mode.current.as_deref() == Some(mode);
-    if d.stop.is_some() || d.mode.left_for.is_some() || (is_known && !asks_not) {
+    let is_known = d.process().mode.current.as_deref() == Some(mode);
+    if d.stop.is_some() || d.process().mode.left_for.is_some() || (is_known && !asks_not) {
         return vec![];
     }
     let mode = cut(mode, ID_LIMIT);
     if !asks_not {
-        let told = d.mode.changes < MOST_CHANGES;
+        let told = d.process().mode.changes < MOST_CHANGES;
         return told
             .then_some(Event::SessionModeChanged { mode, back: None })
             .into_iter()
             .collect();
     }
-    let wanted = d.mode.wanted.as_ref().filter(|step| !session_mode::is_unasking(&step.mode));
+    let wanted =
+        d.process().mode.wanted.as_ref().filter(|step| !session_mode::is_unasking(&step.mode));
     let stays =
         |reason: &str| vec![Event::SessionModeStays { mode: mode.clone(), reason: reason.into() }];
     match wanted {
         None => stays("it offers no mode that asks for permission"),
-        Some(_) if d.mode.was_set_back => {
+        Some(_) if d.process().mode.was_set_back => {
             stays("Muleteer reset the mode, and the agent switched again")
         }
         Some(step) => vec![Event::SessionModeChanged { mode, back: Some(step.mode.clone()) }],
@@ -158,7 +159,7 @@ fn mode_changed(d: &Dispatch, mode: &str) -> Vec<Event> {
 
 /// Decides about reports of its mode by an agent whose session is open.
 pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
-    match (reply, d.mode.left_for.as_ref(), d.mode.wanted.as_ref()) {
+    match (reply, d.process().mode.left_for.as_ref(), d.process().mode.wanted.as_ref()) {
         (CallAnswer::ModeChanged { mode }, ..) => mode_changed(d, mode),
         (CallAnswer::ModeSet {}, Some(_), Some(step)) => {
             vec![Event::SessionModeSet { mode: step.mode.clone() }]
@@ -175,7 +176,7 @@ pub(super) fn of_mode(d: &Dispatch, reply: &CallAnswer) -> Vec<Event> {
 /// fate of its last prompt is unknown. To begin again could then do the work twice, so the call
 /// fails permanently.
 fn greeted(d: &Dispatch, agent: &str, loads: bool) -> Vec<Event> {
-    let load = d.session_id.clone();
+    let load = d.session.id.clone();
     let mut events =
         vec![Event::AgentGreeted { agent: cut(agent, 200), load: load.clone().filter(|_| loads) }];
     if load.is_some() && !loads {
@@ -201,17 +202,17 @@ pub(super) fn overdue(d: &Dispatch, epoch: u32, call: &str, waited_s: u64) -> Ve
 /// and its deadline in seconds of awake time. A prompt is not such a call.
 pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
     let Phase::Working { epoch, .. } = d.phase else { return None };
-    if d.stop.is_some() || d.call_failed.is_some() {
+    if d.stop.is_some() || d.process().call_failed.is_some() {
         return None;
     }
-    if let Some(call) = d.opening.awaits() {
+    if let Some(call) = d.process().opening.awaits() {
         return Some((
             epoch,
             call,
             d.created.calls.map_or(CALL_TIMEOUT_S, |calls| calls.timeout_s),
         ));
     }
-    if d.mode.left_for.is_some() {
+    if d.process().mode.left_for.is_some() {
         return Some((
             epoch,
             MODE,
@@ -220,26 +221,31 @@ pub fn awaited(d: &Dispatch) -> Option<(u32, &'static str, u64)> {
     }
     // A process whose session cannot be resumed is not terminated, because that would lose the
     // session.
-    let interrupted = d.interrupt.is_some() && d.created.resumable;
+    let interrupted = d.process().interrupt.is_some() && d.created.resumable;
     interrupted.then_some((epoch, INTERRUPT, INTERRUPT_TIMEOUT_S))
 }
 
 /// Returns the call that sets the mode back.
 pub(super) fn restores(d: &Dispatch) -> Option<Effect> {
-    let step = d.mode.wanted.as_ref().filter(|_| d.mode.left_for.is_some())?;
+    let step = d.process().mode.wanted.as_ref().filter(|_| d.process().mode.left_for.is_some())?;
     let (by, mode) = (step.by.clone(), step.mode.clone());
-    Some(Effect::Call(Call::RestoreMode { by, mode, nth: d.mode.changes }))
+    Some(Effect::Call(Call::RestoreMode { by, mode, nth: d.process().mode.changes }))
 }
 
 /// Returns the call that is due in the opening of the session.
 pub(super) fn effect(d: &Dispatch) -> Option<Effect> {
-    let call = match &d.opening {
+    let call = match &d.process().opening {
         Opening::Ready => return None,
         Opening::Greeting => Call::Greet,
         Opening::Session { load } => {
             let cwd = d.created.worktree.as_ref().unwrap_or(&d.created.project);
             let permissions = d.created.permissions.clone();
-            Call::Open { load: load.clone(), cwd: cwd.clone(), agent: d.agent.clone(), permissions }
+            Call::Open {
+                load: load.clone(),
+                cwd: cwd.clone(),
+                agent: d.session.agent.clone(),
+                permissions,
+            }
         }
         Opening::Mode { by, mode, .. } => Call::SetMode { by: by.clone(), mode: mode.clone() },
         Opening::Model { by } => {

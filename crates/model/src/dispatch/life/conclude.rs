@@ -41,11 +41,11 @@ pub(super) fn conclude(
     {
         return events;
     }
-    if let Some(failure) = &d.call_failed {
+    if let Some(failure) = &d.process().call_failed {
         return conclude_call(d, attempt, failure, now);
     }
     match exit.cause {
-        ExitCause::NeverRan if d.start_failures < MAX_START_FAILURES => {
+        ExitCause::NeverRan if d.retries.start_failures < MAX_START_FAILURES => {
             // Nothing ran, so nothing is repeated: the same attempt starts under a new epoch,
             // uncounted.
             let mut events =
@@ -83,13 +83,13 @@ pub(super) fn conclude(
 
 /// Ends a dispatch whose doubt only a person can resolve.
 fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
-    let reason = if let Some(doubt) = &d.doubt {
+    let reason = if let Some(doubt) = &d.session.doubt {
         format!(
             "it is not known whether the agent received its prompt ({doubt}): check its work, then \
              continue with `muleteer send {} …`",
             d.id
         )
-    } else if let Some(session) = d.session_lost.as_ref().filter(|_| d.has_history()) {
+    } else if let Some(session) = d.session.lost.as_ref().filter(|_| d.has_history()) {
         format!(
             "{} no longer has the session {session}: `muleteer send {} …` starts a new session \
              without its history",
@@ -112,7 +112,7 @@ fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
 
 /// Decides after a process whose last turn ended well, or was interrupted.
 fn conclude_turn(d: &Dispatch, attempt: u32, turn: &Turn) -> Option<Vec<Event>> {
-    if matches!(turn, Turn::Running { .. }) && d.interrupt.is_some() {
+    if matches!(turn, Turn::Running { .. }) && d.process().interrupt.is_some() {
         // The interrupted turn has stopped. To continue it in a new process would be the opposite.
         let (error, text) = (Some(TurnError::Interrupted), String::new());
         return Some(vec![Event::TurnFinished {
@@ -206,7 +206,8 @@ fn conclude_trouble(
     text: &str,
     now: Timestamp,
 ) -> Vec<Event> {
-    let ended = Ended { trouble, status, said: &cut(text, REASON_LIMIT), used_ms: d.lived_ms };
+    let ended =
+        Ended { trouble, status, said: &cut(text, REASON_LIMIT), used_ms: d.process().lived_ms };
     match api_error::next(ended, whose(d), d.outage.as_ref(), now) {
         Next::Stop { reason } => close(attempt, Outcome::Failure, FinalState::Failed, &reason),
         Next::Restart { reason } => restart(d, attempt, &reason, true, now),
@@ -259,18 +260,18 @@ fn conclude_one_shot(d: &Dispatch, attempt: u32, exit: &Exit) -> Vec<Event> {
         };
         return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
     }
-    if !d.result_faults.is_empty() {
-        let reason = format!("its result is invalid: {}", d.result_faults.join("; "));
+    if !d.result.faults.is_empty() {
+        let reason = format!("its result is invalid: {}", d.result.faults.join("; "));
         return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
     }
-    match &d.result {
+    match &d.result.value {
         Some(_) => conclude_by_result(d, attempt),
         None => close(attempt, Outcome::Success, FinalState::Success, ""),
     }
 }
 
 fn conclude_by_result(d: &Dispatch, attempt: u32) -> Vec<Event> {
-    match &d.result {
+    match &d.result.value {
         Some(result) => {
             let state = match result.status {
                 ResultStatus::Success => FinalState::Success,
@@ -281,7 +282,7 @@ fn conclude_by_result(d: &Dispatch, attempt: u32) -> Vec<Event> {
             close(attempt, Outcome::Success, state, "")
         }
         None => {
-            let reason = format!("no valid result: {}", d.result_faults.join("; "));
+            let reason = format!("no valid result: {}", d.result.faults.join("; "));
             close(attempt, Outcome::Success, FinalState::Partial, &reason)
         }
     }
@@ -292,12 +293,15 @@ fn restart(d: &Dispatch, attempt: u32, reason: &str, counted: bool, now: Timesta
         let reason = format!("{reason}; continue its session with `muleteer send {} …`", d.id);
         return close(attempt, Outcome::Failure, FinalState::Blocked, &reason);
     }
-    if counted && d.restarts >= d.created.limits.max_restarts {
-        let reason = format!("{reason} (after {} restarts)", d.restarts);
+    if counted && d.retries.restarts >= d.created.limits.max_restarts {
+        let reason = format!("{reason} (after {} restarts)", d.retries.restarts);
         return close(attempt, Outcome::Failure, FinalState::Failed, &reason);
     }
-    let delay_ms =
-        if counted { crate::restart::agent_backoff_ms(d.id.as_str(), d.restarts + 1) } else { 0 };
+    let delay_ms = if counted {
+        crate::restart::agent_backoff_ms(d.id.as_str(), d.retries.restarts + 1)
+    } else {
+        0
+    };
     let until = now.checked_add(SignedDuration::from_millis(delay_ms as i64)).unwrap_or(now);
     vec![
         attempt_finished(attempt, Outcome::Failure, reason, counted),
@@ -323,7 +327,8 @@ fn with_last_line(how: String, exit: &Exit) -> String {
 /// Returns the final state once the fetch of the work is known. Success becomes partial if commits
 /// could not be fetched.
 pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (FinalState, String) {
-    let trouble = d.work.as_ref().filter(|work| d.fetched.is_some() && work.trouble.is_some());
+    let trouble =
+        d.files.work.as_ref().filter(|work| d.files.fetched.is_some() && work.trouble.is_some());
     match trouble {
         Some(work) if state == FinalState::Success => {
             (FinalState::Partial, work.describe(d.created.worktree.as_deref()))
@@ -337,13 +342,15 @@ pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (Final
 /// crashed after the report), the result gets the dispatch's status, and the reason as an issue.
 pub(super) fn final_result(d: &Dispatch, state: FinalState, reason: &str) -> Option<AgentResult> {
     let status = match state {
-        FinalState::Killed => return d.result.clone(),
+        FinalState::Killed => return d.result.value.clone(),
         FinalState::Success => ResultStatus::Success,
         FinalState::Partial => ResultStatus::Partial,
         FinalState::Blocked => ResultStatus::Blocked,
         FinalState::Failed | FinalState::Stalled => ResultStatus::Failed,
     };
-    let Some(mut result) = d.result.clone() else { return Some(AgentResult::new(status, reason)) };
+    let Some(mut result) = d.result.value.clone() else {
+        return Some(AgentResult::new(status, reason));
+    };
     if result.status == ResultStatus::Success && status != ResultStatus::Success {
         result.status = status;
         result.issues.extend(Some(reason.to_string()).filter(|reason| !reason.is_empty()));

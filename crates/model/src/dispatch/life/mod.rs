@@ -276,7 +276,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             }
             _ => vec![],
         },
-        Input::Blocked { at, on } if is_working(d, at.epoch) && d.blocked_by_us != on => {
+        Input::Blocked { at, on } if is_working(d, at.epoch) && d.process().blocked_by_us != on => {
             stamp(at, vec![Event::BlockedByUs { on }])
         }
         Input::Exited { at, epoch, exit, awake_ms } if current_epoch(d) == Some(epoch) => {
@@ -289,11 +289,11 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
             plain(vec![Event::AgentAdopted { shim_pid, epoch }])
         }
         Input::Probed { epoch, key, reading } => plain(probe::probed(d, epoch, key, &reading)),
-        Input::WorktreeMade { path, base, again } if again || !d.cloned => {
+        Input::WorktreeMade { path, base, again } if again || !d.files.cloned => {
             plain(vec![Event::WorktreeCreated { path, base }])
         }
         Input::WorkFetched(work)
-            if matches!(d.phase, Phase::Closing { .. }) && d.fetched.is_none() =>
+            if matches!(d.phase, Phase::Closing { .. }) && d.files.fetched.is_none() =>
         {
             plain(vec![Event::WorkFetched(work)])
         }
@@ -303,7 +303,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::Answer { id, answer, by, key } => plain(asks::answered(d, id, answer, by, key)),
         Input::Interrupt { key, by }
             if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
-                && d.interrupt.as_ref() != Some(&key) =>
+                && d.process().interrupt.as_ref() != Some(&key) =>
         {
             // The interrupt also answers the agent's open requests: nobody will answer them any
             // more.
@@ -341,7 +341,9 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         {
             vec![(at, Event::PromptWritten { key })]
         }
-        Input::Speaks { epoch } if is_working(d, epoch) && d.opening == Opening::Ready => {
+        Input::Speaks { epoch }
+            if is_working(d, epoch) && d.process().opening == Opening::Ready =>
+        {
             plain(turns::taken_unseen(d))
         }
         Input::Read { at } if is_working(d, at.epoch) && at > d.position => {
@@ -358,7 +360,7 @@ fn used_up(d: &Dispatch) -> Option<Event> {
         .created
         .limits
         .timeout_s
-        .filter(|timeout_s| d.used_ms / 1000 >= *timeout_s)
+        .filter(|timeout_s| d.usage.awake_ms / 1000 >= *timeout_s)
         .map(|timeout_s| (Limit::Timeout, time_limit(timeout_s)));
     let (limit, detail) = time.or_else(|| budget_spent(d)).or_else(|| turns_taken(d))?;
     Some(Event::LimitReached { limit, detail })
@@ -395,7 +397,7 @@ fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
         .created
         .limits
         .max_turns
-        .filter(|most| d.created.has_turns() && d.model_turns >= *most)?;
+        .filter(|most| d.created.has_turns() && d.usage.model_turns >= *most)?;
     Some((Limit::Turns, turn_limit(most)))
 }
 
@@ -407,7 +409,7 @@ pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
     }
     let runs = has_a_turn(d);
     // The last allowed turn may finish what it began; nothing new may begin.
-    let may_finish = |most: u32| d.model_turns <= most || !counts_turns(d);
+    let may_finish = |most: u32| d.usage.model_turns <= most || !counts_turns(d);
     budget_spent(d).or_else(|| {
         turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish)))
     })
@@ -454,7 +456,7 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             },
         },
         Phase::Closing { state, reason, .. }
-            if d.created.worktree.is_none() || d.fetched.is_some() =>
+            if d.created.worktree.is_none() || d.files.fetched.is_some() =>
         {
             let (state, reason) = conclude::with_work(d, *state, reason);
             let result = conclude::final_result(d, state, &reason);
@@ -504,7 +506,7 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
         }
         Phase::Working { epoch, turn, .. } => {
             let mut effects = vec![Effect::EnsureShim { epoch: *epoch, resume: None }];
-            if d.stop.is_some() || d.call_failed.is_some() {
+            if d.stop.is_some() || d.process().call_failed.is_some() {
                 effects.push(Effect::Terminate);
                 return effects;
             }
@@ -527,10 +529,10 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
             }
             effects.extend(asks::effects(d));
             effects.extend(asks::wakes(d));
-            if let (Some((key, _)), Some(model)) = (&d.model_change, &d.model_wanted) {
+            if let (Some((key, _)), Some(model)) = (&d.model.change, &d.model.wanted) {
                 effects.push(Effect::SetModel { key: key.clone(), model: model.clone() });
             }
-            if let Some(key) = &d.interrupt {
+            if let Some(key) = &d.process().interrupt {
                 effects.push(Effect::Interrupt { key: key.clone() });
             }
             effects
@@ -555,7 +557,7 @@ pub fn prompt_key(id: &DispatchId, kind: PromptKind, n: u32) -> String {
 /// session exists. So a process whose session was never reported is not followed by a second
 /// session.
 pub fn new_session_id(d: &Dispatch) -> String {
-    key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.sessions_spoiled))
+    key_of(&format!("{}/{}/session/{}", d.id, d.created_at, d.session.spoiled))
 }
 
 fn key_of(name: &str) -> String {
@@ -644,7 +646,7 @@ fn shim_lost(
 ) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
         Phase::Starting { attempt, epoch: current } if current == epoch => {
-            (attempt, spawned || d.rebooted)
+            (attempt, spawned || d.retries.rebooted)
         }
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
         _ => return vec![],
@@ -666,12 +668,12 @@ fn shim_lost(
 fn exited(d: &Dispatch, epoch: u32, exit: Exit, awake_ms: u64) -> Event {
     let Exit { code, signal, cause, stderr_tail } = exit;
     let ran = matches!(d.phase, Phase::Working { .. });
-    let used_ms = if ran { awake_ms.saturating_sub(d.began_ms) } else { 0 };
+    let used_ms = if ran { awake_ms.saturating_sub(d.process().began_ms) } else { 0 };
     Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms }
 }
 
 fn resume_session(d: &Dispatch) -> Option<String> {
-    d.session_id.clone().filter(|_| d.created.resumable)
+    d.session.id.clone().filter(|_| d.created.resumable)
 }
 
 fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
@@ -695,14 +697,14 @@ fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
     if d.stop.is_some() || limit_reached(d).is_some() {
         return vec![];
     }
-    if d.opening != Opening::Ready || d.call_failed.is_some() {
+    if d.process().opening != Opening::Ready || d.process().call_failed.is_some() {
         return vec![];
     }
     let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);
     let takes_prompt = match turn {
         Turn::None => true,
         // A message to a busy agent becomes part of the turn; a turn that is to stop takes no more.
-        Turn::Running { .. } => d.created.folds && d.interrupt.is_none(),
+        Turn::Running { .. } => d.created.folds && d.process().interrupt.is_none(),
         // After a failed turn only an interrupted session is known to be usable: others leave.
         Turn::Done { leaving, .. } => !leaving,
     };

@@ -14,7 +14,7 @@ pub(super) fn probed(d: &Dispatch, epoch: u32, key: String, reading: &Reading) -
     else {
         return vec![];
     };
-    let established = d.session_id.is_some() && d.has_history();
+    let established = d.session.id.is_some() && d.has_history();
     let (standing, detail) = judge(reading, prompt.state == PromptState::Taken || established);
     // The use of a folded prompt is counted with its turn.
     let alone = !d.prompts.iter().any(|p| p.state == PromptState::Taken && p.standing.is_some());

@@ -49,7 +49,7 @@ fn with_names(event: &AgentEvent) -> Cow<'_, AgentEvent> {
 pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     let event = with_names(event);
     let event = event.as_ref();
-    if d.opening != Opening::Ready || (d.created.calls.is_some() && is_past(d, event)) {
+    if d.process().opening != Opening::Ready || (d.created.calls.is_some() && is_past(d, event)) {
         return acp_handshake::agent_event(d, event);
     }
     let speaks = matches!(
@@ -60,8 +60,8 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     events.extend(unasked::ran(d, event));
     match event {
         AgentEvent::Session { session_id: Some(session_id), model, .. }
-            if d.session_id.as_ref() != Some(session_id)
-                || (model.is_some() && d.session_model != *model) =>
+            if d.session.id.as_ref() != Some(session_id)
+                || (model.is_some() && d.session.model != *model) =>
         {
             events.push(Event::SessionStarted {
                 session_id: session_id.clone(),
@@ -70,9 +70,9 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         // An agent without sessions may have a model.
         AgentEvent::Session { session_id: None, model: Some(model), .. }
-            if d.session_model.as_ref() != Some(model) =>
+            if d.session.model.as_ref() != Some(model) =>
         {
-            let session_id = d.session_id.clone().unwrap_or_default();
+            let session_id = d.session.id.clone().unwrap_or_default();
             events.push(Event::SessionStarted { session_id, model: Some(model.clone()) });
         }
         AgentEvent::Prompt { key: Some(key), repeated, .. } => {
@@ -101,7 +101,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             events.extend(whole);
         }
         AgentEvent::Subagent { parent, event } => events.extend(subagent(d, parent, event)),
-        AgentEvent::ToolResult { id, ok: true, .. } if d.calls.contains(id) => {
+        AgentEvent::ToolResult { id, ok: true, .. } if d.process().calls.open.contains(id) => {
             events.push(Event::ToolFinished { call_id: id.clone() });
         }
         AgentEvent::Permission { id, ask } => events.extend(asks::asked(d, id, ask)),
@@ -111,7 +111,7 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         AgentEvent::Notice { text } => {
             let text = cut(text, SAID_LIMIT);
-            if d.notices.len() < MOST_NOTICES && !d.notices.contains(&text) {
+            if d.warnings.notices.len() < MOST_NOTICES && !d.warnings.notices.contains(&text) {
                 events.push(Event::AgentNotice { text });
             }
         }
@@ -226,13 +226,13 @@ fn is_in_a_turn(d: &Dispatch) -> bool {
 }
 
 fn has_reported(d: &Dispatch) -> bool {
-    d.result.is_some() || !d.result_faults.is_empty()
+    d.result.value.is_some() || !d.result.faults.is_empty()
 }
 
 /// Returns the result of a model change; other requests of ours show their effect elsewhere.
 fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
-    let (key, _) = d.model_change.as_ref().filter(|(key, _)| key == id)?;
-    let (key, model) = (key.clone(), d.model_wanted.clone()?);
+    let (key, _) = d.model.change.as_ref().filter(|(key, _)| key == id)?;
+    let (key, model) = (key.clone(), d.model.wanted.clone()?);
     Some(match ok {
         true => Event::ModelChanged { key, model },
         false => Event::ModelRefused { key, reason: cut(text, SAID_LIMIT) },
@@ -293,7 +293,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     }
     let result = &unasked_for(d, result);
     let mut events = usage_of(d, result);
-    if let (true, Some(session_id)) = (result.session_lost, &d.session_id) {
+    if let (true, Some(session_id)) = (result.session_lost, &d.session.id) {
         // The session is lost, so no prompt was taken.
         events.push(Event::SessionLost { session_id: session_id.clone() });
         let text = result.text.clone().unwrap_or_default();
@@ -306,10 +306,10 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         });
         return events;
     }
-    let text = result.text.clone().or_else(|| d.said.clone()).unwrap_or_default();
+    let text = result.text.clone().or_else(|| d.result.said.clone()).unwrap_or_default();
     if !d.created.has_turns() {
         // A log line may quote the result that the program has given, or another program's result.
-        if result.quoted && d.own_result {
+        if result.quoted && d.result.is_own {
             return vec![];
         }
         if let Some(damage) = &result.damage {
@@ -336,7 +336,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     let turn = d.turns + u32::from(took_unseen.is_some() && !folded);
     // The answer to a new question may be repaired, even if an earlier answer was.
     let asked = |key: &String| d.prompt(key).is_some_and(|prompt| prompt.kind == PromptKind::Send);
-    let may_mend = !d.repair_used || took_unseen.as_ref().is_some_and(asked);
+    let may_mend = !d.result.repair_used || took_unseen.as_ref().is_some_and(asked);
     let comes_next = d.next_prompt().is_some()
         || on_its_way(d).is_some_and(|key| took_unseen.as_ref() != Some(&key));
     events.extend(took_unseen.map(|key| taken(d, key)));
@@ -384,7 +384,11 @@ fn has_ended(d: &Dispatch, result: &TurnResult) -> bool {
 /// take it as an order to stop.
 fn unasked_for<'a>(d: &Dispatch, result: &'a TurnResult) -> Cow<'a, TurnResult> {
     let cancelled = result.error == Some(TurnError::Interrupted);
-    if !cancelled || d.interrupt.is_some() || d.refused || d.created.calls.is_none() {
+    if !cancelled
+        || d.process().interrupt.is_some()
+        || d.process().calls.refused
+        || d.created.calls.is_none()
+    {
         return Cow::Borrowed(result);
     }
     let text = result.text.clone().filter(|text| !text.trim().is_empty());
@@ -420,7 +424,7 @@ fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         return result.per_model_turn.iter().filter_map(|usage| used(d, usage)).collect();
     }
     let model = || {
-        let known = d.session_model.clone().or_else(|| d.created.model.clone());
+        let known = d.session.model.clone().or_else(|| d.created.model.clone());
         known.unwrap_or_else(|| "unknown".into())
     };
     if d.created.calls.is_some() {
@@ -466,7 +470,7 @@ fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     let cost_usd = if total < counted { total } else { total - counted };
     let model = model
         .map(str::to_string)
-        .or_else(|| d.session_model.clone())
+        .or_else(|| d.session.model.clone())
         .or_else(|| d.created.model.clone());
     let model = model.unwrap_or_else(|| "unknown".into());
     // Sums of many small amounts are not exact.
@@ -495,7 +499,7 @@ pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Optio
 fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
     let ModelUsage { mut model, input, output, cache_read, cache_write, cost_usd } = new.clone();
     if model.is_empty() {
-        let known = d.session_model.clone().or_else(|| d.created.model.clone());
+        let known = d.session.model.clone().or_else(|| d.created.model.clone());
         model = known.unwrap_or_else(|| "unknown".into());
     }
     let tokens = [input, output, cache_read, cache_write];

@@ -19,8 +19,9 @@ use crate::event::Event;
 /// Returns the known agent that `d` runs. The agent must give its exact name.
 fn known(d: &Dispatch) -> Option<&'static AskingAgent> {
     let is_named = |name: &&str| {
-        let rest = d.agent.get(name.len()..);
-        let same = d.agent.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+        let rest = d.session.agent.get(name.len()..);
+        let same =
+            d.session.agent.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
         same && rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
     };
     d.traits.agents.iter().find(|agent| agent.names.iter().any(&is_named))
@@ -73,7 +74,7 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
         _ => return None,
     };
     let id = cut(id, 200);
-    let call = d.told.iter().rev().find(|call| call.id == id)?;
+    let call = d.process().calls.reported.iter().rev().find(|call| call.id == id)?;
     let (rule, denied) = match asked(d, call) {
         Asked::Yes => return None,
         Asked::Denied(by) if was_executed(event) => (by, true),
@@ -91,13 +92,14 @@ pub(super) fn ran(d: &Dispatch, event: &AgentEvent) -> Option<Event> {
 
 /// Returns the newest answer for a call. A person may later allow a call that was denied before.
 fn asked(d: &Dispatch, call: &ToldCall) -> Asked {
-    let newest =
-        |same: &dyn Fn(&ToldCall) -> bool| d.asked.iter().rev().find(|asked| same(&asked.call));
+    let newest = |same: &dyn Fn(&ToldCall) -> bool| {
+        d.process().calls.asked.iter().rev().find(|asked| same(&asked.call))
+    };
     let alike = |asked: &ToldCall| {
         !call.target.is_empty() && asked.tool == call.tool && asked.target == call.target
     };
     let own = newest(&|asked| !asked.id.is_empty() && asked.id == call.id);
-    let left = d.leaves.contains(&call.tool);
+    let left = d.session.allowed_tools.contains(&call.tool);
     match own.or_else(|| newest(&alike).filter(|_| !left)) {
         Some(asked) => match &asked.answer {
             Some(answer) if answer.allowed => Asked::Yes,

@@ -131,9 +131,10 @@ impl Known {
         let sent = d.created.calls.is_some()
             && d.prompts.iter().any(|prompt| prompt.state == PromptState::Sent);
         // A `subprocess` agent may have no model; one that has a model reports it in its output.
-        let owes = d.model_owes && d.created.backend != BackendChoice::Subprocess.as_str();
+        let owes =
+            d.usage.owes_model_turn && d.created.backend != BackendChoice::Subprocess.as_str();
         Self {
-            tools: d.calls.clone(),
+            tools: d.process().calls.open.clone(),
             asked: d.asks.open().map(|pending| cut(&pending.id, 200)).collect(),
             model_owes: owes || sent,
             outage,

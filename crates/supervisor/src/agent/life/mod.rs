@@ -265,7 +265,7 @@ impl State {
     }
 
     fn session(&self) -> Option<&str> {
-        self.dispatch.session_id.as_deref()
+        self.dispatch.session.id.as_deref()
     }
 
     fn refresh(&mut self) -> Result<(), ActorProcessingErr> {
@@ -361,7 +361,7 @@ impl State {
             Effect::Answer { id } => self.answer(&id),
             Effect::SetModel { key, model } => {
                 // If only a new process can change the model, the next process will.
-                let by = self.dispatch.model_by.as_deref();
+                let by = self.dispatch.model.set_by.as_deref();
                 if let Some(bytes) = self.backend.set_model(self.session(), by, &key, &model) {
                     self.slots.link.cast(LinkMsg::Do(Command::write(
                         &format!("model/{key}"),

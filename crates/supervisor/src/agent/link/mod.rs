@@ -149,7 +149,7 @@ impl Session {
             .created
             .limits
             .timeout_s
-            .map(|timeout| command_line::left(timeout, dispatch.used_ms));
+            .map(|timeout| command_line::left(timeout, dispatch.usage.awake_ms));
         self.over = left.and_then(|left| Instant::now().checked_add(Duration::from_millis(left)));
         let backend = muleteer_backends::by_name(&dispatch.created.backend)
             .map_err(|error| error.to_string())?;
@@ -208,7 +208,7 @@ impl Session {
                     let report = Box::pin(sweep(
                         &self.daemon,
                         &self.id,
-                        Some((self.epoch, dispatch.rebooted)),
+                        Some((self.epoch, dispatch.retries.rebooted)),
                     ))
                     .await?;
                     drop(lock);

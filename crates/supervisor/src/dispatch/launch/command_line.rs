@@ -53,7 +53,7 @@ pub(super) fn launch_of(
         max_turns: created
             .limits
             .max_turns
-            .map(|most| most.saturating_sub(dispatch.model_turns).max(1)),
+            .map(|most| most.saturating_sub(dispatch.usage.model_turns).max(1)),
         budget_usd: budget_left,
         system_prompt_append: saved.system_prompt.clone(),
         resume: resume.map(String::from),
@@ -144,7 +144,7 @@ pub(super) fn launch_of(
     launch.timing.lease_ms = daemon.settings.lease_ms;
     launch.spool.retain_bytes = daemon.settings.retention.output_bytes();
     launch.limits.deadline_ms =
-        created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.used_ms));
+        created.limits.timeout_s.map_or(0, |timeout| left(timeout, dispatch.usage.awake_ms));
     debug_assert!(matches!(line.stdin, StdinMode::Open | StdinMode::CloseAfterPrompt));
     Ok(launch)
 }

@@ -112,7 +112,7 @@ pub async fn stand(
 /// Whether a shim of this epoch may have run: by the ledger, its launch file, or its spool. A power
 /// cut may have removed the files.
 fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String> {
-    let told = dispatch.rebooted || matches!(dispatch.phase, Phase::Working { .. });
+    let told = dispatch.retries.rebooted || matches!(dispatch.phase, Phase::Working { .. });
     if told && dispatch.epoch == epoch {
         return Ok(true);
     }
@@ -187,7 +187,7 @@ async fn tell_clone(
     again: bool,
 ) -> Result<(), StartError> {
     let Some(dispatch) = daemon.snapshot().get(id).cloned() else { return Ok(()) };
-    if dispatch.containment.is_some() || (dispatch.cloned && !again) {
+    if dispatch.containment.is_some() || (dispatch.files.cloned && !again) {
         return Ok(());
     }
     let base = muleteer_vcs::worktree::head(worktree).await.unwrap_or_default();

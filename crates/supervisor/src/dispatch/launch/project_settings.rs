@@ -30,8 +30,10 @@ pub(super) async fn project_settings(
     let Some(text) = looking.await.map_err(|error| error.to_string())? else {
         return Ok(ProjectSettings::Count);
     };
-    let is_recorded =
-        daemon.snapshot().get(&dispatch.id).is_some_and(|now| now.notices.contains(&text));
+    let is_recorded = daemon
+        .snapshot()
+        .get(&dispatch.id)
+        .is_some_and(|now| now.warnings.notices.contains(&text));
     if !is_recorded {
         let records = append(daemon, vec![entry(&dispatch.id, None, Event::AgentNotice { text })])
             .await

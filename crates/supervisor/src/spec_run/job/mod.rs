@@ -446,7 +446,8 @@ fn outcome(dispatch: &Dispatch, job: &Job) -> JobEnd {
         FinalState::Partial if !limited => Outcome::Success,
         _ => Outcome::Failure,
     };
-    let said = dispatch.result.as_ref().map(|result| cut(&result.summary, 300)).unwrap_or_default();
+    let said =
+        dispatch.result.value.as_ref().map(|result| cut(&result.summary, 300)).unwrap_or_default();
     let why = [reason.as_str(), &said, state.as_str()].into_iter().find(|text| !text.is_empty());
     let mut end = JobEnd::new(outcome, why.unwrap_or_default());
     end.unknown = ["outcome unknown", "killed by signal", "its shim died"]

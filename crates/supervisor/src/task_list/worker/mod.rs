@@ -620,6 +620,7 @@ fn agent_failed(dispatch: &Dispatch) -> Option<(Category, String)> {
     };
     let said = dispatch
         .result
+        .value
         .as_ref()
         .map(|result| result.summary.clone())
         .filter(|text| !text.is_empty());

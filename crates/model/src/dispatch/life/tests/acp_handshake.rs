@@ -87,7 +87,7 @@ fn each_call_waits_for_the_answer_before_it_and_the_prompt_for_all() {
     assert_eq!(told.on_its_way(), None);
     told.line(vec![AgentEvent::CallAnswer(CallAnswer::ModelSet {})]);
     assert_eq!((told.calls(), told.on_its_way().as_deref()), (None, Some("p1")));
-    assert_eq!(told.d.session_model.as_deref(), Some("large"));
+    assert_eq!(told.d.session.model.as_deref(), Some("large"));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_call_that_is_overdue_ends_the_process_and_is_tried_again_so_many_times() {
     assert!(told.feed(overdue(call, epoch)) && awaited(&told.d).is_none());
     assert!(effects(&told.d).contains(&Effect::Terminate));
     told.exit_by(None, ExitCause::Terminated);
-    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1);
+    assert!(matches!(told.d.phase, Phase::Backoff { .. }) && told.d.retries.restarts == 1);
     for _ in 0..2 {
         told.comes_back();
         told.feed(overdue(call, told.d.epoch));
@@ -213,7 +213,7 @@ fn turn_cancelled_without_an_interrupt_fails() {
     assert_ne!(told.d.state(), "waiting");
     told.exit(0);
     assert!(
-        matches!(told.d.phase, Phase::Backoff { .. }) && told.d.restarts == 1,
+        matches!(told.d.phase, Phase::Backoff { .. }) && told.d.retries.restarts == 1,
         "{:?}",
         told.d.phase
     );
@@ -289,7 +289,7 @@ fn agent_without_session_load_gets_no_prompt_twice() {
     let mut told = Told::dies_with_a_prompt_on_its_way();
     told.greets(false);
     assert!(matches!(
-        told.d.call_failed.as_ref(),
+        told.d.process().call_failed.as_ref(),
         Some(failure) if failure.call == LOAD && failure.for_good
     ));
     told.exit_by(None, ExitCause::Terminated);
@@ -315,7 +315,7 @@ fn an_interrupt_that_is_not_heeded_ends_the_process() {
     told.exit_by(None, ExitCause::Terminated);
     assert_eq!(told.d.state(), "partial");
     told.feed(Input::Send { key: "p2".into(), by: "operator".into() });
-    assert_eq!(told.d.session_id.as_deref(), Some("s1"), "a further turn loads it");
+    assert_eq!(told.d.session.id.as_deref(), Some("s1"), "a further turn loads it");
 }
 
 /// Some processes continue the count of a session's cost, some begin at zero.
@@ -425,7 +425,7 @@ fn session_id_is_complete_or_absent() {
         told.greets(true);
         told.opens(Some(&"s".repeat(bytes)), None);
         assert_eq!(
-            (told.d.session_id.is_some(), told.on_its_way().is_some()),
+            (told.d.session.id.is_some(), told.on_its_way().is_some()),
             (opened, opened),
             "{bytes} bytes"
         );

@@ -172,7 +172,7 @@ fn ends_after(told: &mut Told, used_ms: u64, cause: ExitCause) {
     let at = told.next();
     let exit = Exit { code: Some(1), signal: None, cause, stderr_tail: String::new() };
     let epoch = told.d.epoch;
-    told.feed(Input::Exited { at, epoch, exit, awake_ms: told.d.began_ms + used_ms });
+    told.feed(Input::Exited { at, epoch, exit, awake_ms: told.d.process().began_ms + used_ms });
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn attempts_share_the_time_of_their_dispatch() {
     told.spawn();
     told.receipt("p1");
     ends_after(&mut told, 4_000, ExitCause::Exited);
-    assert_eq!(told.d.used_ms, 4_000);
+    assert_eq!(told.d.usage.awake_ms, 4_000);
     let Phase::Backoff { until, .. } = told.d.phase else { panic!() };
     told.now = until;
     told.settle();
@@ -196,10 +196,9 @@ fn attempts_share_the_time_of_their_dispatch() {
 #[test]
 fn a_process_that_never_ran_used_no_time() {
     let mut told = Told::new(MULTI);
-    told.d.began_ms = 5;
     told.admit();
     ends_after(&mut told, 9_000, ExitCause::NeverRan);
-    assert_eq!(told.d.used_ms, 0);
+    assert_eq!(told.d.usage.awake_ms, 0);
 }
 
 // ---- Stops
@@ -260,7 +259,7 @@ fn model_turns_are_counted_if_the_cli_does_not() {
     done(&mut told, "a");
     done(&mut told, "b");
     tool(&mut told, "c");
-    assert_eq!((told.d.model_turns, limit_reached(&told.d)), (2, None));
+    assert_eq!((told.d.usage.model_turns, limit_reached(&told.d)), (2, None));
     done(&mut told, "c");
     tool(&mut told, "d");
     assert_eq!(limit_reached(&told.d), Some((Limit::Turns, "its limit of 2 turns".into())));
@@ -354,7 +353,7 @@ fn a_subagent_works_inside_of_a_call() {
             ),
             "{called:?}"
         );
-        assert_eq!(told.d.calls.len(), 2);
+        assert_eq!(told.d.process().calls.open.len(), 2);
         let ended = theirs(
             &mut told,
             AgentEvent::ToolResult { id, ok: n > 0, text: "no".into(), exit_code: None },
@@ -364,10 +363,13 @@ fn a_subagent_works_inside_of_a_call() {
             "{ended:?}"
         );
     }
-    assert_eq!((told.d.model_turns, told.d.calls.as_slice()), (1, ["a".to_string()].as_slice()));
+    assert_eq!(
+        (told.d.usage.model_turns, told.d.process().calls.open.as_slice()),
+        (1, ["a".to_string()].as_slice())
+    );
     done(&mut told, "a");
     told.answers("well");
-    assert_eq!((told.d.model_turns, told.d.said.as_deref()), (2, Some("well")));
+    assert_eq!((told.d.usage.model_turns, told.d.result.said.as_deref()), (2, Some("well")));
 }
 
 /// An outage that began before the end of a daemon, or of an attempt, continues.

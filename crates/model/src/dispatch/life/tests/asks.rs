@@ -222,7 +222,7 @@ fn unattended_agents_are_denied_questions_at_once_and_permissions_in_time() {
     assert_eq!((told.open(), told.d.state()), (vec![], "running"));
     assert!(denied(&told).contains("Decide yourself"), "{}", denied(&told));
     assert_eq!(told.hears_answers_to(), ["q1"]);
-    assert!(!told.d.refused, "no person has refused anything");
+    assert!(!told.d.process().calls.refused, "no person has refused anything");
 
     // The agent that dispatched it may know the answer.
     let mut told = unattended();

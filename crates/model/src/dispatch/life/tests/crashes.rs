@@ -9,7 +9,7 @@ use crate::dispatch::life::tests::*;
 fn a_crash_mid_turn_is_continued_in_the_resumed_session_after_a_pause() {
     let mut told = Told::busy();
     told.exit(1);
-    assert_eq!((told.d.restarts, told.counted(), told.d.state()), (1, 1, "starting"));
+    assert_eq!((told.d.retries.restarts, told.counted(), told.d.state()), (1, 1, "starting"));
     let Phase::Backoff { until, .. } = told.d.phase else { panic!() };
     assert!(until > told.now && told.has(&Effect::WakeAt(until)));
     told.restarted();
@@ -134,7 +134,7 @@ fn a_turn_that_succeeds_resets_the_count() {
     told.receipt(&key);
     told.send("s1");
     told.result(well());
-    assert_eq!(told.d.restarts, 0);
+    assert_eq!(told.d.retries.restarts, 0);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn unkillable_processes_of_a_dead_shim_block() {
 fn an_expired_lease_is_not_counted() {
     let mut told = Told::busy();
     told.exit_by(Some(143), ExitCause::LeaseExpired);
-    assert_eq!((told.counted(), told.d.restarts), (0, 0));
+    assert_eq!((told.counted(), told.d.retries.restarts), (0, 0));
     // There is no backoff: the next attempt starts at once.
     assert_eq!(told.d.phase, Phase::Starting { attempt: 2, epoch: 2 });
 }

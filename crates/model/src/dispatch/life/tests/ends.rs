@@ -238,7 +238,7 @@ fn message_during_the_exit_is_delivered_to_the_next_process() {
     told.exit(0);
     told.spawn();
     assert_eq!((told.delivers().as_deref(), told.d.epoch, told.counted()), (Some("s1"), 2, 0));
-    assert_eq!(told.d.result, None, "there is more to do");
+    assert_eq!(told.d.result.value, None, "there is more to do");
 }
 
 #[test]
@@ -304,5 +304,5 @@ fn the_result_of_an_earlier_turn_is_not_that_of_a_later_failure() {
     told.result(failed(TurnError::Auth));
     told.exit(1);
     assert_eq!(told.finished(), FinalState::Failed);
-    assert_eq!(told.d.result.unwrap().status, ResultStatus::Failed);
+    assert_eq!(told.d.result.value.unwrap().status, ResultStatus::Failed);
 }

@@ -20,6 +20,11 @@ fn called(call_id: &str, parent: Option<&str>) -> Event {
     }
 }
 
+fn between_turns() -> Phase {
+    let (turn, process) = (Turn::None, Box::default());
+    Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn, process }
+}
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
@@ -55,20 +60,20 @@ fn only_a_running_process_has_a_pid() {
 fn refused_model_keeps_the_previous_choice() {
     let mut told = Told::busy();
     told.fold(None, asked("m1", "large"));
-    assert_eq!(told.d.model_wanted.as_deref(), Some("large"));
+    assert_eq!(told.d.model.wanted.as_deref(), Some("large"));
     told.fold(None, Event::ModelChanged { key: "m1".into(), model: "large".into() });
-    assert_eq!((told.d.session_model.as_deref(), &told.d.model_change), (Some("large"), &None));
+    assert_eq!((told.d.session.model.as_deref(), &told.d.model.change), (Some("large"), &None));
     told.fold(None, asked("m2", "huge"));
     told.fold(None, refused("m1"));
     assert_eq!(
-        told.d.model_wanted.as_deref(),
+        told.d.model.wanted.as_deref(),
         Some("huge"),
         "that answer was to an earlier request"
     );
     told.fold(None, Event::ModelChanged { key: "m1".into(), model: "large".into() });
-    assert!(told.d.model_change.is_some(), "and so was this one");
+    assert!(told.d.model.change.is_some(), "and so was this one");
     told.fold(None, refused("m2"));
-    assert_eq!((told.d.model_wanted.as_deref(), &told.d.model_change), (Some("large"), &None));
+    assert_eq!((told.d.model.wanted.as_deref(), &told.d.model.change), (Some("large"), &None));
 }
 
 /// The CLI's answer decides which model it uses from now on.
@@ -220,17 +225,20 @@ fn starts_that_failed_are_counted_but_not_those_that_never_could_succeed() {
     for (attempt, count) in [(1, 1), (2, 2), (3, 3)] {
         told.fold(None, Event::AttemptStarted { attempt, epoch: 1, resume: None });
         told.fold(None, failed(false));
-        assert_eq!(told.d.start_failures, count);
+        assert_eq!(told.d.retries.start_failures, count);
     }
     told.fold(None, Event::AttemptStarted { attempt: 4, epoch: 1, resume: None });
     told.fold(None, failed(true));
-    assert_eq!(told.d.start_failures, 3);
+    assert_eq!(told.d.retries.start_failures, 3);
 }
 
 #[test]
 fn tool_calls_are_open_from_start_to_end_once() {
     let mut told = Told::busy();
-    let of = |told: &Told| (told.d.calls.clone(), told.d.subcalls.clone());
+    let of = |told: &Told| {
+        let calls = &told.d.process().calls;
+        (calls.open.clone(), calls.by_subagents.clone())
+    };
     for event in [
         called("a", None),
         called("a", None),
@@ -283,11 +291,8 @@ fn open_requests_close_with_the_turn_and_the_process() {
         );
         assert!(told.d.waits_for_an_answer());
         told.fold(None, end.clone());
-        assert_eq!(
-            (&told.d.calls, &told.d.subcalls, told.d.asks.open().count()),
-            (&vec![], &vec![], 0),
-            "{end:?}"
-        );
+        assert_eq!(told.d.process().calls, crate::dispatch::OpenCalls::new(), "{end:?}");
+        assert_eq!(told.d.asks.open().count(), 0, "{end:?}");
     }
 }
 
@@ -397,11 +402,11 @@ fn a_limit_of_turns_lets_the_last_one_end() {
     let mut told = Told::busy();
     Arc::make_mut(&mut told.d.created).limits.max_turns = Some(2);
     let over = |told: &mut Told, turns| {
-        told.d.model_turns = turns;
+        told.d.usage.model_turns = turns;
         limit_reached(&told.d).is_some()
     };
     assert_eq!([1, 2, 3].map(|turns| over(&mut told, turns)), [false, false, true], "in a turn");
-    told.d.phase = Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
+    told.d.phase = between_turns();
     assert_eq!(
         [1, 2].map(|turns| over(&mut told, turns)),
         [false, false],
@@ -436,8 +441,7 @@ fn stopping_or_limited_agent_gets_no_prompts() {
             },
         );
         told.d.prompts[0].state = PromptState::Done;
-        told.d.phase =
-            Phase::Working { attempt: 1, epoch: 1, pid: 2, shim_pid: 1, turn: Turn::None };
+        told.d.phase = between_turns();
         told.d
     };
     let says = |d: &Dispatch| advance(d, Timestamp::UNIX_EPOCH);

@@ -45,7 +45,7 @@ fn crash_after_a_blocked_result_keeps_the_result() {
     });
     told.exit(3);
     assert_eq!(told.finished(), FinalState::Failed);
-    let result = told.d.result.unwrap();
+    let result = told.d.result.value.unwrap();
     assert_eq!((result.status, result.issues), (ResultStatus::Blocked, vec![]));
 }
 
@@ -92,7 +92,7 @@ fn a_result_that_is_not_the_last_line_decides_nothing() {
     let mut told = Told::spawned(MULTI);
     told.result(well());
     told.line(more());
-    assert!(told.d.result.is_some());
+    assert!(told.d.result.value.is_some());
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn attempt_without_traces_may_have_run_before_a_reboot() {
 /// told once what may be lost.
 #[test]
 fn files_are_doubtful_after_a_reboot_until_a_turn_ends() {
-    let doubts = |told: &Told| (told.d.unsynced, told.d.distrusts_clone());
+    let doubts = |told: &Told| (told.d.files.unsynced, told.d.distrusts_clone());
     let mut told = Told::new(MULTI);
     told.admit();
     begin_again(&mut told, &["one"]);
@@ -221,7 +221,7 @@ fn final_message_of_a_turn_is_the_result() {
     told.says("I look around.");
     told.answers(ANSWER);
     assert_eq!((told.finished(), told.d.turns, told.d.attempts), (FinalState::Success, 1, 1));
-    assert_eq!(told.d.result.unwrap().summary, "done");
+    assert_eq!(told.d.result.value.unwrap().summary, "done");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn text_before_the_turn_is_not_its_answer() {
     told.spawn();
     told.begins("s1");
     told.result(TurnResult { ok: true, ..TurnResult::default() });
-    assert!(told.d.result.is_none() && told.d.repair_used);
+    assert!(told.d.result.value.is_none() && told.d.result.repair_used);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn empty_text_does_not_replace_the_last_message() {
     told.says(ANSWER);
     told.says(" \n");
     told.answers("");
-    assert_eq!(told.d.result.unwrap().summary, "done");
+    assert_eq!(told.d.result.value.unwrap().summary, "done");
 }
 
 /// An invalid result document is a part of the agent's message.
@@ -253,7 +253,7 @@ fn text_counts_as_result_if_none_is_required() {
         Arc::make_mut(&mut told.d.created).wants_result = false;
         told.answers(words);
         assert_eq!(told.finished(), FinalState::Success);
-        let result = told.d.result.unwrap();
+        let result = told.d.result.value.unwrap();
         assert_eq!((result.status, result.summary.as_str()), (ResultStatus::Success, words));
     }
 }
@@ -352,7 +352,7 @@ fn interrupt_ends_the_process_and_a_message_resumes_the_session() {
     assert_eq!(told.delivers().as_deref(), Some("more"));
     told.begins("s1");
     told.answers(ANSWER);
-    assert_eq!((told.finished(), told.d.session_id.as_deref()), (FinalState::Success, Some("s1")));
+    assert_eq!((told.finished(), told.d.session.id.as_deref()), (FinalState::Success, Some("s1")));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn session_usage_is_counted_once_across_processes() {
 #[test]
 fn usage_of_a_new_session_is_counted_separately() {
     let mut told = Told::by_turns();
-    told.d.session_id = None;
+    told.d.session.id = None;
     told.d
         .spend
         .session
@@ -393,13 +393,13 @@ fn usage_of_a_new_session_is_counted_separately() {
 #[test]
 fn a_name_out_of_all_proportion_is_none() {
     let mut told = Told::busy();
-    let before = (told.d.session_id.clone(), told.d.session_model.clone());
+    let before = (told.d.session.id.clone(), told.d.session.model.clone());
     told.session(&"s".repeat(513));
-    assert_eq!((told.d.session_id.clone(), told.d.session_model.clone()), before);
+    assert_eq!((told.d.session.id.clone(), told.d.session.model.clone()), before);
     let model = Some("m".repeat(513));
     told.line(vec![AgentEvent::Session { model, cwd: None, session_id: Some("s".repeat(512)) }]);
     assert_eq!(
-        (told.d.session_id.clone(), told.d.session_model.clone()),
+        (told.d.session.id.clone(), told.d.session.model.clone()),
         (Some("s".repeat(512)), before.1)
     );
 }

@@ -337,7 +337,7 @@ fn a_session_ends_by_its_structured_result() {
     assert!(told.has(&Effect::CloseStdin));
     told.exit(0);
     assert_eq!(told.finished(), FinalState::Success);
-    assert_eq!(told.d.result.unwrap().summary, "done");
+    assert_eq!(told.d.result.value.unwrap().summary, "done");
 }
 
 #[test]
@@ -359,8 +359,8 @@ fn incomplete_result_is_repaired_with_its_fault() {
     let mut told = Told::busy();
     told.result(TurnResult { structured: Some(json!({"status": "success"})), ..well() });
     assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Repair);
-    assert_eq!((told.d.result.as_ref(), told.d.result_faults.len()), (None, 1));
-    assert!(told.d.result_faults[0].contains("`summary`"), "{:?}", told.d.result_faults);
+    assert_eq!((told.d.result.value.as_ref(), told.d.result.faults.len()), (None, 1));
+    assert!(told.d.result.faults[0].contains("`summary`"), "{:?}", told.d.result.faults);
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn prompt_taken_in_an_unreported_session_is_resumed_there() {
     told.taken("p1", Standing::MidTool);
     told.restarted();
     assert_eq!(
-        (told.state_of("p1"), told.d.session_id.as_deref()),
+        (told.state_of("p1"), told.d.session.id.as_deref()),
         (PromptState::Superseded, Some("s1"))
     );
     assert_eq!(told.kind(&told.delivers().unwrap()), PromptKind::Continue);
@@ -234,7 +234,7 @@ fn used_session_without_a_transcript_is_lost_not_empty() {
     told.exit_by(None, ExitCause::Exited);
     told.reads("p1", Session::Missing, Seen::Absent);
     assert_eq!(told.finished(), FinalState::Blocked);
-    assert_eq!(told.d.session_id.as_deref(), Some("s1"), "it may be elsewhere");
+    assert_eq!(told.d.session.id.as_deref(), Some("s1"), "it may be elsewhere");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn final_output_reports_a_lost_session() {
     told.exit(1);
     told.reads("more", Session::Lost, Seen::Absent);
     assert_eq!((told.finished(), told.counted()), (FinalState::Blocked, 0));
-    assert_eq!(told.d.session_id, None);
+    assert_eq!(told.d.session.id, None);
 }
 
 // ---- A prompt in the middle of a turn
@@ -380,7 +380,7 @@ fn late_message_gets_its_own_turn() {
     told.receipt("p1");
     told.send("and this");
     told.result(TurnResult { keys: vec!["p1".into()], ..well() });
-    assert!(told.d.result.is_none(), "there is more to come");
+    assert!(told.d.result.value.is_none(), "there is more to come");
     told.receipt("and this");
     assert_eq!((told.d.turns, told.state_of("and this")), (2, PromptState::Taken));
     told.result(TurnResult { keys: vec!["and this".into()], ..well() });

@@ -173,7 +173,7 @@ fn notices_are_recorded_once_and_limited() {
         |told: &mut Told, text: &str| told.line(vec![AgentEvent::Notice { text: text.into() }]);
     assert!(notice(&mut told, "an update is there") && !notice(&mut told, "an update is there"));
     let told_of = (0..100).filter(|n| notice(&mut told, &format!("notice {n}"))).count();
-    assert_eq!((told_of, told.d.notices.len()), (49, 50));
+    assert_eq!((told_of, told.d.warnings.notices.len()), (49, 50));
 }
 
 #[test]

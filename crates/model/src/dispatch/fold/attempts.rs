@@ -1,0 +1,204 @@
+//! Attempts, their processes, and the end of the dispatch.
+
+use crate::agent::acp_handshake::Opening;
+use crate::agent::result::AgentResult;
+use crate::dispatch::{Dispatch, Exit, Phase, Process, PromptState, Stop, Turn};
+use crate::event::{Event, ExitCause, FinalState, Position, PromptKind};
+use crate::{
+    api_events, daemon_events, intervention_events, output_events, permission_events,
+    prompt_events, result_events, session_events, spec_run_events, task_list_events, tool_events,
+};
+
+impl Dispatch {
+    pub(super) fn fold_attempt(&mut self, event: &Event) {
+        match event {
+            Event::WorktreeCreated { base, .. } => {
+                self.files.cloned = true;
+                self.files.base = Some(base.clone()).filter(|base| !base.is_empty());
+            }
+            Event::AttemptStarted { attempt, epoch, resume } => {
+                self.start_attempt(*attempt, *epoch, resume.is_some());
+            }
+            Event::AgentSpawned { pid, shim_pid, containment, awake_ms } => {
+                if let Phase::Starting { attempt, epoch } = self.phase {
+                    self.containment = Some(containment.clone());
+                    self.retries.start_failures = 0;
+                    let mut process = Box::new(Process::new());
+                    process.began_ms = *awake_ms;
+                    if self.created.calls.is_some() {
+                        process.opening = Opening::Greeting;
+                    }
+                    self.phase = Phase::Working {
+                        attempt,
+                        epoch,
+                        pid: *pid,
+                        shim_pid: *shim_pid,
+                        turn: Turn::None,
+                        process,
+                    };
+                }
+            }
+            Event::StartFailed { epoch, error, permanent } => {
+                if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase
+                {
+                    self.retries.start_failures += u32::from(!permanent);
+                    let process = self.take_process();
+                    let cause =
+                        if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
+                    let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone() };
+                    let (epoch, turn) = (*epoch, Turn::None);
+                    self.phase = Phase::Gone { attempt, epoch, exit, turn, process };
+                }
+            }
+            Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms } => {
+                let (code, signal, cause) = (*code, *signal, *cause);
+                let exit = Exit { code, signal, cause, stderr_tail: stderr_tail.clone() };
+                self.exited(*epoch, exit, *used_ms);
+            }
+            Event::AttemptFinished { counted, reason, .. } => {
+                if *counted {
+                    self.retries.restarts += 1;
+                }
+                self.reason = Some(reason.clone());
+            }
+            Event::RestartScheduled { until, delay_ms } => {
+                self.phase =
+                    Phase::Backoff { attempt: self.attempts, until: *until, delay_ms: *delay_ms };
+            }
+            Event::DispatchClosing { state, reason } => self.close(*state, reason),
+            Event::WorkFetched(work) => {
+                self.files.fetched = Some(work.branch.clone());
+                self.files.work = Some(work.clone());
+            }
+            Event::FilesRemoved { .. } => self.files.removed = true,
+            Event::DispatchFinished { state, reason, result } => {
+                self.finish(*state, reason, result.as_ref());
+            }
+            // These change no state.
+            Event::DispatchCreated(_)
+            | Event::AgentAdopted { .. }
+            | Event::SweepFinished { .. } => {}
+            prompt_events!()
+            | session_events!()
+            | output_events!()
+            | tool_events!()
+            | permission_events!()
+            | result_events!()
+            | api_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    fn start_attempt(&mut self, attempt: u32, epoch: u32, resumes: bool) {
+        self.attempts = attempt;
+        self.epoch = epoch;
+        self.retries.rebooted = false;
+        self.spend.process.clear();
+        self.spend.calls_usd = 0.0;
+        self.spend.told_usd = None;
+        if !resumes {
+            self.spend.session.clear();
+        }
+        self.session.lost = None;
+        self.warnings.notices.clear();
+        // This process is started with the requested model.
+        self.model.change = None;
+        // There is more to do, so the earlier result does not count.
+        self.result.value = None;
+        self.result.is_own = false;
+        for prompt in &mut self.prompts {
+            // A prompt that was sent without a receipt is sent again under its key, which
+            // the CLI knows. In a fresh session no prompt was ever taken.
+            let again = match prompt.state {
+                PromptState::Sent => true,
+                PromptState::Taken => !resumes && !self.created.transcripts,
+                _ => false,
+            };
+            if again {
+                prompt.state = PromptState::Queued;
+            }
+        }
+        self.position = self.position.max(Position { epoch, ..Position::default() });
+        self.phase = Phase::Starting { attempt, epoch };
+        self.reason = None;
+    }
+
+    fn exited(&mut self, epoch: u32, exit: Exit, used_ms: u64) {
+        self.usage.awake_ms = self.usage.awake_ms.saturating_add(used_ms);
+        self.retries.start_failures += u32::from(exit.cause == ExitCause::NeverRan);
+        let (attempt, turn) = match &self.phase {
+            Phase::Starting { attempt, .. } => (*attempt, Turn::None),
+            Phase::Working { attempt, turn, .. } => (*attempt, turn.clone()),
+            Phase::Queued
+            | Phase::Gone { .. }
+            | Phase::Backoff { .. }
+            | Phase::Closing { .. }
+            | Phase::Finished { .. } => return,
+        };
+        let mut process = self.take_process();
+        process.lived_ms = used_ms;
+        self.phase = Phase::Gone { attempt, epoch, exit, turn, process };
+    }
+
+    fn close(&mut self, state: FinalState, reason: &str) {
+        // A message that arrived while the end was being decided was overlooked.
+        let ended_well = matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
+        // A doubtful prompt goes to a person first.
+        let overlooked =
+            ended_well && self.stop.is_none() && self.session.doubt.is_none() && self.has_unheard();
+        let spoken_to = overlooked || std::mem::take(&mut self.spoken_to);
+        self.phase = Phase::Closing { state, reason: reason.into(), spoken_to };
+        self.reason = Some(reason.into());
+    }
+
+    fn finish(&mut self, state: FinalState, reason: &str, result: Option<&AgentResult>) {
+        let spoken_to = matches!(self.phase, Phase::Closing { spoken_to: true, .. });
+        let killed = state == FinalState::Killed || matches!(self.stop, Some(Stop::Kill { .. }));
+        self.phase = Phase::Finished { state };
+        self.reason = (!reason.is_empty()).then(|| reason.into());
+        if result.is_some() {
+            self.result.value = result.cloned();
+        }
+        // Somebody sent a message as the dispatch ended: it becomes a further turn, not a
+        // lost prompt.
+        if spoken_to && !killed && self.created.resumable {
+            self.reopen();
+        }
+    }
+
+    /// Reopens a dispatch that had ended, for a further turn: it waits for the pool again.
+    pub(super) fn reopen(&mut self) {
+        self.retries.reopened += 1;
+        if self.session.id.is_some() || self.created.transcripts {
+            // The end cut this turn. It is not resumed without a request, and the sender knows of
+            // the end.
+            self.supersede_taken();
+            for prompt in &mut self.prompts {
+                let ours = matches!(prompt.kind, PromptKind::Repair | PromptKind::Continue);
+                if ours && matches!(prompt.state, PromptState::Queued | PromptState::Sent) {
+                    prompt.state = PromptState::Superseded;
+                }
+            }
+        }
+        for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Doubtful) {
+            prompt.state = PromptState::Superseded;
+        }
+        self.session.lost = None;
+        self.session.doubt = None;
+        self.phase = Phase::Queued;
+        self.stop = None;
+        self.retries.restarts = 0;
+        self.retries.start_failures = 0;
+        self.result.value = None;
+        self.result.faults.clear();
+        self.result.repair_used = false;
+        self.files.fetched = None;
+        self.reason = None;
+        self.outage = None;
+        self.spoken_to = false;
+    }
+}

@@ -1,0 +1,78 @@
+//! Interventions by people, limits, monitors and the policy.
+
+use crate::dispatch::{Dispatch, PromptState, Stop};
+use crate::event::Event;
+use crate::monitor::Action;
+use crate::{
+    api_events, attempt_events, daemon_events, output_events, prompt_events, result_events,
+    session_events, spec_run_events, task_list_events, tool_events,
+};
+
+impl Dispatch {
+    pub(super) fn fold_intervention(&mut self, event: &Event) {
+        match event {
+            Event::InterruptRequested { key, .. } => {
+                self.with_process(|process| process.interrupt = Some(key.clone()));
+            }
+            Event::KillRequested { reason, .. } if !self.is_finished() => {
+                self.stop = Some(Stop::Kill { reason: reason.clone() });
+                self.withdraw_queued();
+            }
+            Event::LimitReached { limit, detail } if self.stop.is_none() => {
+                self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
+            }
+            Event::StallDetected { silent_s, evidence } if self.stop.is_none() => {
+                self.stop = Some(Stop::Stall { silent_s: *silent_s, evidence: evidence.clone() });
+            }
+            Event::MonitorSpoke { monitor, action: Action::Warn, reason } => {
+                self.warnings.monitor = Some(format!("{monitor}: {reason}"));
+            }
+            Event::MonitorSpoke { monitor, action: Action::Stop, reason }
+                if self.stop.is_none() =>
+            {
+                self.stop = Some(Stop::Monitor { monitor: *monitor, reason: reason.clone() });
+            }
+            Event::PolicyBroken { tool, target, rule, denied, .. } if self.stop.is_none() => {
+                let call = format!("{tool}: {target}");
+                let call = call.trim_end_matches([':', ' ']);
+                let reason = match denied {
+                    true => format!("the agent used a tool although {rule} denied it ({call})"),
+                    false => format!(
+                        "the agent used a tool without asking, although its policy denies or asks \
+                         ({rule}): {call}"
+                    ),
+                };
+                self.stop = Some(Stop::Policy { reason });
+            }
+            // The first stop counts, and a dispatch that has ended is not stopped.
+            Event::KillRequested { .. }
+            | Event::LimitReached { .. }
+            | Event::StallDetected { .. }
+            | Event::MonitorSpoke { .. }
+            | Event::PolicyBroken { .. } => {}
+            // See `apply_to_calls`.
+            Event::PermissionRequested { .. }
+            | Event::PermissionAnswered { .. }
+            | Event::PermissionClosed { .. } => {}
+            attempt_events!()
+            | prompt_events!()
+            | session_events!()
+            | output_events!()
+            | tool_events!()
+            | result_events!()
+            | api_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    /// Withdraws the queued follow-ups. A person who kills an agent and sends it a message later
+    /// does not want the old queue first.
+    fn withdraw_queued(&mut self) {
+        for prompt in self.prompts.iter_mut().filter(|prompt| prompt.is_waiting()) {
+            prompt.state = PromptState::Withdrawn;
+        }
+    }
+}

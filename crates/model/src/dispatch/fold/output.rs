@@ -1,0 +1,200 @@
+//! The agent's output: messages, tool calls, results, and the use of the model API.
+
+use crate::admission::api_error::{self, Outage, Trouble};
+use crate::dispatch::{Dispatch, Phase, Stop};
+use crate::event::Event;
+use crate::{
+    api_events, attempt_events, daemon_events, intervention_events, output_events,
+    permission_events, prompt_events, result_events, session_events, spec_run_events,
+    task_list_events, tool_events,
+};
+use jiff::Timestamp;
+
+impl Dispatch {
+    pub(super) fn fold_output(&mut self, event: &Event) {
+        match event {
+            // The API answered, and the agent works with the answer.
+            Event::ToolCalled { parent, .. } => {
+                self.outage = None;
+                // A subagent's turns are not the agent's.
+                if parent.is_none() {
+                    self.spoke();
+                }
+            }
+            Event::ToolSubject { call_id, text } => {
+                self.with_process(|process| process.calls.describe(call_id, text));
+            }
+            Event::ToolFinished { call_id } | Event::ToolFailed { call_id, .. } => {
+                let by_subagent = self.process().calls.by_subagents.contains(call_id);
+                self.usage.owes_model_turn |= !by_subagent;
+            }
+            Event::AgentSaid { text } => {
+                self.spoke();
+                // Some CLIs report trouble as a message of their agent. So the outage is not over,
+                // but the next trouble may be another one.
+                if let Some(outage) = &mut self.outage {
+                    outage.since_ms = None;
+                }
+                if self.created.said_is_answer() {
+                    self.result.said = Some(text.clone());
+                }
+            }
+            Event::UsageRecorded { cumulative, .. } => {
+                // This use was reported during the turn, and not for a process that is gone.
+                if !cumulative && matches!(self.phase, Phase::Working { .. }) {
+                    self.outage = None;
+                }
+                self.count(event);
+            }
+            Event::AgentNotice { text } => self.warnings.notices.push(text.clone()),
+            Event::BlockedByUs { on } => {
+                self.with_process(|process| process.blocked_by_us = *on);
+            }
+            Event::ResultReceived { result } => {
+                self.result.value = Some(result.clone());
+                self.result.faults.clear();
+                self.result.is_own = true;
+            }
+            Event::ResultInvalid { faults, repair } => {
+                self.result.value = None;
+                self.result.faults = faults.clone();
+                self.result.is_own = true;
+                self.result.repair_used |= repair;
+            }
+            Event::ResultOvertaken {} => {
+                self.result.value = None;
+                self.result.faults.clear();
+            }
+            Event::ResultQuoted {} => self.result.is_own = false,
+            // These change no state.
+            Event::JournalEntry { .. } | Event::Compacted { .. } | Event::OutputRead {} => {}
+            attempt_events!()
+            | prompt_events!()
+            | session_events!()
+            | permission_events!()
+            | api_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    pub(super) fn fold_api(&mut self, event: &Event, ts: Timestamp) {
+        match event {
+            Event::ApiRetried { attempt, max, status, delay_s, awake_ms } => {
+                let until = api_error::after(ts, api_error::wait(*delay_s));
+                self.trouble(Trouble::of_status(*status), *status, until, false, *awake_ms);
+                if let Some(outage) = &mut self.outage {
+                    outage.tried = Some((*attempt, *max));
+                }
+            }
+            Event::RateLimited { until, wait_s, awake_ms } => {
+                let until = until.unwrap_or_else(|| api_error::after(ts, api_error::wait(*wait_s)));
+                self.trouble(Trouble::RateLimit, None, until, true, *awake_ms);
+            }
+            Event::ApiWaiting { trouble, status, until, told, waits, spent_ms }
+                if !self.is_finished() =>
+            {
+                let (trouble, status, until) = (*trouble, *status, *until);
+                let (told, waits, spent_ms) = (*told, *waits, *spent_ms);
+                let since_ms = self.outage.as_ref().and_then(|before| before.since_ms);
+                self.outage = Some(Outage {
+                    trouble,
+                    status,
+                    until,
+                    told,
+                    tried: None,
+                    waits,
+                    spent_ms,
+                    since_ms,
+                });
+                self.phase = Phase::Queued;
+            }
+            Event::ApiGivenUp { reason, .. } if self.stop.is_none() && !self.is_finished() => {
+                self.stop = Some(Stop::Api { reason: reason.clone() });
+            }
+            // A dispatch that has ended or is being stopped does not wait.
+            Event::ApiWaiting { .. } | Event::ApiGivenUp { .. } => {}
+            attempt_events!()
+            | prompt_events!()
+            | session_events!()
+            | output_events!()
+            | tool_events!()
+            | permission_events!()
+            | result_events!()
+            | intervention_events!()
+            | daemon_events!()
+            | spec_run_events!()
+            | task_list_events!()
+            | Event::Unknown => {}
+        }
+    }
+
+    fn spoke(&mut self) {
+        if std::mem::take(&mut self.usage.owes_model_turn) {
+            self.usage.model_turns = self.usage.model_turns.saturating_add(1);
+        }
+    }
+
+    /// Records trouble of the model API. The count and the duration of the outage's waits are kept.
+    fn trouble(
+        &mut self,
+        trouble: Trouble,
+        status: Option<u16>,
+        until: Timestamp,
+        told: bool,
+        awake_ms: Option<u64>,
+    ) {
+        let before = self.outage.take();
+        // After a reboot the clock begins at zero, so an earlier reading may exceed it.
+        let since_ms = before.as_ref().and_then(|before| before.since_ms);
+        let since_ms =
+            since_ms.filter(|since| awake_ms.is_none_or(|now| *since <= now)).or(awake_ms);
+        let (waits, spent_ms) =
+            before.as_ref().map_or((0, 0), |before| (before.waits, before.spent_ms));
+        // The retry of a CLI does not end a limit sooner than the API said.
+        let kept = before.filter(|before| before.told && !told && before.until >= until);
+        let (until, told) = kept.map_or((until, told), |before| (before.until, true));
+        self.outage =
+            Some(Outage { trouble, status, until, told, tried: None, waits, spent_ms, since_ms });
+    }
+
+    fn count(&mut self, event: &Event) {
+        let Event::UsageRecorded {
+            model,
+            input,
+            output,
+            cache_read,
+            cache_write,
+            cost_usd,
+            cumulative,
+            total_usd,
+        } = event
+        else {
+            return;
+        };
+        self.spend.told_usd = total_usd.or(self.spend.told_usd);
+        let mut books = vec![self.spend.per_model.entry(model.clone()).or_default()];
+        if *cumulative {
+            books.push(self.spend.process.entry(model.clone()).or_default());
+            books.push(self.spend.session.entry(model.clone()).or_default());
+        } else {
+            self.spend.calls_usd += cost_usd;
+        }
+        for book in books {
+            book.model.clone_from(model);
+            book.input = book.input.saturating_add(*input);
+            book.output = book.output.saturating_add(*output);
+            book.cache_read = book.cache_read.saturating_add(*cache_read);
+            book.cache_write = book.cache_write.saturating_add(*cache_write);
+            book.cost_usd += cost_usd;
+        }
+        self.spend.cost_usd += cost_usd;
+        self.spend.input = self.spend.input.saturating_add(*input);
+        self.spend.output = self.spend.output.saturating_add(*output);
+        self.spend.cache_read = self.spend.cache_read.saturating_add(*cache_read);
+        self.spend.cache_write = self.spend.cache_write.saturating_add(*cache_write);
+    }
+}

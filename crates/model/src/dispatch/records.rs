@@ -1,0 +1,118 @@
+//! The parts of a dispatch's state that outlive its phases.
+
+use crate::agent::event::ModelUsage;
+use crate::agent::result::AgentResult;
+use crate::dispatch::work::WorkHome;
+use std::collections::BTreeMap;
+
+/// Restarts and further turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retries {
+    pub restarts: u32,
+    /// The number of shims in a row that died before they released their agent.
+    pub start_failures: u32,
+    /// The number of times the dispatch had ended and was reopened by a message.
+    pub reopened: u32,
+    /// The machine was rebooted since the newest attempt began. No process of that attempt lives,
+    /// and unsynced files may be lost. So missing files do not prove that the agent has not run.
+    pub rebooted: bool,
+}
+
+/// The session of the agent's CLI.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SessionState {
+    pub id: Option<String>,
+    pub model: Option<String>,
+    /// The name that the agent gave itself in its greeting.
+    pub agent: String,
+    /// The tools that a person has allowed permanently, by the agent's own names.
+    pub allowed_tools: Vec<String>,
+    /// The number of sessions that were begun under ids of our choosing and cannot be used.
+    pub spoiled: u32,
+    /// The session that was to be resumed and that the CLI no longer has.
+    pub lost: Option<String>,
+    /// The reason why the fate of a prompt is unknown.
+    pub doubt: Option<String>,
+}
+
+/// The model that somebody requested after the dispatch was created.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelChoice {
+    /// The next process gets this model.
+    pub wanted: Option<String>,
+    /// The method that changes the model of the open session, if the agent speaks by calls and
+    /// offers one.
+    pub set_by: Option<String>,
+    /// A model change that the running CLI has not answered: its key, and the model wanted before.
+    pub change: Option<(String, Option<String>)>,
+}
+
+/// The agent's answer and its validated result.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ResultState {
+    /// The last message of the current turn, if messages are this agent's answer.
+    pub said: Option<String>,
+    pub value: Option<AgentResult>,
+    pub faults: Vec<String>,
+    /// In this attempt, the agent gave a result that no text preceded on its line.
+    pub is_own: bool,
+    pub repair_used: bool,
+}
+
+/// Warnings for people.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Warnings {
+    /// The agent's notices in this attempt.
+    pub notices: Vec<String>,
+    /// The newest warning of a monitor since somebody last spoke to the agent.
+    pub monitor: Option<String>,
+}
+
+/// The use of time and of model turns, by all processes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// The awake time of all processes that have ended, in milliseconds.
+    pub awake_ms: u64,
+    /// The number of model turns, as far as the events tell: one for a prompt, and one for each
+    /// round of tool results.
+    pub model_turns: u32,
+    /// The next output of the model begins another model turn.
+    pub owes_model_turn: bool,
+}
+
+/// The clone and the other files of the dispatch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Files {
+    /// The creation of its clone is on record.
+    pub cloned: bool,
+    /// The commit from which its clone was made.
+    pub base: Option<String>,
+    /// The branch that was fetched at this end.
+    pub fetched: Option<String>,
+    /// The work that was fetched when it ended last. The value stays when the dispatch is reopened.
+    pub work: Option<WorkHome>,
+    /// Its files are removed, or about to be: it cannot be sent a further prompt.
+    pub removed: bool,
+    /// The machine was rebooted while this dispatch was unfinished, and its agent has not ended a
+    /// turn since. The newest files, by the agent or for it, may be lost.
+    pub unsynced: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Spend {
+    pub cost_usd: f64,
+    pub input: u64,
+    pub output: u64,
+    pub cache_read: u64,
+    pub cache_write: u64,
+    pub per_model: BTreeMap<String, ModelUsage>,
+    /// The counted use of the current OS process, by model.
+    pub process: BTreeMap<String, ModelUsage>,
+    /// The cost that the current process reported call by call. If it reports a total, that
+    /// includes this.
+    pub calls_usd: f64,
+    /// The cost of the whole session, as the current process reported it last.
+    pub told_usd: Option<f64>,
+    /// The counted use of all processes of the session, by model.
+    pub session: BTreeMap<String, ModelUsage>,
+}
