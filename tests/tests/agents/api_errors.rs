@@ -368,7 +368,7 @@ fn codex_cost_is_computed_from_its_tokens() {
     let id = made["dispatch_id"].as_str().unwrap();
     ended(&scene.world, id);
     let journal = scene.world.muleteer(&["journal", id]).ok();
-    assert!(journal.contains("the budget of $10.00 cannot be enforced"), "{journal}");
+    assert!(journal.contains("the budget of $10.00 cannot be kept"), "{journal}");
 
     scene.world.configure("models:\n  prices:\n    gpt-5.5: {input: 1, output: 10}\n");
     let run = scene.spawn(&["--budget-usd", "1.5", "--wait"]).run();
