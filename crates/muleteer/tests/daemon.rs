@@ -378,7 +378,7 @@ fn ctrl_c_only_stops_following() {
     let id = spawn(&user, "sleep 600", &[]).stdout.trim().to_string();
     until("it runs", || (state(&user, &id) == "running").then_some(()));
     let mut child = user.command(&["logs", &id, "-f"]).spawn().expect("spawn");
-    // The client has its signal handler once it watches; the watch is an inotify descriptor.
+    // The client catches signals before it watches; the watch is an inotify descriptor.
     let fds = format!("/proc/{}/fd", child.id());
     until("it follows", || {
         let links = std::fs::read_dir(&fds)

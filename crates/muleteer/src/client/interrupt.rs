@@ -21,9 +21,10 @@ pub async fn until_interrupted(
     otherwise: Exit,
     following: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
+    let mut ending = endings()?;
     tokio::select! {
         done = following => return done,
-        waited = wait() => waited?,
+        _ = ending.next() => {}
     }
     stopped(context, what);
     Ok(otherwise)
@@ -64,9 +65,18 @@ pub async fn until_ctrl_c(
     Ok(Exit::Done)
 }
 
-/// Subscribes to Ctrl-C from now on.
+/// Subscribes to Ctrl-C from now on. Callers subscribe before they wait: a future that subscribes
+/// when it is first polled may be polled after the one that it is to end.
 fn interrupts() -> Result<AsyncSignals, Failure> {
     AsyncSignals::catch(&[Signal::INT]).map_err(Failure::from)
+}
+
+/// As [`interrupts`], for Ctrl-C and TERM.
+///
+/// # Errors
+/// When the system rejects the signal handlers.
+pub fn endings() -> Result<AsyncSignals, Failure> {
+    AsyncSignals::catch(&[Signal::INT, Signal::TERM]).map_err(Failure::from)
 }
 
 fn stopped(context: &Context, what: &str) {
@@ -112,18 +122,10 @@ pub async fn or_left(
     left: Failure,
     waiting: impl Future<Output = Result<Exit, Failure>>,
 ) -> Result<Exit, Failure> {
-    let mut interrupt = interrupts()?;
-    let given_up = async {
-        if context.out.json {
-            wait().await
-        } else {
-            interrupt.next().await;
-            Ok(())
-        }
-    };
+    let mut ending = if context.out.json { endings()? } else { interrupts()? };
     tokio::select! {
         done = waiting => return done,
-        given_up = given_up => given_up?,
+        _ = ending.next() => {}
     }
     if context.out.json {
         context.out.failure(&left);
@@ -132,15 +134,6 @@ pub async fn or_left(
         context.out.note(format!("\n{}{hint}", told.error.message));
     }
     Ok(Exit::Interrupted)
-}
-
-/// Returns on Ctrl-C or TERM.
-///
-/// # Errors
-/// When the system rejects the signal handlers.
-pub async fn wait() -> Result<(), Failure> {
-    AsyncSignals::catch(&[Signal::INT, Signal::TERM])?.next().await;
-    Ok(())
 }
 
 #[cfg(test)]

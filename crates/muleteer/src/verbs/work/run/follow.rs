@@ -93,10 +93,10 @@ pub(super) async fn attend(context: &Context, runs: &Runs, run: &Run) -> Result<
         }
         Ok::<_, Failure>(())
     };
-    let mut interrupted = false;
+    let (mut ending, mut interrupted) = (interrupt::endings()?, false);
     tokio::select! {
         ended = watching => ended?,
-        waited = interrupt::wait() => { waited?; interrupted = true; }
+        _ = ending.next() => interrupted = true,
     }
     live.borrow_mut().clear();
     if interrupted {
