@@ -3,7 +3,7 @@
 use crate::admission::api_backpressure::{self, Pressures};
 use crate::agent::backend::TraitsOf;
 use crate::config::InForce;
-use crate::dispatch::{Dispatch, Phase};
+use crate::dispatch::Dispatch;
 use crate::event::id::{self, DispatchId, Unfound};
 use crate::event::{Created, Event, Record};
 use crate::task_list::session::Runs;
@@ -142,10 +142,7 @@ impl Fleet {
         self.task_lists.boot();
         for id in self.unfinished.values() {
             if let Some(dispatch) = self.dispatches.get_mut(id) {
-                let dispatch = Arc::make_mut(dispatch);
-                dispatch.files.unsynced = true;
-                dispatch.retries.rebooted |=
-                    matches!(dispatch.phase, Phase::Starting { .. } | Phase::Working { .. });
+                Arc::make_mut(dispatch).reboot();
             }
         }
     }

@@ -14,6 +14,10 @@
 //! A dispatch that waits for the model API (`ApiWaiting`) is `Queued` too. It has no process and
 //! holds no pool slot, and the pool knows when others may ask the same API again.
 //!
+//! A phase owns the data that is true only in it. [`Process`] is the state of one process of the
+//! agent: `Working` has it, and `Gone` until the outcome of the attempt is recorded. The module
+//! `records` has the parts that outlive the phases.
+//!
 //! The states of a prompt:
 //!
 //! ```text
@@ -42,7 +46,9 @@ mod records;
 
 pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 pub use process::Process;
-pub use records::{Files, ModelChoice, ResultState, Retries, SessionState, Spend, Usage, Warnings};
+pub use records::{
+    Files, ModelChange, ModelChoice, ResultState, Retries, SessionState, Spend, Usage, Warnings,
+};
 
 use crate::admission::api_error::Outage;
 use crate::agent::ask::Asks;
@@ -80,8 +86,6 @@ pub struct Dispatch {
     pub prompts: Vec<Prompt>,
     pub position: Position,
     pub stop: Option<Stop>,
-    /// Somebody sent a message while the agent was being terminated for its silence.
-    pub spoken_to: bool,
     /// The requests for which the agent waits for an answer, and the newest answers.
     pub asks: Asks,
     pub result: ResultState,
@@ -103,6 +107,8 @@ pub enum Phase {
     Starting {
         attempt: u32,
         epoch: u32,
+        /// See [`Process::rebooted`].
+        rebooted: bool,
     },
     Working {
         attempt: u32,
@@ -119,6 +125,10 @@ pub enum Phase {
         exit: Exit,
         turn: Turn,
         process: Box<Process>,
+        /// The awake time that the process lived, in milliseconds.
+        lived_ms: u64,
+        /// The reason why the fate of a prompt is unknown.
+        doubt: Option<String>,
     },
     Backoff {
         attempt: u32,
@@ -131,6 +141,8 @@ pub enum Phase {
         state: FinalState,
         reason: String,
         spoken_to: bool,
+        /// The fetch of its work is on record.
+        fetched: bool,
     },
     Finished {
         state: FinalState,
@@ -207,6 +219,8 @@ pub enum PromptState {
     Doubtful,
 }
 
+/// The reason why an agent is being terminated. `spoken_to` means that somebody has sent a message
+/// since then, so the dispatch is reopened when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stop {
     Kill {
@@ -219,10 +233,12 @@ pub enum Stop {
     Stall {
         silent_s: u64,
         evidence: String,
+        spoken_to: bool,
     },
     /// Muleteer gave up on the model API.
     Api {
         reason: String,
+        spoken_to: bool,
     },
     /// The agent used a tool without asking, although its policy asks about it or refuses it.
     Policy {
@@ -232,7 +248,29 @@ pub enum Stop {
     Monitor {
         monitor: Monitor,
         reason: String,
+        spoken_to: bool,
     },
+}
+
+impl Stop {
+    /// Records a message to the agent. A message does not revoke a kill, a limit or the policy.
+    fn speak_to(&mut self) {
+        match self {
+            Self::Stall { spoken_to, .. }
+            | Self::Api { spoken_to, .. }
+            | Self::Monitor { spoken_to, .. } => *spoken_to = true,
+            Self::Kill { .. } | Self::Limit { .. } | Self::Policy { .. } => {}
+        }
+    }
+
+    fn is_spoken_to(&self) -> bool {
+        match self {
+            Self::Stall { spoken_to, .. }
+            | Self::Api { spoken_to, .. }
+            | Self::Monitor { spoken_to, .. } => *spoken_to,
+            Self::Kill { .. } | Self::Limit { .. } | Self::Policy { .. } => false,
+        }
+    }
 }
 
 impl Turn {
@@ -267,7 +305,6 @@ impl Dispatch {
             prompts: vec![],
             position: Position::default(),
             stop: None,
-            spoken_to: false,
             asks: Asks::default(),
             result: ResultState::default(),
             warnings: Warnings::default(),

@@ -17,9 +17,15 @@ pub struct Process {
     pub interrupt: Option<String>,
     pub calls: OpenCalls,
     pub blocked_by_us: bool,
-    /// The shim's clock when the process began. `lived_ms` is how long it lived, once it is over.
+    /// The process gave a result that no text preceded on its line.
+    pub own_result: bool,
+    /// The session that was to be resumed and that the CLI no longer has.
+    pub lost_session: Option<String>,
+    /// The shim's clock of awake time when the process began.
     pub began_ms: u64,
-    pub lived_ms: u64,
+    /// The machine was rebooted since the attempt began. No process of the attempt lives, and
+    /// unsynced files may be lost. So missing files do not prove that the agent has not run.
+    pub rebooted: bool,
 }
 
 impl Process {
@@ -31,8 +37,10 @@ impl Process {
             interrupt: None,
             calls: OpenCalls::new(),
             blocked_by_us: false,
+            own_result: false,
+            lost_session: None,
             began_ms: 0,
-            lived_ms: 0,
+            rebooted: false,
         }
     }
 
@@ -104,8 +112,22 @@ impl Dispatch {
         }
     }
 
-    /// Takes the state of the process over to the next phase.
-    pub(super) fn take_process(&mut self) -> Box<Process> {
-        self.process_mut().map(std::mem::take).unwrap_or_default().into()
+    /// Whether the machine was rebooted since the attempt that is under way began.
+    pub fn was_rebooted(&self) -> bool {
+        matches!(self.phase, Phase::Starting { rebooted: true, .. }) || self.process().rebooted
+    }
+
+    /// Records a reboot of the machine, which no process survives.
+    pub(super) fn reboot(&mut self) {
+        self.files.unsynced = true;
+        match &mut self.phase {
+            Phase::Starting { rebooted, .. } => *rebooted = true,
+            Phase::Working { process, .. } => process.rebooted = true,
+            Phase::Queued
+            | Phase::Gone { .. }
+            | Phase::Backoff { .. }
+            | Phase::Closing { .. }
+            | Phase::Finished { .. } => {}
+        }
     }
 }

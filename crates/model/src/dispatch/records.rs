@@ -13,9 +13,6 @@ pub struct Retries {
     pub start_failures: u32,
     /// The number of times the dispatch had ended and was reopened by a message.
     pub reopened: u32,
-    /// The machine was rebooted since the newest attempt began. No process of that attempt lives,
-    /// and unsynced files may be lost. So missing files do not prove that the agent has not run.
-    pub rebooted: bool,
 }
 
 /// The session of the agent's CLI.
@@ -29,10 +26,6 @@ pub struct SessionState {
     pub allowed_tools: Vec<String>,
     /// The number of sessions that were begun under ids of our choosing and cannot be used.
     pub spoiled: u32,
-    /// The session that was to be resumed and that the CLI no longer has.
-    pub lost: Option<String>,
-    /// The reason why the fate of a prompt is unknown.
-    pub doubt: Option<String>,
 }
 
 /// The model that somebody requested after the dispatch was created.
@@ -43,8 +36,16 @@ pub struct ModelChoice {
     /// The method that changes the model of the open session, if the agent speaks by calls and
     /// offers one.
     pub set_by: Option<String>,
-    /// A model change that the running CLI has not answered: its key, and the model wanted before.
-    pub change: Option<(String, Option<String>)>,
+    /// The change that the CLI has not answered.
+    pub change: Option<ModelChange>,
+}
+
+/// A requested change of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelChange {
+    pub key: String,
+    /// The model that was wanted before; it is wanted again if the CLI refuses the change.
+    pub before: Option<String>,
 }
 
 /// The agent's answer and its validated result.
@@ -54,8 +55,6 @@ pub struct ResultState {
     pub said: Option<String>,
     pub value: Option<AgentResult>,
     pub faults: Vec<String>,
-    /// In this attempt, the agent gave a result that no text preceded on its line.
-    pub is_own: bool,
     pub repair_used: bool,
 }
 
@@ -87,8 +86,6 @@ pub struct Files {
     pub cloned: bool,
     /// The commit from which its clone was made.
     pub base: Option<String>,
-    /// The branch that was fetched at this end.
-    pub fetched: Option<String>,
     /// The work that was fetched when it ended last. The value stays when the dispatch is reopened.
     pub work: Option<WorkHome>,
     /// Its files are removed, or about to be: it cannot be sent a further prompt.

@@ -193,13 +193,14 @@ impl State {
     }
 
     fn look(&mut self, dispatch: &Dispatch) {
-        let (Some(watched), Phase::Working { shim_pid, .. }) = (&mut self.watched, &dispatch.phase)
+        let (Some(watched), Phase::Working { shim_pid, process, .. }) =
+            (&mut self.watched, &dispatch.phase)
         else {
             return;
         };
         // Reads a file of every process, which takes some milliseconds.
         let cpu = tokio::task::block_in_place(|| group::cpu_below(*shim_pid));
-        let look = Look { cpu, blocked_by_us: dispatch.process().blocked_by_us };
+        let look = Look { cpu, blocked_by_us: process.blocked_by_us };
         let epoch = watched.epoch;
         match watched.watch.look(look, clock::awake()) {
             Verdict::Stalled(silent) => {

@@ -115,7 +115,7 @@ fn reason(d: &Dispatch) -> Option<String> {
             let why = d.reason.as_deref().unwrap_or_default();
             Some(format!("restarts at {}: {why}", time(*until)))
         }
-        Phase::Working { .. } if d.process().blocked_by_us => {
+        Phase::Working { process, .. } if process.blocked_by_us => {
             Some("its output is paused: the spool or the disk is full".into())
         }
         _ if d.waits_for_an_answer() => how_to_answer(d),

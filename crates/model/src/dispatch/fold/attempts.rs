@@ -20,40 +20,42 @@ impl Dispatch {
                 self.start_attempt(*attempt, *epoch, resume.is_some());
             }
             Event::AgentSpawned { pid, shim_pid, containment, awake_ms } => {
-                if let Phase::Starting { attempt, epoch } = self.phase {
+                if let Phase::Starting { attempt, epoch, rebooted } = self.phase {
                     self.containment = Some(containment.clone());
                     self.retries.start_failures = 0;
-                    let mut process = Box::new(Process::new());
-                    process.began_ms = *awake_ms;
-                    if self.created.calls.is_some() {
-                        process.opening = Opening::Greeting;
-                    }
+                    let opening = match self.created.calls {
+                        Some(_) => Opening::Greeting,
+                        None => Opening::Ready,
+                    };
+                    let began_ms = *awake_ms;
+                    let process = Process { opening, began_ms, rebooted, ..Process::new() };
                     self.phase = Phase::Working {
                         attempt,
                         epoch,
                         pid: *pid,
                         shim_pid: *shim_pid,
                         turn: Turn::None,
-                        process,
+                        process: Box::new(process),
                     };
                 }
             }
             Event::StartFailed { epoch, error, permanent } => {
-                if let Phase::Starting { attempt, .. } | Phase::Working { attempt, .. } = self.phase
-                {
+                let cause = if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
+                let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone() };
+                if self.end_process(*epoch, exit, 0) {
                     self.retries.start_failures += u32::from(!permanent);
-                    let process = self.take_process();
-                    let cause =
-                        if *permanent { ExitCause::CannotStart } else { ExitCause::NeverRan };
-                    let exit = Exit { code: None, signal: None, cause, stderr_tail: error.clone() };
-                    let (epoch, turn) = (*epoch, Turn::None);
-                    self.phase = Phase::Gone { attempt, epoch, exit, turn, process };
+                    // Its program never ran, so it had no turn.
+                    if let Phase::Gone { turn, .. } = &mut self.phase {
+                        *turn = Turn::None;
+                    }
                 }
             }
             Event::AgentExited { epoch, code, signal, cause, stderr_tail, used_ms } => {
                 let (code, signal, cause) = (*code, *signal, *cause);
                 let exit = Exit { code, signal, cause, stderr_tail: stderr_tail.clone() };
-                self.exited(*epoch, exit, *used_ms);
+                self.usage.awake_ms = self.usage.awake_ms.saturating_add(*used_ms);
+                self.retries.start_failures += u32::from(cause == ExitCause::NeverRan);
+                self.end_process(*epoch, exit, *used_ms);
             }
             Event::AttemptFinished { counted, reason, .. } => {
                 if *counted {
@@ -67,7 +69,9 @@ impl Dispatch {
             }
             Event::DispatchClosing { state, reason } => self.close(*state, reason),
             Event::WorkFetched(work) => {
-                self.files.fetched = Some(work.branch.clone());
+                if let Phase::Closing { fetched, .. } = &mut self.phase {
+                    *fetched = true;
+                }
                 self.files.work = Some(work.clone());
             }
             Event::FilesRemoved { .. } => self.files.removed = true,
@@ -96,20 +100,17 @@ impl Dispatch {
     fn start_attempt(&mut self, attempt: u32, epoch: u32, resumes: bool) {
         self.attempts = attempt;
         self.epoch = epoch;
-        self.retries.rebooted = false;
         self.spend.process.clear();
         self.spend.calls_usd = 0.0;
         self.spend.told_usd = None;
         if !resumes {
             self.spend.session.clear();
         }
-        self.session.lost = None;
         self.warnings.notices.clear();
         // This process is started with the requested model.
         self.model.change = None;
         // There is more to do, so the earlier result does not count.
         self.result.value = None;
-        self.result.is_own = false;
         for prompt in &mut self.prompts {
             // A prompt that was sent without a receipt is sent again under its key, which
             // the CLI knows. In a fresh session no prompt was ever taken.
@@ -123,35 +124,42 @@ impl Dispatch {
             }
         }
         self.position = self.position.max(Position { epoch, ..Position::default() });
-        self.phase = Phase::Starting { attempt, epoch };
+        self.phase = Phase::Starting { attempt, epoch, rebooted: false };
         self.reason = None;
     }
 
-    fn exited(&mut self, epoch: u32, exit: Exit, used_ms: u64) {
-        self.usage.awake_ms = self.usage.awake_ms.saturating_add(used_ms);
-        self.retries.start_failures += u32::from(exit.cause == ExitCause::NeverRan);
-        let (attempt, turn) = match &self.phase {
-            Phase::Starting { attempt, .. } => (*attempt, Turn::None),
-            Phase::Working { attempt, turn, .. } => (*attempt, turn.clone()),
+    /// Enters the phase after a process. Returns whether there was one, or one was being started.
+    fn end_process(&mut self, epoch: u32, exit: Exit, lived_ms: u64) -> bool {
+        let (attempt, turn, process) = match &mut self.phase {
+            Phase::Starting { attempt, rebooted, .. } => {
+                let process = Process { rebooted: *rebooted, ..Process::new() };
+                (*attempt, Turn::None, Box::new(process))
+            }
+            Phase::Working { attempt, turn, process, .. } => {
+                (*attempt, std::mem::replace(turn, Turn::None), std::mem::take(process))
+            }
             Phase::Queued
             | Phase::Gone { .. }
             | Phase::Backoff { .. }
             | Phase::Closing { .. }
-            | Phase::Finished { .. } => return,
+            | Phase::Finished { .. } => return false,
         };
-        let mut process = self.take_process();
-        process.lived_ms = used_ms;
-        self.phase = Phase::Gone { attempt, epoch, exit, turn, process };
+        self.phase = Phase::Gone { attempt, epoch, exit, turn, process, lived_ms, doubt: None };
+        true
     }
 
     fn close(&mut self, state: FinalState, reason: &str) {
-        // A message that arrived while the end was being decided was overlooked.
-        let ended_well = matches!(&self.phase, Phase::Gone { turn, .. } if turn.ended_well());
-        // A doubtful prompt goes to a person first.
-        let overlooked =
-            ended_well && self.stop.is_none() && self.session.doubt.is_none() && self.has_unheard();
-        let spoken_to = overlooked || std::mem::take(&mut self.spoken_to);
-        self.phase = Phase::Closing { state, reason: reason.into(), spoken_to };
+        // A message that arrived while the end was being decided was overlooked. A doubtful prompt
+        // goes to a person first.
+        let is_sure = matches!(
+            &self.phase,
+            Phase::Gone { turn, doubt: None, .. } if turn.ended_well()
+        );
+        let spoken_to = match &self.stop {
+            Some(stop) => stop.is_spoken_to(),
+            None => is_sure && self.has_unheard(),
+        };
+        self.phase = Phase::Closing { state, reason: reason.into(), spoken_to, fetched: false };
         self.reason = Some(reason.into());
     }
 
@@ -187,8 +195,6 @@ impl Dispatch {
         for prompt in self.prompts.iter_mut().filter(|p| p.state == PromptState::Doubtful) {
             prompt.state = PromptState::Superseded;
         }
-        self.session.lost = None;
-        self.session.doubt = None;
         self.phase = Phase::Queued;
         self.stop = None;
         self.retries.restarts = 0;
@@ -196,9 +202,7 @@ impl Dispatch {
         self.result.value = None;
         self.result.faults.clear();
         self.result.repair_used = false;
-        self.files.fetched = None;
         self.reason = None;
         self.outage = None;
-        self.spoken_to = false;
     }
 }

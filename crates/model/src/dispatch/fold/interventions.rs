@@ -22,7 +22,8 @@ impl Dispatch {
                 self.stop = Some(Stop::Limit { limit: *limit, detail: detail.clone() });
             }
             Event::StallDetected { silent_s, evidence } if self.stop.is_none() => {
-                self.stop = Some(Stop::Stall { silent_s: *silent_s, evidence: evidence.clone() });
+                let (silent_s, evidence) = (*silent_s, evidence.clone());
+                self.stop = Some(Stop::Stall { silent_s, evidence, spoken_to: false });
             }
             Event::MonitorSpoke { monitor, action: Action::Warn, reason } => {
                 self.warnings.monitor = Some(format!("{monitor}: {reason}"));
@@ -30,7 +31,8 @@ impl Dispatch {
             Event::MonitorSpoke { monitor, action: Action::Stop, reason }
                 if self.stop.is_none() =>
             {
-                self.stop = Some(Stop::Monitor { monitor: *monitor, reason: reason.clone() });
+                let (monitor, reason) = (*monitor, reason.clone());
+                self.stop = Some(Stop::Monitor { monitor, reason, spoken_to: false });
             }
             Event::PolicyBroken { tool, target, rule, denied, .. } if self.stop.is_none() => {
                 let call = format!("{tool}: {target}");

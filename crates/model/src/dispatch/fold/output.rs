@@ -53,19 +53,19 @@ impl Dispatch {
             Event::ResultReceived { result } => {
                 self.result.value = Some(result.clone());
                 self.result.faults.clear();
-                self.result.is_own = true;
+                self.with_process(|process| process.own_result = true);
             }
             Event::ResultInvalid { faults, repair } => {
                 self.result.value = None;
                 self.result.faults = faults.clone();
-                self.result.is_own = true;
+                self.with_process(|process| process.own_result = true);
                 self.result.repair_used |= repair;
             }
             Event::ResultOvertaken {} => {
                 self.result.value = None;
                 self.result.faults.clear();
             }
-            Event::ResultQuoted {} => self.result.is_own = false,
+            Event::ResultQuoted {} => self.with_process(|process| process.own_result = false),
             // These change no state.
             Event::JournalEntry { .. } | Event::Compacted { .. } | Event::OutputRead {} => {}
             attempt_events!()
@@ -113,7 +113,7 @@ impl Dispatch {
                 self.phase = Phase::Queued;
             }
             Event::ApiGivenUp { reason, .. } if self.stop.is_none() && !self.is_finished() => {
-                self.stop = Some(Stop::Api { reason: reason.clone() });
+                self.stop = Some(Stop::Api { reason: reason.clone(), spoken_to: false });
             }
             // A dispatch that has ended or is being stopped does not wait.
             Event::ApiWaiting { .. } | Event::ApiGivenUp { .. } => {}

@@ -2,7 +2,7 @@
 
 use crate::agent::event::TurnError;
 use crate::agent::transcript::{Session, Standing};
-use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Stop, Turn};
+use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn};
 use crate::event::{Event, PromptKind};
 use crate::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
@@ -91,11 +91,10 @@ impl Dispatch {
         if self.prompt(key).is_some() {
             return;
         }
-        // The agent is being terminated for its silence, a monitor or the API, and somebody
-        // still wants it.
-        let silenced =
-            matches!(self.stop, Some(Stop::Stall { .. } | Stop::Api { .. } | Stop::Monitor { .. }));
-        self.spoken_to |= silenced && kind == PromptKind::Send;
+        // The agent is being terminated, and somebody still wants it.
+        if let (PromptKind::Send, Some(stop)) = (kind, &mut self.stop) {
+            stop.speak_to();
+        }
         match (kind, &mut self.phase) {
             (PromptKind::Continue, _) => self.supersede_taken(),
             (PromptKind::Repair, Phase::Working { turn: Turn::Done { leaving, .. }, .. }) => {
@@ -144,7 +143,9 @@ impl Dispatch {
         }
         if standing == Standing::Unknown {
             // Nothing is known, so nothing is changed: the session may still exist.
-            self.session.doubt = Some(detail.to_string());
+            if let Phase::Gone { doubt, .. } = &mut self.phase {
+                *doubt = Some(detail.to_string());
+            }
             return;
         }
         match session {
@@ -162,8 +163,8 @@ impl Dispatch {
     /// Gives the session up: the next session begins without its history.
     pub(super) fn lose_session(&mut self) {
         if let Some(id) = self.session.id.take() {
-            self.session.lost = Some(id);
             self.session.spoiled += 1;
+            self.with_process(|process| process.lost_session = Some(id));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::agent::acp_handshake::{CallFailure, Opening};
 use crate::dispatch::process::after_mode;
-use crate::dispatch::{Dispatch, Stop};
+use crate::dispatch::{Dispatch, ModelChange, Stop};
 use crate::event::{Event, ModeStep};
 use crate::{
     api_events, attempt_events, daemon_events, intervention_events, output_events,
@@ -59,16 +59,15 @@ impl Dispatch {
             Event::SessionLost { .. } => self.lose_session(),
             Event::ModelRequested { key, model, .. } => {
                 let before = self.model.wanted.replace(model.clone());
-                self.model.change = Some((key.clone(), before));
+                self.model.change = Some(ModelChange { key: key.clone(), before });
             }
             Event::ModelChanged { key, model } => {
                 self.session.model = Some(model.clone());
-                self.model.change.take_if(|(pending, _)| pending == key);
+                self.model.change.take_if(|change| change.key == *key);
             }
             Event::ModelRefused { key, .. } => {
-                if let Some((_, before)) = self.model.change.take_if(|(pending, _)| pending == key)
-                {
-                    self.model.wanted = before;
+                if let Some(change) = self.model.change.take_if(|change| change.key == *key) {
+                    self.model.wanted = change.before;
                 }
             }
             // The first stop counts.

@@ -8,7 +8,8 @@ use crate::config::Span;
 use crate::dispatch::life::{
     MAX_START_FAILURES, budget_limit, refusal, start_attempt, time_limit, turn_limit, whose,
 };
-use crate::dispatch::{Dispatch, Exit, Stop, Turn};
+use crate::dispatch::work::WorkHome;
+use crate::dispatch::{Dispatch, Exit, Phase, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};
 use jiff::{SignedDuration, Timestamp};
 
@@ -83,13 +84,13 @@ pub(super) fn conclude(
 
 /// Ends a dispatch whose doubt only a person can resolve.
 fn conclude_doubt(d: &Dispatch, attempt: u32) -> Option<Vec<Event>> {
-    let reason = if let Some(doubt) = &d.session.doubt {
+    let reason = if let Phase::Gone { doubt: Some(doubt), .. } = &d.phase {
         format!(
             "it is not known whether the agent received its prompt ({doubt}): check its work, then \
              continue with `muleteer send {} …`",
             d.id
         )
-    } else if let Some(session) = d.session.lost.as_ref().filter(|_| d.has_history()) {
+    } else if let Some(session) = d.process().lost_session.as_ref().filter(|_| d.has_history()) {
         format!(
             "{} no longer has the session {session}: `muleteer send {} …` starts a new session \
              without its history",
@@ -206,8 +207,11 @@ fn conclude_trouble(
     text: &str,
     now: Timestamp,
 ) -> Vec<Event> {
-    let ended =
-        Ended { trouble, status, said: &cut(text, REASON_LIMIT), used_ms: d.process().lived_ms };
+    let used_ms = match d.phase {
+        Phase::Gone { lived_ms, .. } => lived_ms,
+        _ => 0,
+    };
+    let ended = Ended { trouble, status, said: &cut(text, REASON_LIMIT), used_ms };
     match api_error::next(ended, whose(d), d.outage.as_ref(), now) {
         Next::Stop { reason } => close(attempt, Outcome::Failure, FinalState::Failed, &reason),
         Next::Restart { reason } => restart(d, attempt, &reason, true, now),
@@ -238,13 +242,15 @@ pub(super) fn close(attempt: u32, outcome: Outcome, state: FinalState, reason: &
 fn stopped_state(stop: &Stop) -> (FinalState, String) {
     match stop {
         Stop::Kill { reason } => (FinalState::Killed, reason.clone()),
-        Stop::Api { reason } | Stop::Policy { reason } => (FinalState::Failed, reason.clone()),
-        Stop::Stall { silent_s, evidence } => (
+        Stop::Api { reason, .. } | Stop::Policy { reason } => (FinalState::Failed, reason.clone()),
+        Stop::Stall { silent_s, evidence, .. } => (
             FinalState::Stalled,
             format!("no sign of life for {}: {evidence}", Span::from_secs(*silent_s)),
         ),
         // The agent was active without progress; a person's message may get it going.
-        Stop::Monitor { monitor, reason } => (FinalState::Stalled, format!("{monitor}: {reason}")),
+        Stop::Monitor { monitor, reason, .. } => {
+            (FinalState::Stalled, format!("{monitor}: {reason}"))
+        }
         Stop::Limit { limit: Limit::Timeout, detail } => {
             (FinalState::Failed, Limit::Timeout.describe(detail))
         }
@@ -324,12 +330,15 @@ fn with_last_line(how: String, exit: &Exit) -> String {
     if last.is_empty() { how } else { format!("{how}: {}", cut(last, REASON_LIMIT)) }
 }
 
-/// Returns the final state once the fetch of the work is known. Success becomes partial if commits
+/// Returns the final state, with the work that was fetched. Success becomes partial if commits
 /// could not be fetched.
-pub(super) fn with_work(d: &Dispatch, state: FinalState, reason: &str) -> (FinalState, String) {
-    let trouble =
-        d.files.work.as_ref().filter(|work| d.files.fetched.is_some() && work.trouble.is_some());
-    match trouble {
+pub(super) fn with_work(
+    d: &Dispatch,
+    work: Option<&WorkHome>,
+    state: FinalState,
+    reason: &str,
+) -> (FinalState, String) {
+    match work.filter(|work| work.trouble.is_some()) {
         Some(work) if state == FinalState::Success => {
             (FinalState::Partial, work.describe(d.created.worktree.as_deref()))
         }

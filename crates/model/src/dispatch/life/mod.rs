@@ -292,9 +292,7 @@ pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
         Input::WorktreeMade { path, base, again } if again || !d.files.cloned => {
             plain(vec![Event::WorktreeCreated { path, base }])
         }
-        Input::WorkFetched(work)
-            if matches!(d.phase, Phase::Closing { .. }) && d.files.fetched.is_none() =>
-        {
+        Input::WorkFetched(work) if matches!(d.phase, Phase::Closing { fetched: false, .. }) => {
             plain(vec![Event::WorkFetched(work)])
         }
         Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
@@ -455,10 +453,11 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
                 None => vec![],
             },
         },
-        Phase::Closing { state, reason, .. }
-            if d.created.worktree.is_none() || d.files.fetched.is_some() =>
+        Phase::Closing { state, reason, fetched, .. }
+            if d.created.worktree.is_none() || *fetched =>
         {
-            let (state, reason) = conclude::with_work(d, *state, reason);
+            let work = d.files.work.as_ref().filter(|_| *fetched);
+            let (state, reason) = conclude::with_work(d, work, *state, reason);
             let result = conclude::final_result(d, state, &reason);
             vec![Event::DispatchFinished { state, reason, result }]
         }
@@ -529,8 +528,8 @@ pub fn effects(d: &Dispatch) -> Vec<Effect> {
             }
             effects.extend(asks::effects(d));
             effects.extend(asks::wakes(d));
-            if let (Some((key, _)), Some(model)) = (&d.model.change, &d.model.wanted) {
-                effects.push(Effect::SetModel { key: key.clone(), model: model.clone() });
+            if let (Some(change), Some(model)) = (&d.model.change, &d.model.wanted) {
+                effects.push(Effect::SetModel { key: change.key.clone(), model: model.clone() });
             }
             if let Some(key) = &d.process().interrupt {
                 effects.push(Effect::Interrupt { key: key.clone() });
@@ -645,8 +644,8 @@ fn shim_lost(
     (killed, clean): (u32, bool),
 ) -> Vec<Event> {
     let (attempt, spawned) = match d.phase {
-        Phase::Starting { attempt, epoch: current } if current == epoch => {
-            (attempt, spawned || d.retries.rebooted)
+        Phase::Starting { attempt, epoch: current, rebooted } if current == epoch => {
+            (attempt, spawned || rebooted)
         }
         Phase::Working { attempt, epoch: current, .. } if current == epoch => (attempt, true),
         _ => return vec![],

@@ -231,8 +231,8 @@ fn has_reported(d: &Dispatch) -> bool {
 
 /// Returns the result of a model change; other requests of ours show their effect elsewhere.
 fn model_reply(d: &Dispatch, id: &str, ok: bool, text: &str) -> Option<Event> {
-    let (key, _) = d.model.change.as_ref().filter(|(key, _)| key == id)?;
-    let (key, model) = (key.clone(), d.model.wanted.clone()?);
+    let change = d.model.change.as_ref().filter(|change| change.key == id)?;
+    let (key, model) = (change.key.clone(), d.model.wanted.clone()?);
     Some(match ok {
         true => Event::ModelChanged { key, model },
         false => Event::ModelRefused { key, reason: cut(text, SAID_LIMIT) },
@@ -309,7 +309,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
     let text = result.text.clone().or_else(|| d.result.said.clone()).unwrap_or_default();
     if !d.created.has_turns() {
         // A log line may quote the result that the program has given, or another program's result.
-        if result.quoted && d.result.is_own {
+        if result.quoted && d.process().own_result {
             return vec![];
         }
         if let Some(damage) = &result.damage {

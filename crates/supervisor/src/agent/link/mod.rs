@@ -208,7 +208,7 @@ impl Session {
                     let report = Box::pin(sweep(
                         &self.daemon,
                         &self.id,
-                        Some((self.epoch, dispatch.retries.rebooted)),
+                        Some((self.epoch, dispatch.was_rebooted())),
                     ))
                     .await?;
                     drop(lock);

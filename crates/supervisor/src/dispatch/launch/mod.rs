@@ -112,7 +112,7 @@ pub async fn stand(
 /// Whether a shim of this epoch may have run: by the ledger, its launch file, or its spool. A power
 /// cut may have removed the files.
 fn was_tried(dir: &Path, dispatch: &Dispatch, epoch: u32) -> Result<bool, String> {
-    let told = dispatch.retries.rebooted || matches!(dispatch.phase, Phase::Working { .. });
+    let told = dispatch.was_rebooted() || matches!(dispatch.phase, Phase::Working { .. });
     if told && dispatch.epoch == epoch {
         return Ok(true);
     }

@@ -143,7 +143,7 @@ fn unreleased_agent_is_restarted_uncounted_a_few_times() {
     told.admit();
     for epoch in 1..MAX_START_FAILURES {
         told.shim_lost(false, true);
-        assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: epoch + 1 });
+        assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: epoch + 1, rebooted: false });
     }
     let said = "spool: no space left".to_string();
     let epoch = told.d.epoch;
@@ -207,7 +207,7 @@ fn an_expired_lease_is_not_counted() {
     told.exit_by(Some(143), ExitCause::LeaseExpired);
     assert_eq!((told.counted(), told.d.retries.restarts), (0, 0));
     // There is no backoff: the next attempt starts at once.
-    assert_eq!(told.d.phase, Phase::Starting { attempt: 2, epoch: 2 });
+    assert_eq!(told.d.phase, Phase::Starting { attempt: 2, epoch: 2, rebooted: false });
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn a_prompt_without_a_receipt_waits_for_the_next_process() {
     told.settle();
     assert_eq!(
         (state(&told), &told.d.phase),
-        (PromptState::Queued, &Phase::Starting { attempt: 2, epoch: 2 })
+        (PromptState::Queued, &Phase::Starting { attempt: 2, epoch: 2, rebooted: false })
     );
 }
 
@@ -384,7 +384,7 @@ fn events_of_another_epoch_change_nothing() {
         awake_ms: 0,
         said
     }));
-    assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: 1 });
+    assert_eq!(told.d.phase, Phase::Starting { attempt: 1, epoch: 1, rebooted: false });
     assert!(told.spawn());
     assert!(!told.feed(failed(7)) && !told.feed(Input::Adopted { shim_pid: 1, epoch: 7 }));
     assert!(
