@@ -5,9 +5,8 @@ use crate::agent::acp_handshake::{self, CallFailure};
 use crate::agent::event::{TurnError, cut};
 use crate::agent::result::{AgentResult, ResultStatus};
 use crate::config::Span;
-use crate::dispatch::life::{
-    MAX_START_FAILURES, budget_limit, refusal, start_attempt, time_limit, turn_limit, whose,
-};
+use crate::dispatch::life::limits::{budget_limit, time_limit, turn_limit};
+use crate::dispatch::life::{MAX_START_FAILURES, refusal, start_attempt, whose};
 use crate::dispatch::work::WorkHome;
 use crate::dispatch::{Dispatch, Exit, Phase, Stop, Turn};
 use crate::event::{Event, ExitCause, FinalState, Limit, Outcome};

@@ -34,6 +34,9 @@
 mod acp_handshake;
 mod asks;
 mod conclude;
+mod effects;
+mod input;
+mod limits;
 mod looking;
 mod probe;
 mod refusal;
@@ -41,206 +44,32 @@ mod refusal;
 mod tests;
 mod turns;
 mod unasked;
+mod usage;
 
 use crate::admission::api_error::{self, Trouble, Whose};
-use crate::agent::acp_handshake::{Call, Opening};
-use crate::agent::ask::Answer;
+use crate::agent::acp_handshake::Opening;
 use crate::agent::event::AgentEvent;
-use crate::agent::transcript::Reading;
 use crate::config::Span;
-use crate::dispatch::work::WorkHome;
-use crate::dispatch::{Dispatch, Exit, Phase, PromptState, Stop, Ticket, Turn};
+use crate::dispatch::{Dispatch, Exit, Phase, Process, PromptState, Ticket, Turn};
 use crate::event::id::DispatchId;
 use crate::event::{
-    Entry, Event, ExitCause, FinalState, Limit, Outcome, Position, PromptKind, Record, VERSION,
+    Entry, Event, ExitCause, FinalState, Outcome, Position, PromptKind, Record, VERSION,
 };
 use crate::monitor::Finding;
 use jiff::Timestamp;
 use std::borrow::Cow;
 
 pub use acp_handshake::awaited;
+pub use effects::{Effect, effects};
+pub use input::Input;
+pub use limits::{can_be_stopped, limit_reached};
+
+pub(super) use limits::dollars;
+
+use limits::used_up;
 
 /// The number of times in a row that a shim may die before it released its agent.
 pub const MAX_START_FAILURES: u32 = 5;
-
-/// Something that happened to a dispatch, as the actors report it.
-#[derive(Debug, Clone)]
-pub enum Input {
-    /// The pool gave it a slot.
-    Admitted(Ticket),
-    /// All events of one line of output. `at` is the position after the line; a line that is read
-    /// again is ignored.
-    Line {
-        at: Position,
-        events: Vec<AgentEvent>,
-    },
-    Spawned {
-        at: Position,
-        pid: u32,
-        shim_pid: u32,
-        containment: String,
-        /// The shim's clock of awake time.
-        awake_ms: u64,
-    },
-    StartFailed {
-        at: Option<Position>,
-        epoch: u32,
-        error: String,
-        permanent: bool,
-    },
-    Blocked {
-        at: Position,
-        on: bool,
-    },
-    Exited {
-        at: Position,
-        epoch: u32,
-        exit: Exit,
-        /// The shim's clock of awake time.
-        awake_ms: u64,
-    },
-    /// The shim's lock is free, and its spool ends without `exited`.
-    ShimLost {
-        epoch: u32,
-        spawned: bool,
-        killed: u32,
-        clean: bool,
-        /// The shim's clock in the last record of its spool.
-        awake_ms: u64,
-        /// The shim's own error message, if it left one. It is reported together with the exit.
-        said: String,
-    },
-    Adopted {
-        shim_pid: u32,
-        epoch: u32,
-    },
-    /// The transcript was searched for a prompt whose process is gone.
-    Probed {
-        epoch: u32,
-        key: String,
-        reading: Reading,
-    },
-    /// Its clone exists, and nobody has worked in it. With `again`, it replaces an earlier clone.
-    WorktreeMade {
-        path: String,
-        base: String,
-        again: bool,
-    },
-    WorkFetched(WorkHome),
-    Limit {
-        limit: Limit,
-        detail: String,
-    },
-    /// The agent of `epoch` gave no sign of life for too long.
-    Stalled {
-        epoch: u32,
-        silent_s: u64,
-        evidence: String,
-    },
-    /// A monitor found a problem in the behaviour of the working agent of `epoch`.
-    Sick {
-        epoch: u32,
-        finding: Finding,
-    },
-    /// The model API has only made this trouble for so long, while the process of `epoch` tried.
-    ApiDown {
-        epoch: u32,
-        trouble: Trouble,
-        for_s: u64,
-    },
-    /// A call of ours, other than a prompt, has been unanswered for so long.
-    CallOverdue {
-        epoch: u32,
-        call: String,
-        waited_s: u64,
-    },
-    /// The shim has written this prompt to the agent's stdin. `at` is the position of its record,
-    /// if that was read.
-    Written {
-        at: Option<Position>,
-        epoch: u32,
-        key: String,
-    },
-    /// The agent of `epoch` is producing a message; the message is reported when it is complete.
-    Speaks {
-        epoch: u32,
-    },
-    /// A stretch of output was read that holds no event worth recording.
-    Read {
-        at: Position,
-    },
-    Send {
-        key: String,
-        by: String,
-    },
-    /// Somebody with the right to do so answered a request of the agent.
-    Answer {
-        id: String,
-        answer: Answer,
-        by: String,
-        /// The key of the client's request; empty if the client gave none.
-        key: String,
-    },
-    Interrupt {
-        key: String,
-        by: String,
-    },
-    Kill {
-        reason: String,
-        by: String,
-    },
-}
-
-/// An action for the actors to carry out, derived from the state alone.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Ask the pool for a slot.
-    Admit,
-    /// Make sure that the shim of `epoch` runs: probe its lock, adopt it, or start it.
-    EnsureShim {
-        epoch: u32,
-        resume: Option<String>,
-    },
-    /// Make the call that the opening of a session has reached.
-    Call(Call),
-    /// Send the prompt to the agent; with `close`, its stdin is closed after it.
-    Prompt {
-        key: String,
-        close: bool,
-    },
-    /// Search the CLI's transcript for the prompt.
-    Probe {
-        key: String,
-    },
-    CloseStdin,
-    /// Send the agent the answer to its request.
-    Answer {
-        id: String,
-    },
-    /// Ask the CLI to change to another model.
-    SetModel {
-        key: String,
-        model: String,
-    },
-    Interrupt {
-        key: String,
-    },
-    Terminate,
-    FetchWork,
-    WakeAt(Timestamp),
-}
-
-impl Effect {
-    /// The idempotency key of the effect: it is carried out once while the key stays the same. The
-    /// key of a call does not contain the turn. A session that an agent loads reports past turns,
-    /// and a changed key would load it twice.
-    pub fn key(&self, d: &Dispatch) -> String {
-        match self {
-            Self::Call(_) => format!("{self:?}/{}", d.epoch),
-            _ => format!("{self:?}/{}/{}", d.epoch, d.turns),
-        }
-    }
-}
 
 /// An event with the position in the spool up to which it accounts for the output.
 pub type Decided = (Option<Position>, Event);
@@ -248,185 +77,115 @@ pub type Decided = (Option<Position>, Event);
 /// Decides the events that follow from an input. An input that the state has no use for gives none.
 pub fn decide(d: &Dispatch, input: Input) -> Vec<Decided> {
     match input {
-        // A dispatch that has used up its limits ends without a start.
-        Input::Admitted(ticket)
-            if d.phase == Phase::Queued
-                && d.stop.is_none()
-                && ticket == d.ticket()
-                && used_up(d).is_none() =>
-        {
-            plain(start_attempt(d, d.attempts + 1))
+        Input::Admitted(ticket) => plain(admitted(d, ticket)),
+        Input::Line { at, events } => line(d, at, &events),
+        Input::Spawned { at, pid, shim_pid, containment, awake_ms } => {
+            let starts = matches!(d.phase, Phase::Starting { epoch, .. } if epoch == at.epoch);
+            let event = Event::AgentSpawned { pid, shim_pid, containment, awake_ms };
+            stamp(at, starts.then_some(event))
         }
-        Input::Line { at, events } if is_working(d, at.epoch) && at > d.position => {
-            line(d, at, &events)
-        }
-        Input::Spawned { at, pid, shim_pid, containment, awake_ms } => match d.phase {
-            Phase::Starting { epoch, .. } if epoch == at.epoch => {
-                stamp(at, vec![Event::AgentSpawned { pid, shim_pid, containment, awake_ms }])
-            }
-            _ => vec![],
-        },
         // The shim reports a failed exec after `spawned`: the process existed, its program never
         // ran.
-        Input::StartFailed { at, epoch, error, permanent } => match d.phase {
-            Phase::Starting { epoch: current, .. } | Phase::Working { epoch: current, .. }
-                if current == epoch =>
-            {
-                vec![(at, Event::StartFailed { epoch, error, permanent })]
-            }
-            _ => vec![],
-        },
-        Input::Blocked { at, on } if is_working(d, at.epoch) && d.process().blocked_by_us != on => {
-            stamp(at, vec![Event::BlockedByUs { on }])
+        Input::StartFailed { at, epoch, error, permanent } => {
+            let event = Event::StartFailed { epoch, error, permanent };
+            may_run(d, epoch).then_some((at, event)).into_iter().collect()
         }
-        Input::Exited { at, epoch, exit, awake_ms } if current_epoch(d) == Some(epoch) => {
-            stamp(at, vec![exited(d, epoch, exit, awake_ms)])
+        Input::Blocked { at, on } => {
+            let is_news = is_working(d, at.epoch) && d.process().blocked_by_us != on;
+            stamp(at, is_news.then_some(Event::BlockedByUs { on }))
+        }
+        Input::Exited { at, epoch, exit, awake_ms } => {
+            stamp(at, may_run(d, epoch).then(|| exited(d, epoch, exit, awake_ms)))
         }
         Input::ShimLost { epoch, spawned, killed, clean, awake_ms, said } => {
             plain(shim_lost(d, epoch, spawned, (awake_ms, said), (killed, clean)))
         }
-        Input::Adopted { shim_pid, epoch } if current_epoch(d) == Some(epoch) => {
-            plain(vec![Event::AgentAdopted { shim_pid, epoch }])
+        Input::Adopted { shim_pid, epoch } => {
+            plain(may_run(d, epoch).then_some(Event::AgentAdopted { shim_pid, epoch }))
         }
         Input::Probed { epoch, key, reading } => plain(probe::probed(d, epoch, key, &reading)),
-        Input::WorktreeMade { path, base, again } if again || !d.files.cloned => {
-            plain(vec![Event::WorktreeCreated { path, base }])
+        Input::WorktreeMade { path, base, again } => {
+            let is_news = again || !d.files.cloned;
+            plain(is_news.then_some(Event::WorktreeCreated { path, base }))
         }
-        Input::WorkFetched(work) if matches!(d.phase, Phase::Closing { fetched: false, .. }) => {
-            plain(vec![Event::WorkFetched(work)])
+        Input::WorkFetched(work) => {
+            let is_news = matches!(d.phase, Phase::Closing { fetched: false, .. });
+            plain(is_news.then_some(Event::WorkFetched(work)))
         }
-        Input::Send { key, by } if hears(d) && d.prompt(&key).is_none() => {
-            plain(vec![Event::PromptQueued { key, kind: PromptKind::Send, by, trace: None }])
+        Input::Limit { limit, detail } => {
+            let counts = d.is_active() && d.stop.is_none();
+            plain(counts.then_some(Event::LimitReached { limit, detail }))
         }
-        Input::Answer { id, answer, by, key } => plain(asks::answered(d, id, answer, by, key)),
-        Input::Interrupt { key, by }
-            if matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
-                && d.process().interrupt.as_ref() != Some(&key) =>
-        {
-            // The interrupt also answers the agent's open requests: nobody will answer them any
-            // more.
-            let mut events = if d.created.calls.is_some() { asks::cancelled(d) } else { vec![] };
-            events.push(Event::InterruptRequested { key, by });
-            plain(events)
+        Input::Stalled { epoch, silent_s, evidence } => {
+            let counts = d.owes_an_answer() == Some(epoch);
+            plain(counts.then_some(Event::StallDetected { silent_s, evidence }))
         }
-        Input::Kill { reason, by }
-            if !d.is_finished() && !matches!(d.stop, Some(Stop::Kill { .. })) =>
-        {
-            plain(vec![Event::KillRequested { reason, by }])
+        Input::Sick { epoch, finding: Finding { monitor, action, reason } } => {
+            let counts = d.owes_an_answer() == Some(epoch);
+            plain(counts.then_some(Event::MonitorSpoke { monitor, action, reason }))
         }
-        Input::Limit { limit, detail } if d.is_active() && d.stop.is_none() => {
-            plain(vec![Event::LimitReached { limit, detail }])
-        }
-        Input::Stalled { epoch, silent_s, evidence } if d.owes_an_answer() == Some(epoch) => {
-            plain(vec![Event::StallDetected { silent_s, evidence }])
-        }
-        Input::Sick { epoch, finding: Finding { monitor, action, reason } }
-            if d.owes_an_answer() == Some(epoch) && d.stop.is_none() =>
-        {
-            plain(vec![Event::MonitorSpoke { monitor, action, reason }])
-        }
-        Input::ApiDown { epoch, trouble, for_s } if d.owes_an_answer() == Some(epoch) => {
-            let status = d.outage.as_ref().and_then(|outage| outage.status);
-            let what = format!("{} for {}", trouble.describe(status), Span::from_secs(for_s));
-            let reason = api_error::given_up(trouble, whose(d), &what);
-            plain(vec![Event::ApiGivenUp { trouble, status, reason }])
-        }
+        Input::ApiDown { epoch, trouble, for_s } => plain(api_down(d, epoch, trouble, for_s)),
         Input::CallOverdue { epoch, call, waited_s } => {
             plain(acp_handshake::overdue(d, epoch, &call, waited_s))
         }
-        Input::Written { at, epoch, key }
-            if is_working(d, epoch) && d.unwritten().is_some_and(|prompt| prompt.key == key) =>
-        {
-            vec![(at, Event::PromptWritten { key })]
+        Input::Written { at, epoch, key } => {
+            let awaited = d.unwritten().is_some_and(|prompt| prompt.key == key);
+            let event = (at, Event::PromptWritten { key });
+            (is_working(d, epoch) && awaited).then_some(event).into_iter().collect()
         }
-        Input::Speaks { epoch }
-            if is_working(d, epoch) && d.process().opening == Opening::Ready =>
-        {
-            plain(turns::taken_unseen(d))
+        Input::Speaks { epoch } => plain(speaks(d, epoch)),
+        Input::Read { at } => {
+            let is_news = is_working(d, at.epoch) && at > d.position;
+            stamp(at, is_news.then_some(Event::OutputRead {}))
         }
-        Input::Read { at } if is_working(d, at.epoch) && at > d.position => {
-            stamp(at, vec![Event::OutputRead {}])
+        Input::Send { key, by } => {
+            let is_news = hears(d) && d.prompt(&key).is_none();
+            let kind = PromptKind::Send;
+            plain(is_news.then_some(Event::PromptQueued { key, kind, by, trace: None }))
         }
-        _ => vec![],
+        Input::Answer { id, answer, by, key } => plain(asks::answered(d, id, answer, by, key)),
+        Input::Interrupt { key, by } => plain(interrupt(d, key, by)),
+        Input::Kill { reason, by } => {
+            let counts = !d.is_finished() && !d.is_being_killed();
+            plain(counts.then_some(Event::KillRequested { reason, by }))
+        }
     }
 }
 
-/// Returns the limit that earlier attempts used up, if any: such a dispatch begins no further
-/// attempt.
-fn used_up(d: &Dispatch) -> Option<Event> {
-    let time = d
-        .created
-        .limits
-        .timeout_s
-        .filter(|timeout_s| d.usage.awake_ms / 1000 >= *timeout_s)
-        .map(|timeout_s| (Limit::Timeout, time_limit(timeout_s)));
-    let (limit, detail) = time.or_else(|| budget_spent(d)).or_else(|| turns_taken(d))?;
-    Some(Event::LimitReached { limit, detail })
+/// A dispatch that has used up its limits ends without a start.
+fn admitted(d: &Dispatch, ticket: Ticket) -> Vec<Event> {
+    let starts = d.phase == Phase::Queued && d.stop.is_none() && ticket == d.ticket();
+    if starts && used_up(d).is_none() { start_attempt(d, d.attempts + 1) } else { vec![] }
 }
 
-fn budget_spent(d: &Dispatch) -> Option<(Limit, String)> {
-    let budget = d.created.limits.budget_usd.filter(|budget| d.spend.cost_usd >= *budget)?;
-    Some((Limit::Budget, budget_limit(d, budget)))
+fn speaks(d: &Dispatch, epoch: u32) -> Vec<Event> {
+    if is_working(d, epoch) && d.process().opening == Opening::Ready {
+        turns::taken_unseen(d)
+    } else {
+        vec![]
+    }
 }
 
-/// Describes a time limit for [`Limit::describe`].
-fn time_limit(timeout_s: u64) -> String {
-    format!("its time limit of {}", Span::from_secs(timeout_s))
+/// Interrupts the running turn. The interrupt also answers the agent's open requests: nobody will
+/// answer them any more.
+fn interrupt(d: &Dispatch, key: String, by: String) -> Vec<Event> {
+    let has_a_turn = matches!(d.phase, Phase::Working { turn: Turn::Running { .. }, .. });
+    if !has_a_turn || d.process().interrupt.as_ref() == Some(&key) {
+        return vec![];
+    }
+    let mut events = if d.created.calls.is_some() { asks::cancelled(d) } else { vec![] };
+    events.push(Event::InterruptRequested { key, by });
+    events
 }
 
-/// Describes a budget for [`Limit::describe`], with the money that the dispatch has spent.
-fn budget_limit(d: &Dispatch, budget: f64) -> String {
-    format!("its budget of {} ({} spent)", dollars(budget), dollars(d.spend.cost_usd))
-}
-
-/// Describes a limit of model turns for [`Limit::describe`].
-fn turn_limit(most: u32) -> String {
-    format!("its limit of {most} turn{}", if most == 1 { "" } else { "s" })
-}
-
-/// Formats an amount of money. Less than a cent keeps four digits, as it would read `$0.00`.
-pub(super) fn dollars(amount: f64) -> String {
-    if amount > 0.0 && amount < 0.01 { format!("${amount:.4}") } else { format!("${amount:.2}") }
-}
-
-/// Returns the limit of model turns if it is reached: no further model turn may begin.
-fn turns_taken(d: &Dispatch) -> Option<(Limit, String)> {
-    let most = d
-        .created
-        .limits
-        .max_turns
-        .filter(|most| d.created.has_turns() && d.usage.model_turns >= *most)?;
-    Some((Limit::Turns, turn_limit(most)))
-}
-
-/// The limit that a working dispatch has exceeded, if any. After its turn there is nothing left to
-/// stop.
-pub fn limit_reached(d: &Dispatch) -> Option<(Limit, String)> {
-    if !can_be_stopped(d) {
+fn api_down(d: &Dispatch, epoch: u32, trouble: Trouble, for_s: u64) -> Option<Event> {
+    if d.owes_an_answer() != Some(epoch) {
         return None;
     }
-    let runs = has_a_turn(d);
-    // The last allowed turn may finish what it began; nothing new may begin.
-    let may_finish = |most: u32| d.usage.model_turns <= most || !counts_turns(d);
-    budget_spent(d).or_else(|| {
-        turns_taken(d).filter(|_| !(runs && d.created.limits.max_turns.is_some_and(may_finish)))
-    })
-}
-
-fn has_a_turn(d: &Dispatch) -> bool {
-    matches!(&d.phase, Phase::Working { turn: Turn::Running { .. }, .. })
-}
-
-/// Whether a limit has something to stop that is not being stopped already.
-pub fn can_be_stopped(d: &Dispatch) -> bool {
-    matches!(d.phase, Phase::Working { .. })
-        && d.stop.is_none()
-        && (has_a_turn(d) || d.next_prompt().is_some())
-}
-
-/// Whether Muleteer counts the model turns. A CLI that enforces its limit itself counts better.
-fn counts_turns(d: &Dispatch) -> bool {
-    d.created.has_turns() && !d.traits.limits_turns
+    let status = d.outage.as_ref().and_then(|outage| outage.status);
+    let what = format!("{} for {}", trouble.describe(status), Span::from_secs(for_s));
+    let reason = api_error::given_up(trouble, whose(d), &what);
+    Some(Event::ApiGivenUp { trouble, status, reason })
 }
 
 /// Returns the events that follow from the state by itself. Called after each fold until it returns
@@ -438,9 +197,9 @@ pub fn advance(d: &Dispatch, now: Timestamp) -> Vec<Event> {
             None => used_up(d).into_iter().collect(),
         },
         Phase::Starting { .. } => vec![],
-        Phase::Working { turn, .. } => {
+        Phase::Working { turn, process, .. } => {
             let denied = asks::overdue(d, now);
-            if denied.is_empty() { advance_working(d, turn) } else { denied }
+            if denied.is_empty() { advance_working(d, turn, process) } else { denied }
         }
         // The next step depends on the fate of its prompts.
         Phase::Gone { .. } if d.to_probe().is_some() => vec![],
@@ -496,55 +255,6 @@ fn waited(until: Timestamp, delay_ms: u64, now: Timestamp) -> bool {
     left.is_zero() || left.is_negative() || left.as_millis() > i128::from(delay_ms)
 }
 
-/// Returns the effects that are due in this state. Each may be carried out twice without harm.
-pub fn effects(d: &Dispatch) -> Vec<Effect> {
-    match &d.phase {
-        Phase::Queued => vec![Effect::Admit],
-        Phase::Starting { epoch, .. } => {
-            vec![Effect::EnsureShim { epoch: *epoch, resume: resume_session(d) }]
-        }
-        Phase::Working { epoch, turn, .. } => {
-            let mut effects = vec![Effect::EnsureShim { epoch: *epoch, resume: None }];
-            if d.stop.is_some() || d.process().call_failed.is_some() {
-                effects.push(Effect::Terminate);
-                return effects;
-            }
-            effects.extend(acp_handshake::restores(d));
-            if let Some(call) = acp_handshake::effect(d) {
-                effects.push(call);
-                return effects;
-            }
-            // The turn of a one-shot agent begins as its prompt is sent, so `Taken` is still on its
-            // way.
-            let on_its_way = |state: PromptState| {
-                state == PromptState::Sent
-                    || (state == PromptState::Taken && !d.created.has_turns())
-            };
-            if matches!(turn, Turn::Done { leaving: true, .. }) {
-                effects.push(Effect::CloseStdin);
-            } else if let Some(prompt) = d.prompts.iter().find(|p| on_its_way(p.state)) {
-                effects
-                    .push(Effect::Prompt { key: prompt.key.clone(), close: !d.created.multi_turn });
-            }
-            effects.extend(asks::effects(d));
-            effects.extend(asks::wakes(d));
-            if let (Some(change), Some(model)) = (&d.model.change, &d.model.wanted) {
-                effects.push(Effect::SetModel { key: change.key.clone(), model: model.clone() });
-            }
-            if let Some(key) = &d.process().interrupt {
-                effects.push(Effect::Interrupt { key: key.clone() });
-            }
-            effects
-        }
-        Phase::Backoff { until, .. } => vec![Effect::WakeAt(*until)],
-        Phase::Closing { .. } => vec![Effect::FetchWork],
-        Phase::Gone { .. } => {
-            d.to_probe().map(|p| Effect::Probe { key: p.key.clone() }).into_iter().collect()
-        }
-        Phase::Finished { .. } => vec![],
-    }
-}
-
 /// Returns the key of a prompt that Muleteer makes. The same state gives the same key, so a
 /// decision that is repeated after a crash is deduplicated. The key has the form of a UUID, because
 /// Claude requires one.
@@ -584,12 +294,12 @@ pub fn timed(mut decided: Vec<Decided>, now_ms: u64) -> Vec<Decided> {
     decided
 }
 
-fn plain(events: Vec<Event>) -> Vec<Decided> {
+fn plain(events: impl IntoIterator<Item = Event>) -> Vec<Decided> {
     events.into_iter().map(|event| (None, event)).collect()
 }
 
 /// All events of one line of output carry the position after it.
-fn stamp(at: Position, events: Vec<Event>) -> Vec<Decided> {
+fn stamp(at: Position, events: impl IntoIterator<Item = Event>) -> Vec<Decided> {
     events.into_iter().map(|event| (Some(at), event)).collect()
 }
 
@@ -599,6 +309,10 @@ pub fn current_epoch(d: &Dispatch) -> Option<u32> {
         Phase::Starting { epoch, .. } | Phase::Working { epoch, .. } => Some(epoch),
         _ => None,
     }
+}
+
+fn may_run(d: &Dispatch, epoch: u32) -> bool {
+    current_epoch(d) == Some(epoch)
 }
 
 fn is_working(d: &Dispatch, epoch: u32) -> bool {
@@ -612,6 +326,9 @@ fn hears(d: &Dispatch) -> bool {
 
 /// Decides each event of a line on the state that the events before it have made.
 fn line(d: &Dispatch, at: Position, events: &[AgentEvent]) -> Vec<Decided> {
+    if !is_working(d, at.epoch) || at <= d.position {
+        return vec![];
+    }
     let [first, rest @ ..] = events else { return vec![] };
     let mut decided = stamp(at, turns::agent_event(d, first));
     if rest.is_empty() {
@@ -691,19 +408,19 @@ fn start_attempt(d: &Dispatch, attempt: u32) -> Vec<Event> {
     events
 }
 
-fn advance_working(d: &Dispatch, turn: &Turn) -> Vec<Event> {
+fn advance_working(d: &Dispatch, turn: &Turn, process: &Process) -> Vec<Event> {
     // No further prompt beyond a limit, even before the monitor reports the limit.
     if d.stop.is_some() || limit_reached(d).is_some() {
         return vec![];
     }
-    if d.process().opening != Opening::Ready || d.process().call_failed.is_some() {
+    if process.opening != Opening::Ready || process.call_failed.is_some() {
         return vec![];
     }
     let in_flight = d.prompts.iter().any(|p| p.state == PromptState::Sent);
     let takes_prompt = match turn {
         Turn::None => true,
         // A message to a busy agent becomes part of the turn; a turn that is to stop takes no more.
-        Turn::Running { .. } => d.created.folds && d.process().interrupt.is_none(),
+        Turn::Running { .. } => d.created.folds && process.interrupt.is_none(),
         // After a failed turn only an interrupted session is known to be usable: others leave.
         Turn::Done { leaving, .. } => !leaving,
     };

@@ -1,7 +1,7 @@
 //! Decides from a transcript about a prompt whose process is gone.
 
 use crate::agent::transcript::{Reading, judge};
-use crate::dispatch::life::turns;
+use crate::dispatch::life::usage;
 use crate::dispatch::{Dispatch, Phase, PromptState};
 use crate::event::Event;
 
@@ -20,7 +20,7 @@ pub(super) fn probed(d: &Dispatch, epoch: u32, key: String, reading: &Reading) -
     let alone = !d.prompts.iter().any(|p| p.state == PromptState::Taken && p.standing.is_some());
     let models = reading.used.models.iter().filter(|_| alone);
     let used: Vec<Event> =
-        models.filter_map(|usage| turns::cut_off(d, usage, reading.used.told_again)).collect();
+        models.filter_map(|usage| usage::cut_off(d, usage, reading.used.told_again)).collect();
     let probed = Event::PromptProbed {
         key,
         standing,

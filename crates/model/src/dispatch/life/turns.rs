@@ -3,16 +3,18 @@
 use crate::admission::api_error::{self, Trouble};
 use crate::agent::acp_handshake::Opening;
 use crate::agent::ask::{Ask, AskKind};
-use crate::agent::event::{AgentEvent, ModelUsage, TurnError, TurnResult, cut, subject, target};
+use crate::agent::event::{AgentEvent, TurnError, TurnResult, cut, subject, target};
 use crate::agent::result::{self, AgentResult, ResultStatus};
 use crate::dispatch::life::acp_handshake;
 use crate::dispatch::life::asks;
 use crate::dispatch::life::key_of;
 use crate::dispatch::life::prompt_key;
 use crate::dispatch::life::unasked;
+use crate::dispatch::life::usage;
 use crate::dispatch::life::whose;
 use crate::dispatch::{Dispatch, Phase, Prompt, PromptState, Turn, WHOLE_LIMIT};
 use crate::event::{Event, PromptKind};
+use serde_json::Value;
 use std::borrow::Cow;
 
 /// The most bytes of a message or a tool's error that become an event.
@@ -58,25 +60,19 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
     );
     let mut events = if speaks && !is_in_a_turn(d) { taken_unseen(d) } else { vec![] };
     events.extend(unasked::ran(d, event));
+    events.extend(output(d, event));
+    events
+}
+
+/// Decides the events for output of an agent whose session is open.
+fn output(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
+    let mut events = Vec::new();
     match event {
-        AgentEvent::Session { session_id: Some(session_id), model, .. }
-            if d.session.id.as_ref() != Some(session_id)
-                || (model.is_some() && d.session.model != *model) =>
-        {
-            events.push(Event::SessionStarted {
-                session_id: session_id.clone(),
-                model: model.clone(),
-            });
-        }
-        // An agent without sessions may have a model.
-        AgentEvent::Session { session_id: None, model: Some(model), .. }
-            if d.session.model.as_ref() != Some(model) =>
-        {
-            let session_id = d.session.id.clone().unwrap_or_default();
-            events.push(Event::SessionStarted { session_id, model: Some(model.clone()) });
+        AgentEvent::Session { session_id, model, .. } => {
+            events.extend(session(d, session_id.as_ref(), model.as_ref()));
         }
         AgentEvent::Prompt { key: Some(key), repeated, .. } => {
-            events.extend(receipt(d, key, *repeated))
+            events.extend(receipt(d, key, *repeated));
         }
         // The receipt of a process that takes one prompt need not name the prompt.
         AgentEvent::Prompt { key: None, .. } if !d.created.multi_turn && d.created.resumable => {
@@ -88,44 +84,28 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
                 if d.created.said_is_answer() { text.clone() } else { cut(text, SAID_LIMIT) };
             events.push(Event::AgentSaid { text });
         }
-        AgentEvent::ToolCall { id, name, input } => {
-            let (call_id, tool) = (cut(id, 200), cut(name, 200));
-            let target = target(name, input);
-            let is_watched = d.created.calls.is_some() && !d.created.permissions.is_open();
-            let whole = subject(input).filter(|whole| is_watched && *whole != target);
-            let whole = whole.map(|text| Event::ToolSubject {
-                call_id: call_id.clone(),
-                text: cut(text, WHOLE_LIMIT),
-            });
-            events.push(Event::ToolCalled { call_id, tool, target, parent: None });
-            events.extend(whole);
-        }
+        AgentEvent::ToolCall { id, name, input } => events.extend(tool_call(d, id, name, input)),
         AgentEvent::Subagent { parent, event } => events.extend(subagent(d, parent, event)),
         AgentEvent::ToolResult { id, ok: true, .. } if d.process().calls.open.contains(id) => {
             events.push(Event::ToolFinished { call_id: id.clone() });
+        }
+        AgentEvent::ToolResult { id, ok: false, text, .. } => {
+            events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
         }
         AgentEvent::Permission { id, ask } => events.extend(asks::asked(d, id, ask)),
         AgentEvent::Question { id, text } => {
             let ask = Ask { kind: AskKind::Question, text: text.clone(), ..Ask::default() }.bound();
             events.extend(asks::asked(d, id, &ask));
         }
-        AgentEvent::Notice { text } => {
-            let text = cut(text, SAID_LIMIT);
-            if d.warnings.notices.len() < MOST_NOTICES && !d.warnings.notices.contains(&text) {
-                events.push(Event::AgentNotice { text });
-            }
-        }
-        AgentEvent::Reply { id, ok, text } => events.extend(model_reply(d, id, *ok, text)),
         AgentEvent::Request { id, what } => {
             let ask = Ask { kind: AskKind::Other, tool: cut(what, 200), ..Ask::default() };
             events.extend(asks::asked(d, id, &ask));
         }
         AgentEvent::PermissionAnswer { id } | AgentEvent::Answer { id, .. } => {
-            events.extend(asks::withdrawn(d, id))
+            events.extend(asks::withdrawn(d, id));
         }
-        AgentEvent::ToolResult { id, ok: false, text, .. } => {
-            events.push(Event::ToolFailed { call_id: cut(id, 200), text: cut(text, SAID_LIMIT) });
-        }
+        AgentEvent::Notice { text } => events.extend(notice(d, text)),
+        AgentEvent::Reply { id, ok, text } => events.extend(model_reply(d, id, *ok, text)),
         AgentEvent::Usage {
             input,
             output,
@@ -133,41 +113,20 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
             cache_read,
             cache_write,
             model,
-            call: None,
-            ..
+            call,
+            total_usd,
         } => {
-            events.push(Event::UsageRecorded {
-                model: model
-                    .clone()
-                    .or_else(|| d.created.model.clone())
-                    .unwrap_or_else(|| "unknown".into()),
-                input: *input,
-                output: *output,
-                cache_read: *cache_read,
-                cache_write: *cache_write,
-                cost_usd: priced(d, *cost_usd, [*input, *output, *cache_read, *cache_write]),
-                cumulative: false,
-                total_usd: None,
+            let tokens = [*input, *output, *cache_read, *cache_write];
+            events.extend(match (call, total_usd) {
+                (None, _) => Some(usage::of_call(d, tokens, *cost_usd, model.as_deref())),
+                (Some(_), Some(total)) => usage::cost_so_far(d, *total, model.as_deref()),
+                (Some(_), None) => None,
             });
-        }
-        AgentEvent::Usage { total_usd: Some(total), model, .. } => {
-            events.extend(cost_so_far(d, *total, model.as_deref()))
         }
         AgentEvent::ApiRetry { attempt, max, status, delay_s } => {
-            events.push(Event::ApiRetried {
-                attempt: *attempt,
-                max: *max,
-                status: *status,
-                delay_s: *delay_s,
-                awake_ms: None,
-            });
-            let (trouble, status) = (Trouble::of_status(*status), *status);
-            if let Some(reason) = api_error::hopeless(trouble, status, *attempt, *delay_s, whose(d))
-                && d.created.has_turns()
-                && d.stop.is_none()
-            {
-                events.push(Event::ApiGivenUp { trouble, status, reason });
-            }
+            let (attempt, max, status, delay_s) = (*attempt, *max, *status, *delay_s);
+            events.push(Event::ApiRetried { attempt, max, status, delay_s, awake_ms: None });
+            events.extend(hopeless(d, attempt, status, delay_s));
         }
         AgentEvent::RateLimit { resets_in_s, resets_at, warning: false } => {
             let until = resets_at.and_then(api_error::moment);
@@ -179,13 +138,62 @@ pub(super) fn agent_event(d: &Dispatch, event: &AgentEvent) -> Vec<Event> {
         }
         // The result of a one-shot agent must be its last line.
         AgentEvent::Output { .. } if !d.created.has_turns() && has_reported(d) => {
-            events.push(Event::ResultOvertaken {})
+            events.push(Event::ResultOvertaken {});
         }
         AgentEvent::Result(result) => events.extend(turn_result(d, result)),
         AgentEvent::CallAnswer(reply) => events.extend(acp_handshake::of_mode(d, reply)),
-        _ => {}
+        // These need no decision.
+        AgentEvent::Prompt { .. }
+        | AgentEvent::Thinking { .. }
+        | AgentEvent::Text { .. }
+        | AgentEvent::ToolOutput { .. }
+        | AgentEvent::ToolResult { .. }
+        | AgentEvent::RateLimit { .. }
+        | AgentEvent::Process { .. }
+        | AgentEvent::Backpressure { .. }
+        | AgentEvent::Exit { .. }
+        | AgentEvent::Output { .. }
+        | AgentEvent::Unknown { .. } => {}
     }
     events
+}
+
+/// Records a session or a model that was not known. An agent without sessions may have a model.
+fn session(d: &Dispatch, id: Option<&String>, model: Option<&String>) -> Option<Event> {
+    let is_news = match id {
+        Some(id) => {
+            d.session.id.as_ref() != Some(id)
+                || (model.is_some() && d.session.model.as_ref() != model)
+        }
+        None => model.is_some() && d.session.model.as_ref() != model,
+    };
+    let session_id = id.or(d.session.id.as_ref()).cloned().unwrap_or_default();
+    is_news.then(|| Event::SessionStarted { session_id, model: model.cloned() })
+}
+
+/// Records a tool call. If its policy is enforced, the whole subject of the call is recorded too.
+fn tool_call(d: &Dispatch, id: &str, name: &str, input: &Value) -> Vec<Event> {
+    let (call_id, tool) = (cut(id, 200), cut(name, 200));
+    let target = target(name, input);
+    let is_watched = d.created.calls.is_some() && !d.created.permissions.is_open();
+    let whole = subject(input).filter(|whole| is_watched && *whole != target);
+    let whole = whole
+        .map(|text| Event::ToolSubject { call_id: call_id.clone(), text: cut(text, WHOLE_LIMIT) });
+    let called = Event::ToolCalled { call_id, tool, target, parent: None };
+    std::iter::once(called).chain(whole).collect()
+}
+
+fn notice(d: &Dispatch, text: &str) -> Option<Event> {
+    let (text, known) = (cut(text, SAID_LIMIT), &d.warnings.notices);
+    (known.len() < MOST_NOTICES && !known.contains(&text)).then_some(Event::AgentNotice { text })
+}
+
+/// Gives up on the model API if no retry of the CLI can help.
+fn hopeless(d: &Dispatch, attempt: u32, status: Option<u16>, delay_s: f64) -> Option<Event> {
+    let trouble = Trouble::of_status(status);
+    let reason = api_error::hopeless(trouble, status, attempt, delay_s, whose(d))?;
+    let counts = d.created.has_turns() && d.stop.is_none();
+    counts.then_some(Event::ApiGivenUp { trouble, status, reason })
 }
 
 /// Whether an event belongs to the past of a session. Some agents report that past after they have
@@ -292,7 +300,7 @@ fn turn_result(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         return vec![];
     }
     let result = &unasked_for(d, result);
-    let mut events = usage_of(d, result);
+    let mut events = usage::of_turn(d, result);
     if let (true, Some(session_id)) = (result.session_lost, &d.session.id) {
         // The session is lost, so no prompt was taken.
         events.push(Event::SessionLost { session_id: session_id.clone() });
@@ -415,119 +423,4 @@ fn invalid(d: &Dispatch, turn: u32, repair: bool, faults: Vec<String>) -> Vec<Ev
         });
     }
     events
-}
-
-/// Returns the use that a turn's result adds. A CLI that reports the use of the turn is believed.
-/// If it reports the total of its process, the use counted before is subtracted.
-fn usage_of(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
-    if !result.per_model_turn.is_empty() {
-        return result.per_model_turn.iter().filter_map(|usage| used(d, usage)).collect();
-    }
-    let model = || {
-        let known = d.session.model.clone().or_else(|| d.created.model.clone());
-        known.unwrap_or_else(|| "unknown".into())
-    };
-    if d.created.calls.is_some() {
-        // Such an agent reported its cost during the turn.
-        return vec![];
-    }
-    let (told, counted) = match result.per_session.is_empty() {
-        true => (&result.per_model, &d.spend.process),
-        false => (&result.per_session, &d.spend.session),
-    };
-    if !told.is_empty() {
-        let new = told.iter().map(|now| {
-            let model = if now.model.is_empty() { model() } else { now.model.clone() };
-            let nothing = ModelUsage::default();
-            let before = counted.get(&model).unwrap_or(&nothing);
-            ModelUsage {
-                input: now.input.saturating_sub(before.input),
-                output: now.output.saturating_sub(before.output),
-                cache_read: now.cache_read.saturating_sub(before.cache_read),
-                cache_write: now.cache_write.saturating_sub(before.cache_write),
-                cost_usd: now.cost_usd - before.cost_usd,
-                model,
-            }
-        });
-        return new.filter_map(|usage| used(d, &usage)).collect();
-    }
-    let before = counted.values().map(|usage| usage.cost_usd).sum::<f64>() + d.spend.calls_usd;
-    // Sums of many small amounts are not exact.
-    let grown = result.cost_usd.map(|total| total - before).filter(|grown| *grown > 1e-9);
-    let new =
-        grown.map(|cost_usd| ModelUsage { model: model(), cost_usd, ..ModelUsage::default() });
-    new.iter().filter_map(|usage| used(d, usage)).collect()
-}
-
-/// Returns the increase of a session's total cost. Some processes continue the count of the last
-/// one, some begin at zero: a total below the counted amount is a new count.
-fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
-    let total = money(total);
-    let counted: f64 = match d.spend.told_usd {
-        Some(told) => told,
-        None => d.spend.session.values().map(|usage| usage.cost_usd).sum(),
-    };
-    let cost_usd = if total < counted { total } else { total - counted };
-    let model = model
-        .map(str::to_string)
-        .or_else(|| d.session.model.clone())
-        .or_else(|| d.created.model.clone());
-    let model = model.unwrap_or_else(|| "unknown".into());
-    // Sums of many small amounts are not exact.
-    (cost_usd > 1e-9).then_some(Event::UsageRecorded {
-        model,
-        input: 0,
-        output: 0,
-        cache_read: 0,
-        cache_write: 0,
-        cost_usd,
-        cumulative: true,
-        total_usd: Some(total),
-    })
-}
-
-/// Returns the use of a cut turn, from its transcript. With `told_again`, the next sum of the CLI
-/// includes this use, so it is subtracted then.
-pub(super) fn cut_off(d: &Dispatch, new: &ModelUsage, told_again: bool) -> Option<Event> {
-    let mut event = used(d, new)?;
-    if let Event::UsageRecorded { cumulative, .. } = &mut event {
-        *cumulative = told_again;
-    }
-    Some(event)
-}
-
-fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
-    let ModelUsage { mut model, input, output, cache_read, cache_write, cost_usd } = new.clone();
-    if model.is_empty() {
-        let known = d.session.model.clone().or_else(|| d.created.model.clone());
-        model = known.unwrap_or_else(|| "unknown".into());
-    }
-    let tokens = [input, output, cache_read, cache_write];
-    let cost_usd = priced(d, cost_usd, tokens);
-    (cost_usd > 0.0 || tokens != [0; 4]).then_some(Event::UsageRecorded {
-        model,
-        input,
-        output,
-        cache_read,
-        cache_write,
-        cost_usd,
-        cumulative: true,
-        total_usd: None,
-    })
-}
-
-/// Returns the reported cost, or else the cost of the tokens at the configured price.
-fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
-    match &d.created.api.price {
-        // Some CLIs report the session's cost separately from its tokens.
-        Some(price) if told == 0.0 && d.spend.told_usd.is_none() => {
-            money(price.of(input, output, cache_read, cache_write))
-        }
-        _ => money(told),
-    }
-}
-
-/// Limits a claimed cost to a value that can be added up: an absurd claim must not spoil the sums.
-fn money(usd: f64) -> f64 {
-    if usd.is_finite() { usd.clamp(0.0, 1e6) } else { 0.0 }
 }

@@ -14,8 +14,11 @@ mod usage;
 
 use crate::agent::event::{ModelUsage, TurnError, TurnResult};
 use crate::agent::result::ResultStatus;
+use crate::agent::transcript::Reading;
+use crate::dispatch::Stop;
 use crate::dispatch::life::*;
-use crate::event::{Created, Limits};
+use crate::dispatch::work::WorkHome;
+use crate::event::{Created, Limit, Limits};
 use serde_json::json;
 use std::sync::Arc;
 
