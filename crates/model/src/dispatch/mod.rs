@@ -15,8 +15,8 @@
 //! holds no pool slot, and the pool knows when others may ask the same API again.
 //!
 //! A phase owns the data that is true only in it. [`Process`] is the state of one process of the
-//! agent: `Working` has it, and `Gone` until the outcome of the attempt is recorded. The module
-//! `records` has the parts that outlive the phases.
+//! agent: `Working` has it, and `Gone` until the outcome of the attempt is recorded. The modules
+//! `records` and `spend` have the parts that outlive the phases.
 //!
 //! The states of a prompt:
 //!
@@ -43,12 +43,14 @@ mod calls;
 mod fold;
 mod process;
 mod records;
+mod spend;
 
 pub use calls::{AskedCall, OpenCalls, Permitted, SessionMode, ToldCall, WHOLE_LIMIT};
 pub use process::Process;
 pub use records::{
-    Files, ModelChange, ModelChoice, ResultState, Retries, SessionState, Spend, Usage, Warnings,
+    Files, ModelChange, ModelChoice, ResultState, Retries, SessionState, Usage, Warnings,
 };
+pub use spend::{ProcessUsage, Spend};
 
 use crate::admission::api_error::Outage;
 use crate::agent::ask::Asks;

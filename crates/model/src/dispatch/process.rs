@@ -2,7 +2,7 @@
 
 use crate::agent::acp_handshake::{CallFailure, Opening};
 use crate::dispatch::calls::{OpenCalls, SessionMode};
-use crate::dispatch::{Dispatch, Phase};
+use crate::dispatch::{Dispatch, Phase, ProcessUsage};
 use crate::event::ModeStep;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +16,7 @@ pub struct Process {
     /// The newest requested interrupt that has not ended a turn.
     pub interrupt: Option<String>,
     pub calls: OpenCalls,
+    pub usage: ProcessUsage,
     pub blocked_by_us: bool,
     /// The process gave a result that no text preceded on its line.
     pub own_result: bool,
@@ -36,6 +37,7 @@ impl Process {
             mode: SessionMode::new(),
             interrupt: None,
             calls: OpenCalls::new(),
+            usage: ProcessUsage::new(),
             blocked_by_us: false,
             own_result: false,
             lost_session: None,

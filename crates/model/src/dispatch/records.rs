@@ -1,9 +1,7 @@
 //! The parts of a dispatch's state that outlive its phases.
 
-use crate::agent::event::ModelUsage;
 use crate::agent::result::AgentResult;
 use crate::dispatch::work::WorkHome;
-use std::collections::BTreeMap;
 
 /// Restarts and further turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,23 +91,4 @@ pub struct Files {
     /// The machine was rebooted while this dispatch was unfinished, and its agent has not ended a
     /// turn since. The newest files, by the agent or for it, may be lost.
     pub unsynced: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Spend {
-    pub cost_usd: f64,
-    pub input: u64,
-    pub output: u64,
-    pub cache_read: u64,
-    pub cache_write: u64,
-    pub per_model: BTreeMap<String, ModelUsage>,
-    /// The counted use of the current OS process, by model.
-    pub process: BTreeMap<String, ModelUsage>,
-    /// The cost that the current process reported call by call. If it reports a total, that
-    /// includes this.
-    pub calls_usd: f64,
-    /// The cost of the whole session, as the current process reported it last.
-    pub told_usd: Option<f64>,
-    /// The counted use of all processes of the session, by model.
-    pub session: BTreeMap<String, ModelUsage>,
 }

@@ -100,9 +100,6 @@ impl Dispatch {
     fn start_attempt(&mut self, attempt: u32, epoch: u32, resumes: bool) {
         self.attempts = attempt;
         self.epoch = epoch;
-        self.spend.process.clear();
-        self.spend.calls_usd = 0.0;
-        self.spend.told_usd = None;
         if !resumes {
             self.spend.session.clear();
         }

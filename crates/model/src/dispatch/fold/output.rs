@@ -1,6 +1,7 @@
 //! The agent's output: messages, tool calls, results, and the use of the model API.
 
 use crate::admission::api_error::{self, Outage, Trouble};
+use crate::agent::event::ModelUsage;
 use crate::dispatch::{Dispatch, Phase, Stop};
 use crate::event::Event;
 use crate::{
@@ -175,26 +176,16 @@ impl Dispatch {
         else {
             return;
         };
-        self.spend.told_usd = total_usd.or(self.spend.told_usd);
-        let mut books = vec![self.spend.per_model.entry(model.clone()).or_default()];
-        if *cumulative {
-            books.push(self.spend.process.entry(model.clone()).or_default());
-            books.push(self.spend.session.entry(model.clone()).or_default());
-        } else {
-            self.spend.calls_usd += cost_usd;
-        }
-        for book in books {
-            book.model.clone_from(model);
-            book.input = book.input.saturating_add(*input);
-            book.output = book.output.saturating_add(*output);
-            book.cache_read = book.cache_read.saturating_add(*cache_read);
-            book.cache_write = book.cache_write.saturating_add(*cache_write);
-            book.cost_usd += cost_usd;
-        }
-        self.spend.cost_usd += cost_usd;
-        self.spend.input = self.spend.input.saturating_add(*input);
-        self.spend.output = self.spend.output.saturating_add(*output);
-        self.spend.cache_read = self.spend.cache_read.saturating_add(*cache_read);
-        self.spend.cache_write = self.spend.cache_write.saturating_add(*cache_write);
+        let (cumulative, total_usd) = (*cumulative, *total_usd);
+        let new = ModelUsage {
+            model: model.clone(),
+            input: *input,
+            output: *output,
+            cache_read: *cache_read,
+            cache_write: *cache_write,
+            cost_usd: *cost_usd,
+        };
+        self.spend.count(&new, cumulative);
+        self.with_process(|process| process.usage.count(&new, cumulative, total_usd));
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn of_turn(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         return vec![];
     }
     let (told, counted) = match result.per_session.is_empty() {
-        true => (&result.per_model, &d.spend.process),
+        true => (&result.per_model, &d.process().usage.by_model),
         false => (&result.per_session, &d.spend.session),
     };
     if !told.is_empty() {
@@ -38,7 +38,8 @@ pub(super) fn of_turn(d: &Dispatch, result: &TurnResult) -> Vec<Event> {
         });
         return new.filter_map(|usage| used(d, &usage)).collect();
     }
-    let before = counted.values().map(|usage| usage.cost_usd).sum::<f64>() + d.spend.calls_usd;
+    let before =
+        counted.values().map(|usage| usage.cost_usd).sum::<f64>() + d.process().usage.calls_usd;
     // Sums of many small amounts are not exact.
     let grown = result.cost_usd.map(|total| total - before).filter(|grown| *grown > 1e-9);
     let new =
@@ -67,7 +68,7 @@ pub(super) fn of_call(d: &Dispatch, tokens: [u64; 4], cost_usd: f64, model: Opti
 /// one, some begin at zero: a total below the counted amount is a new count.
 pub(super) fn cost_so_far(d: &Dispatch, total: f64, model: Option<&str>) -> Option<Event> {
     let total = money(total);
-    let counted: f64 = match d.spend.told_usd {
+    let counted: f64 = match d.process().usage.session_usd {
         Some(told) => told,
         None => d.spend.session.values().map(|usage| usage.cost_usd).sum(),
     };
@@ -124,7 +125,7 @@ fn used(d: &Dispatch, new: &ModelUsage) -> Option<Event> {
 fn priced(d: &Dispatch, told: f64, [input, output, cache_read, cache_write]: [u64; 4]) -> f64 {
     match &d.created.api.price {
         // Some CLIs report the session's cost separately from its tokens.
-        Some(price) if told == 0.0 && d.spend.told_usd.is_none() => {
+        Some(price) if told == 0.0 && d.process().usage.session_usd.is_none() => {
             money(price.of(input, output, cache_read, cache_write))
         }
         _ => money(told),
